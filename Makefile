@@ -1,0 +1,55 @@
+# `make` lists what there is. Everything happens inside this checkout; see scripts/setup.py for the one exception.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check up bench jars constraints clean distclean
+
+# The first Python that will do; PYTHON=... chooses another. Looked for only when something has to be set up.
+find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done))
+READY := .venv/.ready
+PYTEST_ARGS ?=
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## everything that the others need: Java, .venv, jars (they call it themselves)
+
+$(READY): constraints.txt pyproject.toml spark_jobs/jars.lock scripts/setup.py
+	@python=$(find_python); if [ -z "$$python" ]; then \
+	  echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make setup PYTHON=..." >&2; exit 1; fi; \
+	$$python scripts/setup.py
+
+demo: setup ## the main job on a small broker store: import, windows, retries, dead letter, replay, SQL
+	@.venv/bin/python -m demo
+
+test: check ## every check and every test
+	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+check: setup ## ruff, mypy --strict on rmq_store, import-linter
+	.venv/bin/ruff check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+up: setup ## Airflow with its UI on loopback; Ctrl-C stops it
+	@.venv/bin/python scripts/up.py
+
+bench: setup ## the speed table, with the peers in the same run
+	@.venv/bin/python -m benchmarks
+
+jars: setup ## fetch and check the pinned jars again
+	@.venv/bin/python -m spark_jobs.jars
+
+constraints: setup ## choose the versions in constraints.txt anew from pyproject.toml
+	@mkdir -p .cache && cp constraints.txt .cache/constraints.txt
+	.venv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra postgres \
+	  --no-emit-index-url --no-header --quiet --output-file .cache/constraints.txt $(UV_ARGS)
+	@{ sed '/^#/!Q' constraints.txt; cat .cache/constraints.txt; } > .cache/constraints.new
+	@mv .cache/constraints.new constraints.txt && rm .cache/constraints.txt
+
+clean: ## remove what runs have made: var/ and the tools' caches
+	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean ## also remove .venv and the fetched jars
+	rm -rf .venv .cache

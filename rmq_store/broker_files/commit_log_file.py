@@ -1,0 +1,68 @@
+"""The commit log of a broker's store directory: its files, and its records in order (S1.7, Appendix E, recovery)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFile, MappedFileQueue, mapped_file_queue
+from rmq_store.commit_log import Blank, Damage, FileEnd, NothingWritten, Stop, only_zeros, walk
+from rmq_store.errors import BadData
+from rmq_store.record import Record
+
+FOLDER: Final = "commitlog"
+# The broker makes this file when it starts and removes it when it stops well.
+ABORT: Final = "abort"
+
+
+def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> MappedFileQueue:
+    """The commit log's files, checked.
+
+    :param allow_missing: see :func:`mapped_file_queue`.
+    :raises BadData: this is no broker's store, or its files do not fit together.
+    """
+    listing = source.list(FOLDER)
+    if not listing:
+        found = sorted({name.split("/")[0] for name, _ in source.list("")})
+        raise BadData(
+            f"{source} is no broker's store: it has no files in {FOLDER}/ (found: {', '.join(found) or 'nothing'}). "
+            f"Give the folder that holds commitlog, consumequeue and config"
+        )
+    return mapped_file_queue(FOLDER, listing, allow_missing=allow_missing)
+
+
+def was_killed(source: FileSource) -> bool:
+    """Whether the broker did not stop well, or is still running: the file ``abort`` is there."""
+    return any(name == ABORT for name, _ in source.list(""))
+
+
+def read_log(
+    source: FileSource, log: MappedFileQueue, *, check_crc: bool = True
+) -> Iterator[tuple[MappedFile, Record | Stop]]:
+    """Every record of the log, file by file, and after each file why its walk ended.
+
+    The last item is the end of the log: what RocketMQ's recovery would keep lies before it. A hole, that is a file that
+    ends early although a later one holds records, is a :class:`Damage`.
+    """
+    for index, file in enumerate(log.files):
+        data = source.read(file.name, 0, file.size_bytes)
+        for item in walk(data, file.start_offset, file.end_offset, check_crc=check_crc):
+            if isinstance(item, NothingWritten | Damage):
+                yield file, _end_of_log(source, item, log.files[index + 1 :])
+                return
+            yield file, item
+            if not isinstance(item, Record | Blank | FileEnd):
+                raise BadData(f"{file.name} is shorter than its listing said: it changed while it was read")
+
+
+def _end_of_log(
+    source: FileSource, item: NothingWritten | Damage, later: tuple[MappedFile, ...]
+) -> NothingWritten | Damage:
+    written = next((file.name for file in later if not only_zeros(source.read(file.name, 0, 8), 0)), None)
+    if written is None:
+        return item
+    if isinstance(item, Damage):
+        return replace(item, torn=False)
+    return Damage(item.commit_log_offset, f"nothing is written here, but the log goes on in {written}", 0, False)

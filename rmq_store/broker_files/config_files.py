@@ -1,0 +1,272 @@
+"""The broker's ``config/*.json``: offsets, delay offsets, topics, groups (S3, Appendix E, C10, C11).
+
+Loading follows ``ConfigManager#load``: a main file that is missing, blank or unreadable gives way to its ``.bak``; one
+that can be read counts, even if it holds nothing. RocketMQ does this silently and removes the bad file; here the
+answer says which file was used and why, and nothing is removed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from rmq_store.broker_files.broker_json import parse, render
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.errors import BadData
+from rmq_store.message import MessageQueue
+
+FOLDER: Final = "config"
+TOPIC_GROUP_SEPARATOR: Final = "@"
+
+OffsetTable = Mapping[str, Mapping[int, int]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile(Generic[T]):
+    """What a configuration file held. ``used`` is the file's name, None for neither; ``note`` says why it was that."""
+
+    value: T
+    used: str | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """RocketMQ's counter of changes; ``timestamp`` in epoch ms."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsets:
+    """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset to consume.
+
+    ``pullOffsetTable`` is left out: it names every group that ever pulled, and is no commit (Appendix E, C11).
+    """
+
+    offset_table: OffsetTable
+    data_version: DataVersion = DataVersion()
+
+    def commits(self) -> Iterator[tuple[str, str, int, int]]:
+        """Topic, group, queue id, offset; keys that are not of the form ``topic@group`` are ignored, as in RocketMQ."""
+        for key, offsets in self.offset_table.items():
+            topic_and_group = split_key(key)
+            if topic_and_group:
+                for queue_id, offset in offsets.items():
+                    yield *topic_and_group, queue_id, offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One topic of ``topics.json`` (``TopicConfig``). ``perm`` bits: 4 read, 2 write, 1 inherit."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupConfig:
+    """One group of ``subscriptionGroup.json`` (``SubscriptionGroupConfig``), RocketMQ's defaults."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    group_retry_policy: Mapping[str, Any] = field(default_factory=dict)
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_consumer_offsets(source: FileSource) -> ConfigFile[ConsumerOffsets]:
+    """The committed offsets of a store.
+
+    :raises BadData: neither the file nor its ``.bak`` can be read (there RocketMQ's load answers false).
+    """
+    return load_config(source, "consumerOffset.json", parse_consumer_offsets)
+
+
+def read_delay_offsets(source: FileSource) -> ConfigFile[dict[int, int]]:
+    """Delay level -> next offset to deliver of its schedule queue. Raises as :func:`read_consumer_offsets`."""
+    return load_config(source, "delayOffset.json", parse_delay_offsets)
+
+
+def read_topics(source: FileSource) -> ConfigFile[dict[str, TopicConfig]]:
+    """The topics by name. Raises as :func:`read_consumer_offsets`."""
+    return load_config(source, "topics.json", parse_topics)
+
+
+def read_subscription_groups(source: FileSource) -> ConfigFile[dict[str, SubscriptionGroupConfig]]:
+    """The groups by name. Raises as :func:`read_consumer_offsets`."""
+    return load_config(source, "subscriptionGroup.json", parse_subscription_groups)
+
+
+def load_config(source: FileSource, name: str, parse_text: Callable[[str], T]) -> ConfigFile[T]:
+    """Read a configuration file by RocketMQ's rule; ``parse_text("")`` is the empty table."""
+    texts = {path: _text(source, path, size) for path, size in source.list(FOLDER)}
+    main, bak = f"{FOLDER}/{name}", f"{FOLDER}/{name}.bak"
+    why_not_main = "is missing"
+    if main in texts:
+        try:
+            if texts[main].strip():
+                return ConfigFile(parse_text(texts[main]), main, f"{main} is readable")
+            why_not_main = "is empty"
+        except BadData as error:
+            why_not_main = f"cannot be read ({error})"
+    if not texts.get(bak):
+        found = "is empty" if bak in texts else "is missing"
+        return ConfigFile(parse_text(""), None, f"{main} {why_not_main} and {bak} {found}: an empty table, as RocketMQ")
+    try:
+        return ConfigFile(parse_text(texts[bak]), bak, f"{main} {why_not_main}: {bak} is used, as RocketMQ would")
+    except BadData as error:
+        raise BadData(
+            f"{source}: {main} {why_not_main} and {bak} cannot be read ({error}). "
+            f"RocketMQ would not start with them; restore one of the two"
+        ) from error
+
+
+def parse_consumer_offsets(text: str) -> ConsumerOffsets:
+    """``consumerOffset.json`` of any version.
+
+    :raises BadData: it cannot be read, or an offset is no 64-bit number.
+    """
+    root = _root(text)
+    table = {str(key): _numbers(offsets, 64) for key, offsets in _object(root.get("offsetTable")).items()}
+    return ConsumerOffsets(table, _data_version(root))
+
+
+def parse_delay_offsets(text: str) -> dict[int, int]:
+    """``delayOffset.json``. Raises as :func:`parse_consumer_offsets`."""
+    return _numbers(_root(text).get("offsetTable"), 64)
+
+
+def parse_topics(text: str) -> dict[str, TopicConfig]:
+    """``topics.json``. Raises as :func:`parse_consumer_offsets`."""
+    table = _object(_root(text).get("topicConfigTable"))
+    return {
+        name: TopicConfig(**_known_fields(TopicConfig, {"topicName": name} | value)) for name, value in table.items()
+    }
+
+
+def parse_subscription_groups(text: str) -> dict[str, SubscriptionGroupConfig]:
+    """``subscriptionGroup.json``. Raises as :func:`parse_consumer_offsets`."""
+    table = _object(_root(text).get("subscriptionGroupTable"))
+    return {
+        name: SubscriptionGroupConfig(**_known_fields(SubscriptionGroupConfig, {"groupName": name} | value))
+        for name, value in table.items()
+    }
+
+
+def parse_local_offsets(text: str) -> dict[MessageQueue, int]:
+    """``offsets.json`` of a broadcasting client: keys are objects (S4). Raises as :func:`parse_consumer_offsets`."""
+    offsets = {}
+    for key, offset in _object(_root(text).get("offsetTable")).items():
+        queue = dict(key)
+        offsets[MessageQueue(queue["topic"], queue["brokerName"], queue["queueId"])] = _number(offset, 64)
+    return offsets
+
+
+def consumer_offsets_text(offset_table: OffsetTable, data_version: DataVersion) -> str:
+    """``consumerOffset.json`` as a 5.5.0 broker writes it, but sorted; the broker reads the same table back."""
+    table = {key: dict(sorted(offsets.items())) for key, offsets in sorted(offset_table.items())}
+    topics_of_group: dict[str, list[str]] = {}
+    for topic, group in filter(None, map(split_key, table)):
+        topics_of_group.setdefault(group, []).append(topic)
+    return render(
+        {
+            "dataVersion": {
+                "counter": data_version.counter,
+                "stateVersion": data_version.state_version,
+                "timestamp": data_version.timestamp,
+            },
+            "groupTopicMap": dict(sorted(topics_of_group.items())),
+            "offsetTable": table,
+            "pullOffsetTable": {},
+        }
+    )
+
+
+def write_config(path: Path, text: str) -> None:
+    """Write a configuration file in ``MixAll#string2File``'s order: the old one becomes ``.bak``, then the new one."""
+    if path.exists():
+        os.replace(path, path.with_name(f"{path.name}.bak"))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def split_key(key: str) -> tuple[str, str] | None:
+    """Topic and group of an offset table's key; None unless it has exactly these two parts.
+
+    Java's split drops empty parts at the end: ``topic@`` is no key of a group, and ``topic@group@`` is one.
+    """
+    parts = key.rstrip(TOPIC_GROUP_SEPARATOR).split(TOPIC_GROUP_SEPARATOR)
+    return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
+def _text(source: FileSource, path: str, size: int) -> str:
+    return source.read(path, 0, size).decode("utf-8", "replace")
+
+
+def _root(text: str) -> dict[Any, Any]:
+    return _object(parse(text)) if text else {}
+
+
+def _object(value: Any) -> dict[Any, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadData(f"an object was expected, {type(value).__name__} found")
+    return value
+
+
+def _numbers(value: Any, bits: int) -> dict[int, int]:
+    return {_number(key, 32): _number(number, bits) for key, number in _object(value).items()}
+
+
+def _number(value: Any, bits: int) -> int:
+    """A Java int or long: RocketMQ's reader takes "2" as 2 and 1.5 as 1."""
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = int(value)
+        except (ValueError, OverflowError):
+            pass
+        else:
+            if -(1 << bits - 1) <= number < 1 << bits - 1:
+                return number
+    raise BadData(f"{value!r} is no number of {bits} bits")
+
+
+def _data_version(root: dict[Any, Any]) -> DataVersion:
+    version = _object(root.get("dataVersion"))
+    return DataVersion(version.get("stateVersion", 0), version.get("timestamp", 0), version.get("counter", 0))
+
+
+def _known_fields(kind: type, value: dict[str, Any]) -> dict[str, Any]:
+    """The entries whose Java names the class knows under its own; a later broker's new fields are left out."""
+    names = {_java_name(name): name for name in kind.__slots__}  # type: ignore[attr-defined]
+    return {names[key]: item for key, item in value.items() if key in names}
+
+
+def _java_name(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))

@@ -1,0 +1,116 @@
+"""The consume queues of a broker's store directory: which there are, their bounds, their entries (S2.2).
+
+The commit log is the truth and these files follow it; a broker that was killed makes the missing entries from the log.
+They are needed where the log cannot tell any more: the max offset of a queue whose messages retention has removed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFile, mapped_file_queue
+from rmq_store.consume_queue import FILLER, UNIT_BYTES, ConsumeQueueEntry, decode_entries, max_offset, min_offset
+from rmq_store.errors import BadData
+
+FOLDER: Final = "consumequeue"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """Readable are the offsets ``min_offset`` to ``max_offset`` (exclusive).
+
+    ``max_physical_offset``: where the record of the last entry ends in the commit log, also when it is gone; 0: none.
+    """
+
+    min_offset: int
+    max_offset: int
+    max_physical_offset: int
+
+    def with_log(self, made: range) -> QueueBounds:
+        """The bounds after recovery, which makes missing entries from the log.
+
+        :param made: from the first to behind the last queue offset of this queue's indexed records in the log.
+        """
+        if not made:
+            return self
+        is_readable = self.min_offset < self.max_offset
+        return replace(
+            self,
+            min_offset=min(self.min_offset, made.start) if is_readable else made.start,
+            max_offset=max(self.max_offset, made.stop),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueFiles:
+    """One queue's files. Entries are read when they are asked for: bounds cost some reads, not the whole queue."""
+
+    source: FileSource
+    topic: str
+    queue_id: int
+    files: tuple[MappedFile, ...]
+
+    def written(self) -> range:
+        """The queue offsets that have entries: without the fillers before them and the zeros after."""
+        slots = range(self.files[0].start_offset // UNIT_BYTES, self.files[-1].end_offset // UNIT_BYTES)
+        end = slots.start + bisect_left(slots, True, key=lambda slot: not self.entry(slot).is_written)
+        begin = slots.start + bisect_left(range(slots.start, end), True, key=lambda slot: self.entry(slot) != FILLER)
+        return range(begin, end)
+
+    def entry(self, queue_offset: int) -> ConsumeQueueEntry:
+        """The slot of a queue offset, written or not.
+
+        :raises BadData: no file of the queue holds it.
+        """
+        (entry,) = self.entries(queue_offset, queue_offset + 1)
+        return entry
+
+    def entries(self, begin: int, end: int) -> list[ConsumeQueueEntry]:
+        """The slots of a half-open range of queue offsets.
+
+        :raises BadData: the range reaches beyond the files.
+        """
+        found: list[ConsumeQueueEntry] = []
+        for file in self.files:
+            first = max(begin * UNIT_BYTES, file.start_offset)
+            last = min(end * UNIT_BYTES, file.end_offset)
+            if first < last:
+                data = self.source.read(file.name, first - file.start_offset, last - file.start_offset)
+                found += decode_entries(data)
+        if len(found) != end - begin:
+            raise BadData(f"{FOLDER}/{self.topic}/{self.queue_id} holds {len(found)} of the entries {begin} to {end}")
+        return found
+
+    def bounds(self, log_min_offset: int, log_max_offset: int) -> QueueBounds:
+        """What is readable over a commit log that holds the bytes ``log_min_offset`` to ``log_max_offset``."""
+        written = self.written()
+        written = range(written.start, max_offset(written, self.entry, log_max_offset))
+        last = self.entry(written.stop - 1) if written else ConsumeQueueEntry(0, 0, 0)
+        return QueueBounds(
+            min_offset(written, self.entry, log_min_offset), written.stop, last.commit_log_offset + last.size
+        )
+
+
+def list_consume_queues(source: FileSource) -> list[ConsumeQueueFiles]:
+    """The queues that have files, by topic and queue id; none when the folder is missing (the log can make them anew).
+
+    :raises BadData: a path is not ``consumequeue/TOPIC/QUEUE/20 digits``, or a queue's files do not fit together.
+    """
+    listings: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
+    for name, size in source.list(FOLDER):
+        parts = name.split("/")
+        if len(parts) != 4 or not parts[2].isdecimal():
+            raise BadData(f"{name} in {source} is not of the form {FOLDER}/TOPIC/QUEUE/FILE. Remove it")
+        listings[parts[1], int(parts[2])].append((name, size))
+    queues = []
+    for (topic, queue_id), listing in sorted(listings.items()):
+        files = mapped_file_queue(f"{FOLDER}/{topic}/{queue_id}", listing).files
+        if any(file.size_bytes % UNIT_BYTES or file.start_offset % UNIT_BYTES for file in files):
+            raise BadData(f"a file of {FOLDER}/{topic}/{queue_id} does not hold whole entries of {UNIT_BYTES} bytes")
+        if files:
+            queues.append(ConsumeQueueFiles(source, topic, queue_id, files))
+    return queues

@@ -1,0 +1,83 @@
+"""A folder of files that together hold one long run of bytes (``MappedFileQueue``): commit log and consume queues.
+
+- a file's name is the offset of its first byte, 20 digits; all files of a folder have one size
+- the files follow one another without a gap; only whole files go, at the beginning, by retention
+- an empty last file is a left-over of a broker that was killed while it made it, and is ignored, as RocketMQ does
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from rmq_store.errors import BadData
+
+_NAME: Final = re.compile(r"\d{20}")
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """One file: its name in the source and the half-open range of offsets it holds."""
+
+    name: str
+    start_offset: int
+    size_bytes: int
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next file begins."""
+        return self.start_offset + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFileQueue:
+    """The files of one folder in order. ``missing`` names files that ought to stand between them."""
+
+    files: tuple[MappedFile, ...]
+    missing: tuple[str, ...] = ()
+
+
+def mapped_file_queue(
+    folder: str, listing: Sequence[tuple[str, int]], *, allow_missing: bool = False
+) -> MappedFileQueue:
+    """Check the files of a folder.
+
+    :param listing: name and size of every file below the folder.
+    :param allow_missing: go on over missing middle files and name them, as RocketMQ does when it starts.
+    :raises BadData: foreign names, differing sizes (there RocketMQ's load answers false), or a missing middle file.
+    """
+    files = []
+    for name, size in sorted(listing):
+        stem = name.removeprefix(f"{folder}/")
+        if not _NAME.fullmatch(stem):
+            raise BadData(f"{name} does not belong into {folder}: its files are named by 20 digits. Remove it")
+        files.append(MappedFile(name, int(stem), size))
+    if files and files[-1].size_bytes == 0:
+        files.pop()
+    sizes = sorted({file.size_bytes for file in files})
+    if len(sizes) > 1:
+        found = ", ".join(f"{file.name}: {file.size_bytes}" for file in files)
+        raise BadData(
+            f"the files of {folder} differ in size (bytes: {found}). One was cut or copied in part: copy again"
+        )
+    missing = _missing(folder, files)
+    if missing and not allow_missing:
+        raise BadData(
+            f"{len(missing)} files are missing in the middle of {folder}: {', '.join(missing[:5])}"
+            f"{', ...' if len(missing) > 5 else ''}. Restore them, or import with --salvage to go on without them"
+        )
+    return MappedFileQueue(tuple(files), tuple(missing))
+
+
+def _missing(folder: str, files: Sequence[MappedFile]) -> list[str]:
+    missing = []
+    for before, after in pairwise(files):
+        if before.end_offset > after.start_offset or (after.start_offset - before.end_offset) % before.size_bytes:
+            raise BadData(f"{before.name} of {before.size_bytes} bytes and {after.name} do not fit together")
+        missing += [
+            f"{folder}/{offset:020}" for offset in range(before.end_offset, after.start_offset, before.size_bytes)
+        ]
+    return missing

@@ -1,0 +1,199 @@
+"""Who consumes which queue: RocketMQ's six allocation strategies (S6.2).
+
+A strategy is a pure function ``(group, current_cid, mq_all, cid_all) -> queues of current_cid``. Every consumer
+computes it by itself from the same two sorted lists (``sort_queues``, ``sort_client_ids``) and so they agree without
+talking. A queue that two consumers take nevertheless costs time, never correctness: claims and the commit stand behind.
+
+A consumer that is not in ``cid_all`` gets nothing. More consumers than queues leave some idle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from rmq_store.errors import WrongUse
+from rmq_store.message import MessageQueue
+
+AllocateMessageQueueStrategy = Callable[
+    [str, str | None, Sequence[MessageQueue] | None, Sequence[str] | None], list[MessageQueue]
+]
+
+DEFAULT_VIRTUAL_NODES = 10
+
+
+def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """By topic, broker name (Java string order) and then the queue id as a number."""
+    return sorted(queues)
+
+
+def sort_client_ids(client_ids: Iterable[str]) -> list[str]:
+    """In Java string order, which compares UTF-16 units: "10.0.0.10" before "10.0.0.9", "B" before "a"."""
+    return sorted(client_ids, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
+
+
+def average(
+    group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
+) -> list[MessageQueue]:
+    """``AVG``, the default: neighbouring queues, the first consumers get one more."""
+    mine = _own_place(current_cid, mq_all, cid_all)
+    if mine is None:
+        return []
+    queues, consumers, index = mine
+    share, left_over = divmod(len(queues), len(consumers))
+    begin = index * share + min(index, left_over)
+    return list(queues[begin : begin + share + (index < left_over)])
+
+
+def average_by_circle(
+    group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
+) -> list[MessageQueue]:
+    """``AVG_BY_CIRCLE``: queues dealt out one after the other, like cards."""
+    mine = _own_place(current_cid, mq_all, cid_all)
+    if mine is None:
+        return []
+    queues, consumers, index = mine
+    return list(queues[index :: len(consumers)])
+
+
+def consistent_hash(virtual_nodes: int = DEFAULT_VIRTUAL_NODES) -> AllocateMessageQueueStrategy:
+    """``CONSISTENT_HASH``: few queues move when a consumer comes or goes; a consumer may get none at all.
+
+    Raises WrongUse for a negative number of virtual nodes; with 0 nobody gets anything.
+    """
+    if virtual_nodes < 0:
+        raise WrongUse(f"illegal virtualNodeCnt :{virtual_nodes}")
+
+    def allocate(
+        group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
+    ) -> list[MessageQueue]:
+        mine = _own_place(current_cid, mq_all, cid_all)
+        if mine is None or virtual_nodes == 0:
+            return []
+        queues, consumers, _ = mine
+        ring = {_ring_hash(f"{cid}-{n}"): cid for cid in consumers for n in range(virtual_nodes)}
+        points = sorted(ring)
+
+        def owner(queue: MessageQueue) -> str:
+            place = bisect_left(points, _ring_hash(str(queue)))
+            return ring[points[place % len(points)]]
+
+        return [queue for queue in queues if owner(queue) == current_cid]
+
+    return allocate
+
+
+def config(queues: Sequence[MessageQueue] | None) -> AllocateMessageQueueStrategy:
+    """``CONFIG``: always the given list; it is compared with nothing. Raises WrongUse when there is none."""
+    if queues is None:
+        raise WrongUse("allocation by CONFIG needs the list of queues that this consumer shall get")
+    fixed = tuple(queues)
+    return lambda group, current_cid, mq_all, cid_all: list(fixed)
+
+
+def machine_room(consumer_idcs: Collection[str] | None) -> AllocateMessageQueueStrategy:
+    """``MACHINE_ROOM``: queues of brokers named ``room@broker`` in one of these rooms, the rest stays unread."""
+
+    def allocate(
+        group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
+    ) -> list[MessageQueue]:
+        mine = _own_place(current_cid, mq_all, cid_all)
+        if mine is None:
+            return []
+        if consumer_idcs is None:  # RocketMQ ends in a NullPointerException here
+            raise WrongUse("allocation by MACHINE_ROOM needs the names of the rooms to read from")
+        queues, consumers, index = mine
+        kept = [queue for queue in queues if _room_of_broker(queue.broker_name) in consumer_idcs]
+        share = len(kept) // len(consumers)
+        return kept[share * index : share * (index + 1)] + kept[share * len(consumers) :][index : index + 1]
+
+    return allocate
+
+
+def machine_room_nearby(
+    inner: AllocateMessageQueueStrategy,
+    room_of_queue: Callable[[MessageQueue], str | None],
+    room_of_consumer: Callable[[str], str | None],
+) -> AllocateMessageQueueStrategy:
+    """``MACHINE_ROOM_NEARBY``: a room's queues among the room's consumers, by ``inner``.
+
+    Queues of rooms without a consumer are shared by all consumers. Raises WrongUse when a room is not known.
+    """
+
+    def allocate(
+        group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
+    ) -> list[MessageQueue]:
+        mine = _own_place(current_cid, mq_all, cid_all)
+        if mine is None:
+            return []
+        queues, consumers, index = mine
+        queues_in: dict[str, list[MessageQueue]] = {}
+        consumers_in: dict[str, list[str]] = {}
+        for queue in queues:
+            queues_in.setdefault(_known_room(room_of_queue(queue), f"mq {queue}"), []).append(queue)
+        for cid in consumers:
+            consumers_in.setdefault(_known_room(room_of_consumer(cid), f"consumer id {cid}"), []).append(cid)
+
+        own_room = room_of_consumer(consumers[index]) or ""
+        allocated: list[MessageQueue] = []
+        if own_room in queues_in:
+            allocated += inner(group, current_cid, queues_in[own_room], consumers_in[own_room])
+        for room in sort_client_ids(queues_in.keys() - consumers_in.keys()):
+            allocated += inner(group, current_cid, queues_in[room], consumers)
+        return allocated
+
+    return allocate
+
+
+STRATEGIES: dict[str, AllocateMessageQueueStrategy] = {
+    "AVG": average,
+    "AVG_BY_CIRCLE": average_by_circle,
+    "CONSISTENT_HASH": consistent_hash(),
+}
+"""By ``getName()``, those that need nothing but the two lists."""
+
+WITH_PARAMETERS = ("CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY")
+"""Those that are made by ``config``, ``machine_room`` and ``machine_room_nearby``; the last is named with its inner
+strategy, as in ``MACHINE_ROOM_NEARBY-AVG``."""
+
+
+def strategy_named(name: str) -> AllocateMessageQueueStrategy:
+    """The strategy with this ``getName()``. Raises WrongUse for an unknown one and for one that needs parameters."""
+    found = STRATEGIES.get(name)
+    if found is not None:
+        return found
+    known = ", ".join(STRATEGIES)
+    if name.split("-")[0] in WITH_PARAMETERS:
+        raise WrongUse(f"allocation by {name} needs rooms or queues, which cannot be given by name; known are {known}")
+    raise WrongUse(f"unknown allocation strategy {name!r}; known are {known}")
+
+
+def _own_place(
+    current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
+) -> tuple[Sequence[MessageQueue], Sequence[str], int] | None:
+    """Both lists and the own index in the second, None when one is not in it; the texts are RocketMQ's."""
+    if not current_cid:
+        raise WrongUse("currentCID is empty")
+    if not mq_all:
+        raise WrongUse("mqAll is null or mqAll empty")
+    if not cid_all:
+        raise WrongUse("cidAll is null or cidAll empty")
+    return (mq_all, cid_all, cid_all.index(current_cid)) if current_cid in cid_all else None
+
+
+def _ring_hash(text: str) -> int:
+    digest = hashlib.md5(text.encode("utf-8", "replace"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def _room_of_broker(broker_name: str) -> str | None:
+    """The room in ``room@broker``; names with another number of parts have none (Java forgets empty last parts)."""
+    parts = broker_name.rstrip("@").split("@")
+    return parts[0] if len(parts) == 2 else None
+
+
+def _known_room(room: str | None, owner: str) -> str:
+    if not room:
+        raise WrongUse(f"Machine room is null for {owner}")
+    return room

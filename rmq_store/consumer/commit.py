@@ -1,0 +1,123 @@
+"""Whether a commit may be made: the decision of step 4 of the commit protocol (design 3.3), as a pure function.
+
+The guards and what happens without each were found by an exhaustive search (``docs/decisions/0001-one-commit-point.md``):
+epoch, claim and offsets are all compared with the plan; bases are taken now, never from an earlier try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Claim, Positions, QueueRange, Tally, max_id, total
+from rmq_store.store import Ctl, Produced, Proposal
+
+MAX_SKEW_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Now, in UTC ms, by the committing host and by the store."""
+
+    own_ms: int
+    store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A commit with nothing left open: ``positions`` are the txn actions, ``updated_ms`` their ``last_updated``."""
+
+    ctl: Ctl
+    positions: Mapping[str, int]
+    updated_ms: Mapping[str, int]
+
+
+def check_evidence(ctl: Ctl, tally_of_range: Callable[[QueueRange], Tally]) -> None:
+    """Raise EvidenceMismatch unless every consumed range adds up, in counts and in hash sums (promise P2)."""
+    for consumed in ctl.consumed:
+        found, wanted = total(consumed.tallies), tally_of_range(consumed.range)
+        if found != wanted:
+            raise EvidenceMismatch(
+                f"group {ctl.group}: [{consumed.range.begin}, {consumed.range.end}) of {consumed.range.queue} does not add up: "
+                f"{found.count} offsets answered of {wanted.count}, hash sum {found.hash_sum:#x} instead of "
+                f"{wanted.hash_sum:#x}. Nothing was committed; this is a defect of the job, not of the data."
+            )
+
+
+def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew_ms: int = MAX_SKEW_MS) -> Decided:
+    """Step 4 without its effects: compare with the plan, assign bases, choose the store timestamp.
+
+    Raises StaleAttempt when anything that the plan read has moved, ClockSkew when a clock cannot be right.
+    """
+    _compare(proposal, positions)
+    store_timestamp = _store_timestamp(proposal, positions, clocks, max_skew_ms)
+    produced, ends = _with_bases(proposal.ctl.produced, positions, store_timestamp)
+    advance = dict(proposal.advance)
+    updated_ms = dict.fromkeys(advance, store_timestamp)
+    updated_ms.update(proposal.updated_ms)
+    for queue, end in ends.items():
+        advance[max_id(queue)] = end
+        updated_ms[max_id(queue)] = store_timestamp
+    ctl = replace(proposal.ctl, produced=produced, store_timestamp=store_timestamp, read_version=positions.version)
+    return Decided(ctl, advance, updated_ms)
+
+
+def _compare(proposal: Proposal, positions: Positions) -> None:
+    moved = [
+        f"{app_id} was {wanted} and is {positions.get(app_id)}"
+        for app_id, wanted in proposal.expect.items()
+        if not _same(app_id, wanted, positions.get(app_id))
+    ]
+    if moved:
+        raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: " + "; ".join(sorted(moved)))
+
+
+def _same(app_id: str, wanted: int | None, found: int | None) -> bool:
+    """Claims are compared by number: a renewal moves only the end of the lease."""
+    if app_id.startswith("own/"):
+        return Claim.of(wanted).number == Claim.of(found).number
+    return wanted == found
+
+
+def _store_timestamp(proposal: Proposal, positions: Positions, clocks: Clocks, max_skew_ms: int) -> int:
+    """max(own clock, newest store timestamp of the produced queues), unless a clock is plainly wrong."""
+    if abs(clocks.own_ms - clocks.store_ms) > max_skew_ms:
+        raise ClockSkew(
+            f"this host's clock ({clocks.own_ms} ms) and the store's ({clocks.store_ms} ms) differ by more than "
+            f"{max_skew_ms} ms. Nothing was written. Set the clock and run the same request again."
+        )
+    born_here = {segment.queue for segment in proposal.ctl.produced if segment.base is None}
+    newest, queue = max(((positions.updated_ms.get(max_id(q), 0), q) for q in born_here), default=(0, None))
+    if newest - clocks.own_ms > max_skew_ms:
+        raise ClockSkew(
+            f"{queue} holds a message of {newest} ms, more than {max_skew_ms} ms ahead of this host's clock "
+            f"({clocks.own_ms} ms). Nothing was written. One of the hosts that write here has a wrong clock."
+        )
+    return max(clocks.own_ms, newest)
+
+
+def _with_bases(
+    segments: tuple[Produced, ...], positions: Positions, store_timestamp: int
+) -> tuple[tuple[Produced, ...], dict[MessageQueue, int]]:
+    """Segments with their bases, in part order, and the next offset of every queue that got some.
+
+    A segment of a level queue is due as a whole: the commit's store timestamp plus the level's delay (S11.2).
+    """
+    ends: dict[MessageQueue, int] = {}
+    placed = []
+    for segment in sorted(segments, key=lambda s: (s.queue, s.part, s.first_row)):
+        if segment.base is None:
+            base = ends.get(segment.queue, positions.max_offset(segment.queue))
+            due = segment.deliver_at if segment.delay_ms is None else store_timestamp + segment.delay_ms
+            segment = replace(
+                segment,
+                base=base,
+                deliver_at=due,
+                min_store_timestamp=store_timestamp,
+                max_store_timestamp=store_timestamp,
+            )
+            ends[segment.queue] = base + segment.count
+        placed.append(segment)
+    return tuple(placed), ends

@@ -1,0 +1,71 @@
+"""What follows from a listener's answers: RocketMQ's ``processConsumeResult`` for concurrent consumption (S9.1).
+
+Three small decisions, in order: ``process_consume_result`` says who is sent back, ``settle`` what is finished when some
+send-backs failed, ``offset_to_commit`` whether the offset moves. A window of the lake stores all send-backs in its one
+commit: none of them can fail alone, so everything is finished and the second step has nothing to do.
+
+Consumption in order (S9.2) has other rules and will have functions of its own here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rmq_store.consumer.listener import Answer
+
+RESUBMIT_AFTER_MS = 5000
+"""After a failed send-back the client asks its listener again, without limit."""
+
+
+class MessageModel(StrEnum):
+    """Whether a group's consumers share the messages or each gets all of them."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrentResult:
+    """Of one batch: ``send_back`` as (offset, delay level), ``dropped`` what a broadcasting consumer gives up."""
+
+    offsets: tuple[int, ...]
+    send_back: tuple[tuple[int, int], ...] = ()
+    dropped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """``finished`` leaves the ProcessQueue. ``resubmit`` stays in it, is counted as one more try by this client, and is
+    handed over again after ``resubmit_after_ms``."""
+
+    finished: tuple[int, ...]
+    resubmit: tuple[int, ...] = ()
+    resubmit_after_ms: int = RESUBMIT_AFTER_MS
+
+
+def process_consume_result(
+    model: MessageModel, offsets: Sequence[int], answers: Sequence[Answer], waiting: Container[int] | None = None
+) -> ConcurrentResult:
+    """What to do with the failed ones of a batch; ``answers`` comes from ``listener.judge``.
+
+    ``waiting``: the offsets that still wait in the ProcessQueue, None for all. One that has expired was already sent
+    back by the client's own clean-up and is not sent again.
+    """
+    failed = [(offset, a.delay_level) for offset, a in zip(offsets, answers, strict=True) if not a.acked]
+    if model is MessageModel.BROADCASTING:
+        return ConcurrentResult(tuple(offsets), dropped=tuple(offset for offset, _ in failed))
+    send_back = tuple(pair for pair in failed if waiting is None or pair[0] in waiting)
+    return ConcurrentResult(tuple(offsets), send_back)
+
+
+def settle(result: ConcurrentResult, send_back_failed: Collection[int] = ()) -> Settlement:
+    """What is finished when these send-backs failed, and what is tried again by the client itself."""
+    resubmit = tuple(offset for offset, _ in result.send_back if offset in send_back_failed)
+    return Settlement(tuple(offset for offset in result.offsets if offset not in resubmit), resubmit)
+
+
+def offset_to_commit(removed: int, queue_dropped: bool) -> int | None:
+    """The offset to store, only ever upwards, or None. ``removed``: the answer of ``ProcessQueue.remove_message``."""
+    return removed if removed >= 0 and not queue_dropped else None

@@ -1,0 +1,137 @@
+"""Delay levels and retry delays (S11.1 to S11.3, S10.7).
+
+Level n is the n-th item of a text like "1s 5s 10s". A message of level n waits in queue n - 1 of SCHEDULE_TOPIC_XXXX;
+all of one queue wait equally long, so the queue is in due order. A level table never changes: a change is a new
+version, and what waits under the old one drains by the old one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rmq_store.errors import WrongUse
+
+MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's default table."""
+
+FIRST_RETRY_LEVEL = 3
+"""Level 0 of a send-back means this one plus the retries so far."""
+
+UNLISTED_LEVEL_MS = 1000
+"""The delay of a level that the table does not have (``computeDeliverTimestamp``)."""
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ITEM = re.compile(r"([+-]?[0-9]+)([smhd])")
+
+
+def parse_delay_level(text: str) -> tuple[int, ...]:
+    """The delays of level 1, 2, … in ms (``parseDelayLevel``).
+
+    Items are a number and one of s, m, h, d, between single spaces. Raises WrongUse naming the first bad item.
+    """
+    delays = []
+    for item in text.rstrip(" ").split(" "):
+        matched = _ITEM.fullmatch(item)
+        if matched is None:
+            raise WrongUse(f"delay levels {text!r}: {item!r} is not a number with one of the units s, m, h, d")
+        delays.append(int(matched[1]) * _UNITS_MS[matched[2]])
+    return tuple(delays)
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLevels:
+    """One version of the level table. Raises WrongUse for a text that RocketMQ could not parse."""
+
+    text: str = MESSAGE_DELAY_LEVEL
+    version: int = 1
+    delays_ms: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delays_ms", parse_delay_level(self.text))
+
+    @property
+    def max_level(self) -> int:
+        return len(self.delays_ms)
+
+    def delay_ms(self, level: int) -> int:
+        """The delay of a level; 1000 ms for one that the table does not have."""
+        return self.delays_ms[level - 1] if 1 <= level <= self.max_level else UNLISTED_LEVEL_MS
+
+    def clamp(self, level: int) -> int:
+        """The level as it is stored: at most the highest (``transformDelayLevelMessage``)."""
+        return min(level, self.max_level)
+
+    def compute_deliver_timestamp(self, level: int, store_timestamp: int) -> int:
+        """When a message stored at ``store_timestamp`` (ms) with this level is due (ms)."""
+        return store_timestamp + self.delay_ms(level)
+
+    def is_due(self, deliver_at: int, level: int, now_ms: int) -> bool:
+        """Whether to deliver now (``correctDeliverTimestamp``).
+
+        A time that lies further ahead than the level's delay can only come from a wrong clock or another table, and
+        counts as due, so that nothing waits for ever.
+        """
+        return deliver_at <= now_ms or deliver_at > now_ms + self.delay_ms(level)
+
+
+def delay_level_to_queue_id(level: int) -> int:
+    return level - 1
+
+
+def queue_id_to_delay_level(queue_id: int) -> int:
+    return queue_id + 1
+
+
+# --- policies of a group ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CustomizedRetryPolicy:
+    """A list of delays (ms). The first retry takes the third one, as level 3 does; the last one serves all others."""
+
+    next_ms: tuple[int, ...] = parse_delay_level(MESSAGE_DELAY_LEVEL)
+
+    def __post_init__(self) -> None:
+        if not self.next_ms:
+            raise WrongUse("a customized retry policy needs at least one delay")
+
+    def next_delay_ms(self, reconsume_times: int) -> int:
+        index = max(reconsume_times, 0) + FIRST_RETRY_LEVEL - 1
+        return self.next_ms[min(index, len(self.next_ms) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialRetryPolicy:
+    """``initial_ms`` times ``multiplier`` to the number of retries (at most 32), at most ``max_ms``.
+
+    RocketMQ multiplies in 64 bits and answers a negative delay when that overflows; here the maximum is answered.
+    """
+
+    initial_ms: int = 5000
+    max_ms: int = 7_200_000
+    multiplier: int = 2
+
+    def next_delay_ms(self, reconsume_times: int) -> int:
+        exponent: int = min(max(reconsume_times, 0), 32)
+        return min(self.initial_ms * int(self.multiplier**exponent), self.max_ms)
+
+
+class GroupRetryPolicyType(StrEnum):
+    EXPONENTIAL = "EXPONENTIAL"
+    CUSTOMIZED = "CUSTOMIZED"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRetryPolicy:
+    """What a group says about its retry delays; the default list where the policy of its type is missing."""
+
+    type: GroupRetryPolicyType = GroupRetryPolicyType.CUSTOMIZED
+    exponential: ExponentialRetryPolicy | None = None
+    customized: CustomizedRetryPolicy | None = None
+
+    def next_delay_ms(self, reconsume_times: int) -> int:
+        """The delay (ms) before the delivery that follows ``reconsume_times`` retries."""
+        chosen = self.exponential if self.type is GroupRetryPolicyType.EXPONENTIAL else self.customized
+        return (chosen or CustomizedRetryPolicy()).next_delay_ms(reconsume_times)

@@ -1,0 +1,330 @@
+"""The user's code: how it is found, what it may answer, and what an answer means for each message (S9.1).
+
+A listener has one of two shapes, and the first may answer in two ways:
+
+- ``consume_message(msgs, context) -> ConsumeConcurrentlyStatus``: word for word RocketMQ, with ``context.ack_index``
+  and ``context.delay_level_when_next_consume``;
+- ``consume_message(msgs, context) -> one status per message``, as a list or by ``yield``: only what failed is retried;
+- ``consume_batch(batch[, context])`` over an Arrow record batch; an attribute ``columns`` names what it reads.
+
+An exception at message k leaves 0..k-1 their result and retries k and what follows. k is known when the listener
+yields, or raises ``ConsumeFailed(k, cause)``; any other exception counts from message 0, which is RocketMQ's
+all-or-nothing (``all_or_nothing=True`` asks for that always). Outside effects of a listener are at-least-once:
+``context.idempotency_key(message)`` stays the same along all retries of a message.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rmq_store.consumer.retry import origin_message_id
+from rmq_store.errors import ListenerError
+from rmq_store.message import MessageExt, MessageQueue
+
+INT_MAX = 2_147_483_647
+ERROR_TEXT_BYTES = 4096
+
+
+class ConsumeConcurrentlyStatus(StrEnum):
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+class ConsumeOrderlyStatus(StrEnum):
+    SUCCESS = "SUCCESS"
+    ROLLBACK = "ROLLBACK"
+    COMMIT = "COMMIT"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+
+@dataclass(slots=True)
+class ConsumeConcurrentlyContext:
+    """What a listener may tell about its batch.
+
+    ``ack_index``: position of the last message that succeeded, -1 for none; counts only with CONSUME_SUCCESS.
+    ``delay_level_when_next_consume``: for what failed: negative is the dead letter queue at once, 0 is 3 + the number
+    of retries so far, above 0 is that level.
+    """
+
+    message_queue: MessageQueue
+    group: str = ""
+    ack_index: int = INT_MAX
+    delay_level_when_next_consume: int = 0
+
+    def idempotency_key(self, message: MessageExt) -> str:
+        """A key that one message has in this group at its first delivery and at every retry."""
+        return f"{self.group}:{origin_message_id(message)}"
+
+
+@dataclass(slots=True)
+class ConsumeOrderlyContext:
+    """``suspend_current_queue_time_millis`` -1: the consumer's own setting (S9.3)."""
+
+    message_queue: MessageQueue
+    group: str = ""
+    auto_commit: bool = True
+    suspend_current_queue_time_millis: int = -1
+
+    def idempotency_key(self, message: MessageExt) -> str:
+        """As in ``ConsumeConcurrentlyContext``."""
+        return f"{self.group}:{origin_message_id(message)}"
+
+
+class ConsumeFailed(Exception):
+    """A listener raises it to say that messages before ``index`` succeeded and the one at ``index`` did not."""
+
+    def __init__(self, index: int, cause: BaseException | str = "") -> None:
+        super().__init__(str(cause))
+        self.index = index
+        self.cause = cause
+
+
+# --- finding it ------------------------------------------------------------------------------------------------------
+
+
+class ListenerKind(StrEnum):
+    MESSAGE = "consume_message"
+    BATCH = "consume_batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A loaded listener. ``call`` takes (messages, context) or (batch, context) and returns what the user's code does.
+
+    ``columns``: what a batch listener reads, None for all. ``name``: "module:attribute". ``version``: the listener's
+    own attribute of that name, "" without one.
+    """
+
+    kind: ListenerKind
+    call: Callable[[Any, Any], Any]
+    columns: tuple[str, ...] | None
+    name: str
+    version: str = ""
+
+
+def load_listener(name: str) -> Listener:
+    """Import "module:attribute" and see which shape it has.
+
+    The attribute is an object or a class (made without arguments) with one of the two methods, or a function. A
+    function works on Arrow batches if it is called ``consume_batch`` or has an attribute ``columns``, else on messages.
+
+    Raises ListenerError, with what was found instead.
+    """
+    found = _attribute(name)
+    if inspect.isclass(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise ListenerError(f"listener {name}: {found.__name__}() fails: {_named(error)}") from error
+    kind, function = _shape(name, found)
+    call, version = _with_context(name, kind, function), str(getattr(found, "version", ""))
+    return Listener(kind, call, _columns(name, found), name, version)
+
+
+def _attribute(name: str) -> Any:
+    module_name, colon, path = name.partition(":")
+    if not (module_name and colon and path):
+        raise ListenerError(f"listener {name!r}: write it as module:attribute, like shop.listeners:Orders")
+    try:
+        found = importlib.import_module(module_name)
+    except Exception as error:
+        raise ListenerError(f"listener {name}: module {module_name} cannot be imported: {_named(error)}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise ListenerError(f"listener {name}: {module_name} has no attribute {path}")
+        found = getattr(found, part)
+    return found
+
+
+def _shape(name: str, found: Any) -> tuple[ListenerKind, Callable[..., Any]]:
+    methods = {kind: getattr(found, kind) for kind in ListenerKind if hasattr(found, kind)}
+    if len(methods) == 2:
+        raise ListenerError(f"listener {name} has both consume_message and consume_batch; keep one of them")
+    if methods:
+        kind, method = methods.popitem()
+        if not callable(method):
+            raise ListenerError(f"listener {name}: its {kind} is a {type(method).__name__} and cannot be called")
+        return kind, method
+    if not callable(found):
+        raise ListenerError(
+            f"listener {name} is a {type(found).__name__}: neither a function nor an object with consume_message "
+            "or consume_batch"
+        )
+    on_batches = getattr(found, "__name__", "") == ListenerKind.BATCH or hasattr(found, "columns")
+    return (ListenerKind.BATCH if on_batches else ListenerKind.MESSAGE), found
+
+
+def _with_context(name: str, kind: ListenerKind, function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """The function as one of two arguments; a batch listener may leave the context out."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C: nothing to look at
+        return function
+    if _takes(signature, 2):
+        return function
+    if kind is ListenerKind.BATCH and _takes(signature, 1):
+        return lambda batch, context: function(batch)
+    wanted = "(msgs, context)" if kind is ListenerKind.MESSAGE else "(batch) or (batch, context)"
+    raise ListenerError(f"listener {name}: {kind} must take {wanted}, it takes {signature}")
+
+
+def _takes(signature: inspect.Signature, arguments: int) -> bool:
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _columns(name: str, found: Any) -> tuple[str, ...] | None:
+    columns = getattr(found, "columns", None)
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise ListenerError(f"listener {name}: columns must be a tuple of column names, it is {columns!r}")
+    chosen = tuple(columns)
+    if not chosen or not all(isinstance(column, str) for column in chosen):
+        raise ListenerError(f"listener {name}: columns must name at least one column by text, it is {columns!r}")
+    return chosen
+
+
+# --- asking it -------------------------------------------------------------------------------------------------------
+
+
+def ask(listener: Listener, messages: Any, context: Any) -> tuple[Any, Exception | None]:
+    """Call the listener: (what it answered, what it raised).
+
+    A listener that yields is run to its end; if it raises, the statuses so far are the answer and the exception says
+    at which message.
+    """
+    try:
+        answer = listener.call(messages, context)
+    except Exception as error:
+        return None, error
+    if not isinstance(answer, Iterator):
+        return answer, None
+    statuses: list[Any] = []
+    try:
+        for status in answer:
+            statuses.append(status)
+    except Exception as error:
+        if isinstance(error, ConsumeFailed) or len(statuses) >= len(messages):
+            return statuses, error
+        return statuses, ConsumeFailed(len(statuses), error)
+    return statuses, None
+
+
+# --- what the answer means -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one message in the listener.
+
+    ``delay_level`` counts only when it was not acked. ``error_type`` and ``error_text`` (at most 4 KiB of UTF-8) are
+    None when the listener asked for a retry without raising.
+    """
+
+    acked: bool
+    delay_level: int = 0
+    error_type: str | None = None
+    error_text: str | None = None
+
+
+ACKED = Answer(True)
+NOT_REACHED = "NotReached"
+
+
+def judge(
+    answer: Any,
+    n: int,
+    context: ConsumeConcurrentlyContext,
+    error: Exception | None = None,
+    *,
+    all_or_nothing: bool = False,
+) -> tuple[Answer, ...]:
+    """One Answer per message of a batch of ``n``, from what the listener returned or raised (S9.1).
+
+    - raised: everything from the failing message on is retried;
+    - None: RECONSUME_LATER, and so is a None among several statuses;
+    - one status: RECONSUME_LATER fails all; CONSUME_SUCCESS fails what lies behind ``context.ack_index``;
+    - several: one for each message, ``ack_index`` does not count.
+
+    Raises ListenerError for an answer that is no status, too many or too few of them, an ``ack_index`` below -1 (an
+    IndexOutOfBoundsException that stops RocketMQ's queue), or a failing index outside the batch.
+    """
+    level = _checked_int("delay_level_when_next_consume", context.delay_level_when_next_consume)
+    later = Answer(False, level)
+    if error is not None:
+        return _judge_error(answer, n, level, error, all_or_nothing)
+    if answer is None or isinstance(answer, str):
+        if status_of(answer) is ConsumeConcurrentlyStatus.RECONSUME_LATER:
+            return (later,) * n
+        ack_index = _checked_int("ack_index", context.ack_index)
+        if ack_index < -1:
+            raise ListenerError(f"ack_index {ack_index} on {context.message_queue}: the least is -1, nothing succeeded")
+        done = min(ack_index + 1, n)
+        return (ACKED,) * done + (later,) * (n - done)
+    return tuple(ACKED if ok else later for ok in _statuses(answer, n))
+
+
+def status_of(value: Any) -> ConsumeConcurrentlyStatus:
+    """A status from its enum member, its name or None (RECONSUME_LATER). Raises ListenerError for anything else."""
+    if value is None:
+        return ConsumeConcurrentlyStatus.RECONSUME_LATER
+    try:
+        return ConsumeConcurrentlyStatus(value)
+    except ValueError:
+        raise ListenerError(
+            f"the listener answered {value!r:.200}; known are {', '.join(ConsumeConcurrentlyStatus)}, alone or one for "
+            "each message"
+        ) from None
+
+
+def _statuses(answer: Any, n: int) -> list[bool]:
+    if not isinstance(answer, Sequence) or isinstance(answer, bytes | bytearray):
+        status_of(answer)  # raises: neither a status nor a list of them
+    if len(answer) != n:
+        raise ListenerError(f"the listener answered {len(answer)} statuses for {n} messages")
+    return [status_of(status) is ConsumeConcurrentlyStatus.CONSUME_SUCCESS for status in answer]
+
+
+def _judge_error(answer: Any, n: int, level: int, error: Exception, all_or_nothing: bool) -> tuple[Answer, ...]:
+    if not isinstance(error, ConsumeFailed):
+        return (Answer(False, level, type(error).__name__, error_text(error)),) * n
+    k = _checked_int("the index of ConsumeFailed", error.index)
+    if not 0 <= k < n:
+        raise ListenerError(f"ConsumeFailed names message {k} of a batch of {n}") from error
+    cause = error.cause if isinstance(error.cause, BaseException) else error
+    failed = Answer(False, level, type(cause).__name__, error_text(cause))
+    if all_or_nothing:
+        return (failed,) * n
+    later = Answer(False, level)
+    known = list(answer or ())[:k]
+    before = [ACKED if ok else later for ok in _statuses(known, len(known))] + [ACKED] * (k - len(known))
+    behind = Answer(False, level, NOT_REACHED, f"message {k} of the batch failed first: {type(cause).__name__}")
+    return (*before, failed, *(behind,) * (n - k - 1))
+
+
+def error_text(error: BaseException) -> str:
+    """The exception's own text as valid UTF-8 of at most 4 KiB."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be had)"
+    return text.encode("utf-8", "replace")[:ERROR_TEXT_BYTES].decode("utf-8", "ignore")
+
+
+def _checked_int(what: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ListenerError(f"{what} must be a whole number, it is {value!r}")
+    return value
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error_text(error)}"

@@ -1,0 +1,104 @@
+"""The messages of one queue that a consumer holds: cached or being consumed in order (S8, RocketMQ's ``ProcessQueue``).
+
+It answers the question behind every commit of concurrent consumption: the smallest offset that is not finished. A
+window of the lake needs no cache, for it reads a range and commits all of it; this is the rule in its original form,
+which the rules of a window are held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rmq_store.errors import WrongUse
+
+
+@dataclass(slots=True)
+class ProcessQueue:
+    """Sizes are body sizes in bytes. ``dropped``: given away by a rebalance, results no longer count."""
+
+    dropped: bool = False
+    consuming: bool = False
+    message_count: int = 0
+    message_bytes: int = 0
+    behind: int = 0
+    """Messages of the queue at the broker behind the last one fetched, as its MAX_OFFSET said."""
+    _queue_offset_max: int = 0
+    _cached: dict[int, int] = field(default_factory=dict)
+    _taken: dict[int, int] = field(default_factory=dict)
+
+    def put_message(self, messages: Sequence[tuple[int, int]], max_offset: int | None = None) -> bool:
+        """Add messages (queue offset, body bytes); True when consuming has to be started.
+
+        ``max_offset``: the queue's max offset as the last message knows it.
+        """
+        for offset, size in messages:
+            if offset not in self._cached:
+                self.message_count += 1
+                self.message_bytes += size
+                self._queue_offset_max = offset
+            self._cached[offset] = size
+        if messages and max_offset is not None and max_offset > messages[-1][0]:
+            self.behind = max_offset - messages[-1][0]
+        start = bool(self._cached) and not self.consuming
+        self.consuming = self.consuming or start
+        return start
+
+    def remove_message(self, offsets: Iterable[int]) -> int:
+        """Finish messages of concurrent consumption; the offset to commit: the smallest that is left, or the next one.
+
+        -1 when nothing was cached before.
+        """
+        if not self._cached:
+            return -1
+        for offset in offsets:
+            size = self._cached.pop(offset, None)
+            if size is not None:
+                self._forget(1, size)
+        return min(self._cached) if self._cached else self._queue_offset_max + 1
+
+    def take_messages(self, count: int) -> list[int]:
+        """Take up to ``count`` of the smallest offsets for consuming in order."""
+        taken = sorted(self._cached)[:count]
+        for offset in taken:
+            self._taken[offset] = self._cached.pop(offset)
+        if not taken:
+            self.consuming = False
+        return taken
+
+    def commit(self) -> int:
+        """Finish what was taken; the offset behind it. Raises WrongUse when nothing is (NoSuchElementException)."""
+        if not self._taken:
+            raise WrongUse("commit of a queue of which nothing is being consumed")
+        offset = max(self._taken) + 1
+        self._forget(len(self._taken), sum(self._taken.values()))
+        self._taken.clear()
+        return offset
+
+    def rollback(self) -> None:
+        """Put back everything that was taken."""
+        self._cached.update(self._taken)
+        self._taken.clear()
+
+    def make_message_to_consume_again(self, messages: Sequence[tuple[int, int]]) -> None:
+        """Put back these messages (queue offset, body bytes)."""
+        for offset, size in messages:
+            self._taken.pop(offset, None)
+            self._cached[offset] = size
+
+    def contains_message(self, offset: int) -> bool:
+        """Whether the message waits to be finished; one that was taken in order does not count."""
+        return offset in self._cached
+
+    @property
+    def max_span(self) -> int:
+        """Last cached offset minus the first."""
+        return max(self._cached) - min(self._cached) if self._cached else 0
+
+    @property
+    def cached(self) -> list[int]:
+        return sorted(self._cached)
+
+    def _forget(self, count: int, size: int) -> None:
+        self.message_count -= count
+        self.message_bytes = self.message_bytes - size if self.message_count else 0

@@ -1,0 +1,89 @@
+"""Errors, grouped by what the caller does next.
+
+    RmqError
+    ├── WrongUse            fix the call            (exit 2)
+    ├── BadData             fix the data or the files behind it, nothing was written   (exit 1)
+    │   ├── DamagedRecord       a record of a broker's file does not check
+    │   ├── OffsetOutOfRange    the wanted offset was removed by retention
+    │   ├── ListenerError       the listener cannot be imported or answers nonsense
+    │   └── EvidenceMismatch    counts or hash sums of a window do not add up
+    ├── StoreUnusable       fix the root: missing, not writable, wrong credentials, newer format   (exit 1)
+    ├── ClockSkew           fix a clock; nothing was written   (exit 1)
+    ├── HeldByAnother       wait, or look who holds it   (exit 3)
+    ├── StaleAttempt        somebody moved it: plan again   (exit 3)
+    └── CommitOutcomeUnknown   look before touching anything   (exit 1)
+
+A message names the thing, the facts found and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class RmqError(Exception):
+    """Root of the tree. ``exit_code`` is what the command line returns for it."""
+
+    exit_code = 1
+
+
+class WrongUse(RmqError):
+    """The call itself is wrong: unknown group, bad time, contradicting options."""
+
+    exit_code = 2
+
+
+class BadData(RmqError):
+    """The data is wrong; nothing was written."""
+
+
+class DamagedRecord(BadData):
+    """A record of a broker's file fails its check.
+
+    ``file`` and ``position`` say where (bytes from the start of that file);
+    ``commit_log_offset`` is the physical offset in the broker's log.
+    """
+
+    def __init__(self, file: str, position: int, commit_log_offset: int, reason: str) -> None:
+        super().__init__(
+            f"damaged record in {file} at byte {position} (commit log offset {commit_log_offset}): {reason}. "
+            "Everything before it is good. Restore the file, or import with --salvage to skip and record what is skipped."
+        )
+        self.file = file
+        self.position = position
+        self.commit_log_offset = commit_log_offset
+        self.reason = reason
+
+
+class OffsetOutOfRange(BadData):
+    """A consumer's next offset lies below the first readable one (S7.1 OFFSET_TOO_SMALL)."""
+
+
+class ListenerError(BadData):
+    """The listener cannot be imported, or its answer is none that RocketMQ knows."""
+
+
+class EvidenceMismatch(BadData):
+    """What the tasks did does not add up to the range they were given."""
+
+
+class StoreUnusable(RmqError):
+    """The store's root cannot be used as it is."""
+
+
+class ClockSkew(RmqError):
+    """A clock is off by more than the allowed skew; nothing was written."""
+
+
+class HeldByAnother(RmqError):
+    """Another request holds the claim and its lease has not ended."""
+
+    exit_code = 3
+
+
+class StaleAttempt(RmqError):
+    """What the plan was made from has been moved by somebody else; nothing of this attempt was committed."""
+
+    exit_code = 3
+
+
+class CommitOutcomeUnknown(RmqError):
+    """It cannot be said whether the commit landed. Touch nothing; look at the store first."""

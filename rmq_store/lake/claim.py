@@ -1,0 +1,127 @@
+"""Step 2, claim: a small commit on ``own/…`` with a lease that is renewed while the run lives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from rmq_store.consumer.claim import LEASE_S, RENEW_EVERY_S, Holder, next_claim
+from rmq_store.errors import HeldByAnother, RmqError, StaleAttempt
+from rmq_store.host import Host
+from rmq_store.lake.commit import commit
+from rmq_store.lake.shard import Shard
+from rmq_store.offsets import Claim, own_id
+from rmq_store.store import Action, Actor, Ctl, Proposal, canonical_json
+
+_LOOK_BACK_MS = 10 * LEASE_S * 1000
+
+
+class HeldClaim:
+    """A claim that this run holds. ``app_id`` and ``claim`` go into the proposal of the commit."""
+
+    def __init__(self, shard: Shard, scope: tuple[str, ...], claim: Claim, ctl: Ctl, host: Host) -> None:
+        self.app_id = own_id(*scope)
+        self.claim = claim
+        self._shard = Shard(shard.root, shard.name)  # a handle of its own: renewal runs in another thread
+        self._ctl = ctl
+        self._host = host
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._renew_until_stopped, name="renew-claim", daemon=True)
+
+    def start_renewing(self) -> None:
+        self._thread.start()
+
+    def stop_renewing(self) -> None:
+        """Before step 4, so that no renewal of ours races our own commit."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def release(self) -> None:
+        """Let the next run in at once instead of after the lease, when the body makes no commit of its own. Whatever
+        goes wrong here, the lease still ends."""
+        self.stop_renewing()
+        free = {self.app_id: Claim(self.claim.number, 0).packed()}
+        ctl = replace(self._ctl, commit_id=self._host.new_commit_id(), action=Action.RELEASE, reason="no commit")
+        proposal = Proposal(ctl, {self.app_id: self.claim.packed()}, free)
+        with suppress(RmqError):
+            commit(self._shard, proposal, self._host, started_ms=self._host.now_ms(), quiet=True)
+
+    def _renew_until_stopped(self) -> None:
+        while not self._stopped.wait(RENEW_EVERY_S):
+            try:
+                self._renew()
+            except RmqError:
+                return  # taken over: the commit will be refused and say by whom
+
+    def _renew(self) -> None:
+        longer = Claim(self.claim.number, self._host.now_ms() // 1000 + LEASE_S)
+        ctl = replace(self._ctl, commit_id=self._host.new_commit_id(), action=Action.RENEW)
+        proposal = Proposal(ctl, {self.app_id: self.claim.packed()}, {self.app_id: longer.packed()})
+        commit(self._shard, proposal, self._host, started_ms=self._host.now_ms(), quiet=True)
+        self.claim = longer
+
+
+@contextmanager
+def claimed(
+    shard: Shard, scope: tuple[str, ...], request_id: str, actor: Actor, host: Host, *, group: str | None = None
+) -> Iterator[HeldClaim]:
+    """Hold the claim on ``scope`` for the body. It is released by the body's own commit, or here when there was none.
+
+    Raises HeldByAnother, naming the holder.
+    """
+    held = _take(shard, scope, request_id, actor, host, group)
+    held.start_renewing()
+    try:
+        yield held
+    except BaseException:
+        held.release()
+        raise
+    held.stop_renewing()
+
+
+def _take(
+    shard: Shard, scope: tuple[str, ...], request_id: str, actor: Actor, host: Host, group: str | None
+) -> HeldClaim:
+    app_id, name = own_id(*scope), "/".join(scope)
+    while True:
+        packed = shard.positions().get(app_id)
+        current = Claim.of(packed)
+        now_ms = host.now_ms()
+        holder = _holder(shard, name, current, now_ms) if current.lease_end_s > now_ms // 1000 else None
+        claim, why = next_claim(current, holder, request_id, f"{shard.name}/{name}", now_ms)
+        ctl = Ctl(
+            host.new_commit_id(),
+            Action.CLAIM,
+            actor,
+            reason=why,
+            request_id=request_id,
+            request_complete=False,
+            group=group,
+            parameters=canonical_json({"scope": name, "claim": claim.number}),
+        )
+        try:
+            commit(
+                shard, Proposal(ctl, {app_id: packed}, {app_id: claim.packed()}), host, started_ms=now_ms, quiet=True
+            )
+        except StaleAttempt:
+            continue  # somebody else took it first: look who holds it now
+        return HeldClaim(shard, scope, claim, ctl, host)
+
+
+def _holder(shard: Shard, scope: str, current: Claim, now_ms: int) -> Holder | None:
+    """Who holds the claim: the newest claim or renewal of that number."""
+    recent = shard.ctls_since(now_ms - _LOOK_BACK_MS)
+    of_claim = [
+        ctl
+        for ctl in recent
+        if ctl.action in (Action.CLAIM, Action.RENEW)
+        and ctl.parameter("scope") == scope
+        and ctl.parameter("claim") == current.number
+    ]
+    return Holder(of_claim[-1].request_id, of_claim[-1].actor.name, current.number) if of_claim else None
+
+
+__all__ = ["HeldByAnother", "HeldClaim", "claimed"]

@@ -1,0 +1,168 @@
+"""The commit protocol (design 3.3). Explored exhaustively; every sentence removes a violation that was found
+(``docs/decisions/0001-one-commit-point.md``). The steps, with the places where a test may stop the process:
+
+1. *Plan*    (``window.py``)  look for the request, read positions, choose ranges, take a new commit id.
+2. *Claim*   (``claim.py``)   a small commit on ``own/…``, made by the steps below.
+3. *Run*     (``run.py``)     tasks write data files under names no other attempt uses. Orphans are harmless.
+4. *Decide*  reload; my commit id is there: I have committed, go to 7. Compare epoch, claim and offsets with the plan:
+             any difference means drop (StaleAttempt). Take the bases now. Choose the store timestamp, or stop with
+             ClockSkew. Write the one-row ctl file.
+5. *Commit*  validate every file, then one transaction on exactly this handle with all files and one ``txn`` per
+             position. Few rounds inside delta-rs; the waiting is done here, with jitter and a deadline.
+6. *Read back*, after a success too (a PUT held back while the log was cleaned can land in a freed slot and be reported
+             as success). My commit id is there: done. Else go to 4, which drops when something moved. Before any other
+             failure is reported, a *release* commit takes the slot that an unanswered PUT might still fill; if that
+             cannot be confirmed either: CommitOutcomeUnknown. An error's text never says what happened.
+7. *Follow up* the handle is moved; dispatch and the rest can be resumed by anyone (``dispatch.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from deltalake.exceptions import DeltaError
+
+from rmq_store.consumer.commit import Clocks, Decided, check_evidence, decide
+from rmq_store.errors import CommitOutcomeUnknown, StaleAttempt
+from rmq_store.host import Host
+from rmq_store.lake.evidence import tally_of_range
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.stage import stage_ctl
+from rmq_store.offsets import Claim
+from rmq_store.store import Action, Ctl, Proposal
+
+STEPS = (
+    "1.planned",
+    "2.claimed",
+    "3.staged",
+    "4.decided",
+    "4.ctl-written",
+    "5.put",
+    "6.read-back",
+    "7.dispatched",
+)
+"""Where ``on_step`` is called, in order."""
+
+MAX_RUN_AGE_MS = 24 * 3600 * 1000
+DEADLINE_MS = 60_000
+_FIRST_WAIT_S = 0.02
+_LONGEST_WAIT_S = 2.0
+
+
+def _nothing(step: str) -> None:
+    """In production nobody watches."""
+
+
+on_step: Callable[[str], None] = _nothing
+"""Called with every step that has been reached. Tests replace it to kill the process there."""
+
+
+def reached(step: str) -> None:
+    on_step(step)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The ctl row as the log holds it, and the version at which it was seen there."""
+
+    ctl: Ctl
+    version: int
+
+
+def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, quiet: bool = False) -> Committed:
+    """Steps 4 to 6 for one proposal. ``started_ms``: when its run began; ``quiet`` commits report no steps (claims).
+
+    Raises StaleAttempt, ClockSkew, EvidenceMismatch (nothing was committed) and CommitOutcomeUnknown.
+    """
+    step = _nothing if quiet else reached
+    check_evidence(proposal.ctl, tally_of_range)
+    deadline_ms = host.now_ms() + DEADLINE_MS
+    attempt, wait_s = 0, _FIRST_WAIT_S
+    while True:
+        # 4. Decide.
+        shard.commitlog.refresh()
+        if found := shard.ctl_of(proposal.ctl.commit_id):
+            return Committed(found, shard.commitlog.version)
+        clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.root.server_time_ms())
+        _check_age(proposal, started_ms, clocks.own_ms)
+        decided = decide(proposal, shard.positions(), clocks)
+        step("4.decided")
+        ctl_file = stage_ctl(shard.root, shard.commitlog.path, decided.ctl, attempt)
+        step("4.ctl-written")
+        # 5. Commit.
+        day = ctl_file.store_day
+        files = [ctl_file, *(file if file.store_day else replace(file, store_day=day) for file in proposal.files)]
+        error = _put(shard, decided, files)
+        step("5.put")
+        # 6. Read back.
+        shard.commitlog.refresh()
+        if found := shard.ctl_of(proposal.ctl.commit_id):
+            step("6.read-back")
+            return Committed(found, shard.commitlog.version)
+        attempt += 1
+        if host.now_ms() >= deadline_ms:
+            return _give_up(shard, proposal, host, error)
+        host.sleep(host.uniform(0, wait_s))
+        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+def _put(shard: Shard, decided: Decided, files: list) -> Exception | None:
+    try:
+        shard.commitlog.put(
+            files,
+            decided.positions,
+            decided.updated_ms,
+            metadata={"commit_id": decided.ctl.commit_id, "action": str(decided.ctl.action)},
+            now_ms=decided.ctl.store_timestamp,
+        )
+    except (DeltaError, OSError) as error:
+        # Not looked at: only the log says whether it landed.
+        return error
+    return None
+
+
+def _check_age(proposal: Proposal, started_ms: int, now_ms: int) -> None:
+    if now_ms - started_ms > MAX_RUN_AGE_MS:
+        raise StaleAttempt(
+            f"{proposal.ctl.action} {proposal.ctl.commit_id} began {(now_ms - started_ms) // 3_600_000} h ago; after "
+            f"{MAX_RUN_AGE_MS // 3_600_000} h its staged files may have been vacuumed. Run the request again."
+        )
+
+
+def _give_up(shard: Shard, proposal: Proposal, host: Host, error: Exception | None) -> Committed:
+    """Take the slot that an unanswered PUT might still fill, then say what the log says."""
+    release = _release_of(proposal, shard, host)
+    for _ in range(2):
+        shard.commitlog.refresh()
+        if found := shard.ctl_of(proposal.ctl.commit_id):
+            return Committed(found, shard.commitlog.version)
+        decided = decide(release, shard.positions(), Clocks(host.now_ms(), host.now_ms()))
+        _put(shard, decided, [stage_ctl(shard.root, shard.commitlog.path, decided.ctl, 0)])
+        shard.commitlog.refresh()
+        if shard.ctl_of(release.ctl.commit_id):
+            if found := shard.ctl_of(proposal.ctl.commit_id):
+                return Committed(found, shard.commitlog.version)
+            raise StaleAttempt(
+                f"{proposal.ctl.action} {proposal.ctl.commit_id} could not be committed within {DEADLINE_MS // 1000} s "
+                f"and has been withdrawn (last answer of the store: {error}). Run the same request again."
+            )
+    raise CommitOutcomeUnknown(
+        f"the store did not confirm {proposal.ctl.action} {proposal.ctl.commit_id} nor its withdrawal (last answer: {error}). "
+        "Touch nothing; when the store answers again, the same request says whether it was committed."
+    )
+
+
+def _release_of(proposal: Proposal, shard: Shard, host: Host) -> Proposal:
+    """A commit that rewrites the proposal's positions unchanged and frees its claim."""
+    positions = shard.positions()
+    unchanged = {app_id: positions.get(app_id) for app_id in proposal.advance}
+    advance = {app_id: value for app_id, value in unchanged.items() if value is not None}
+    for app_id in proposal.advance:
+        if app_id.startswith("own/"):
+            advance[app_id] = Claim(Claim.of(unchanged[app_id]).number, 0).packed()
+    ctl = replace(
+        proposal.ctl, commit_id=host.new_commit_id(), action=Action.RELEASE, consumed=(), produced=(), moved=(), observed=(),
+        request_complete=False,
+    )  # fmt: skip
+    return Proposal(ctl, {}, advance or {"own/~release": 0})

@@ -1,0 +1,97 @@
+"""Cut-over: the end of a broker's ownership (design 3, "Who owns what"), as one commit.
+
+Its import is closed for good. What it last said about its groups is adopted where the lake has no position of its own:
+offsets, retry topics, and how far its delay levels were delivered, so that ``deliver`` moves what still waits there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmq_store.errors import WrongUse
+from rmq_store.host import Host
+from rmq_store.lake.claim import claimed
+from rmq_store.lake.commit import commit
+from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.import_store import last_import
+from rmq_store.lake.shard import Shard
+from rmq_store.message import SCHEDULE_TOPIC
+from rmq_store.offsets import Claim, Positions, cutover_id, grp_id, import_id, off_id, pas_id
+from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
+
+
+@dataclass(frozen=True, slots=True)
+class CutoverReport:
+    """``groups``: how many were adopted. ``waiting``: schedule messages of the broker that ``deliver`` owns from now on."""
+
+    status: str
+    shard: str
+    broker_name: str
+    groups: int
+    waiting: int
+    commit_id: str | None = None
+
+
+def cutover(
+    shard: Shard, broker_name: str, request_id: str, actor: Actor, reason: str, host: Host
+) -> CutoverReport:
+    """End the broker's ownership. Raises WrongUse (no reason, nothing imported) and HeldByAnother (an import runs)."""
+    if not reason.strip():
+        raise WrongUse("a cut-over needs a reason (--reason): it cannot be undone")
+    shard.commitlog.refresh()
+    if shard.positions().get(cutover_id(broker_name)):
+        return CutoverReport("already_committed", shard.name, broker_name, 0, _waiting(shard.positions(), broker_name))
+    with claimed(shard, ("~import", broker_name), request_id, actor, host) as claim:
+        shard.commitlog.refresh()
+        positions = shard.positions()
+        newest = last_import(shard, broker_name)
+        if newest is None:
+            raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
+        moves = tuple(_moved(positions, seen) for seen in newest.observed if _is_adopted(positions, seen))
+        groups = sorted({move.group for move in moves})
+        closed, imported = cutover_id(broker_name), import_id(broker_name)
+        expect = {closed: None, imported: positions.get(imported), claim.app_id: claim.claim.packed()}
+        advance = {
+            closed: 1,
+            imported: positions.get(imported) or 0,
+            claim.app_id: Claim(claim.claim.number, 0).packed(),
+        }
+        for group in groups:
+            expect[grp_id(group)] = positions.get(grp_id(group))
+            advance[grp_id(group)] = _next_epoch(positions, group)
+        for move in moves:
+            expect[off_id(move.group, move.queue)] = None
+            advance |= {off_id(move.group, move.queue): move.to_offset, pas_id(move.group, move.queue): move.pass_}
+        ctl = Ctl(
+            host.new_commit_id(),
+            Action.CUTOVER,
+            actor,
+            reason=reason,
+            request_id=request_id,
+            parameters=canonical_json({"broker_name": broker_name, "groups": groups}),
+            moved=moves,
+        )
+        claim.stop_renewing()
+        committed = commit(shard, Proposal(ctl, expect, advance), host, started_ms=host.now_ms())
+    dispatch(shard, host, fresh=False)
+    waiting = _waiting(shard.positions(), broker_name)
+    return CutoverReport("committed", shard.name, broker_name, len(groups), waiting, committed.ctl.commit_id)
+
+
+def _is_adopted(positions: Positions, seen: Observed) -> bool:
+    """Only where the lake has no position: a group that has worked here knows better. An offset beyond the queue is
+    left out, so that the group's first window asks somebody."""
+    return positions.get(off_id(seen.group, seen.queue)) is None and seen.offset <= positions.max_offset(seen.queue)
+
+
+def _next_epoch(positions: Positions, group: str) -> int:
+    return (positions.get(grp_id(group)) or 0) + 1
+
+
+def _moved(positions: Positions, seen: Observed) -> Moved:
+    return Moved(seen.group, seen.queue, None, seen.offset, _next_epoch(positions, seen.group))
+
+
+def _waiting(positions: Positions, broker_name: str) -> int:
+    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
+    return sum(positions.max_offset(q) - (positions.get(off_id(SCHEDULE_GROUP, q)) or 0) for q in queues)

@@ -1,0 +1,191 @@
+"""One Delta table of a shard, through delta-rs: open, look at its live files, commit.
+
+delta-rs is the only writer (design 3.3). Facts it does not tell, each measured: a handle does not move by itself after a
+commit; the add actions of a commit are not checked at all, and one malformed partition value makes a table unreadable
+for good, so ``_validated`` checks them here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from rmq_store.errors import StoreUnusable
+from rmq_store.lake.delta_log import DeltaLog
+from rmq_store.lake.object_store import Root
+from rmq_store.store import StagedFile
+
+RETRIES_INSIDE = 2
+"""Rounds inside delta-rs, which does not wait between them; the waiting is ours (``commit.py``)."""
+
+CONFIGURATION = {
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.checkpointInterval": "100",
+}
+
+
+class LakeTable:
+    """A Delta table at ``<root>/<path>``; ``schema`` includes the partition columns."""
+
+    def __init__(
+        self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], handle: DeltaTable
+    ) -> None:
+        self.root = root
+        self.path = path
+        self.schema = schema
+        self.partition_by = list(partition_by)
+        self.log = DeltaLog(root, path)
+        self._handle = handle
+        self._index: tuple[int, pa.Table] | None = None
+
+    @classmethod
+    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> LakeTable:
+        """Raises StoreUnusable when there is no such table."""
+        try:
+            handle = DeltaTable(root.uri_of(path), storage_options=root.storage_options)
+        except TableNotFoundError as error:
+            raise StoreUnusable(f"no table at {root.uri_of(path)}: run 'rmq init' or import a store first") from error
+        return cls(root, path, schema, partition_by, handle)
+
+    @classmethod
+    def create(
+        cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
+    ) -> LakeTable:
+        """Create the table unless it is there, then open it. Racing creators end with one table."""
+        try:
+            DeltaTable.create(
+                root.uri_of(path),
+                schema,
+                mode="ignore",
+                partition_by=list(partition_by),
+                configuration=CONFIGURATION | {"delta.dataSkippingStatsColumns": ",".join(stats)},
+                storage_options=root.storage_options or None,
+            )
+        except DeltaError:
+            if not DeltaTable.is_deltatable(root.uri_of(path), storage_options=root.storage_options):
+                raise
+        return cls.open(root, path, schema, partition_by)
+
+    @property
+    def version(self) -> int:
+        return int(self._handle.version())
+
+    def refresh(self) -> None:
+        """Move the handle to the newest version."""
+        try:
+            self._handle.update_incremental()
+        except DeltaError:
+            # The versions between were cleaned away: start from the newest checkpoint.
+            self._handle = DeltaTable(self.root.uri_of(self.path), storage_options=self.root.storage_options)
+
+    # --- live files ---
+
+    def files(self, where: pc.Expression | None = None) -> pa.Table:
+        """The live files with their statistics: path, size_bytes, num_records, min.*, max.*, partition.*."""
+        if self._index is None or self._index[0] != self.version:
+            self._index = (self.version, pa.table(self._handle.get_add_actions(flatten=True)))
+        index = self._index[1]
+        if where is None or index.num_rows == 0:
+            return index
+        return index.filter(where)
+
+    def read(
+        self, paths: Iterable[str], columns: Sequence[str] | None = None, where: pc.Expression | None = None
+    ) -> pa.Table:
+        """Rows of some live files; columns that a file does not have are null. Partition columns are not filled."""
+        wanted = [f for f in self._stored if columns is None or f.name in columns]
+        names = [f"{self._folder}/{path}" for path in paths]
+        if not names:
+            return pa.schema(wanted).empty_table()
+        dataset = ds.dataset(names, schema=pa.schema(self._stored), format="parquet", filesystem=self._filesystem)
+        return dataset.to_table(columns=[f.name for f in wanted], filter=where)
+
+    def rows(self, path: str, first_row: int, count: int, columns: Sequence[str]) -> pa.Table:
+        """Rows ``[first_row, first_row + count)`` of one file."""
+        with pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{path}")) as file:
+            groups, start, before = [], 0, 0
+            for number in range(file.num_row_groups):
+                end = start + file.metadata.row_group(number).num_rows
+                if start < first_row + count and end > first_row:
+                    groups.append(number)
+                elif end <= first_row:
+                    before = end
+                start = end
+            return file.read_row_groups(groups, columns=list(columns)).slice(first_row - before, count)
+
+    @cached_property
+    def _stored(self) -> list[pa.Field]:
+        return [field for field in self.schema if field.name not in self.partition_by]
+
+    @cached_property
+    def _fs(self) -> tuple[Any, str]:
+        return self.root.filesystem()
+
+    @property
+    def _filesystem(self) -> Any:
+        return self._fs[0]
+
+    @property
+    def _folder(self) -> str:
+        return f"{self._fs[1]}/{self.path}"
+
+    # --- commit ---
+
+    def put(
+        self,
+        files: Sequence[StagedFile],
+        positions: Mapping[str, int],
+        updated_ms: Mapping[str, int] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        """One conditional write of files and positions on exactly this handle (step 5). What an error means is not
+        decided here: whoever calls reads back. Every commit carries a position, since without one a lost reply makes
+        delta-rs commit the same files again and again."""
+        assert positions, "a commit without a position is never made"
+        updated = updated_ms or {}
+        self._handle.create_write_transaction(
+            self._validated(files, now_ms),
+            "append",
+            self._handle.schema(),
+            partition_by=self.partition_by or None,
+            commit_properties=CommitProperties(
+                custom_metadata=dict(metadata or {}),
+                max_commit_retries=RETRIES_INSIDE,
+                app_transactions=[
+                    Transaction(app_id, number, updated.get(app_id)) for app_id, number in positions.items()
+                ],
+            ),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+        )
+
+    def _validated(self, files: Sequence[StagedFile], now_ms: int) -> list[AddAction]:
+        seen: set[str] = set()
+        actions = []
+        for file in files:
+            size = self.root.size(f"{self.path}/{file.path}")
+            if size != file.size:
+                raise StoreUnusable(f"staged file {file.path} has {size} bytes, not {file.size}: nothing was committed")
+            if file.path in seen:
+                raise ValueError(f"staged twice: {file.path}")
+            seen.add(file.path)
+            values = {"kind": file.kind, "store_day": file.store_day}
+            if file.store_day is None or date.fromisoformat(file.store_day).isoformat() != file.store_day:
+                raise ValueError(f"not a day: {file.store_day!r} for {file.path}")
+            if json.loads(file.stats)["numRecords"] != file.rows or file.rows < 1:
+                raise ValueError(f"statistics of {file.path} do not say {file.rows} rows")
+            actions.append(
+                AddAction(file.path, file.size, {k: values[k] for k in self.partition_by}, now_ms, True, file.stats)
+            )
+        return actions

@@ -1,0 +1,342 @@
+"""Import: a broker's files become commits of the lake (design 3, "Who owns what"; S1.7, S2.2, S3).
+
+Incremental by physical offset: only what lies behind ``import/<broker>`` is read, after a check that the bytes before it
+are still the same. All or nothing: a damaged record, a gap or a contradiction stops before anything is committed, unless
+``salvage`` says to skip and record it. Offsets and configs of the broker are kept as observations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rmq_store.broker_files.commit_log_file import list_commit_log
+from rmq_store.broker_files.config_files import (
+    read_consumer_offsets,
+    read_delay_offsets,
+    read_subscription_groups,
+    read_topics,
+)
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
+from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.consumer.delay import delay_level_to_queue_id
+from rmq_store.errors import BadData, DamagedRecord, WrongUse
+from rmq_store.host import Host
+from rmq_store.lake.claim import claimed
+from rmq_store.lake.commit import commit
+from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.engine import Engine
+from rmq_store.lake.import_slice import ImportJob, ImportResult, ImportTask, Skipped, import_file
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.store import LakeStore
+from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.offsets import Claim, Positions, cutover_id, import_id, max_id, min_id
+from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Observed, Produced, Proposal, canonical_json
+
+_FINGERPRINT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """``status``: committed, already_committed, or unchanged (nothing new in the files). ``begin``, ``end``: physical
+    offsets of the broker's log. ``notes``: what a person should know, such as a ``.bak`` that was used."""
+
+    status: str
+    shard: str
+    broker_name: str
+    request_id: str
+    begin: int
+    end: int
+    messages: int = 0
+    queues: int = 0
+    salvaged: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+    commit_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Configs:
+    """What the broker's config files say."""
+
+    observed: tuple[Observed, ...]
+    parameters: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def import_store(
+    store: LakeStore,
+    source: Root,
+    broker_name: str,
+    shard_name: str,
+    request_id: str,
+    actor: Actor,
+    host: Host,
+    engine: Engine,
+    *,
+    salvage: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImportReport:
+    """Import what is new in a broker's store directory.
+
+    ``progress(done_bytes, all_bytes)`` is called as files are done. Raises BadData (no broker store, files that do not
+    fit, a gap), DamagedRecord, WrongUse (the broker was cut over), HeldByAnother, and the errors of ``commit``.
+    """
+    started_ms = host.now_ms()
+    log = list_commit_log(source, allow_missing=salvage)
+    configs = _configs(source, broker_name)
+    shard = store.create_shard(shard_name)
+    shard.commitlog.refresh()
+    done = [c for c in shard.ctls_of_request(request_id, None) if c.action in (Action.IMPORT, Action.SALVAGE)]
+    if done:
+        return _report("already_committed", shard, broker_name, request_id, done[0], configs)
+    with claimed(shard, ("~import", broker_name), request_id, actor, host) as claim:
+        shard.commitlog.refresh()
+        positions = shard.positions()
+        if positions.get(cutover_id(broker_name)):
+            raise WrongUse(f"broker {broker_name} was cut over to shard {shard_name}: its import is closed for good")
+        before = last_import(shard, broker_name)
+        begin = _begin(source, log, positions.get(import_id(broker_name)), before, salvage)
+        job = ImportJob(
+            source=source,
+            root=shard.root,
+            table=shard.commitlog.path,
+            commit_id=host.new_commit_id(),
+            broker_name=broker_name,
+            levels=store.levels,
+            queues={(files.topic, files.queue_id): files for files in list_consume_queues(source)},
+            salvage=salvage,
+        )
+        results = _run(job, log, begin, engine, progress)
+        end = _checked_end(log, results, begin)
+        ctl, advance = _ctl(job, positions, results, configs, source, log, begin, end, request_id, actor)
+        if end == begin and before is not None and _same_configs(before, ctl):
+            claim.release()
+            return ImportReport("unchanged", shard.name, broker_name, request_id, begin, end, notes=configs.notes)
+        imported = import_id(broker_name)
+        expect = {imported: positions.get(imported), claim.app_id: claim.claim.packed()}
+        expect |= {app_id: positions.get(app_id) for app_id in advance}
+        advance |= {imported: end, claim.app_id: Claim(claim.claim.number, 0).packed()}
+        newest = {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
+        files = tuple(file for result in results for file in result.files)
+        claim.stop_renewing()
+        committed = commit(shard, Proposal(ctl, expect, advance, files, newest), host, started_ms=started_ms)
+    dispatch(shard, host, fresh=False)
+    return _report("committed", shard, broker_name, request_id, committed.ctl, configs)
+
+
+def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: _Configs) -> ImportReport:
+    skipped = tuple(Skipped(*item) for item in ctl.parameter("skipped") or ())
+    begin, end = ctl.parameter("range")
+    return ImportReport(
+        status,
+        shard.name,
+        broker_name,
+        request_id,
+        begin,
+        end,
+        ctl.parameter("messages"),
+        len({segment.queue for segment in ctl.produced}),
+        skipped,
+        configs.notes,
+        ctl.commit_id,
+    )
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def _configs(source: Root, broker_name: str) -> _Configs:
+    offsets, delays = read_consumer_offsets(source), read_delay_offsets(source)
+    topics, groups = read_topics(source), read_subscription_groups(source)
+    observed = [
+        Observed(group, MessageQueue(topic, broker_name, queue_id), offset)
+        for topic, group, queue_id, offset in offsets.value.commits()
+        if offset >= 0 and queue_id >= 0  # the broker answers "not found" for a negative one (Appendix E, C8)
+    ]
+    observed += [
+        Observed(SCHEDULE_GROUP, MessageQueue(SCHEDULE_TOPIC, broker_name, delay_level_to_queue_id(level)), offset)
+        for level, offset in delays.value.items()
+        if level > 0
+    ]
+    observed.sort(key=lambda o: (o.group, o.queue))
+    parameters = {
+        "topics": {name: asdict(topic) for name, topic in topics.value.items()},
+        "groups": {name: asdict(group) for name, group in groups.value.items()},
+    }
+    files = (offsets, delays, topics, groups)
+    notes = tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
+    return _Configs(tuple(observed), parameters, notes)
+
+
+def last_import(shard: Shard, broker_name: str) -> Ctl | None:
+    """The newest import of the broker in this shard."""
+    imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in shard.ctls_since(0, action=str(action))]
+    of_broker = [ctl for ctl in imports if ctl.parameter("broker_name") == broker_name]
+    return max(of_broker, key=lambda ctl: ctl.read_version, default=None)
+
+
+def _same_configs(before: Ctl, now: Ctl) -> bool:
+    same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups"))
+    return same and before.observed == now.observed
+
+
+def _begin(source: Root, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
+    """The physical offset to read from. Raises BadData when the log is another one, or lost something in between."""
+    first, end = log.files[0].start_offset, log.files[-1].end_offset
+    if imported is None or before is None:
+        return first
+    if imported > end:
+        raise BadData(
+            f"{source.location} ends at {end}, but {imported} bytes of this broker's log were imported before: "
+            "this is an older copy, or another broker. Nothing was changed."
+        )
+    if imported < first:
+        if not salvage:
+            raise BadData(
+                f"the broker removed [{imported}, {first}) of its log before it was imported. Nothing was changed; "
+                "import with --salvage to go on and record the loss."
+            )
+        return first
+    at, digest = before.parameter("fingerprint")
+    if at >= first and _fingerprint(source, log, imported) != [at, digest]:
+        raise BadData(
+            f"the bytes before {imported} of {source.location} are not the ones that were imported before: this is "
+            "another broker's store, or its log was cut and written again. Nothing was changed."
+        )
+    return imported
+
+
+def _fingerprint(source: Root, log: MappedFileQueue, end: int) -> list[Any]:
+    """Where the last bytes before ``end`` begin, and their hash."""
+    file = next((f for f in log.files if f.start_offset < end <= f.end_offset), None)
+    if file is None:
+        return [end, ""]
+    begin = max(file.start_offset, end - _FINGERPRINT_BYTES)
+    data = source.read(file.name, begin - file.start_offset, end - file.start_offset)
+    return [begin, hashlib.sha256(data).hexdigest()]
+
+
+# --- reading it -------------------------------------------------------------------------------------------------------
+
+
+def _run(
+    job: ImportJob, log: MappedFileQueue, begin: int, engine: Engine, progress: Callable[[int, int], None] | None
+) -> list[ImportResult]:
+    files = [file for file in log.files if file.end_offset > begin]
+    first = log.files[0]
+    tasks = [
+        ImportTask((file.start_offset - first.start_offset) // file.size_bytes, file, max(begin, file.start_offset))
+        for file in files
+    ]
+    all_bytes = sum(task.file.end_offset - task.begin for task in tasks)
+    results: list[ImportResult] = []
+    # In rounds of a few tasks a slot, so that progress can be told on long work.
+    round_size = 4 * engine.slots
+    for at in range(0, len(tasks), round_size):
+        results += engine(import_file, job, tasks[at : at + round_size])
+        if progress:
+            progress(sum(result.end - result.begin for result in results), all_bytes)
+    return sorted(results, key=lambda result: result.number)
+
+
+def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: int) -> int:
+    """Where the log ends. Raises DamagedRecord for the first damage, BadData when a file ends before the next begins."""
+    end = begin
+    for result, following in zip(results, [*results[1:], None], strict=True):
+        file = next(f for f in log.files if f.start_offset <= result.begin < f.end_offset)
+        if result.damage:
+            offset = result.damage.commit_log_offset
+            raise DamagedRecord(file.name, offset - file.start_offset, offset, result.damage.reason)
+        end = result.end
+        if not result.full:
+            if following is not None and following.messages:
+                raise DamagedRecord(
+                    file.name, end - file.start_offset, end, "nothing is written here, but a later file holds records"
+                )
+            return end
+    return end
+
+
+def _ctl(
+    job: ImportJob,
+    positions: Positions,
+    results: Sequence[ImportResult],
+    configs: _Configs,
+    source: Root,
+    log: MappedFileQueue,
+    begin: int,
+    end: int,
+    request_id: str,
+    actor: Actor,
+) -> tuple[Ctl, dict[str, int]]:
+    """The commit's row, and the queue positions that it moves."""
+    produced = tuple(segment for result in results for segment in result.produced)
+    skipped = tuple(skip for result in results for skip in result.skipped)
+    advance = _queue_positions(job, positions, produced, log, end, gaps_are_known=bool(skipped) or job.salvage)
+    ctl = Ctl(
+        job.commit_id,
+        Action.SALVAGE if skipped else Action.IMPORT,
+        actor,
+        request_id=request_id,
+        parameters=canonical_json(
+            configs.parameters
+            | {
+                "broker_name": job.broker_name,
+                "range": [begin, end],
+                "messages": sum(result.messages for result in results),
+                "fingerprint": _fingerprint(source, log, end),
+                "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
+                "missing_files": list(log.missing),
+            }
+        ),
+        produced=produced,
+        observed=configs.observed,
+    )
+    return ctl, advance
+
+
+def _queue_positions(
+    job: ImportJob,
+    positions: Positions,
+    produced: Sequence[Produced],
+    log: MappedFileQueue,
+    end: int,
+    *,
+    gaps_are_known: bool,
+) -> dict[str, int]:
+    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log.
+
+    Raises BadData when a queue's offsets overlap what is there, or leave a gap that no salvage explains.
+    """
+    advance: dict[str, int] = {}
+    ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in produced}}
+    for segment in sorted(produced, key=lambda s: (s.queue, s.base or 0)):
+        base, known = segment.base or 0, ends[segment.queue]
+        if known is None:
+            if base:
+                advance[min_id(segment.queue)] = base
+        elif base < known:
+            raise BadData(
+                f"{segment.queue}: offset {base} comes again, the queue is known up to {known}. Nothing was changed."
+            )
+        elif base > known and not gaps_are_known:
+            raise BadData(
+                f"{segment.queue}: no message at [{known}, {base}), the log goes on at {base}. Nothing was changed; import "
+                "with --salvage to go on and record the gap."
+            )
+        ends[segment.queue] = base + segment.count
+    advance |= {max_id(queue): offset for queue, offset in ends.items() if offset is not None}
+    for (topic, queue_id), files in sorted(job.queues.items()):
+        queue = MessageQueue(topic, job.broker_name, queue_id)
+        if queue not in ends and positions.get(max_id(queue)) is None:
+            advance |= _emptied(queue, files, log.files[0].start_offset, end)
+    return advance
+
+
+def _emptied(queue: MessageQueue, files: ConsumeQueueFiles, log_begin: int, log_end: int) -> dict[str, int]:
+    """A queue whose messages have all been removed by retention: nothing is readable, its end is still known (S2.2)."""
+    bounds = files.bounds(log_begin, log_end)
+    return {min_id(queue): bounds.max_offset, max_id(queue): bounds.max_offset}

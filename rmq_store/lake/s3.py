@@ -1,0 +1,148 @@
+"""S3 as this project uses it: settings, clients, the two calls that need care, and errors in plain words.
+
+Only object_store.py uses this. "Options" are delta-rs storage options, as sorted pairs so that they can be hashed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import boto3
+import pyarrow.fs
+import tenacity
+from botocore.config import Config
+from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
+
+from rmq_store.errors import StoreUnusable
+
+Options = tuple[tuple[str, str], ...]
+
+MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+LOST_RACE = frozenset({"412", "PreconditionFailed"})
+_TRY_AGAIN = frozenset({"409", "ConditionalRequestConflict"})
+_PAST_THE_END = frozenset({"416", "InvalidRange"})
+
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_CREATED_BY = "rmq-created-by"
+_CHECK_KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what they are allowed to do"
+
+_REMEDIES = {
+    "NoSuchBucket": "create the bucket, or correct the root",
+    "404": "create the bucket, or correct the root",
+    "InvalidAccessKeyId": "the store does not know this AWS_ACCESS_KEY_ID",
+    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY does not belong to AWS_ACCESS_KEY_ID",
+    "ExpiredToken": "the session token has expired: get a new one",
+    "AccessDenied": _CHECK_KEYS,
+    "403": _CHECK_KEYS,
+    "301": "set AWS_REGION to the region of the bucket",
+    "PermanentRedirect": "set AWS_REGION to the region of the bucket",
+}
+
+
+def options_from(env: Mapping[str, str]) -> Options:
+    """What the usual ``AWS_*`` variables say; credentials that are not among them are left to each library's own chain.
+
+    Raises StoreUnusable when nothing tells the region.
+    """
+    options = {name: env[name] for name in _CREDENTIALS if env.get(name)}
+    region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
+    if endpoint := env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL"):
+        options["AWS_ENDPOINT_URL"] = endpoint.rstrip("/")
+        if endpoint.startswith("http://"):
+            options["AWS_ALLOW_HTTP"] = "true"
+        region = region or "us-east-1"  # what stores without regions expect in a signature
+    region = region or boto3.Session().region_name
+    if not region:
+        raise StoreUnusable("the region of the bucket is not known: set AWS_REGION")
+    return tuple(sorted((options | {"AWS_REGION": region}).items()))
+
+
+@functools.lru_cache(maxsize=8)
+def client(options: Options) -> Any:
+    """One boto3 client per process and set of options; threads may share it."""
+    known = dict(options)
+    endpoint = known.get("AWS_ENDPOINT_URL")
+    return boto3.Session().client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=known["AWS_REGION"],
+        aws_access_key_id=known.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=known.get("AWS_SECRET_ACCESS_KEY"),
+        aws_session_token=known.get("AWS_SESSION_TOKEN"),
+        config=Config(
+            retries={"mode": "standard", "max_attempts": 4},
+            connect_timeout=5,
+            read_timeout=60,
+            max_pool_connections=32,
+            s3={"addressing_style": "path"} if endpoint else None,
+        ),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def arrow_filesystem(options: Options) -> pyarrow.fs.S3FileSystem:
+    known = dict(options)
+    scheme, _, host = known.get("AWS_ENDPOINT_URL", "").rpartition("://")
+    return pyarrow.fs.S3FileSystem(
+        access_key=known.get("AWS_ACCESS_KEY_ID"),
+        secret_key=known.get("AWS_SECRET_ACCESS_KEY"),
+        session_token=known.get("AWS_SESSION_TOKEN"),
+        region=known["AWS_REGION"],
+        scheme=scheme or "https",
+        endpoint_override=host or None,
+    )
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception(lambda error: code_of(error) in _TRY_AGAIN),
+    wait=tenacity.wait_random_exponential(multiplier=0.05, max=2),
+    stop=tenacity.stop_after_attempt(8),
+    reraise=True,
+)
+def put_if_absent(options: Options, bucket: str, key: str, content: bytes, creator: str) -> None:
+    """Raises ClientError with a code of LOST_RACE when the object is there, be it by an earlier try of this call."""
+    client(options).put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*", Metadata={_CREATED_BY: creator})
+
+
+def creator_of(options: Options, bucket: str, key: str) -> str | None:
+    """Who created the object (put_if_absent's ``creator``); None when it is not there."""
+    try:
+        metadata = client(options).head_object(Bucket=bucket, Key=key)["Metadata"]
+    except ClientError as error:
+        if code_of(error) in MISSING:
+            return None
+        raise
+    return str(metadata.get(_CREATED_BY, ""))
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type((IncompleteReadError, ResponseStreamingError, ReadTimeoutError)),
+    wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
+    stop=tenacity.stop_after_attempt(4),
+    reraise=True,
+)
+def get(options: Options, bucket: str, key: str, begin: int, end: int | None) -> bytes:
+    """Bytes ``[begin, end)``. The client's own retries end where the body begins; a broken body is asked for again."""
+    whole = begin == 0 and end is None
+    wanted = {} if whole else {"Range": f"bytes={begin}-{'' if end is None else end - 1}"}
+    try:
+        content = client(options).get_object(Bucket=bucket, Key=key, **wanted)["Body"].read()
+    except ClientError as error:
+        if code_of(error) in _PAST_THE_END:
+            return b""
+        raise
+    return bytes(content)
+
+
+def code_of(error: BaseException) -> str:
+    """S3's error code; empty when this is no answer of S3."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def in_words(error: ClientError) -> str:
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    message = error.response.get("Error", {}).get("Message", "no message")
+    remedy = _REMEDIES.get(code_of(error), "see the message")
+    return f"S3 answered {error.operation_name} with {status} {code_of(error)} ({message}): {remedy}"

@@ -1,0 +1,105 @@
+"""A shard: one broker's three tables under ``<root>/<shard>/``, and what can be looked up in them without a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import pyarrow.compute as pc
+
+from rmq_store.host import uuid7_floor
+from rmq_store.lake import tables
+from rmq_store.lake.delta_table import LakeTable
+from rmq_store.lake.object_store import Root
+from rmq_store.offsets import Positions
+from rmq_store.store import Action, Ctl
+
+_ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
+_IS_CTL = pc.field("partition.kind") == "ctl"
+
+
+class Shard:
+    """Opens its tables when they are first used."""
+
+    def __init__(self, root: Root, name: str) -> None:
+        self.root = root
+        self.name = name
+
+    @cached_property
+    def commitlog(self) -> LakeTable:
+        return LakeTable.open(self.root, f"{self.name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY)
+
+    @cached_property
+    def consumequeue(self) -> LakeTable:
+        return LakeTable.open(self.root, f"{self.name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"])
+
+    @cached_property
+    def offsets(self) -> LakeTable:
+        return LakeTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS, ["store_day"])
+
+    @classmethod
+    def create(cls, root: Root, name: str) -> Shard:
+        """Make the tables that are not there yet."""
+        LakeTable.create(root, f"{name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
+        LakeTable.create(root, f"{name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS)
+        LakeTable.create(root, f"{name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
+        return cls(root, name)
+
+    @property
+    def local_broker(self) -> str:
+        """The broker name of queues born in the lake."""
+        return f"lake-{self.name}"
+
+    def lane(self, group: str) -> str:
+        """The broker name of a group's own schedule queues."""
+        return f"{self.local_broker}~{group}"
+
+    def positions(self) -> Positions:
+        """All positions as of the commit log's handle."""
+        return self.commitlog.log.positions(self.commitlog.version)
+
+    # --- ctl rows ---
+
+    def ctl_of(self, commit_id: str) -> Ctl | None:
+        """The commit, if the handle's snapshot holds it."""
+        where = _IS_CTL & _holds("commit_id", commit_id)
+        return next((ctl for ctl in self._ctls(where) if ctl.commit_id == commit_id), None)
+
+    def ctls_of_request(self, request_id: str, group: str | None) -> list[Ctl]:
+        """The parts of a request, in order. Its id starts with its UTC date, and nothing of it is older."""
+        where = (
+            _IS_CTL
+            & _holds("request_id", request_id)
+            & (pc.field("partition.store_day").cast("string") >= request_id[:10])
+        )
+        found = [
+            ctl
+            for ctl in self._ctls(where)
+            if ctl.request_id == request_id and ctl.group == group and ctl.action not in _ABOUT_CLAIMS
+        ]
+        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.request_part))
+
+    def ctls_since(self, ms: int, *, group: str | None = None, action: str | None = None) -> list[Ctl]:
+        """The commits whose ids were made at ``ms`` or later, oldest first."""
+        where = _IS_CTL & (pc.field("max.commit_id") >= uuid7_floor(ms))
+        if group is not None:
+            where &= _holds("group_name", group)
+        if action is not None:
+            where &= _holds("action", action)
+        found = (ctl for ctl in self._ctls(where) if group in (None, ctl.group) and action in (None, str(ctl.action)))
+        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
+
+    def ctls_in(self, paths: list[str]) -> list[Ctl]:
+        """The rows of some ctl files, in commit order."""
+        rows = self.commitlog.read(paths, tables.CTL.names).to_pylist()
+        return sorted((tables.ctl_from_row(row) for row in rows), key=lambda ctl: (ctl.read_version, ctl.commit_id))
+
+    def _ctls(self, where: pc.Expression) -> Iterator[Ctl]:
+        paths = self.commitlog.files(where).column("path").to_pylist()
+        rows = self.commitlog.read(paths, tables.CTL.names).to_pylist()
+        return (tables.ctl_from_row(row) for row in rows)
+
+
+def _holds(column: str, value: str) -> pc.Expression:
+    """Files whose statistics allow ``column == value`` (text statistics are cut to 32 characters)."""
+    return (pc.field(f"min.{column}") <= value) & (pc.field(f"max.{column}") >= value)

@@ -1,0 +1,142 @@
+"""The store in DuckDB: ``rmq sql``, the views of design 6 in this process, without a JVM.
+
+Only registered relations can be read: no file, no network, no extension, and the configuration is locked. The database is
+in memory and nothing in it reaches the store, so a query cannot change anything. Big relations are Arrow datasets over
+exactly the live files of a snapshot. Each file carries what its statistics promise, so filters on key columns spare
+files; a column without complete statistics promises nothing (else rows would be lost silently).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.lake.relations import (
+    BASE_SQL,
+    FILE_RELATIONS,
+    FUNCTIONS,
+    SMALL_RELATIONS,
+    LiveFiles,
+    Snapshot,
+    base_needs,
+)
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.views import views, with_needs, words_of
+
+_CLOSED = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+_READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_NOT_THE_USERS = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException)
+
+
+def query(store: LakeStore, text: str) -> pa.Table:
+    """The answer to one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN), over a snapshot taken now.
+
+    Raises WrongUse with DuckDB's words for SQL that is wrong or does anything but read, StoreUnusable when the store's
+    files cannot be read.
+    """
+    with open_duckdb(store, words_of(text)) as connection:
+        try:
+            statements = connection.extract_statements(text)
+            if len(statements) != 1 or statements[0].type not in _READS:
+                raise WrongUse("give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): SQL here only reads")
+            return connection.sql(text).to_arrow_table()
+        except _NOT_THE_USERS as error:
+            raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
+        except duckdb.Error as error:
+            raise WrongUse(f"SQL: {error}") from error
+
+
+def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection with the views, of a snapshot taken now; close it, or use it in ``with``.
+
+    ``mentioned``: only the relations among these words and what is below them are there, which opens less of the store;
+    None: all.
+    """
+    names = with_needs(views() if mentioned is None else set(mentioned) & _KNOWN)
+    if mentioned is None:
+        names |= _KNOWN
+    names = base_needs(names)
+    scratch = Path(tempfile.gettempdir(), "rmq-duckdb")
+    connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
+    for name, (function, arguments) in FUNCTIONS.items():
+        connection.create_function(name, function, ["BIGINT"] * arguments, "BIGINT", type="arrow")
+    snapshot = Snapshot(store, names)
+    for name in sorted(names & set(SMALL_RELATIONS)):
+        connection.register(name, snapshot.small(name))
+    for name in sorted(names & set(FILE_RELATIONS)):
+        connection.register(name, _dataset(store, name, snapshot.files(name)))
+    for name, base in BASE_SQL.items():
+        if name in names:
+            connection.execute(f"CREATE VIEW {name} AS {base.sql.format(explode='unnest')}")
+    for view in views().values():
+        if view.name in names:
+            connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+_KNOWN = {*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS}
+
+
+# --- live files as a dataset -----------------------------------------------------------------------------------------
+
+
+def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Dataset:
+    schema = FILE_RELATIONS[name].schema
+    format_ = ds.ParquetFileFormat()
+    filesystem = store.root.filesystem()[0]
+    fragments = [
+        format_.make_fragment(path, filesystem=filesystem, partition_expression=promised)
+        for files in of_shards
+        for path, promised in zip(files.paths(), promises(files, schema), strict=True)
+    ]
+    return ds.FileSystemDataset(fragments, schema, format_, filesystem)
+
+
+def promises(files: LiveFiles, schema: pa.Schema) -> Iterator[pc.Expression]:
+    """Per file what is true of all its rows: the shard, and the bounds of every column that has complete statistics."""
+    of_shard = pc.field("shard") == files.shard
+    names = set(files.index.column_names)
+    bounds = [
+        (
+            pc.field(field.name),
+            field.type,
+            *(files.index.column(f"{what}.{field.name}").to_pylist() for what in ("min", "max", "null_count")),
+        )
+        for field in schema
+        if {f"{what}.{field.name}" for what in ("min", "max", "null_count")} <= names
+    ]
+    counts = files.index.column("num_records").to_pylist() if bounds else [None] * files.index.num_rows
+    for row, count in enumerate(counts):
+        promised = of_shard
+        for column, type_, least, most, nulls in bounds:
+            bounded = _bounded(column, type_, least[row], most[row], nulls[row], count)
+            if bounded is not None:
+                promised &= bounded
+        yield promised
+
+
+def _bounded(
+    column: pc.Expression, type_: pa.DataType, least: Any, most: Any, nulls: int | None, count: int | None
+) -> pc.Expression | None:
+    if nulls is None or count is None:
+        return None
+    if nulls == count:
+        return column.is_null()
+    if least is None or most is None:
+        return None
+    within = (column >= pa.scalar(least, type_)) & (column <= pa.scalar(most, type_))
+    return within | column.is_null() if nulls else within

@@ -1,0 +1,7 @@
+-- One row per move of an offset, by a window or by an operator.
+-- needs: offset_moves
+SELECT
+    shard, group_name, topic, broker_name, queue_id, read_version,
+    store_timestamp AS committed_at,
+    action, pass, from_offset, to_offset, window_id, request_id, actor, actor_source, reason, commit_id
+FROM offset_moves

@@ -1,0 +1,36 @@
+-- One row per committed consumption window.
+-- needs: ctl, consumed_ranges
+WITH done AS (
+    SELECT
+        shard, commit_id,
+        count(*) AS queues,
+        CAST(sum(end_offset - begin_offset) AS BIGINT) AS messages,
+        CAST(sum(acked) AS BIGINT) AS acked,
+        CAST(sum(filtered) AS BIGINT) AS filtered,
+        CAST(sum(retried) AS BIGINT) AS retried,
+        CAST(sum(dead) AS BIGINT) AS dead,
+        CAST(sum(duplicate) AS BIGINT) AS duplicate,
+        CAST(sum(dropped) AS BIGINT) AS dropped,
+        CAST(sum(lost) AS BIGINT) AS lost,
+        CAST(sum(skipped) AS BIGINT) AS skipped
+    FROM consumed_ranges
+    GROUP BY shard, commit_id
+)
+SELECT
+    c.shard, c.group_name, c.window_id, c.action,
+    c.store_timestamp AS committed_at,
+    coalesce(d.queues, CAST(0 AS BIGINT)) AS queues,
+    coalesce(d.messages, CAST(0 AS BIGINT)) AS messages,
+    coalesce(d.acked, CAST(0 AS BIGINT)) AS acked,
+    coalesce(d.filtered, CAST(0 AS BIGINT)) AS filtered,
+    coalesce(d.retried, CAST(0 AS BIGINT)) AS retried,
+    coalesce(d.dead, CAST(0 AS BIGINT)) AS dead,
+    coalesce(d.duplicate, CAST(0 AS BIGINT)) AS duplicate,
+    coalesce(d.dropped, CAST(0 AS BIGINT)) AS dropped,
+    coalesce(d.lost, CAST(0 AS BIGINT)) AS lost,
+    coalesce(d.skipped, CAST(0 AS BIGINT)) AS skipped,
+    c.actor, c.actor_source, c.reason, c.listener, c.subscription, c.subscription_version,
+    c.request_id, c.request_part, c.request_complete, c.parameters, c.epoch, c.read_version, c.commit_id
+FROM ctl c
+LEFT JOIN done d ON d.shard = c.shard AND d.commit_id = c.commit_id
+WHERE c.action IN ('consume', 'replay')

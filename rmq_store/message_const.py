@@ -1,0 +1,107 @@
+"""Names that RocketMQ gives to properties, topics and topic prefixes.
+
+Source: ``MessageConst``, ``MixAll``, ``TopicValidator``, ``TimerMessageStore`` (S1.5, S11, S14).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
+DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
+NAME_VALUE_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+PROPERTIES_MAX_BYTES: Final = 32767
+
+
+class MessageConst:
+    """Property names, spelt as on the wire; the attribute is RocketMQ's constant without ``PROPERTY_``."""
+
+    KEYS: Final = "KEYS"
+    TAGS: Final = "TAGS"
+    WAIT_STORE_MSG_OK: Final = "WAIT"
+    DELAY_TIME_LEVEL: Final = "DELAY"
+    RETRY_TOPIC: Final = "RETRY_TOPIC"
+    REAL_TOPIC: Final = "REAL_TOPIC"
+    REAL_QUEUE_ID: Final = "REAL_QID"
+    TRANSACTION_PREPARED: Final = "TRAN_MSG"
+    PRODUCER_GROUP: Final = "PGROUP"
+    MIN_OFFSET: Final = "MIN_OFFSET"
+    MAX_OFFSET: Final = "MAX_OFFSET"
+    BUYER_ID: Final = "BUYER_ID"
+    ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+    TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+    CORRECTION_FLAG: Final = "CORRECTION_FLAG"
+    MQ2_FLAG: Final = "MQ2_FLAG"
+    RECONSUME_TIME: Final = "RECONSUME_TIME"
+    MSG_REGION: Final = "MSG_REGION"
+    TRACE_SWITCH: Final = "TRACE_ON"
+    UNIQ_CLIENT_MESSAGE_ID_KEYIDX: Final = "UNIQ_KEY"
+    EXTEND_UNIQ_INFO: Final = "EXTEND_UNIQ_INFO"
+    MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+    CONSUME_START_TIMESTAMP: Final = "CONSUME_START_TIME"
+    TRANSACTION_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+    TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+    CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+    SHARDING_KEY: Final = "__SHARDINGKEY"
+    TRANSACTION_ID: Final = "__transactionId__"
+    INSTANCE_ID: Final = "INSTANCE_ID"
+    CORRELATION_ID: Final = "CORRELATION_ID"
+    MESSAGE_REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+    MESSAGE_TTL: Final = "TTL"
+    REPLY_MESSAGE_ARRIVE_TIME: Final = "ARRIVE_TIME"
+    PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+    CLUSTER: Final = "CLUSTER"
+    MESSAGE_TYPE: Final = "MSG_TYPE"
+    POP_CK: Final = "POP_CK"
+    POP_CK_OFFSET: Final = "POP_CK_OFFSET"
+    FIRST_POP_TIME: Final = "1ST_POP_TIME"
+    INNER_NUM: Final = "INNER_NUM"
+    INNER_BASE: Final = "INNER_BASE"
+    INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+    DUP_INFO: Final = "DUP_INFO"
+    CRC32: Final = "__CRC32#"
+    TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+    TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
+    TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+    TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+    TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+    TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+    TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+    TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+    ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+    DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+    DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+    BORN_HOST: Final = "__BORNHOST"
+    BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+    LITE_TOPIC: Final = "__LITE_TOPIC"
+    PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+
+
+# MessageConst.STRING_HASH_SET of 5.5.0: what putUserProperty refuses. The names taken out here are free for users.
+RESERVED_PROPERTY_NAMES: Final = frozenset(
+    value for name, value in vars(MessageConst).items() if name.isupper() and isinstance(value, str)
+) - {
+    MessageConst.SHARDING_KEY,
+    MessageConst.TRANSACTION_ID,
+    MessageConst.TRANSACTION_CHECK_TIMES,
+    MessageConst.CHECK_IMMUNITY_TIME_IN_SECONDS,
+    MessageConst.INNER_NUM,
+    MessageConst.INNER_BASE,
+}
+
+
+def retry_topic(group: str) -> str:
+    """The group's retry topic (``MixAll.getRetryTopic``)."""
+    return RETRY_GROUP_TOPIC_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """The group's dead-letter topic (``MixAll.getDLQTopic``)."""
+    return DLQ_GROUP_TOPIC_PREFIX + group

@@ -1,0 +1,340 @@
+"""``consumers.toml``: which groups there are, what they read, and how (design 4 and 5).
+
+    [[group]]
+    name = "orders"
+    listener = "shop.listeners:Orders"
+
+    [[group.subscription]]
+    topic = "OrderEvents"
+    expression = "TagA || TagB"
+
+Settings are numbers and names; where the store lies is not among them. Whatever is wrong in a file is said at once, in
+one WrongUse. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``_CHECKS``.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from rmq_store.consumer.allocate import strategy_named
+from rmq_store.consumer.consume_result import MessageModel
+from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches, parse_consume_timestamp
+from rmq_store.errors import WrongUse
+from rmq_store.message import retry_topic
+from rmq_store.subscription import SubscriptionData, build_subscription_data
+from rmq_store.validators import check_group, check_topic
+
+ENGINES = ("spark", "local", "auto")
+ON_OFFSET_OUT_OF_RANGE = ("stop", "skip")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """One ``[[group]]``. Raises WrongUse with everything that is wrong in it.
+
+    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``max_reconsume_times`` -1 is 16. ``retry_queue_nums``
+    0: what fails is dead at once. ``consume_timestamp``: see ``parse_consume_timestamp``. ``all_or_nothing``: an
+    exception fails the whole batch. ``max_messages``, ``max_bytes`` (of bodies) and ``max_minutes`` cap one window,
+    None is no cap. ``consumers``: how many share the queues, None is as many as Spark has task slots. ``schedule``:
+    when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
+    """
+
+    name: str
+    listener: str
+    subscriptions: tuple[SubscriptionData, ...]
+    subscription_version: int = 1
+    mode: str = "concurrently"
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_message_batch_max_size: int = 1
+    max_reconsume_times: int = -1
+    retry_queue_nums: int = 1
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    consume_timestamp: str | None = None
+    young_topic_starts_at_zero: bool = False
+    later_queues_start_at_min: bool = True
+    all_or_nothing: bool = False
+    on_offset_out_of_range: str = "stop"
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    max_minutes: int | None = None
+    consumers: int | None = None
+    allocate_strategy: str = "AVG"
+    engine: str = "spark"
+    schedule: str | None = "*/5 * * * *"
+    shards: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        values = {name: getattr(self, name) for name in _KEYS}
+        problems = _value_problems(values) + _group_problems(values, self.subscriptions)
+        if problems:
+            raise WrongUse(_listed(f"group {self.name}", problems))
+
+    @property
+    def start_switches(self) -> StartSwitches:
+        return StartSwitches(self.young_topic_starts_at_zero, self.later_queues_start_at_min)
+
+    @property
+    def consume_timestamp_ms(self) -> int | None:
+        """``consume_timestamp`` as epoch ms."""
+        return None if self.consume_timestamp is None else parse_consume_timestamp(self.consume_timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All groups of a file, in its order."""
+
+    source: str
+    groups: tuple[GroupSettings, ...]
+
+    def group(self, name: str) -> GroupSettings:
+        """The group's settings. Raises WrongUse naming the known groups."""
+        for group in self.groups:
+            if group.name == name:
+                return group
+        known = [group.name for group in self.groups]
+        listed = ", ".join(known) or "none"
+        raise WrongUse(f"{self.source} has no group {name!r}{_did_you_mean(name, known)}; known: {listed}")
+
+
+def read_settings(path: str | Path) -> Settings:
+    """Settings from a file. Raises WrongUse when it cannot be read or says something wrong."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUse(f"the settings {path} cannot be read: {error}") from error
+    return load_settings(text, str(path))
+
+
+def load_settings(text: str, source: str) -> Settings:
+    """Settings from TOML. Raises WrongUse listing every problem of the text; ``source`` names it there."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise WrongUse(f"{source} is not TOML: {error}") from error
+    problems = _unknown_keys(document, ["group"], "the file")
+    tables = document.get("group", [])
+    if not _is_tables(tables):
+        problems.append("a group is written as a table [[group]]")
+        tables = []
+    elif not tables:
+        problems.append("there is no group: add a [[group]] with a name, a listener and a [[group.subscription]]")
+    groups = []
+    for number, table in enumerate(tables, 1):
+        name = table.get("name")
+        where = f"group {name}" if isinstance(name, str) and name else f"group number {number}"
+        group, found = _load_group(table)
+        problems += [f"{where}: {problem}" for problem in found]
+        groups += [group] if group else []
+    names = [str(table.get("name")) for table in tables if "name" in table]
+    problems += [f"group {name}: written {count} times" for name, count in Counter(names).items() if count > 1]
+    if problems:
+        raise WrongUse(_listed(source, problems))
+    return Settings(source, tuple(groups))
+
+
+def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[str]]:
+    problems = _unknown_keys(table, [*_KEYS, "subscription"], "it")
+    problems += [f"{key} is missing" for key in _REQUIRED if key not in table]
+    values: dict[str, Any] = {key: value for key, value in table.items() if key in _KEYS}
+    if isinstance(values.get("consume_timestamp"), datetime):  # TOML has times of its own
+        values["consume_timestamp"] = values["consume_timestamp"].isoformat()
+    if isinstance(values.get("shards"), list):
+        values["shards"] = tuple(values["shards"])
+    if values.get("schedule") == "":
+        values["schedule"] = None
+    problems += _value_problems(values)
+
+    subscriptions, found = _load_subscriptions(table.get("subscription"), values.get("subscription_version", 1))
+    problems += found
+    known = {key: values.get(key, default) for key, default in _DEFAULTS.items()} | {"name": values.get("name")}
+    problems += _group_problems(known, None if found else subscriptions)
+    if problems:
+        return None, problems
+    for key, enum in (("message_model", MessageModel), ("consume_from_where", ConsumeFromWhere)):
+        if key in values:
+            values[key] = enum(values[key])
+    return GroupSettings(subscriptions=subscriptions, **values), []
+
+
+def _load_subscriptions(tables: Any, version: Any) -> tuple[tuple[SubscriptionData, ...], list[str]]:
+    if not tables or not _is_tables(tables):
+        return (), ["a [[group.subscription]] with a topic is missing"]
+    subscriptions, problems = [], []
+    for number, table in enumerate(tables, 1):
+        where = f"subscription {number}"
+        texts = {key: table.get(key) for key in ("topic", "expression", "type")}
+        problems += [f"{where}: {problem}" for problem in _unknown_keys(table, list(texts), "it")]
+        no_text = [key for key, value in texts.items() if key in table and not isinstance(value, str)]
+        problems += [f"{where}: {key} must be text, it is {texts[key]!r}" for key in no_text]
+        if "topic" not in table:
+            problems.append(f"{where}: topic is missing")
+        if no_text or "topic" not in table:
+            continue
+        try:
+            check_topic(texts["topic"])
+            subscriptions.append(
+                build_subscription_data(
+                    str(texts["topic"]), texts["expression"], texts["type"], version if _is_int(version) else 1
+                )
+            )
+        except WrongUse as error:
+            problems.append(f"{where}: {error}")
+    return tuple(subscriptions), problems
+
+
+# --- the rules -------------------------------------------------------------------------------------------------------
+
+Check = Callable[[Any], str]
+"""What is wrong with a value, "" when nothing is."""
+
+
+def _must(be: str, value: Any, right: Any) -> str:
+    return "" if right else f"must be {be}, it is {value!r}"
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _between(least: int, most: int) -> Check:
+    wanted = f"a whole number from {least} to {most}"
+    return lambda value: _must(wanted, value, _is_int(value) and least <= value <= most)
+
+
+def _or_none(check: Check) -> Check:
+    return lambda value: "" if value is None else check(value)
+
+
+def _one_of(known: Iterable[str], not_yet: str = "") -> Check:
+    names = list(known)
+
+    def check(value: Any) -> str:
+        if not_yet and value == not_yet:
+            return f"{not_yet} is not yet supported; use {names[0]}"
+        return _must(f"one of {', '.join(names)}", value, isinstance(value, str) and value in names)
+
+    return check
+
+
+def _accepted_by(check: Callable[[str], object]) -> Check:
+    """Text that a function takes without raising WrongUse."""
+
+    def answer(value: Any) -> str:
+        if not isinstance(value, str):
+            return _must("text", value, False)
+        try:
+            check(value)
+        except WrongUse as error:
+            return str(error)
+        return ""
+
+    return answer
+
+
+def _flag(value: Any) -> str:
+    return _must("true or false", value, isinstance(value, bool))
+
+
+def _like(pattern: str, be: str) -> Check:
+    return lambda value: _must(be, value, isinstance(value, str) and re.fullmatch(pattern, value))
+
+
+def _shards(value: Any) -> str:
+    named = isinstance(value, tuple) and all(isinstance(s, str) and re.fullmatch(r"[\w.@-]+", s) for s in value)
+    return _must('a list of shard names, like ["broker-a"]', value, named and value)
+
+
+_LONG_MAX = 2**63 - 1
+
+_CRON_FIELD = r"[0-9A-Za-z*/,#?-]+"
+
+_CHECKS: dict[str, Check] = {
+    "name": _accepted_by(check_group),
+    "listener": _like(r"[\w.]+:[\w.]+", "text like shop.listeners:Orders (module:attribute)"),
+    "subscription_version": _between(1, _LONG_MAX),
+    "mode": _one_of(["concurrently"], not_yet="orderly"),
+    "message_model": _one_of([MessageModel.CLUSTERING], not_yet=MessageModel.BROADCASTING),
+    "consume_message_batch_max_size": _between(1, 1024),
+    "max_reconsume_times": _between(-1, 2**31 - 1),
+    "retry_queue_nums": _between(0, 1024),
+    "consume_from_where": _one_of(ConsumeFromWhere),
+    "consume_timestamp": _or_none(_accepted_by(parse_consume_timestamp)),
+    "young_topic_starts_at_zero": _flag,
+    "later_queues_start_at_min": _flag,
+    "all_or_nothing": _flag,
+    "on_offset_out_of_range": _one_of(ON_OFFSET_OUT_OF_RANGE),
+    "max_messages": _or_none(_between(1, _LONG_MAX)),
+    "max_bytes": _or_none(_between(1, _LONG_MAX)),
+    "max_minutes": _or_none(_between(1, 23 * 60)),  # a run older than a day cannot commit
+    "consumers": _or_none(_between(1, 10_000)),
+    "allocate_strategy": _accepted_by(strategy_named),
+    "engine": _one_of(ENGINES),
+    "schedule": _or_none(
+        _like(
+            rf"@[a-z]+|{_CRON_FIELD}(?: {_CRON_FIELD}){{4}}",
+            'five cron fields like "*/5 * * * *", a preset like "@hourly", or "" for none',
+        )
+    ),
+    "shards": _or_none(_shards),
+}
+
+_KEYS = tuple(_CHECKS)
+_REQUIRED = ("name", "listener")
+_DEFAULTS = {f.name: None if f.default is MISSING else f.default for f in fields(GroupSettings)}
+
+
+def _value_problems(values: Mapping[str, Any]) -> list[str]:
+    """Each value by itself."""
+    found = ((key, _CHECKS[key](value)) for key, value in values.items())
+    return [f"{key}: {problem}" for key, problem in found if problem]
+
+
+def _group_problems(values: Mapping[str, Any], subscriptions: tuple[SubscriptionData, ...] | None) -> list[str]:
+    """What only shows when a group is seen as a whole; subscriptions None: already found to be wrong."""
+    problems = []
+    from_time = values["consume_from_where"] == ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+    if from_time and values["consume_timestamp"] is None:
+        problems.append("consume_from_where CONSUME_FROM_TIMESTAMP needs a consume_timestamp")
+    if values["consume_timestamp"] is not None and not from_time:
+        problems.append("consume_timestamp counts only with consume_from_where CONSUME_FROM_TIMESTAMP")
+    if subscriptions is None:
+        return problems
+    if not subscriptions:
+        problems.append("it subscribes to no topic")
+    topics = Counter(subscription.topic for subscription in subscriptions)
+    problems += [
+        f"topic {topic} has {count} subscriptions; a group has one expression for a topic"
+        for topic, count in topics.items()
+        if count > 1
+    ]
+    for subscription in subscriptions:
+        if subscription.takes_none:
+            problems.append(f"topic {subscription.topic}: the expression {subscription.expression!r} matches nothing")
+        if values["name"] and subscription.topic == retry_topic(str(values["name"])):
+            problems.append(f"topic {subscription.topic}: a group reads its own retry topic by itself")
+    return problems
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(table, dict) for table in value)
+
+
+def _unknown_keys(table: Mapping[str, Any], known: list[str], what: str) -> list[str]:
+    return [f"{what} has an unknown key {key!r}{_did_you_mean(key, known)}" for key in table if key not in known]
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _listed(what: str, problems: list[str]) -> str:
+    return f"{what} has {len(problems)} problem(s):\n" + "\n".join(f"- {problem}" for problem in problems)

@@ -1,0 +1,177 @@
+"""What a commit says: the values behind one ``ctl`` row, shared by both engines.
+
+A commit is data: what it did (``Ctl``), which positions it moves, and what must still be true of them (``Proposal``).
+The engines (``lake``, ``memory``) turn it into one atomic change; ``consumer/commit.py`` decides whether they may.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Outcome, QueueRange, Tallies, Tally, total
+
+FORMAT_VERSION = 1
+"""Of ``store.json``; a store with a higher one was written by newer code."""
+
+SCHEDULE_GROUP = "CID_RMQ_SYS_SCHEDULE"
+"""The system group whose offsets say how far the delay levels have been delivered."""
+
+
+class Action(StrEnum):
+    """Why a commit was made (design 3.1)."""
+
+    IMPORT = "import"
+    SALVAGE = "salvage"
+    CUTOVER = "cutover"
+    CLAIM = "claim"
+    RENEW = "renew"
+    RELEASE = "release"
+    CONSUME = "consume"
+    DELIVER = "deliver"
+    RESET = "reset"
+    REPLAY = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asked for it and how that is known."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """A range of one queue that a group is done with, and the evidence per outcome."""
+
+    range: QueueRange
+    pass_: int
+    tallies: Tallies
+    start_rule: str = "stored"
+
+    def tally(self, outcome: Outcome) -> Tally:
+        return self.tallies.get(outcome, Tally())
+
+    def adds_up(self, of_range: Tally) -> bool:
+        """Whether the outcomes cover the range exactly; ``of_range`` is the tally of all its offsets."""
+        return total(self.tallies) == of_range
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A segment: ``count`` messages of one queue in one staged file, from row ``first_row`` on.
+
+    A row's queue offset is ``base + rel - first_rel``. ``base`` is None until the commit assigns it.
+    ``tags_codes``: the codes in the segment when they are few, else None. ``commit_id``: set when read back.
+    """
+
+    queue: MessageQueue
+    part: int
+    count: int
+    first_row: int
+    file: str
+    base: int | None = None
+    first_rel: int = 0
+    min_store_timestamp: int | None = None
+    max_store_timestamp: int | None = None
+    deliver_at: int | None = None
+    delay_ms: int | None = None
+    tags_codes: tuple[int, ...] | None = None
+    commit_id: str = ""
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.first_row < 0 or self.first_rel < 0:
+            raise ValueError(f"not a segment: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An operator moved a group's offset; None: there was none."""
+
+    group: str
+    queue: MessageQueue
+    from_offset: int | None
+    to_offset: int
+    pass_: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """An offset that a living broker holds for a group; it only seeds a lake group without a position."""
+
+    group: str
+    queue: MessageQueue
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A data file that lies in the table's folder but in no version of it yet."""
+
+    path: str
+    kind: str
+    size: int
+    rows: int
+    stats: str
+    store_day: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ctl:
+    """One commit, as one row. Times are UTC ms; ``parameters`` is canonical JSON."""
+
+    commit_id: str
+    action: Action
+    actor: Actor
+    reason: str = ""
+    request_id: str = ""
+    request_part: int = 1
+    request_complete: bool = True
+    group: str | None = None
+    epoch: int | None = None
+    window_id: str | None = None
+    read_version: int = -1
+    store_timestamp: int = 0
+    parameters: str = "{}"
+    subscription: str | None = None
+    subscription_version: int | None = None
+    listener: str | None = None
+    consumed: tuple[Consumed, ...] = ()
+    produced: tuple[Produced, ...] = ()
+    moved: tuple[Moved, ...] = ()
+    observed: tuple[Observed, ...] = ()
+
+    def parameter(self, name: str) -> Any:
+        return json.loads(self.parameters).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A commit that waits for its decision.
+
+    ``expect``: positions that must still have these numbers (None: absent) when the commit is decided.
+    ``advance``: what they become. Segments without a base get theirs from ``max/`` at the decision; their queues'
+    ``max/`` positions are advanced by it.
+    """
+
+    ctl: Ctl
+    expect: Mapping[str, int | None]
+    advance: Mapping[str, int]
+    files: tuple[StagedFile, ...] = ()
+    updated_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+def lake_message_id(commit_id: str, part: int, row: int) -> str:
+    """The offset message id of a message born in the lake: RocketMQ's IPv6 form (S1.8), in which the host is the
+    commit's id, the port the part, and the commit log offset the row in its file."""
+    return f"{commit_id.upper()}{part:08X}{row:016X}"
+
+
+def canonical_json(value: Mapping[str, Any]) -> str:
+    """JSON with sorted keys and no spaces, so that equal parameters are equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,88 @@
+"""SYSFLAG bits of a message, and the body they describe (S1.3, S1.6)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final
+
+from rmq_store.errors import BadData
+
+Decompressor = Callable[[bytes], bytes]
+
+
+class CompressionType(Enum):
+    """The value is the code in bits 8 to 10. Code 0 means ZLIB too: old producers wrote no code."""
+
+    LZ4 = 1
+    ZSTD = 2
+    ZLIB = 3
+
+
+Decompressors = Mapping[CompressionType, Decompressor]
+
+# The standard library has ZLIB only; LZ4 (frame format) and ZSTD come from the caller.
+ZLIB_ONLY: Final[Decompressors] = {CompressionType.ZLIB: zlib.decompress}
+
+
+class MessageSysFlag:
+    """Bits and questions of ``MessageSysFlag``."""
+
+    COMPRESSED_FLAG: Final = 0x1
+    MULTI_TAGS_FLAG: Final = 0x2
+    TRANSACTION_NOT_TYPE: Final = 0x0
+    TRANSACTION_PREPARED_TYPE: Final = 0x4
+    TRANSACTION_COMMIT_TYPE: Final = 0x8
+    TRANSACTION_ROLLBACK_TYPE: Final = 0xC
+    BORNHOST_V6_FLAG: Final = 0x10
+    STOREHOSTADDRESS_V6_FLAG: Final = 0x20
+    NEED_UNWRAP_FLAG: Final = 0x40
+    INNER_BATCH_FLAG: Final = 0x80
+    COMPRESSION_TYPE_SHIFT: Final = 8
+    COMPRESSION_TYPE_MASK: Final = 0x700
+
+    @staticmethod
+    def transaction_type(sys_flag: int) -> int:
+        """One of the four ``TRANSACTION_`` values."""
+        return sys_flag & MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
+
+    @staticmethod
+    def clear_compressed(sys_flag: int) -> int:
+        """The flag of a body that has been decompressed; the type's code stays, as in RocketMQ."""
+        return sys_flag & ~MessageSysFlag.COMPRESSED_FLAG
+
+    @staticmethod
+    def compression_type(sys_flag: int) -> CompressionType:
+        """The type whose code the flag carries, compressed or not.
+
+        :raises BadData: codes 4 to 7, which RocketMQ does not know either.
+        """
+        code = (sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK) >> MessageSysFlag.COMPRESSION_TYPE_SHIFT
+        if code > 3:
+            raise BadData(f"sysFlag {sys_flag} carries compression type {code}; known are 0 to 3")
+        return CompressionType(code or CompressionType.ZLIB.value)
+
+
+def body_crc(stored_body: bytes | bytearray | memoryview | None) -> int:
+    """BODYCRC of the stored bytes: CRC-32 without its sign bit; 0 for no body (``UtilAll#crc32``)."""
+    return zlib.crc32(stored_body) & 0x7FFFFFFF if stored_body else 0
+
+
+def plain_body(stored_body: bytes, sys_flag: int, decompressors: Decompressors = ZLIB_ONLY) -> bytes | None:
+    """The payload behind the stored bytes; None when BODYLEN is 0, b"" when it decompresses to nothing.
+
+    :raises BadData: unknown compression type, no decompressor for it, or bytes that it cannot read.
+    """
+    if not stored_body:
+        return None
+    if not sys_flag & MessageSysFlag.COMPRESSED_FLAG:
+        return stored_body
+    compression = MessageSysFlag.compression_type(sys_flag)
+    decompress = decompressors.get(compression)
+    if decompress is None:
+        raise BadData(f"a body is compressed with {compression.name} and no decompressor for it was given")
+    try:
+        return decompress(stored_body)
+    except Exception as error:  # each library raises its own kind
+        raise BadData(f"body of {len(stored_body)} bytes does not decompress as {compression.name}: {error}") from error

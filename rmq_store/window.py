@@ -1,0 +1,119 @@
+"""Which offsets a consumption window takes: the decision of step 1, as pure functions.
+
+A live window always begins at the committed offset; a request gives only its upper bound (design 4). Caps cut a request
+into parts: its bounds are resolved once, stand in the ctl row of part 1, and are reused by later parts and attempts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq_store.errors import BadData, OffsetOutOfRange
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Positions, QueueRange, off_id, pas_id
+
+Bounds = Mapping[MessageQueue, int]
+"""Per queue the offset before which a request ends."""
+
+
+STORED = "stored"
+"""The rule of a start that is the committed offset; any other name says which rule chose a first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a group begins to read a queue, and which rule said so (S5)."""
+
+    offset: int
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """What a window does with one queue: ``lost`` is below the first readable offset, ``range`` is read."""
+
+    range: QueueRange
+    lost: QueueRange | None
+    pass_: int
+    start_rule: str
+
+    @property
+    def queue(self) -> MessageQueue:
+        return self.range.queue
+
+    @property
+    def begin(self) -> int:
+        return self.lost.begin if self.lost else self.range.begin
+
+
+def starts(
+    group: str, queues: Sequence[MessageQueue], positions: Positions
+) -> tuple[dict[MessageQueue, Start], list[MessageQueue]]:
+    """The stored starts, and the queues that have none yet."""
+    stored = {queue: positions.get(off_id(group, queue)) for queue in queues}
+    known = {queue: Start(offset, STORED) for queue, offset in stored.items() if offset is not None}
+    return known, [queue for queue in queues if stored[queue] is None]
+
+
+def plan_ranges(
+    group: str,
+    positions: Positions,
+    start_of: Mapping[MessageQueue, Start],
+    bounds: Bounds,
+    *,
+    max_messages: int | None = None,
+    lost_is_skipped: bool = False,
+) -> list[PlannedRange]:
+    """The ranges of one window, in queue order; queues with nothing to do are left out, those that start are kept.
+
+    Raises OffsetOutOfRange when messages were removed before the group read them (unless ``lost_is_skipped``) and
+    BadData when an offset lies beyond the queue's end (S7.1 OFFSET_OVERFLOW_BADLY): offsets never move silently.
+    """
+    planned = []
+    for queue in sorted(start_of):
+        start = start_of[queue]
+        least, most = positions.min_offset(queue), positions.max_offset(queue)
+        if start.offset > most:
+            raise BadData(
+                f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}). "
+                f"Move it: rmq reset --group {group} --topic {queue.topic} --queue {queue.broker_name}:{queue.queue_id} "
+                "--to-max --reason ..."
+            )
+        lost = None
+        begin = start.offset
+        if begin < least:
+            if not lost_is_skipped:
+                raise OffsetOutOfRange(
+                    f"group {group} stands at {begin} of {queue}, but [{begin}, {least}) was removed by retention. Set "
+                    'on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
+                )
+            lost = QueueRange(queue, begin, least)
+            begin = least
+        end = max(begin, min(bounds.get(queue, most), most))
+        # A start that was just chosen is recorded even when there is nothing to read yet: else the next window would
+        # choose again, and skip what came in between.
+        if lost or end > begin or start.rule != STORED:
+            pass_ = positions.get(pas_id(group, queue)) or 0
+            planned.append(PlannedRange(QueueRange(queue, begin, end), lost, pass_, start.rule))
+    return planned if max_messages is None else _capped(planned, max_messages)
+
+
+def _capped(planned: list[PlannedRange], max_messages: int) -> list[PlannedRange]:
+    """A fair share for every queue: the smallest first, what they leave goes to the others."""
+    left = max_messages
+    capped = []
+    for done, item in enumerate(sorted(planned, key=lambda p: (len(p.range), p.queue))):
+        share = min(len(item.range), left // (len(planned) - done) + (left % (len(planned) - done) > 0))
+        left -= share
+        range_ = QueueRange(item.queue, item.range.begin, item.range.begin + share)
+        if share or item.lost or item.start_rule != STORED:
+            capped.append(PlannedRange(range_, item.lost, item.pass_, item.start_rule))
+    return sorted(capped, key=lambda p: p.queue)
+
+
+def window_id(group: str, epoch: int, planned: Sequence[PlannedRange]) -> str:
+    """A name for what a window does; it never decides anything."""
+    text = ";".join(f"{p.queue}[{p.begin},{p.range.end})" for p in planned)
+    return f"{group}-{epoch}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

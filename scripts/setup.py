@@ -1,0 +1,149 @@
+"""Make the checkout ready: Java, a ``.venv`` from constraints.txt, the project in it, the jars. ``make setup`` runs it.
+
+Runs on the machine's own Python, so it uses the standard library only. It can be run again at any time: what is there
+stays. Outside the checkout it changes nothing, with one exception that it announces: on Debian, as root, it installs
+Java (and Python's venv module) with apt-get where they are missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(CHECKOUT))
+
+from spark_jobs.java import MachineNotReady, find_java  # noqa: E402
+
+VENV = CHECKOUT / ".venv"
+PYTHON = VENV / "bin" / "python"
+READY = VENV / ".ready"
+CONSTRAINTS = CHECKOUT / "constraints.txt"
+OLDEST, TOO_NEW = (3, 11), (3, 14)
+JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
+
+
+def main() -> int:
+    started = time.monotonic()
+    READY.unlink(missing_ok=True)
+    try:
+        check_python()
+        provide_java()
+        provide_venv()
+        provide_packages()
+        say("fetching the jars")
+        run(PYTHON, "-m", "spark_jobs.jars")
+    except MachineNotReady as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    READY.touch()
+    say(f"ready after {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def check_python() -> None:
+    if not OLDEST <= sys.version_info[:2] < TOO_NEW:
+        raise MachineNotReady(f"Python 3.11, 3.12 or 3.13 is needed, not {sys.version.split()[0]} ({sys.executable})")
+
+
+def provide_java() -> None:
+    try:
+        find_java()
+    except MachineNotReady:
+        if not any(apt_installs(package) for package in JAVA_PACKAGES):
+            raise
+    say(f"Java: {find_java()}")
+
+
+def provide_venv() -> None:
+    if works(PYTHON):
+        return
+    if importlib.util.find_spec("ensurepip") is None:
+        package = f"python3.{sys.version_info.minor}-venv"
+        if not apt_installs(package):
+            raise MachineNotReady(f"this Python cannot make virtual environments. On Debian: apt-get install {package}")
+    say(f"making .venv with Python {sys.version.split()[0]}")
+    venv.EnvBuilder(clear=True, symlinks=True).create(VENV)
+    # In a process of its own: an ensurepip that was installed a moment ago is not seen by this one.
+    run(PYTHON, "-m", "ensurepip", "--default-pip", quiet=True)
+
+
+def provide_packages() -> None:
+    """With uv, in half of pip's time; with pip where uv fails, or where pip has an index that uv does not know."""
+    pip = (PYTHON, "-m", "pip", "--disable-pip-version-check")
+    if "index-url" in run(*pip, "config", "list", quiet=True):
+        install(pip, ("install", "--progress-bar", "off"))
+        return
+    run(*pip, "install", "--quiet", "--no-deps", "--constraint", CONSTRAINTS, "uv", quiet=True)
+    cache = VENV / ".uv-cache"  # beside the target, so that files are linked and not copied
+    uv = (VENV / "bin" / "uv", "--cache-dir", cache, "pip")
+    try:
+        install(uv, ("install", "--python", PYTHON, "--compile-bytecode"))
+    except MachineNotReady:
+        say("uv could not do it; trying pip")
+        install(pip, ("install", "--progress-bar", "off"))
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def install(installer: tuple[str | Path, ...], verb: tuple[str | Path, ...]) -> None:
+    """Everything is pinned, so nothing is resolved; ``pip check`` proves the set."""
+    say("installing the pinned packages (1.1 GiB; the first time takes a minute or more)")
+    run(*installer, *verb, "--no-deps", "-r", CONSTRAINTS)
+    run(*installer, *verb, "--no-deps", "--no-build-isolation", "--quiet", "-e", CHECKOUT)
+    run(PYTHON, "-m", "pip", "check", quiet=True)
+
+
+# --- the machine ---
+
+
+def apt_installs(package: str) -> bool:
+    """Install a Debian package if this is Debian and we may; whether that worked."""
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        return False
+    say(f"installing {package} with apt-get")
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for words in ("update", f"install -y --no-install-recommends {package}"):
+        command = ["apt-get", "-qq", *words.split()]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, env=environment, check=False)
+    return done.returncode == 0
+
+
+def works(python: Path) -> bool:
+    """Whether this is a usable virtual environment of a Python that will do."""
+    question = f"import pip, sys; sys.exit(not {OLDEST} <= sys.version_info[:2] < {TOO_NEW})"
+    try:
+        return subprocess.run([python, "-c", question], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def run(*command: str | Path, quiet: bool = False) -> str:
+    """Run it in the checkout, shown as it goes, or ``quiet``: returned. Raises MachineNotReady when it fails."""
+    done = subprocess.run(
+        command,
+        cwd=CHECKOUT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if quiet else None,
+        stderr=subprocess.STDOUT if quiet else None,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        shown = f"; it said:\n{done.stdout.strip()}" if quiet else ""
+        raise MachineNotReady(f"'{' '.join(map(str, command))}' failed{shown}")
+    return done.stdout or ""
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""The one place that makes a Spark session, and the warm Spark Connect server that windows share.
+
+A window that starts its own JVM waits 10 to 15 s for it; a window that connects to a warm server waits about 0.3 s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import psutil
+
+from spark_jobs.jars import present_jars
+from spark_jobs.java import MachineNotReady, find_java
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+
+
+def open_session(
+    app_name: str,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    python_path: Sequence[str | Path] = (),
+) -> SparkSession:
+    """A Spark session with Delta, times in UTC, and nothing listening outside loopback.
+
+    ``remote`` (``sc://…``) connects to a running server, whose own settings hold; otherwise a session is made in this
+    process on ``master`` (default ``local[*]``, or what spark-submit was told). ``python_path`` are folders from which
+    the workers can import besides this checkout, so that they find the user's listener. ``conf`` wins over everything.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    if remote is not None:
+        return builder.remote(remote).config(map=dict(conf or {})).create()
+    under_spark_submit = "PYSPARK_GATEWAY_PORT" in os.environ
+    settings = dict(_session_settings())
+    if not under_spark_submit:
+        settings |= _launch_settings(master or "local[*]")
+        os.environ["JAVA_HOME"] = str(find_java())
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    elif master is not None:
+        settings["spark.master"] = master
+    settings["spark.executorEnv.PYTHONPATH"] = worker_python_path(python_path)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return builder.config(map=settings | dict(conf or {})).getOrCreate()
+
+
+def worker_python_path(folders: Sequence[str | Path] = ()) -> str:
+    """``PYTHONPATH`` for workers: the user's folders, this checkout, and what was set before."""
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    wanted = [*(str(Path(folder).resolve()) for folder in folders), str(CHECKOUT), *before]
+    return os.pathsep.join(dict.fromkeys(filter(None, wanted)))
+
+
+def _session_settings() -> dict[str, str]:
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        # Spark's default, INT96, has no statistics, so nothing could be skipped by time.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _launch_settings(master: str) -> dict[str, str]:
+    """What must be known before the JVM starts."""
+    jars = os.pathsep.join(map(str, present_jars("delta")))
+    scratch = tempfile.gettempdir()  # honours TMPDIR
+    options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Djava.io.tmpdir={scratch}"
+    on_this_host = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return {
+        "spark.master": master,
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        "spark.driver.memory": os.environ.get("RMQ_SPARK_DRIVER_MEMORY", "2g"),
+        "spark.driver.extraJavaOptions": options,
+        "spark.local.dir": scratch,
+        "spark.sql.warehouse.dir": str(Path(scratch) / "spark-warehouse"),
+    } | (on_this_host if master.startswith("local") else {})
+
+
+def warm_up(session: SparkSession) -> None:
+    """Run one tiny job through the Python workers, so that the next one finds classes loaded and workers started."""
+    rows = session.range(0, 64, 1, 2).mapInArrow(_pass_on, "id long").toArrow()
+    if rows.num_rows != 64:
+        raise RuntimeError(f"the warm-up query returned {rows.num_rows} rows instead of 64")
+
+
+def _pass_on(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    import rmq_store.lake  # noqa: F401  what every real stage imports
+
+    yield from batches
+
+
+class ConnectServer:
+    """A warm Spark Connect server on loopback, for as long as the ``with`` block lasts.
+
+    It runs in a process of its own with its own group, ends with its starter however that ends (it watches a pipe),
+    and lets in only who knows the token inside ``remote``. Entering waits until a first query has gone through.
+    """
+
+    def __init__(
+        self,
+        *,
+        master: str | None = None,
+        python_path: Sequence[str | Path] = (),
+        log_file: str | Path | None = None,
+        conf: Mapping[str, str] | None = None,
+        start_timeout_s: float = 180.0,
+    ) -> None:
+        self._master = master
+        self._python_path = python_path
+        self._log_file = Path(log_file or Path(tempfile.gettempdir(), f"rmq-connect-server-{os.getpid()}.log"))
+        self._conf = dict(conf or {})
+        self._start_timeout_s = start_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._remote: str | None = None
+
+    @property
+    def remote(self) -> str:
+        """Address for ``open_session(remote=…)``, with the token: pass it on by environment, not by argument."""
+        if self._remote is None:
+            raise RuntimeError("the Spark Connect server is not running")
+        return self._remote
+
+    @property
+    def process_id(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the Spark Connect server is not running")
+        return self._process.pid
+
+    def __enter__(self) -> ConnectServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Raises MachineNotReady, with the end of the server's log, when it does not come up."""
+        token = secrets.token_urlsafe(24)
+        command = [sys.executable, "-m", "spark_jobs.connect_server", "--stop-with-stdin"]
+        if self._master:
+            command += ["--master", self._master]
+        for key, value in self._conf.items():
+            command += ["--conf", f"{key}={value}"]
+        self._log_file.parent.mkdir(parents=True, exist_ok=True)
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {_TOKEN_VARIABLE: token, "PYTHONPATH": worker_python_path(self._python_path)},
+                start_new_session=True,
+            )
+        try:
+            assert self._process.stdout is not None
+            port = json.loads(_first_line(self._process.stdout, self._start_timeout_s))["port"]
+        except BaseException as error:
+            self.stop()
+            if not isinstance(error, (TimeoutError, ValueError, KeyError)):
+                raise
+            raise MachineNotReady(
+                f"the Spark Connect server did not come up ({error or type(error).__name__}). "
+                f"End of its log {self._log_file}:\n{_tail(self._log_file)}"
+            ) from error
+        # The client sends a token without TLS only to a host that it knows to be this one, by this very name.
+        self._remote = f"sc://localhost:{port}/;token={token}"
+
+    def stop(self, timeout_s: float = 20.0) -> None:
+        """Stop the server and whatever it started; safe to call twice. No process is left when this returns."""
+        process, self._process, self._remote = self._process, None, None
+        if process is None:
+            return
+        family = _family(process.pid)
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+        _, left = psutil.wait_procs(family, timeout=3.0)
+        for member in left:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        psutil.wait_procs(left, timeout=5.0)
+        process.wait(5.0)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _family(process_id: int) -> list[psutil.Process]:
+    try:
+        parent = psutil.Process(process_id)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _first_line(stream: BinaryIO, timeout_s: float) -> bytes:
+    """The first line that arrives. Raises TimeoutError, or ValueError when the stream ends before it."""
+    deadline = time.monotonic() + timeout_s
+    line = b""
+    while not line.endswith(b"\n"):
+        if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError(f"not ready after {timeout_s:.0f} s")
+        piece = os.read(stream.fileno(), 4096)
+        if not piece:
+            raise ValueError("it ended while starting")
+        line += piece
+    return line
+
+
+def _tail(path: Path, lines: int = 25) -> str:
+    with suppress(OSError):
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    return "(no log)"

@@ -1,0 +1,40 @@
+"""Shared fixtures, and marks that follow from where a test lives and what it uses."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.s3 import s3_root, s3_server
+
+__all__ = ["s3_root", "s3_server"]
+
+MARKED_FOLDERS = ("spark", "airflow", "e2e")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(tests).parts[0]
+        if folder in MARKED_FOLDERS:
+            item.add_marker(folder)
+        if "s3_server" in getattr(item, "fixturenames", ()):
+            item.add_marker("s3")
+
+
+@pytest.fixture(scope="session")
+def broker_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``broker_store("market-clean")`` is the folder of that real store. It is shared: copy it before you change it."""
+
+    @cache
+    def extract(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        with tarfile.open(Path(__file__).parent / "data" / "rocketmq" / "stores" / f"{name}.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+        return folder
+
+    return extract

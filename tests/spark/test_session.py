@@ -1,0 +1,192 @@
+"""A session in this process, and the warm server: what they promise, in processes of their own.
+
+A process can hold a classic or a Connect session, not one after the other, so each story runs in a child process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from spark_jobs.java import MachineNotReady
+from spark_jobs.session import ConnectServer
+
+LISTENER = """
+import pyarrow as pa
+
+def doubled(batches):
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.compute.multiply(batch.column(0), 2)], ["id"])
+"""
+
+
+def in_a_new_process(code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
+    """The JSON that ``code`` prints last."""
+    run = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def listener_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "my_listener.py").write_text("import pyarrow.compute\n" + LISTENER)
+    return folder
+
+
+CLASSIC = """
+import json, sys
+from spark_jobs.session import open_session
+folder, table = sys.argv[1:]
+sys.path.insert(0, folder)
+import my_listener
+with open_session("test", master="local[2]", python_path=[folder]) as spark:
+    spark.sql("SELECT id, timestamp_millis(id) AS at FROM range(100)").write.format("delta").save(table)
+    read = spark.read.format("delta").load(table)
+    print(json.dumps({
+        "rows": read.count(),
+        "mapped": read.select("id").mapInArrow(my_listener.doubled, "id long").groupBy().sum("id").first()[0],
+        "zone": spark.conf.get("spark.sql.session.timeZone"),
+        "host": spark.conf.get("spark.driver.host"),
+    }))
+"""
+
+
+def test_a_session_writes_and_reads_delta_and_runs_the_users_listener(tmp_path: Path, listener_folder: Path) -> None:
+    import pyarrow.parquet as pq
+
+    table = tmp_path / "table"
+    told = in_a_new_process(CLASSIC, str(listener_folder), str(table))
+    assert told == {"rows": 100, "mapped": 9900, "zone": "UTC", "host": "127.0.0.1"}
+    written = next(table.glob("part-*.parquet"))
+    statistics = pq.ParquetFile(written).metadata.row_group(0).column(1).statistics
+    assert statistics.has_min_max, "times without statistics (INT96) cannot be skipped"
+
+
+@pytest.fixture
+def server(tmp_path: Path, listener_folder: Path) -> Iterator[ConnectServer]:
+    with ConnectServer(master="local[2]", python_path=[listener_folder], log_file=tmp_path / "server.log") as running:
+        yield running
+
+
+CLIENT = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+import my_listener
+from spark_jobs.session import open_session
+spark = open_session("client", remote=os.environ["REMOTE"])
+total = spark.range(0, 1000, 1, 4).mapInArrow(my_listener.doubled, "id long").groupBy().sum("id").first()[0]
+spark.stop()
+print(json.dumps(total))
+"""
+
+STRANGER = """
+import json, os
+from pyspark.errors import PySparkException
+from spark_jobs.session import open_session
+try:
+    answer = open_session("stranger", remote=os.environ["REMOTE"]).range(3).count()
+except Exception as error:
+    answer = str(error)
+print(json.dumps(answer))
+"""
+
+
+def family(process_id: int) -> list[psutil.Process]:
+    parent = psutil.Process(process_id)
+    return [parent, *parent.children(recursive=True)]
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_warm_server_serves_clients_that_know_its_token_and_leaves_no_process(
+    server: ConnectServer, listener_folder: Path
+) -> None:
+    for _ in range(2):
+        assert in_a_new_process(CLIENT, str(listener_folder), env={"REMOTE": server.remote}) == 999_000
+    wrong = server.remote.partition("token=")[0] + "token=wrong"
+    assert "authentication token" in in_a_new_process(STRANGER, env={"REMOTE": wrong}).lower()
+
+    members = family(server.process_id)
+    names = {member.name() for member in members}
+    addresses = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for member in members
+        for connection in member.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert "java" in names
+    assert len(members) >= 3, "the Python workers stay warm"
+    assert addresses == {"127.0.0.1"}
+
+    server.stop()
+    assert [member for member in members if not is_gone(member)] == []
+    server.stop()
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = server.remote
+
+
+STARTER = """
+import json, sys, time
+from spark_jobs.session import ConnectServer
+server = ConnectServer(master="local[1]", log_file=sys.argv[1])
+server.start()
+print(server.process_id, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(tmp_path / "log")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert starter.stdin is not None
+    assert starter.stdout is not None
+    with starter.stdin, starter.stdout:
+        members = family(int(starter.stdout.readline()))
+        starter.send_signal(signal.SIGKILL)
+        starter.wait()
+    psutil.wait_procs(members, timeout=30)
+    assert [member for member in members if not is_gone(member)] == []
+
+
+def test_a_server_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path) -> None:
+    server = ConnectServer(master="no-such-master", log_file=tmp_path / "server.log")
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with pytest.raises(MachineNotReady, match=r"did not come up(.|\n)*Master must either be"):
+        server.start()
+    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+
+
+def test_a_missing_jar_is_said_before_a_jvm_starts(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "spark_jobs.connect_server"],
+        env=os.environ | {"RMQ_JARS": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "error: delta-spark_4.2_2.13-4.4.0.jar" in run.stderr
+    assert "make jars" in run.stderr

@@ -1,0 +1,397 @@
+"""Walking the commit logs of three real stores, and of copies that were damaged as RocketMQ's recovery was tested."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.broker_files.commit_log_file import list_commit_log, read_log, was_killed
+from rmq_store.broker_files.consume_queue_file import QueueBounds, list_consume_queues
+from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, walk
+from rmq_store.consume_queue import entry_of, is_indexed
+from rmq_store.errors import BadData, WrongUse
+from rmq_store.lake.records import DECOMPRESSORS
+from rmq_store.record import Record, encode, new_record
+from tests.unit import vectors
+
+STORES = ("market-clean", "market-trimmed", "market-killed")
+
+# The brokers' messageDelayLevel (README of the data).
+DELAY_LEVELS = {level: level * 1000 for level in range(1, 17)} | {17: 600_000, 18: 7_200_000}
+
+Extract = Callable[[str], Path]
+
+
+def log_items(root: Path, *, allow_missing: bool = False) -> list[Record | Stop]:
+    source = LocalFileSource(root)
+    return [item for _, item in read_log(source, list_commit_log(source, allow_missing=allow_missing))]
+
+
+def records_of(items: list[Record | Stop]) -> list[Record]:
+    return [item for item in items if isinstance(item, Record)]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_log_is_walked_as_dispatch_walks_it(broker_store: Extract, name: str) -> None:
+    limits, *lines = vectors.expected(f"{name}.commitlog")
+    items = log_items(broker_store(name))
+    assert [seen_by_dispatch(item) for item in items[:-1]] == lines
+    assert items[-1] == NothingWritten(limits["maxPhyOffset"])
+    log = list_commit_log(LocalFileSource(broker_store(name)))
+    assert log.files[0].start_offset == limits["minPhyOffset"]
+    assert {file.size_bytes for file in log.files} == {limits["fileSize"]}
+
+
+def seen_by_dispatch(item: Record | Stop) -> dict[str, Any]:
+    if isinstance(item, Blank):
+        return {
+            "kind": "blank",
+            "offset": item.commit_log_offset,
+            "markedLength": item.marked_size,
+            "skipped": item.skipped,
+        }
+    assert isinstance(item, Record)
+    entry = entry_of(replace(item, sys_flag=0), DELAY_LEVELS)
+    assert entry is not None
+    return {
+        "kind": "message",
+        "offset": item.commit_log_offset,
+        "size": item.store_size,
+        "magic": f"{item.magic & 0xFFFFFFFF:08x}",
+        "topic": item.topic,
+        "queueId": item.queue_id,
+        "queueOffset": item.queue_offset,
+        "tagsCode": entry.tags_code,
+        "storeTimestamp": item.store_timestamp,
+        # Dispatch starts with "" and takes what the map holds, null when there are properties without KEYS.
+        "keys": item.properties.get("KEYS"),
+        "uniqKey": item.properties.get("UNIQ_KEY"),
+        "sysFlag": item.sys_flag,
+        "preparedTransactionOffset": item.prepared_transaction_offset,
+    }
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_message_a_consumer_can_reach_is_made_from_the_log(broker_store: Extract, name: str) -> None:
+    """For the killed store this is recovery: entries that were not yet on disk are made from the log."""
+    made = {}
+    for record in records_of(log_items(broker_store(name))):
+        if is_indexed(record.sys_flag):
+            made[record.topic, record.queue_id, record.queue_offset] = message_line(record)
+    lines = vectors.expected(f"{name}.messages")
+    assert len(made) == len(lines)
+    for line in lines:
+        assert made[line["topic"], line["queueId"], line["queueOffset"]] == line
+
+
+def message_line(record: Record) -> dict[str, Any]:
+    entry = entry_of(record, DELAY_LEVELS)
+    assert entry is not None
+    properties = record.properties
+    body = record.body(DECOMPRESSORS)
+    return {
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "commitLogOffset": entry.commit_log_offset,
+        "storeSize": entry.size,
+        "tagsCode": entry.tags_code,
+        "magic": f"{record.magic & 0xFFFFFFFF:08x}",
+        "msgId": record.offset_msg_id,
+        "uniqKey": properties.get("UNIQ_KEY"),
+        "tags": properties.get("TAGS"),
+        "keys": properties.get("KEYS"),
+        "properties": properties,
+        "flag": record.flag,
+        "sysFlag": record.sys_flag,
+        "bornTimestamp": record.born_timestamp,
+        "storeTimestamp": record.store_timestamp,
+        "bornHost": record.born_host,
+        "storeHost": record.store_host,
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "bodyCRC": record.body_crc,
+        "storedBodyLength": None if body is None else len(record.stored_body),
+        "bodyLength": None if body is None else len(body),
+        "bodySha256": None if body is None else sha256(body).hexdigest(),
+        "recordTopic": record.topic,
+        "recordQueueId": record.queue_id,
+        "recordQueueOffset": record.queue_offset,
+    }
+
+
+def test_no_acknowledged_send_is_missing_after_a_kill(broker_store: Extract) -> None:
+    stored = {
+        (record.topic, record.queue_id, record.queue_offset, record.properties.get("UNIQ_KEY"), record.offset_msg_id)
+        for record in records_of(log_items(broker_store("market-killed")))
+    }
+    acknowledged = vectors.expected("market-killed.acknowledged")
+    assert len(acknowledged) == 4892
+    # The broker names the queue that the producer asked for; a delayed message lies in a schedule queue.
+    assert {(line[3], line[4]) for line in acknowledged} <= {(key, message_id) for *_, key, message_id in stored}
+
+
+def test_a_killed_broker_leaves_its_abort_file(broker_store: Extract) -> None:
+    assert was_killed(LocalFileSource(broker_store("market-killed")))
+    assert not was_killed(LocalFileSource(broker_store("market-clean")))
+
+
+RECOVERIES = [line for line in vectors.expected("market-killed.recovery") if line["kind"] == "recovery"]
+
+
+@pytest.mark.parametrize("line", RECOVERIES, ids=[line["name"] for line in RECOVERIES])
+def test_the_log_is_cut_where_rocketmqs_recovery_cuts_it(
+    broker_store: Extract, tmp_path: Path, line: dict[str, Any]
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(broker_store("market-killed"), store, ignore=shutil.ignore_patterns("timer*", "index"))
+    for edit in line["recipe"]:
+        apply(store, edit)
+    if "error" in line:
+        with pytest.raises(BadData, match="differ in size"):
+            log_items(store)
+        return
+    source = LocalFileSource(store)
+    log = list_commit_log(source, allow_missing=True)
+    records = records_of([item for _, item in read_log(source, log)])
+    log_min, log_max = log.files[0].start_offset, records[-1].commit_log_offset + records[-1].store_size
+    assert (log_min, log_max) == (line["minPhyOffset"], line["maxPhyOffset"])
+
+    # Entries that recovery makes from the log, joined with those that are on disk.
+    by_offset = {record.commit_log_offset: record for record in records if is_indexed(record.sys_flag)}
+    readable: dict[tuple[str, int], dict[int, Record]] = {}
+    for record in by_offset.values():
+        readable.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
+    bounds = {
+        queue: QueueBounds(0, 0, 0).with_log(range(min(offsets), max(offsets) + 1))
+        for queue, offsets in readable.items()
+    }
+    for queue in list_consume_queues(source):
+        key = queue.topic, queue.queue_id
+        made = readable.setdefault(key, {})
+        on_disk = queue.bounds(log_min, log_max)
+        bounds[key] = on_disk.with_log(range(min(made), max(made) + 1) if made else range(0))
+        for offset, entry in enumerate(queue.entries(on_disk.min_offset, on_disk.max_offset), on_disk.min_offset):
+            if entry.commit_log_offset in by_offset:
+                made[offset] = by_offset[entry.commit_log_offset]
+
+    assert sum(map(len, readable.values())) == line["readable"]
+    assert len(line["queues"]) == len(readable)
+    for expected in line["queues"]:
+        key = expected["topic"], expected["queueId"]
+        assert bounds[key].min_offset == expected["minOffset"]
+        assert bounds[key].max_offset == expected["maxOffset"]
+        assert len(readable[key]) == expected["readable"]
+        if "lastCommitLogOffset" in expected:
+            last = readable[key][expected["maxOffset"] - 1]
+            assert last.commit_log_offset == expected["lastCommitLogOffset"]
+            assert last.properties.get("UNIQ_KEY") == expected["lastUniqKey"]
+
+
+def apply(store: Path, edit: dict[str, Any]) -> None:
+    """One edit of a recipe."""
+    path = store / edit.get("file", edit.get("path", ""))
+    if edit["op"] == "delete":
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.exists():
+            path.unlink()
+        return
+    data = bytearray(path.read_bytes())
+    match edit["op"]:
+        case "zero":
+            data[edit["from"] : edit["to"]] = bytes(edit["to"] - edit["from"])
+        case "xor":
+            data[edit["at"]] ^= edit["mask"]
+        case "truncate":
+            del data[edit["length"] :]
+        case other:
+            raise AssertionError(other)
+    path.write_bytes(data)
+
+
+# ------------------------------------------------------------------ the walk itself, on files made here
+
+FILE_BYTES = 1000
+
+
+def a_record(commit_log_offset: int, body: bytes = b"body") -> Record:
+    return new_record(
+        topic="T",
+        queue_id=0,
+        queue_offset=0,
+        commit_log_offset=commit_log_offset,
+        stored_body=body,
+        properties={"k": "v"},
+        born_timestamp=1,
+        store_timestamp=2,
+    )
+
+
+def file_of(start_offset: int, count: int) -> tuple[bytes, list[Record]]:
+    """A file of 1000 bytes with some records, the rest zero."""
+    data, records = b"", []
+    for _ in range(count):
+        records.append(a_record(start_offset + len(data)))
+        data += encode(records[-1])
+    return data.ljust(FILE_BYTES, b"\0"), records
+
+
+def test_a_slice_that_ends_inside_a_record_asks_for_the_rest_and_the_walk_goes_on_from_there() -> None:
+    data, records = file_of(5000, 3)
+    size = records[0].store_size
+    for cut in range(len(data)):
+        *seen, stop = walk(data[:cut], 5000, 6000)
+        assert seen == records[: cut // size]
+        if cut >= 3 * size + 8:
+            assert stop == NothingWritten(5000 + 3 * size)
+        else:
+            assert isinstance(stop, MoreBytes)
+            assert stop.commit_log_offset == 5000 + size * len(seen)
+            begin = stop.commit_log_offset - 5000
+            assert [*seen, *walk(data[begin:], 5000 + begin, 6000)][:-1] == records
+
+
+def test_the_rest_of_a_file_behind_its_marker_is_skipped_whatever_it_holds() -> None:
+    data, records = file_of(0, 2)
+    end = 2 * records[0].store_size
+    marked = data[:end] + (FILE_BYTES - end).to_bytes(4, "big") + bytes.fromhex("CBD43194") + b"\xff" * (1000 - end - 8)
+    assert list(walk(marked, 0, FILE_BYTES)) == [*records, Blank(end, FILE_BYTES - end, FILE_BYTES - end)]
+
+
+def test_a_file_that_is_full_to_the_last_byte_ends_there() -> None:
+    record = a_record(700)
+    assert list(walk(encode(record), 700, 700 + record.store_size)) == [record, FileEnd(700 + record.store_size)]
+
+
+def test_damage_says_where_why_and_how_long_the_record_claims_to_be() -> None:
+    data, records = file_of(5000, 3)
+    size = records[0].store_size
+    broken = bytearray(data)
+    broken[size + 90] ^= 1
+    *seen, stop = walk(broken, 5000, 6000)
+    assert seen == records[:1]
+    assert isinstance(stop, Damage)
+    assert (stop.commit_log_offset, stop.size, stop.torn) == (5000 + size, size, False)
+    assert stop.reason.startswith(f"BODYCRC is {records[1].body_crc}, the CRC of the stored body is")
+    assert list(walk(broken, 5000, 6000, check_crc=False))[2] == records[2]
+
+
+def test_the_last_record_is_called_torn_when_nothing_follows_it() -> None:
+    data, records = file_of(5000, 3)
+    size = records[0].store_size
+    torn = data[: 2 * size + 80].ljust(FILE_BYTES, b"\0")
+    *seen, stop = walk(torn, 5000, 6000)
+    assert seen == records[:2]
+    assert isinstance(stop, Damage)
+    assert (stop.commit_log_offset, stop.size, stop.torn) == (5000 + 2 * size, size, True)
+
+
+def test_an_unknown_magic_or_an_impossible_size_leaves_no_way_on() -> None:
+    data, records = file_of(5000, 2)
+    size = records[0].store_size
+    for position, value in ((size + 5, 0), (size + 1, 9), (size, 0x80)):
+        broken = bytearray(data)
+        broken[position] = value
+        *seen, stop = walk(broken, 5000, 6000)
+        assert seen == records[:1]
+        assert isinstance(stop, Damage)
+        assert (stop.commit_log_offset, stop.size, stop.torn) == (5000 + size, 0, False)
+
+
+def test_a_record_must_stand_where_it_says() -> None:
+    (stop,) = walk(encode(a_record(5000)), 6000, 7000)
+    assert isinstance(stop, Damage)
+    assert "stands at 5000" in stop.reason
+
+
+def test_a_port_that_is_none_is_damage_although_the_broker_does_not_look() -> None:
+    data = bytearray(encode(a_record(0)))
+    data[68] = 0x7F
+    (stop,) = walk(data, 0, FILE_BYTES)
+    assert isinstance(stop, Damage)
+    assert "is no port" in stop.reason
+
+
+def store_of(root: Path, files: dict[int, bytes]) -> LocalFileSource:
+    (root / "commitlog").mkdir()
+    for start_offset, data in files.items():
+        (root / "commitlog" / f"{start_offset:020}").write_bytes(data)
+    return LocalFileSource(root)
+
+
+def test_a_hole_in_the_log_is_damage_and_not_its_end(tmp_path: Path) -> None:
+    source = store_of(tmp_path, {0: file_of(0, 2)[0], 1000: file_of(1000, 1)[0]})
+    *_, (file, stop) = read_log(source, list_commit_log(source))
+    assert file.name == "commitlog/00000000000000000000"
+    assert isinstance(stop, Damage)
+    assert "goes on in commitlog/00000000000000001000" in stop.reason
+
+
+def test_a_torn_record_is_not_called_torn_when_a_later_file_holds_records(tmp_path: Path) -> None:
+    first, records = file_of(0, 2)
+    torn = first[: records[0].store_size + 80].ljust(FILE_BYTES, b"\0")
+    for later, is_torn in ((file_of(1000, 1)[0], False), (bytes(FILE_BYTES), True)):
+        folder = tmp_path / str(is_torn)
+        folder.mkdir()
+        source = store_of(folder, {0: torn, 1000: later})
+        *_, (_, stop) = read_log(source, list_commit_log(source))
+        assert isinstance(stop, Damage)
+        assert stop.torn is is_torn
+
+
+def test_a_missing_middle_file_is_named(tmp_path: Path) -> None:
+    source = store_of(tmp_path, {0: bytes(1000), 3000: bytes(1000)})
+    with pytest.raises(BadData, match="commitlog/00000000000000001000, commitlog/00000000000000002000"):
+        list_commit_log(source)
+    assert list_commit_log(source, allow_missing=True).missing == (
+        "commitlog/00000000000000001000",
+        "commitlog/00000000000000002000",
+    )
+
+
+def test_an_empty_last_file_is_ignored_as_rocketmq_does(tmp_path: Path) -> None:
+    source = store_of(tmp_path, {0: bytes(1000), 1000: b""})
+    assert [file.start_offset for file in list_commit_log(source).files] == [0]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({0: bytes(1000), 1000: bytes(500)}, "differ in size"),
+        ({0: bytes(1000), 900: bytes(1000)}, "do not fit together"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, files: dict[int, bytes], message: str) -> None:
+    with pytest.raises(BadData, match=message):
+        list_commit_log(store_of(tmp_path, files))
+
+
+def test_a_foreign_file_in_the_log_is_named(tmp_path: Path) -> None:
+    source = store_of(tmp_path, {0: bytes(1000)})
+    (tmp_path / "commitlog" / "notes.txt").touch()
+    with pytest.raises(BadData, match=r"commitlog/notes\.txt does not belong"):
+        list_commit_log(source)
+
+
+def test_a_folder_that_is_no_store_says_what_it_holds_instead(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="found: nothing"):
+        list_commit_log(LocalFileSource(tmp_path))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    with pytest.raises(BadData, match="found: photos"):
+        list_commit_log(LocalFileSource(tmp_path))
+
+
+def test_a_missing_folder_is_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="is no folder"):
+        LocalFileSource(tmp_path / "nowhere")
+    with pytest.raises(BadData, match="has no file nowhere"):
+        LocalFileSource(tmp_path).read("nowhere", 0, 1)

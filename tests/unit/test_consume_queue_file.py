@@ -1,0 +1,222 @@
+"""Consume queues of three real stores: bounds, entries, offset by time; and the rules on queues made here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.consume_queue_file import QueueBounds, list_consume_queues
+from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.consume_queue import (
+    FILLER,
+    BoundaryType,
+    ConsumeQueueEntry,
+    decode_entries,
+    earliest_from_here,
+    entry_of,
+    entry_tags_code,
+    latest_so_far,
+    max_offset,
+    min_offset,
+    offset_by_time,
+)
+from rmq_store.errors import BadData
+from rmq_store.message import SCHEDULE_TOPIC, tags_code
+from rmq_store.record import Record
+from tests.unit import vectors
+
+STORES = ("market-clean", "market-trimmed", "market-killed")
+DELAY_LEVELS = {level: level * 1000 for level in range(1, 17)} | {17: 600_000, 18: 7_200_000}
+
+Extract = Callable[[str], Path]
+
+
+class Store:
+    """A real store: its records, and its queues as they are after RocketMQ's recovery."""
+
+    def __init__(self, root: Path) -> None:
+        source = LocalFileSource(root)
+        log = list_commit_log(source)
+        self.records = [item for _, item in read_log(source, log) if isinstance(item, Record)]
+        self.log_min = log.files[0].start_offset
+        self.log_max = self.records[-1].commit_log_offset + self.records[-1].store_size
+        self.on_disk = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(source)}
+        self.rows: dict[tuple[str, int], dict[int, Record]] = {}
+        for record in self.records:
+            if entry_of(record, DELAY_LEVELS):
+                self.rows.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
+
+    def bounds(self, queue: tuple[str, int]) -> QueueBounds:
+        rows = self.rows.get(queue, {})
+        on_disk = self.on_disk[queue].bounds(self.log_min, self.log_max)
+        return on_disk.with_log(range(min(rows), max(rows) + 1) if rows else range(0))
+
+
+@pytest.fixture(scope="module", params=STORES)
+def named_store(request: pytest.FixtureRequest, broker_store: Extract) -> tuple[str, Store]:
+    return request.param, Store(broker_store(request.param))
+
+
+def test_min_max_and_largest_physical_offset_are_the_brokers(named_store: tuple[str, Store]) -> None:
+    name, store = named_store
+    lines = vectors.expected(f"{name}.queues")
+    assert {(line["topic"], line["queueId"]) for line in lines} == set(store.on_disk)
+    for line in lines:
+        queue = line["topic"], line["queueId"]
+        bounds = store.bounds(queue)
+        assert (bounds.min_offset, bounds.max_offset) == (line["minOffset"], line["maxOffset"])
+        rows = store.rows.get(queue, {})
+        last = rows.get(bounds.max_offset - 1)
+        made_end = last.commit_log_offset + last.store_size if last else 0
+        assert max(bounds.max_physical_offset, made_end) == line["maxPhysicalOffset"]
+        first = rows.get(bounds.min_offset)
+        assert (first.store_timestamp if first else -1) == line["earliestStoreTime"]
+
+
+def test_every_entry_on_disk_is_the_one_its_record_makes(named_store: tuple[str, Store]) -> None:
+    _, store = named_store
+    compared = 0
+    for key, queue in store.on_disk.items():
+        bounds = queue.bounds(store.log_min, store.log_max)
+        for offset, entry in enumerate(queue.entries(bounds.min_offset, bounds.max_offset), bounds.min_offset):
+            assert entry == entry_of(store.rows[key][offset], DELAY_LEVELS)
+            compared += 1
+    assert compared > 5000
+
+
+def test_the_offset_at_a_time_is_rocketmqs_and_the_bound_over_the_rows(named_store: tuple[str, Store]) -> None:
+    name, store = named_store
+    lines = vectors.expected(f"{name}.timesearch")
+    assert lines
+    for line in lines:
+        queue = line["topic"], line["queueId"]
+        if queue not in store.on_disk:
+            readable = range(0)
+        else:
+            bounds = store.bounds(queue)
+            readable = range(bounds.min_offset, bounds.max_offset)
+        times = {offset: record.store_timestamp for offset, record in store.rows.get(queue, {}).items()}
+        lower = offset_by_time(readable, times.__getitem__, line["timestamp"])
+        upper = offset_by_time(readable, times.__getitem__, line["timestamp"], BoundaryType.UPPER)
+        assert (lower, upper, lower) == (line["lower"], line["upper"], line["default"])
+        at_or_after = [offset for offset in readable if times[offset] >= line["timestamp"]]
+        assert lower == min(at_or_after, default=readable.stop)
+
+
+def test_an_entry_is_20_bytes_big_endian() -> None:
+    entry = ConsumeQueueEntry(0, 117, tags_code("TagA"))
+    assert entry.encode().hex() == "000000000000000000000075000000000027a807"
+    assert list(decode_entries(entry.encode() * 2)) == [entry, entry]
+    assert entry.is_written
+    assert not ConsumeQueueEntry(0, 0, 0).is_written
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "code"),
+    [
+        ("T", {"TAGS": "TagA", "DELAY": "3"}, 2598919),
+        ("T", {}, 0),
+        (SCHEDULE_TOPIC, {"TAGS": "TagA"}, 2598919),
+        (SCHEDULE_TOPIC, {"TAGS": "TagA", "DELAY": "0"}, 2598919),
+        (SCHEDULE_TOPIC, {"TAGS": "TagA", "DELAY": "-1"}, 2598919),
+        (SCHEDULE_TOPIC, {"TAGS": "TagA", "DELAY": "3"}, 1_000_000 + 30_000),
+        (SCHEDULE_TOPIC, {"TAGS": "TagA", "DELAY": "99"}, 1_000_000 + 50_000),
+        (SCHEDULE_TOPIC, {"TAGS": "TagA", "DELAY": "4"}, 1_000_000 + 1000),
+    ],
+)
+def test_schedule_entries_hold_the_due_time_with_levels_clamped(
+    topic: str, properties: dict[str, str], code: int
+) -> None:
+    levels = {1: 10_000, 2: 20_000, 3: 30_000, 5: 50_000}
+    assert entry_tags_code(topic, properties, 1_000_000, levels) == code
+
+
+def test_min_moves_to_the_first_retained_entry_and_to_max_when_none_is_left() -> None:
+    entries = {offset: ConsumeQueueEntry(100 * offset, 90, 0) for offset in range(5, 10)}
+    for log_min, expected in ((0, 5), (500, 5), (501, 6), (900, 9), (901, 10), (5000, 10)):
+        assert min_offset(range(5, 10), entries.__getitem__, log_min) == expected
+
+
+def test_max_drops_entries_of_records_that_the_log_no_longer_holds_whole() -> None:
+    entries = {offset: ConsumeQueueEntry(100 * offset, 90, 0) for offset in range(5, 10)}
+    for log_max, expected in ((990, 10), (989, 9), (590, 6), (589, 5), (0, 5)):
+        assert max_offset(range(5, 10), entries.__getitem__, log_max) == expected
+
+
+def test_recovery_extends_a_queue_by_what_the_log_makes() -> None:
+    on_disk = QueueBounds(5, 10, 990)
+    assert on_disk.with_log(range(7, 12)) == QueueBounds(5, 12, 990)
+    assert on_disk.with_log(range(0)) == on_disk
+    assert QueueBounds(10, 10, 990).with_log(range(12, 13)) == QueueBounds(12, 13, 990)
+
+
+@given(times=st.lists(st.integers(0, 20)), timestamp=st.integers(-1, 21), first=st.integers(0, 5))
+def test_where_the_clock_stepped_back_the_answer_is_still_the_bound_over_the_rows(
+    times: list[int], timestamp: int, first: int
+) -> None:
+    readable = range(first, first + len(times))
+    later, earlier = latest_so_far(times), earliest_from_here(times)
+    lower = offset_by_time(readable, lambda offset: later[offset - first], timestamp)
+    upper = offset_by_time(readable, lambda offset: earlier[offset - first], timestamp, BoundaryType.UPPER)
+    rows = list(enumerate(times, first))
+    assert lower == min((offset for offset, time in rows if time >= timestamp), default=readable.stop)
+    assert upper == max((offset for offset, time in rows if time <= timestamp), default=readable.start)
+
+
+# ------------------------------------------------------------------ files made here
+
+
+def queue_of(root: Path, files: dict[int, bytes], path: str = "T/0") -> LocalFileSource:
+    folder = root / "consumequeue" / path
+    folder.mkdir(parents=True)
+    for start, data in files.items():
+        (folder / f"{start:020}").write_bytes(data)
+    return LocalFileSource(root)
+
+
+def entries(begin: int, end: int) -> bytes:
+    return b"".join(ConsumeQueueEntry(100 * offset, 90, offset).encode() for offset in range(begin, end))
+
+
+def test_fillers_before_and_zeros_after_are_no_entries(tmp_path: Path) -> None:
+    files = {400: FILLER.encode() * 5 + entries(25, 30), 600: entries(30, 33) + bytes(140)}
+    (queue,) = list_consume_queues(queue_of(tmp_path, files))
+    assert (queue.topic, queue.queue_id) == ("T", 0)
+    assert queue.written() == range(25, 33)
+    assert [entry.tags_code for entry in queue.entries(28, 32)] == [28, 29, 30, 31]
+    assert queue.bounds(0, 10_000) == QueueBounds(25, 33, 3290)
+    assert queue.bounds(2700, 3190) == QueueBounds(27, 32, 3190)
+    assert queue.bounds(9999, 10_000) == QueueBounds(33, 33, 3290)
+    with pytest.raises(BadData, match="holds 0 of the entries"):
+        queue.entries(19, 20)
+
+
+def test_a_queue_without_entries_keeps_its_place(tmp_path: Path) -> None:
+    (queue,) = list_consume_queues(queue_of(tmp_path, {400: bytes(200)}))
+    assert queue.written() == range(20, 20)
+    assert queue.bounds(0, 0) == QueueBounds(20, 20, 0)
+
+
+def test_a_store_without_consume_queues_has_none(tmp_path: Path) -> None:
+    assert list_consume_queues(LocalFileSource(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "files", "message"),
+    [
+        ("T", {0: bytes(40)}, "not of the form"),
+        ("T/x", {0: bytes(40)}, "not of the form"),
+        ("T/0", {0: bytes(30)}, "whole entries"),
+        ("T/0", {0: bytes(40), 80: bytes(40)}, "00000000000000000040"),
+    ],
+)
+def test_files_that_are_no_consume_queue_are_refused(
+    tmp_path: Path, path: str, files: dict[int, bytes], message: str
+) -> None:
+    with pytest.raises(BadData, match=message):
+        list_consume_queues(queue_of(tmp_path, files, path))

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rmq_store.consumer.listener import (
+    ACKED,
+    NOT_REACHED,
+    Answer,
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeFailed,
+    ConsumeOrderlyStatus,
+    Listener,
+    ListenerKind,
+    ask,
+    error_text,
+    judge,
+    load_listener,
+)
+from rmq_store.errors import ListenerError
+from rmq_store.message import MessageExt, MessageQueue
+
+SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def context(**told: Any) -> ConsumeConcurrentlyContext:
+    return ConsumeConcurrentlyContext(QUEUE, "g", **told)
+
+
+def acked(answers: tuple[Answer, ...]) -> str:
+    """One letter for each message: a(cked) or l(ater)."""
+    return "".join("a" if answer.acked else "l" for answer in answers)
+
+
+# --- what an answer means ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "ack_index", "wanted"),
+    [
+        (SUCCESS, 2_147_483_647, "aaaa"),
+        (SUCCESS, 99, "aaaa"),
+        (SUCCESS, 1, "aall"),
+        (SUCCESS, 0, "alll"),
+        (SUCCESS, -1, "llll"),
+        (LATER, 1, "llll"),
+        (LATER, -5, "llll"),
+        (None, 1, "llll"),
+        ("CONSUME_SUCCESS", 2, "aaal"),
+        ([SUCCESS, LATER, SUCCESS, LATER], 0, "alal"),
+        (("CONSUME_SUCCESS", None, "RECONSUME_LATER", SUCCESS), 2_147_483_647, "alla"),
+    ],
+)
+def test_an_answer_is_read_as_rocketmq_reads_it(answer: Any, ack_index: int, wanted: str) -> None:
+    assert acked(judge(answer, 4, context(ack_index=ack_index))) == wanted
+
+
+def test_what_failed_carries_the_level_that_the_listener_asked_for() -> None:
+    answers = judge([SUCCESS, LATER], 2, context(delay_level_when_next_consume=-1))
+    assert answers == (ACKED, Answer(False, -1))
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "text"),
+    [
+        (SUCCESS, {"ack_index": -2}, "ack_index -2"),
+        (SUCCESS, {"ack_index": "1"}, "ack_index must be a whole number, it is '1'"),
+        (SUCCESS, {"delay_level_when_next_consume": 1.5}, "delay_level_when_next_consume must be a whole number"),
+        (True, {}, "answered True"),
+        (0, {}, "answered 0"),
+        ("success", {}, "answered 'success'"),
+        (ConsumeOrderlyStatus.SUCCESS, {}, "known are CONSUME_SUCCESS, RECONSUME_LATER"),
+        ({"status": SUCCESS}, {}, "answered {'status'"),
+        ([SUCCESS], {}, "1 statuses for 2 messages"),
+        ([SUCCESS] * 3, {}, "3 statuses for 2 messages"),
+        ([SUCCESS, 1], {}, "answered 1"),
+        (b"xy", {}, "answered b'xy'"),
+    ],
+)
+def test_an_answer_without_a_meaning_is_quoted(answer: Any, told: dict[str, Any], text: str) -> None:
+    with pytest.raises(ListenerError, match=text):
+        judge(answer, 2, context(**told))
+
+
+def test_an_exception_fails_the_batch_and_is_told_for_each_message() -> None:
+    answers = judge(None, 3, context(delay_level_when_next_consume=5), ValueError("no such order"))
+    assert answers == (Answer(False, 5, "ValueError", "no such order"),) * 3
+
+
+def test_an_exception_at_a_message_leaves_the_ones_before_it_done() -> None:
+    answers = judge(None, 4, context(), ConsumeFailed(2, ValueError("bad")))
+    assert acked(answers) == "aall"
+    assert answers[2] == Answer(False, 0, "ValueError", "bad")
+    assert answers[3].error_type == NOT_REACHED
+    assert "message 2 of the batch failed first" in str(answers[3].error_text)
+
+
+def test_all_or_nothing_fails_the_ones_before_it_too() -> None:
+    answers = judge(None, 4, context(), ConsumeFailed(2, ValueError("bad")), all_or_nothing=True)
+    assert answers == (Answer(False, 0, "ValueError", "bad"),) * 4
+
+
+def test_a_failing_index_can_be_told_without_a_cause() -> None:
+    assert judge(None, 2, context(), ConsumeFailed(1, "full"))[1] == Answer(False, 0, "ConsumeFailed", "full")
+
+
+@pytest.mark.parametrize("index", [-1, 2, True])
+def test_a_failing_index_outside_the_batch_stops(index: int) -> None:
+    with pytest.raises(ListenerError, match="ConsumeFailed"):
+        judge(None, 2, context(), ConsumeFailed(index, "x"))
+
+
+def test_error_texts_are_cut_to_four_kibibytes_of_valid_utf_8() -> None:
+    assert error_text(ValueError("é" * 5000)) == "é" * 2048
+    assert len(error_text(ValueError("a" + "é" * 5000)).encode()) == 4095
+    assert error_text(ValueError("\udc80")) == "?"
+
+
+def test_an_exception_without_a_text_is_still_recorded() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert judge(None, 1, context(), Mute())[0].error_type == "Mute"
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+def heard(function: Any, n: int = 4, **switches: Any) -> tuple[Answer, ...]:
+    told = context()
+    answer, error = ask(Listener(ListenerKind.MESSAGE, function, None, "test"), list(range(n)), told)
+    return judge(answer, n, told, error, **switches)
+
+
+def test_a_listener_that_yields_keeps_what_it_said_before_it_failed() -> None:
+    def consume(msgs: list[int], context: Any) -> Iterator[Any]:
+        yield LATER
+        yield SUCCESS
+        raise KeyError("third")
+
+    answers = heard(consume)
+    assert acked(answers) == "lall"
+    assert (answers[0].error_type, answers[2].error_type, answers[3].error_type) == (None, "KeyError", NOT_REACHED)
+    assert acked(heard(consume, all_or_nothing=True)) == "llll"
+
+
+def test_a_failure_after_the_last_status_fails_them_all() -> None:
+    def consume(msgs: list[int], context: Any) -> Iterator[Any]:
+        for _ in msgs:
+            yield SUCCESS
+        raise OSError("could not write the last of it")
+
+    assert acked(heard(consume)) == "llll"
+
+
+def test_a_listener_that_yields_may_name_the_failing_message_itself() -> None:
+    def consume(msgs: list[int], context: Any) -> Iterator[Any]:
+        yield LATER
+        raise ConsumeFailed(2, "two")
+
+    assert acked(heard(consume)) == "lall"
+
+
+def test_a_listener_changes_its_context_and_is_heard() -> None:
+    def consume(msgs: list[int], context: ConsumeConcurrentlyContext) -> Any:
+        context.ack_index = 0
+        return SUCCESS
+
+    assert acked(heard(consume)) == "alll"
+
+
+def test_an_interrupted_run_is_no_answer() -> None:
+    def consume(msgs: list[int], context: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        heard(consume)
+
+
+def test_the_idempotency_key_is_the_same_for_a_retry_and_another_for_another_group() -> None:
+    first = MessageExt("T", "broker-a", 0, 7, offset_msg_id="AB01")
+    retry = MessageExt("T", "broker-a", 0, 3, offset_msg_id="CD02", properties={"ORIGIN_MESSAGE_ID": "AB01"})
+    keys = {context().idempotency_key(message) for message in (first, retry)}
+    assert keys == {"g:AB01"}
+    assert ConsumeConcurrentlyContext(QUEUE, "h").idempotency_key(first) == "h:AB01"
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+class Orders:
+    version = 3
+
+    def consume_message(self, msgs: list[Any], context: Any) -> Any:
+        return SUCCESS
+
+
+class Fast:
+    columns = ("body", "keys")
+
+    def consume_batch(self, batch: Any) -> Any:
+        return [batch]
+
+
+class Both(Orders, Fast):
+    pass
+
+
+class NeedsArguments:
+    def __init__(self, url: str) -> None:
+        pass
+
+
+class NotCallable:
+    consume_message = "later"
+
+
+def consume_message(msgs: list[Any], context: Any) -> Any:
+    return LATER
+
+
+def consume_batch(batch: Any, context: Any) -> Any:
+    return [batch, context]
+
+
+def on_columns(batch: Any) -> Any:
+    return [batch]
+
+
+on_columns.columns = ["body"]  # type: ignore[attr-defined]
+
+
+def one_argument(msgs: list[Any]) -> Any:
+    return SUCCESS
+
+
+class OneName(Fast):
+    columns = "body"  # type: ignore[assignment]
+
+
+class NoColumns(Fast):
+    columns = ()  # type: ignore[assignment]
+
+
+@pytest.fixture(autouse=True)
+def shop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module ``shop`` with the listeners of this file."""
+    module = ModuleType("shop")
+    vars(module).update(globals())
+    module.ready = Fast()  # type: ignore[attr-defined]
+    module.number = 5  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "shop", module)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "columns", "version"),
+    [
+        ("shop:Orders", ListenerKind.MESSAGE, None, "3"),
+        ("shop:consume_message", ListenerKind.MESSAGE, None, ""),
+        ("shop:Fast", ListenerKind.BATCH, ("body", "keys"), ""),
+        ("shop:ready", ListenerKind.BATCH, ("body", "keys"), ""),
+        ("shop:consume_batch", ListenerKind.BATCH, None, ""),
+        ("shop:on_columns", ListenerKind.BATCH, ("body",), ""),
+    ],
+)
+def test_a_listener_is_found_and_its_shape_recognised(
+    name: str, kind: ListenerKind, columns: tuple[str, ...] | None, version: str
+) -> None:
+    found = load_listener(name)
+    assert (found.kind, found.columns, found.name, found.version) == (kind, columns, name, version)
+
+
+def test_a_batch_listener_may_leave_the_context_out() -> None:
+    assert load_listener("shop:Fast").call("batch", "context") == ["batch"]
+    assert load_listener("shop:consume_batch").call("batch", "context") == ["batch", "context"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("shop", "write it as module:attribute"),
+        ("shop:", "write it as module:attribute"),
+        ("no.such.module:x", "module no.such.module cannot be imported: ModuleNotFoundError"),
+        ("shop:Missing", "shop has no attribute Missing"),
+        ("shop:number", "is a int: neither a function nor an object"),
+        ("shop:Both", "has both consume_message and consume_batch"),
+        ("shop:NeedsArguments", r"NeedsArguments\(\) fails: TypeError"),
+        ("shop:NotCallable", "its consume_message is a str and cannot be called"),
+        ("shop:Orders.consume_message", r"must take \(msgs, context\), it takes \(self"),
+        ("shop:one_argument", r"consume_message must take \(msgs, context\), it takes \(msgs"),
+        ("shop:OneName", "columns must be a tuple of column names, it is 'body'"),
+        ("shop:NoColumns", "columns must name at least one column"),
+    ],
+)
+def test_a_listener_that_cannot_be_used_is_refused_with_the_reason(name: str, text: str) -> None:
+    with pytest.raises(ListenerError, match=text):
+        load_listener(name)

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from rmq_store.consumer.consume_result import MessageModel
+from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches
+from rmq_store.errors import WrongUse
+from rmq_store.settings import GroupSettings, load_settings, read_settings
+from rmq_store.subscription import build_subscription_data
+
+SMALL = """
+[[group]]
+name = "orders"
+listener = "shop.listeners:Orders"
+
+[[group.subscription]]
+topic = "OrderEvents"
+"""
+
+FULL = """
+[[group]]
+name = "audit"
+listener = "shop:audit.Trail"
+subscription_version = 4
+mode = "concurrently"
+message_model = "CLUSTERING"
+consume_message_batch_max_size = 1024
+max_reconsume_times = 0
+retry_queue_nums = 0
+consume_from_where = "CONSUME_FROM_TIMESTAMP"
+consume_timestamp = 2024-02-29T23:59:59+08:00
+young_topic_starts_at_zero = true
+later_queues_start_at_min = false
+all_or_nothing = true
+on_offset_out_of_range = "skip"
+max_messages = 5_000_000
+max_bytes = 1_000_000_000
+max_minutes = 30
+consumers = 8
+allocate_strategy = "CONSISTENT_HASH"
+engine = "auto"
+schedule = ""
+shards = ["broker-a", "b.2"]
+
+[[group.subscription]]
+topic = "AuditTrail"
+expression = "TagA || TagB"
+type = "TAG"
+
+[[group.subscription]]
+topic = "OrderEvents"
+expression = "*"
+"""
+
+
+def problems(text: str) -> list[str]:
+    """What ``load_settings`` has against a text, without the heading."""
+    with pytest.raises(WrongUse) as caught:
+        load_settings(dedent(text), "consumers.toml")
+    heading, *listed = str(caught.value).splitlines()
+    assert heading == f"consumers.toml has {len(listed)} problem(s):"
+    return [line.removeprefix("- ") for line in listed]
+
+
+def with_line(line: str) -> str:
+    """The small file with one more line in its group."""
+    return SMALL.replace("\n\n[[group.subscription]]", f"\n{line}\n\n[[group.subscription]]")
+
+
+def test_what_is_not_said_is_rocketmqs_default_where_it_has_one() -> None:
+    group = load_settings(SMALL, "consumers.toml").group("orders")
+    assert group == GroupSettings("orders", "shop.listeners:Orders", (build_subscription_data("OrderEvents", None),))
+    assert (group.consume_message_batch_max_size, group.max_reconsume_times, group.retry_queue_nums) == (1, -1, 1)
+    assert group.consume_from_where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    assert group.message_model is MessageModel.CLUSTERING
+    assert (group.consumers, group.shards, group.max_messages) == (None, None, None)
+    assert (group.engine, group.schedule, group.on_offset_out_of_range) == ("spark", "*/5 * * * *", "stop")
+    assert group.consume_timestamp_ms is None
+
+
+def test_every_key_can_be_said() -> None:
+    group = load_settings(FULL, "consumers.toml").group("audit")
+    assert [(s.topic, s.expression, s.sub_version) for s in group.subscriptions] == [
+        ("AuditTrail", "TagA || TagB", 4),
+        ("OrderEvents", "*", 4),
+    ]
+    assert group.subscriptions[0].tags == {"TagA", "TagB"}
+    assert group.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+    assert group.consume_timestamp_ms == 1_709_222_399_000
+    assert group.start_switches == StartSwitches(True, False)
+    assert (group.schedule, group.shards, group.engine) == (None, ("broker-a", "b.2"), "auto")
+
+
+def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
+    settings = load_settings(SMALL + FULL, "consumers.toml")
+    with pytest.raises(WrongUse, match="no group 'order', did you mean 'orders'\\?; known: orders, audit"):
+        settings.group("order")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("retry_queue_num = 2", "it has an unknown key 'retry_queue_num', did you mean 'retry_queue_nums'?"),
+        ("colour = 2", "it has an unknown key 'colour'"),
+        (
+            "consume_message_batch_max_size = 0",
+            "consume_message_batch_max_size: must be a whole number from 1 to 1024, it is 0",
+        ),
+        ("consume_message_batch_max_size = 1025", "must be a whole number from 1 to 1024, it is 1025"),
+        ("consume_message_batch_max_size = true", "must be a whole number from 1 to 1024, it is True"),
+        ("max_reconsume_times = -2", "max_reconsume_times: must be a whole number from -1"),
+        ("retry_queue_nums = -1", "retry_queue_nums: must be a whole number from 0"),
+        ("max_messages = 1.5", "max_messages: must be a whole number"),
+        ("max_minutes = 1440", "max_minutes: must be a whole number from 1 to 1380"),
+        ("consumers = 0", "consumers: must be a whole number from 1"),
+        ('mode = "orderly"', "mode: orderly is not yet supported; use concurrently"),
+        ('message_model = "BROADCASTING"', "message_model: BROADCASTING is not yet supported; use CLUSTERING"),
+        ('message_model = "clustering"', "message_model: must be one of CLUSTERING, it is 'clustering'"),
+        ('consume_from_where = "LAST"', "consume_from_where: must be one of CONSUME_FROM_LAST_OFFSET, "),
+        ('consume_from_where = "CONSUME_FROM_TIMESTAMP"', "CONSUME_FROM_TIMESTAMP needs a consume_timestamp"),
+        ('consume_timestamp = "20240229235959Z"', "consume_timestamp counts only with"),
+        ('consume_timestamp = "20240230235959Z"', "consume_timestamp: no such time: '20240230235959Z'"),
+        ("consume_timestamp = 2024-02-29T23:59:59", "consume_timestamp: the time '2024-02-29T23:59:59' has no zone"),
+        ('all_or_nothing = "yes"', "all_or_nothing: must be true or false, it is 'yes'"),
+        ('on_offset_out_of_range = "go"', "on_offset_out_of_range: must be one of stop, skip, it is 'go'"),
+        ('allocate_strategy = "avg"', "allocate_strategy: unknown allocation strategy 'avg'; known are AVG, "),
+        ('allocate_strategy = "MACHINE_ROOM"', "allocate_strategy: allocation by MACHINE_ROOM needs rooms"),
+        ('engine = "flink"', "engine: must be one of spark, local, auto, it is 'flink'"),
+        ('schedule = "every now and then"', "schedule: must be five cron fields like"),
+        ("schedule = 5", "schedule: must be five cron fields like"),
+        ("shards = []", 'shards: must be a list of shard names, like ["broker-a"], it is ()'),
+        ('shards = "broker-a"', "shards: must be a list of shard names"),
+        ('shards = ["../other"]', "shards: must be a list of shard names"),
+    ],
+)
+def test_a_wrong_line_is_named_with_what_would_be_right(line: str, problem: str) -> None:
+    said = problems(with_line(line))
+    assert any(item.startswith("group orders: ") and problem in item for item in said), said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('name = "orders"', "", "group number 1: name is missing"),
+        ('name = "orders"', 'name = "or ders"', "group or ders: name: group 'or ders' has characters other than"),
+        ('name = "orders"', "name = 5", "group number 1: name: must be text, it is 5"),
+        ('name = "orders"', 'name = "DEFAULT_CONSUMER"', "is RocketMQ's placeholder"),
+        ('listener = "shop.listeners:Orders"', "", "group orders: listener is missing"),
+        ("shop.listeners:Orders", "shop.listeners", "listener: must be text like shop.listeners:Orders"),
+        (
+            "[[group.subscription]]",
+            "[[group.subscriptions]]",
+            "unknown key 'subscriptions', did you mean 'subscription'?",
+        ),
+        ("[[group.subscription]]", "[[group.subscriptions]]", "a [[group.subscription]] with a topic is missing"),
+        ('topic = "OrderEvents"', "", "subscription 1: topic is missing"),
+        ('topic = "OrderEvents"', "topic = 7", "subscription 1: topic must be text, it is 7"),
+        ('topic = "OrderEvents"', 'topic = "a b"', "subscription 1: topic 'a b' has characters other than"),
+        (
+            'topic = "OrderEvents"',
+            'topic = "T"\nexpression = "||"',
+            "subscription 1: topic T: the expression '||' names no tag",
+        ),
+        ('topic = "OrderEvents"', 'topic = "T"\nexpression = " "', "topic T: the expression ' ' matches nothing"),
+        (
+            'topic = "OrderEvents"',
+            'topic = "T"\ntype = "SQL92"\nexpression = "a > 5"',
+            "topic T: SQL92 is not yet supported",
+        ),
+        (
+            'topic = "OrderEvents"',
+            'topic = "T"\nexpresion = "*"',
+            "unknown key 'expresion', did you mean 'expression'?",
+        ),
+        ('topic = "OrderEvents"', 'topic = "%RETRY%orders"', "a group reads its own retry topic by itself"),
+    ],
+)
+def test_a_wrong_part_is_named_with_its_place(old: str, new: str, problem: str) -> None:
+    said = problems(SMALL.replace(old, new))
+    assert any(problem in item for item in said), said
+
+
+def test_a_topic_has_one_expression_in_a_group() -> None:
+    more = '\n[[group.subscription]]\ntopic = "OrderEvents"\nexpression = "TagA"\n'
+    assert problems(SMALL + more) == [
+        "group orders: topic OrderEvents has 2 subscriptions; a group has one expression for a topic"
+    ]
+
+
+def test_a_group_is_written_once() -> None:
+    assert problems(SMALL + SMALL) == ["group orders: written 2 times"]
+
+
+def test_all_problems_of_all_groups_are_told_at_once() -> None:
+    text = """
+    [store]
+    root = "/data"
+
+    [[group]]
+    name = "a b"
+    listener = "x"
+    engine = "flink"
+    consumers = "many"
+
+    [[group]]
+    listener = "shop:Other"
+    mode = "orderly"
+
+    [[group.subscription]]
+    topic = "T"
+    expression = "||"
+    """
+    said = problems(text)
+    assert [item.split(": ")[0] for item in said] == ["the file has an unknown key 'store'"] + ["group a b"] * 5 + [
+        "group number 2"
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "there is no group"),
+        ("group = []", "there is no group"),
+        ('[group]\nname = "orders"', "a group is written as a table [[group]]"),
+        ("group = 5", "a group is written as a table [[group]]"),
+    ],
+)
+def test_a_file_without_groups_is_refused(text: str, problem: str) -> None:
+    assert problem in problems(text)[0]
+
+
+def test_what_is_not_toml_is_refused_with_its_line() -> None:
+    with pytest.raises(WrongUse, match=r"consumers.toml is not TOML: .*line 3"):
+        load_settings('[[group]]\nname = "a"\nlistener = \nengine = "spark"', "consumers.toml")
+
+
+def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
+    path = tmp_path / "consumers.toml"
+    path.write_text(SMALL, encoding="utf-8")
+    assert read_settings(path).group("orders").name == "orders"
+    path.write_bytes(b"name = '\xff'")
+    with pytest.raises(WrongUse, match="cannot be read"):
+        read_settings(path)
+    with pytest.raises(WrongUse, match=r"no\.toml cannot be read"):
+        read_settings(tmp_path / "no.toml")
+
+
+@pytest.mark.parametrize("wrong", [{"engine": "flink"}, {"consumers": 0}, {"subscriptions": ()}, {"name": ""}])
+def test_settings_made_in_code_are_held_to_the_same_rules(wrong: dict[str, Any]) -> None:
+    right = {"name": "g", "listener": "m:a", "subscriptions": (build_subscription_data("T", "*"),)}
+    assert GroupSettings(**right).name == "g"
+    with pytest.raises(WrongUse, match=r"has 1 problem\(s\)"):
+        GroupSettings(**(right | wrong))
