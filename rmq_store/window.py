@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rmq_store.errors import BadData, OffsetOutOfRange
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Positions, QueueRange, off_id, pas_id
+from rmq_store.offsets import Positions, QueueRange, grp_id, off_id, pas_id
 
 Bounds = Mapping[MessageQueue, int]
 """Per queue the offset before which a request ends."""
@@ -77,8 +77,8 @@ def plan_ranges(
         least, most = positions.min_offset(queue), positions.max_offset(queue)
         if start.offset > most:
             raise BadData(
-                f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}). "
-                f"Move it: rmq reset --group {group} --topic {queue.topic} --queue {queue.broker_name}:{queue.queue_id} "
+                f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}). Move it: "
+                f"rmq reset --group {group} --topic {queue.topic} --queue {queue.broker_name}:{queue.queue_id} "
                 "--to-max --reason ..."
             )
         lost = None
@@ -95,7 +95,8 @@ def plan_ranges(
         # A start that was just chosen is recorded even when there is nothing to read yet: else the next window would
         # choose again, and skip what came in between.
         if lost or end > begin or start.rule != STORED:
-            pass_ = positions.get(pas_id(group, queue)) or 0
+            # A first start opens the pass of the action before it, as ``pas/`` will say from this window on.
+            pass_ = positions.get(pas_id(group, queue) if start.rule == STORED else grp_id(group)) or 0
             planned.append(PlannedRange(QueueRange(queue, begin, end), lost, pass_, start.rule))
     return planned if max_messages is None else _capped(planned, max_messages)
 

@@ -111,7 +111,9 @@ def apt_installs(package: str) -> bool:
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for words in ("update", f"install -y --no-install-recommends {package}"):
         command = ["apt-get", "-qq", *words.split()]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, env=environment, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, check=False
+        )
     return done.returncode == 0
 
 

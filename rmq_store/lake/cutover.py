@@ -75,7 +75,8 @@ def cutover(
         committed = commit(shard, Proposal(ctl, expect, advance), host, started_ms=host.now_ms())
     dispatch(shard, host, fresh=False)
     waiting = _waiting(shard.positions(), broker_name)
-    return CutoverReport("committed", shard.name, broker_name, len(groups), waiting, committed.ctl.commit_id)
+    adopted = len(set(groups) - {SCHEDULE_GROUP})
+    return CutoverReport("committed", shard.name, broker_name, adopted, waiting, committed.ctl.commit_id)
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:

@@ -1,0 +1,122 @@
+"""The options that commands share, under one name and with one meaning everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, TypeVar
+
+import typer
+
+from rmq_store.errors import WrongUse
+from rmq_store.settings import ENGINES
+from rmq_store.times import parse_time
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """``rmq --root R --json COMMAND`` is ``rmq COMMAND --root R --json``: what stood before the command."""
+
+    root: str | None = None
+    as_json: bool = False
+
+
+COMMON: ContextVar[Common] = ContextVar("COMMON", default=Common())
+
+
+class QueueName(NamedTuple):
+    """``BROKER:QUEUE``. A broker name may hold colons; a queue id may not."""
+
+    broker_name: str
+    queue_id: int
+
+    @classmethod
+    def parse(cls, text: str) -> QueueName:
+        broker_name, colon, queue_id = text.rpartition(":")
+        if not (broker_name and colon and queue_id.isdecimal() and queue_id.isascii()):
+            raise WrongUse(f"{text!r} names no queue: write BROKER:QUEUE, like broker-a:0")
+        return cls(broker_name, int(queue_id))
+
+
+def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """``parse`` with its WrongUse told about the option that it came by."""
+
+    def checked(text: str) -> Value:
+        try:
+            return parse(text)
+        except WrongUse as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return checked
+
+
+def _engine(text: str) -> str:
+    if text not in ENGINES:
+        raise WrongUse(f"{text!r} is none of {', '.join(ENGINES)}")
+    return text
+
+
+TIME = _parser(parse_time)
+_TIMES = "ISO 8601 with a zone, or epoch ms"
+
+Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="ROOT", help="The store: a folder or s3://bucket/prefix. Default $RMQ_ROOT, else var/store."),
+]  # fmt: skip
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, errors too.")]
+Settings = Annotated[
+    str | None,
+    typer.Option("--settings", metavar="FILE", help="The groups. Default $RMQ_SETTINGS, else consumers.toml."),
+]
+Request = Annotated[
+    str | None,
+    typer.Option("--request", metavar="ID", help="The same id is the same request. Begins with its UTC date, YYYY-MM-DD. "
+                 "Default: today, the command, and a random end."),
+]  # fmt: skip
+ActorName = Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Who asks. Default: the OS user.")]
+Shard = Annotated[str | None, typer.Option("--shard", metavar="SHARD", help="Only this shard.")]
+Group = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")]
+OfGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only this group.")]
+Topic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
+Broker = Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker's name.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why. It stands in the history for good.")]
+EngineName = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="ENGINE", parser=_parser(_engine),
+                 help="spark, local (this process), or auto (local for little work). Default: the group's setting."),
+]  # fmt: skip
+ListenerPath = Annotated[
+    list[str] | None,
+    typer.Option("--listener-path", metavar="FOLDER", help="Where listener modules are, besides this folder. Repeatable."),
+]  # fmt: skip
+Until = Annotated[
+    int | None,
+    typer.Option("--until", metavar="TIME", parser=TIME, help=f"Only what was stored before it: {_TIMES}."),
+]
+From = Annotated[
+    int, typer.Option("--from", metavar="TIME", parser=TIME, help=f"From the first message stored then: {_TIMES}.")
+]
+At = Annotated[int, typer.Option("--time", metavar="TIME", parser=TIME, help=f"The moment: {_TIMES}.")]
+Now = Annotated[
+    int | None, typer.Option("--now", metavar="TIME", parser=TIME, help="What is due by then. Default: this host's clock.")
+]  # fmt: skip
+ToTime = Annotated[
+    int | None,
+    typer.Option("--to-time", metavar="TIME", parser=TIME, help=f"To the first message stored then: {_TIMES}."),
+]
+Queue = Annotated[
+    QueueName, typer.Option("--queue", "-q", metavar="BROKER:QUEUE", parser=_parser(QueueName.parse), help="The queue.")
+]  # fmt: skip
+Queues = Annotated[
+    list[QueueName] | None,
+    typer.Option("--queue", "-q", metavar="BROKER:QUEUE", parser=_parser(QueueName.parse),
+                 help="Only this queue. Repeatable. Default: all of the topic."),
+]  # fmt: skip
+
+
+def example(*lines: str) -> str:
+    """A command's epilog: its example, a paragraph a line, so that nothing joins them."""
+    return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *lines])

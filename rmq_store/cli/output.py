@@ -1,0 +1,168 @@
+"""How answers look: a table or lines for people, one JSON document for machines. Errors: one line, and JSON too."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import typer
+
+from rmq_store.cli.options import COMMON
+
+Row = Mapping[str, Any]
+
+
+class Output:
+    """Where a command's answer goes. ``as_json``: as one document, and nothing else on standard output."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json or COMMON.get().as_json
+
+    def line(self, text: str) -> None:
+        """A line of the answer for people."""
+        if not self.as_json:
+            typer.echo(text)
+
+    def note(self, text: str) -> None:
+        """Something to know on the way; it goes to standard error in every form."""
+        typer.secho(f"note: {text}", err=True, fg="yellow", color=_colour())
+
+    def table(self, rows: Sequence[Row], columns: Sequence[str], empty: str = "nothing") -> None:
+        """Rows for people; ``empty`` says what it means that there are none."""
+        if self.as_json:
+            return
+        if rows:
+            print_table(rows, columns)
+        else:
+            typer.echo(empty)
+
+    def document(self, answer: Mapping[str, Any]) -> None:
+        """The answer for machines."""
+        if self.as_json:
+            typer.echo(to_json(answer))
+
+    def answer(self, answer: Mapping[str, Any], *lines: str) -> None:
+        """An answer in both forms; for people the status comes first."""
+        self.line(f"status: {answer['status']}")
+        for text in lines:
+            self.line(text)
+        self.document(answer)
+
+
+def say_error(kind: str, message: str, exit_code: int, notes: Sequence[str], as_json: bool) -> None:
+    """One line on standard error, red in a terminal; with ``--json`` also a document on standard output."""
+    tail = "".join(f" ({note})" for note in notes)
+    typer.secho(f"error: {message}{tail}", err=True, fg="red", color=_colour())
+    if as_json:
+        found = {"status": "error", "error": kind, "message": message, "notes": list(notes), "exit_code": exit_code}
+        typer.echo(to_json(found))
+
+
+def _colour() -> bool | None:
+    """None: typer looks whether it is a terminal."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+# --- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> str:
+    """One JSON document. Bytes become base64 text, times ISO 8601, whole decimals numbers, what JSON has no number for
+    text."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Mapping():
+            return {str(_plain(key)): _plain(item) for key, item in value.items()}
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case timedelta():
+            return value.total_seconds()
+        case Iterable():
+            return [_plain(item) for item in value]
+        case _:
+            return str(value)
+
+
+# --- tables ------------------------------------------------------------------------------------------------------------
+
+MANY_ROWS = 1000
+"""A table for people ends here."""
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """In a terminal cells are folded to its width; elsewhere nothing is cut."""
+    from rich.box import ASCII_DOUBLE_HEAD, SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else 1_000_000, highlight=False, markup=False, emoji=False)
+    box = SIMPLE_HEAD if (console.encoding or "").lower().startswith("utf") else ASCII_DOUBLE_HEAD
+    table = Table(box=box, pad_edge=False, header_style="bold")
+    shown = rows[:MANY_ROWS]
+    for name in columns:
+        numbers = all(isinstance(row[name], int | float | Decimal | None) for row in shown)
+        table.add_column(Text(name), justify="right" if numbers else "left", overflow="fold")
+    for row in shown:
+        table.add_row(*(Text(_printable(cell(row[name]))) for name in columns))
+    with console.capture() as captured:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n")))
+    if len(rows) > len(shown):
+        typer.echo(f"({len(rows) - len(shown):,} more rows are not shown; --format csv or json has all)")
+
+
+def cell(value: Any) -> str:
+    """A value as text in a table or in CSV."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Mapping() | list() | tuple():
+            return to_json(_shown(value))
+        case _:
+            return str(value)
+
+
+def _printable(text: str) -> str:
+    """What a message holds must not steer the terminal that shows it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _shown(value: Any) -> Any:
+    """Bytes as text inside lists and maps, as in a cell of their own."""
+    match value:
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case Mapping():
+            return {key: _shown(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_shown(item) for item in value]
+        case _:
+            return value

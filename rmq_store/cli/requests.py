@@ -1,0 +1,200 @@
+"""What most commands begin with: the store, who asks, under which request, and where a queue or a group is."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from rmq_store.cli.options import COMMON, QueueName
+from rmq_store.errors import RmqError, WrongUse
+from rmq_store.host import Host, day_of
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import split_id
+from rmq_store.settings import Settings, read_settings
+from rmq_store.store import SCHEDULE_GROUP, Actor
+
+if TYPE_CHECKING:
+    from rmq_store.lake.object_store import Root
+    from rmq_store.lake.shard import Shard
+    from rmq_store.lake.store import LakeStore
+
+DEFAULT_ROOT = "var/store"
+DEFAULT_SETTINGS = "consumers.toml"
+_REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
+_LONGEST_REQUEST_ID = 250
+
+
+# --- the store ---------------------------------------------------------------------------------------------------------
+
+
+def root_text(root: str | None) -> str:
+    """What ``--root`` said, before or behind the command, else the environment, else the default."""
+    return root or COMMON.get().root or os.environ.get("RMQ_ROOT") or DEFAULT_ROOT
+
+
+def root_of(root: str | None) -> Root:
+    from rmq_store.cli.quick import lake
+
+    with lake():
+        from rmq_store.lake.object_store import Root
+    return Root.parse(root_text(root))
+
+
+def open_store(root: str | None) -> LakeStore:
+    """Raises StoreUnusable when there is none, which says how to make one."""
+    from rmq_store.cli.quick import lake
+
+    with lake():
+        from rmq_store.lake.store import LakeStore
+    return LakeStore.open(root_of(root))
+
+
+def settings_path(settings: str | None) -> str:
+    return settings or os.environ.get("RMQ_SETTINGS") or DEFAULT_SETTINGS
+
+
+def settings_of(settings: str | None) -> Settings:
+    return read_settings(settings_path(settings))
+
+
+# --- the request -------------------------------------------------------------------------------------------------------
+
+
+def new_request(command: str, given: str | None, host: Host) -> str:
+    """The request's id: ``given``, which must begin with its UTC date, else a new one.
+
+    The date is where the log is searched for earlier attempts, so one that is still to come would find none.
+    """
+    today = day_of(host.now_ms())
+    if given is None:
+        return f"{today}-{command}-{host.entropy(4).hex()}"
+    matched = _REQUEST_ID.fullmatch(given)
+    example = f"for example {today}-{command}-1"
+    if not matched or not _is_date(matched[1]) or len(given) > _LONGEST_REQUEST_ID:
+        raise WrongUse(f"the request id {given!r} must begin with its UTC date, YYYY-MM-DD, {example}")
+    if matched[1] > today:
+        raise WrongUse(f"the request id {given!r} begins with a date still to come; today is {today} in UTC, {example}")
+    return given
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def actor_of(given: str | None) -> Actor:
+    """Who asks: the OS user, or a name that nobody has verified."""
+    if given is not None:
+        return Actor(given, "unverified")
+    user_id = os.getuid()
+    try:
+        return Actor(pwd.getpwuid(user_id).pw_name, "os")
+    except KeyError:  # a container's user without an entry
+        return Actor(f"uid-{user_id}", "os")
+
+
+@contextmanager
+def of_request(request_id: str) -> Iterator[None]:
+    """Errors of the body say which request it was, so that it can be given again."""
+    try:
+        yield
+    except RmqError as error:
+        error.add_note(f"request {request_id}")
+        raise
+
+
+# --- where things are --------------------------------------------------------------------------------------------------
+
+
+def shards_of_group(store: LakeStore, chosen: str | None, allowed: Sequence[str] | None, name: str) -> list[Shard]:
+    """The shards in which a group consumes: the chosen one, else those of its settings, else all."""
+    if chosen is not None:
+        if allowed is not None and chosen not in allowed:
+            raise WrongUse(f"group {name} does not consume in shard {chosen}; its settings say {', '.join(allowed)}")
+        return store.shards(chosen)
+    shards = store.shards() if allowed is None else [shard for one in allowed for shard in store.shards(one)]
+    if not shards:
+        raise WrongUse(f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store'")
+    return shards
+
+
+def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Shard]:
+    """Those that have one of the topics. Raises WrongUse when none has, naming what there is."""
+    found = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
+    if not found:
+        known = sorted({queue.topic for shard in shards for queue in shard.positions().all_queues()})
+        missing = " or ".join(topics)
+        raise WrongUse(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
+    return found
+
+
+def queues_by_shard(
+    shards: Sequence[Shard], topic: str, names: Sequence[QueueName]
+) -> dict[str, tuple[MessageQueue, ...]]:
+    """The named queues of a topic, per shard that has one; no names: no queues, which means all of them.
+
+    Raises WrongUse for a topic or queue that is nowhere.
+    """
+    having = shards_with_topic(shards, [topic])
+    if not names:
+        return {shard.name: () for shard in having}
+    wanted = [MessageQueue(topic, name.broker_name, name.queue_id) for name in dict.fromkeys(names)]
+    known = {shard.name: shard.positions().queues_of(topic) for shard in having}
+    for queue in wanted:
+        if not any(queue in queues for queues in known.values()):
+            named = [f"{q.broker_name}:{q.queue_id}" for queues in known.values() for q in queues]
+            raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
+    found = {shard: tuple(queue for queue in wanted if queue in queues) for shard, queues in known.items()}
+    return {shard: queues for shard, queues in found.items() if queues}
+
+
+def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:
+    """The shard that holds a broker's queues. Raises WrongUse when there is none, or several and none was chosen."""
+    held = {shard.name: {q.broker_name for q in shard.positions().all_queues()} for shard in store.shards(chosen)}
+    found = [name for name, brokers in held.items() if broker_name in brokers]
+    if len(found) == 1:
+        return store.shards(found[0])[0]
+    if found:
+        raise WrongUse(f"broker {broker_name} has queues in shards {', '.join(found)}: choose with --shard")
+    known = sorted({broker for brokers in held.values() for broker in brokers})
+    raise WrongUse(
+        f"nothing of broker {broker_name!r} has been imported{did_you_mean(broker_name, known)}; known: {listed(known)}"
+    )
+
+
+def check_group(store: LakeStore, name: str, settings: str | None) -> None:
+    """Raises WrongUse for a group that neither the store nor the settings know: nobody would ever read what it moves."""
+    known: set[str] = set()
+    for shard in store.shards():
+        known |= {split_id(app_id)[1] for app_id, _ in shard.positions().prefixed("grp/")}
+        known |= {split_id(app_id)[1] for app_id, _ in shard.positions().prefixed("off/")}
+    if name in known:
+        return
+    if os.path.exists(settings_path(settings)) or settings is not None:
+        known |= {group.name for group in settings_of(settings).groups}
+    if name in known:
+        return
+    for shard in store.shards():  # the dearest to ask: every import's row
+        for action in ("import", "salvage"):
+            known |= {seen.group for ctl in shard.ctls_since(0, action=action) for seen in ctl.observed}
+    if name not in known:
+        names = sorted(known - {SCHEDULE_GROUP})
+        raise WrongUse(f"there is no group {name!r}{did_you_mean(name, names)}; known: {listed(names)}")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def listed(names: Sequence[str], most: int = 30) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more

@@ -1,0 +1,46 @@
+"""Times as people and scripts write them, for every command and parameter: one parser, UTC milliseconds.
+
+- epoch milliseconds: a whole number, also 0 and below it;
+- ISO 8601 with its zone, or RocketMQ's ``yyyyMMddHHmmss`` with its zone (``parse_consume_timestamp`` has the rules).
+
+A time without a zone is refused: whose clock it is from cannot be known. So are ten digits, which are seconds: as
+milliseconds they would mean January 1970, and "from there" would mean everything.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from rmq_store.consumer.start import parse_consume_timestamp
+from rmq_store.errors import WrongUse
+
+_NUMBER = re.compile(r"-?\d+", re.ASCII)
+_COMPACT_DIGITS = 14
+_SECONDS_DIGITS = 10
+_LONG_MAX = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_time(text: str) -> int:
+    """The moment in epoch ms. Raises WrongUse saying what is wrong and how to write it."""
+    stripped = text.strip()
+    if not _NUMBER.fullmatch(stripped) or len(stripped) == _COMPACT_DIGITS:
+        return parse_consume_timestamp(stripped)
+    if len(stripped) == _SECONDS_DIGITS and stripped.isdecimal():
+        raise WrongUse(
+            f"the time {stripped} looks like seconds; epoch milliseconds have three digits more: {stripped}000"
+        )
+    value = int(stripped)
+    if abs(value) > _LONG_MAX:
+        raise WrongUse(f"no such time: {stripped} is beyond 64-bit milliseconds")
+    return value
+
+
+def format_time(ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds, as ``parse_time`` reads it; the number itself where the calendar ends."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return str(ms)
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -1,0 +1,281 @@
+"""Importing a broker's files: only what is new, all or nothing, and what bad files get."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, WrongUse
+from rmq_store.host import Host
+from rmq_store.lake.cutover import cutover
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.import_store import ImportReport, import_store
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from rmq_store.store import Actor
+from tests.unit.vectors import expected
+
+BROKER = "broker-a"
+FILE_BYTES = 1_048_576
+TESTS = Actor("tests", "tests")
+
+
+class Lake:
+    """A store to import into; every import is a request of its own unless it is named."""
+
+    def __init__(self, root: Path) -> None:
+        self.host = Host()
+        self.store, _ = LakeStore.init(Root.parse(str(root)))
+        self._requests = 0
+
+    def load(self, source: Path, *, request: str = "", salvage: bool = False, broker: str = BROKER) -> ImportReport:
+        self._requests += 1
+        request = request or f"2026-01-01-{self._requests}"
+        return import_store(
+            self.store,
+            Root.parse(str(source)),
+            broker,
+            "s1",
+            request,
+            TESTS,
+            self.host,
+            LocalEngine(self.host),
+            salvage=salvage,
+        )
+
+    def positions(self) -> dict[str, int]:
+        """What imports move, without claims."""
+        shards = self.store.shards()
+        values = shards[0].positions().values if shards else {}
+        return {app_id: value for app_id, value in values.items() if not app_id.startswith("own/")}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def broker(tmp_path: Path, broker_store: Callable[[str], Path]) -> Path:
+    """A copy of the killed broker's store, to be changed."""
+    return Path(shutil.copytree(broker_store("market-killed"), tmp_path / "broker"))
+
+
+def commit_log(broker: Path, start: int) -> Path:
+    return broker / "commitlog" / f"{start:020}"
+
+
+def remove_from(broker: Path, start: int) -> None:
+    """Remove the commit log files from a start offset on, also those that were made ahead and hold nothing yet."""
+    for file in (broker / "commitlog").iterdir():
+        if int(file.name) >= start:
+            file.unlink()
+
+
+def overwrite(path: Path, at: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(content)
+
+
+def record_starts() -> list[tuple[int, int]]:
+    lines = expected("market-killed.commitlog")
+    return [(line["offset"], line["size"]) for line in lines if line["kind"] == "message"]
+
+
+# --- only what is new -------------------------------------------------------------------------------------------------
+
+
+def test_the_same_files_again_change_nothing(lake: Lake, broker: Path) -> None:
+    first = lake.load(broker)
+    before = lake.positions()
+    again = lake.load(broker)
+    assert (first.status, again.status, again.messages) == ("committed", "unchanged", 0)
+    assert lake.positions() == before
+
+
+def test_the_same_request_reports_already_committed_with_the_same_counts(lake: Lake, broker: Path) -> None:
+    first = lake.load(broker, request="2026-01-01-nightly")
+    again = lake.load(broker, request="2026-01-01-nightly")
+    assert again.status == "already_committed"
+    assert (again.messages, again.queues, again.end) == (first.messages, first.queues, first.end)
+
+
+def test_a_grown_store_adds_only_what_is_new_and_ends_as_if_imported_at_once(
+    lake: Lake, broker: Path, tmp_path: Path
+) -> None:
+    """The log is cut behind a record in the middle of its second file, imported, put back, and imported again."""
+    cut = next(start for start, _ in record_starts() if start > FILE_BYTES * 3 // 2)
+    earlier = Path(shutil.copytree(broker, tmp_path / "earlier"))
+    remove_from(earlier, 2 * FILE_BYTES)
+    overwrite(commit_log(earlier, FILE_BYTES), cut - FILE_BYTES, bytes(2 * FILE_BYTES - cut))
+    first = lake.load(earlier)
+    second = lake.load(broker)
+    assert (first.end, second.begin) == (cut, cut)
+    assert first.messages + second.messages == len(record_starts())
+
+    at_once = Lake(tmp_path / "at-once")
+    at_once.load(broker)
+    assert lake.positions() == at_once.positions()
+
+
+def test_another_brokers_files_under_the_same_name_are_refused(
+    lake: Lake, broker: Path, broker_store: Callable[[str], Path]
+) -> None:
+    lake.load(broker)
+    before = lake.positions()
+    with pytest.raises(BadData, match="another broker's store"):
+        lake.load(broker_store("market-clean"))
+    assert lake.positions() == before
+
+
+def test_an_older_copy_is_refused(lake: Lake, broker: Path, tmp_path: Path) -> None:
+    older = Path(shutil.copytree(broker, tmp_path / "older"))
+    remove_from(older, 2 * FILE_BYTES)
+    lake.load(broker)
+    with pytest.raises(BadData, match="older copy"):
+        lake.load(older)
+
+
+def test_a_log_that_lost_files_since_the_last_import_is_refused(
+    lake: Lake, broker_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    clean = Path(shutil.copytree(broker_store("market-clean"), tmp_path / "clean"))
+    remove_from(clean, FILE_BYTES)
+    lake.load(clean)
+    with pytest.raises(BadData, match=r"removed \[1048576, 2097152\)"):
+        lake.load(broker_store("market-trimmed"))
+
+
+def test_after_the_cut_over_nothing_is_imported_any_more(lake: Lake, broker: Path) -> None:
+    lake.load(broker)
+    (shard,) = lake.store.shards()
+    report = cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved to the lake", lake.host)
+    assert (report.status, report.groups) == ("committed", 1)
+    assert dict(shard.positions().prefixed("off/gm_crash/"))
+    with pytest.raises(WrongUse, match="closed for good"):
+        lake.load(broker)
+
+
+# --- bad files: a clear error, and nothing changed --------------------------------------------------------------------
+
+
+def nothing_there(broker: Path) -> None:
+    shutil.rmtree(broker)
+
+
+def empty_folder(broker: Path) -> None:
+    shutil.rmtree(broker)
+    broker.mkdir()
+
+
+def no_broker_store(broker: Path) -> None:
+    shutil.rmtree(broker / "commitlog")
+
+
+def wrong_magic(broker: Path) -> None:
+    overwrite(commit_log(broker, 0), record_starts()[3][0] + 4, b"\x00\x01\x02\x03")
+
+
+def bad_crc(broker: Path) -> None:
+    start, _ = record_starts()[5]
+    overwrite(commit_log(broker, 0), start + 88, b"\xff\xff")
+
+
+def torn_tail(broker: Path) -> None:
+    start, size = record_starts()[-1]
+    overwrite(commit_log(broker, 2 * FILE_BYTES), start + 90 - 2 * FILE_BYTES, bytes(size - 90))
+
+
+def missing_middle_file(broker: Path) -> None:
+    commit_log(broker, FILE_BYTES).unlink()
+
+
+def shortened_file(broker: Path) -> None:
+    with commit_log(broker, FILE_BYTES).open("r+b") as file:
+        file.truncate(FILE_BYTES // 2)
+
+
+def zeroed_middle(broker: Path) -> None:
+    start = next(start for start, _ in record_starts() if start > FILE_BYTES // 2)
+    overwrite(commit_log(broker, 0), start, bytes(FILE_BYTES - start))
+
+
+def broken_offset_files(broker: Path) -> None:
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (broker / "config" / name).write_text('{"offsetTable":{')
+
+
+def wrong_entry(broker: Path) -> None:
+    path = next((broker / "consumequeue" / "PaymentFlow" / "0").iterdir())
+    overwrite(path, 20 * 2, struct.pack(">q", 12345))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (nothing_there, "no broker's store"),
+        (empty_folder, "no broker's store"),
+        (no_broker_store, "no broker's store"),
+        (wrong_magic, "commitlog/00000000000000000000 at byte"),
+        (bad_crc, "CRC"),
+        (torn_tail, "commitlog/00000000000002097152 at byte"),
+        (missing_middle_file, "00000000000001048576"),
+        (shortened_file, "differ in size"),
+        (zeroed_middle, "a later file holds records"),
+        (broken_offset_files, "consumerOffset.json"),
+        (wrong_entry, "PaymentFlow"),
+    ],
+)
+def test_bad_files_are_named_and_change_nothing(
+    lake: Lake, broker: Path, damage: Callable[[Path], None], says: str
+) -> None:
+    damage(broker)
+    with pytest.raises(RmqError, match=says) as raised:
+        lake.load(broker)
+    assert raised.value.exit_code != 0
+    assert lake.positions() == {}
+
+
+def test_a_broken_offset_file_gives_way_to_its_bak_and_that_is_said(lake: Lake, broker: Path) -> None:
+    (broker / "config" / "consumerOffset.json").write_text("{broken")
+    report = lake.load(broker)
+    assert report.status == "committed"
+    assert any("consumerOffset.json.bak is used" in note for note in report.notes)
+
+
+def test_wrong_credentials_or_a_missing_bucket_are_unusable_sources(lake: Lake) -> None:
+    source = Root.parse(
+        "s3://no-such-bucket/broker",
+        {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
+    )
+    with pytest.raises(StoreUnusable):
+        import_store(lake.store, source, BROKER, "s1", "2026-01-01-x", TESTS, lake.host, LocalEngine(lake.host))
+
+
+# --- salvage ----------------------------------------------------------------------------------------------------------
+
+
+def test_salvage_skips_a_damaged_record_and_records_what_it_skipped(lake: Lake, broker: Path) -> None:
+    bad_crc(broker)
+    start, size = record_starts()[5]
+    report = lake.load(broker, salvage=True)
+    assert report.messages == len(record_starts()) - 1
+    (skipped,) = report.salvaged
+    assert (skipped.begin, skipped.end) == (start, start + size)
+    (shard,) = lake.store.shards()
+    (ctl,) = shard.ctls_since(0, action="salvage")
+    assert ctl.parameter("skipped") == [[start, start + size, skipped.reason]]
+
+
+def test_a_damaged_record_is_named_by_file_and_position(lake: Lake, broker: Path) -> None:
+    bad_crc(broker)
+    start, _ = record_starts()[5]
+    with pytest.raises(DamagedRecord) as raised:
+        lake.load(broker)
+    assert (raised.value.file, raised.value.position) == ("commitlog/00000000000000000000", start)
+    assert raised.value.commit_log_offset == start

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_store.errors import WrongUse
+from rmq_store.times import format_time, parse_time
+
+FEBRUARY_29_MS = 1_709_222_399_000
+"""2024-02-29T15:59:59Z."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1709222399000",
+        " 1709222399000 ",
+        "2024-02-29T15:59:59Z",
+        "2024-02-29T15:59:59.000Z",
+        "2024-02-29 15:59:59+00:00",
+        "2024-02-29T23:59:59+08:00",
+        "20240229235959+0800",
+        "20240229155959Z",
+    ],
+)
+def test_one_moment_in_every_way_to_write_it(text: str) -> None:
+    assert parse_time(text) == FEBRUARY_29_MS
+
+
+@pytest.mark.parametrize("ms", [0, -1, 1, 86_400_000, 1_795_126_108_814, 2**63 - 1])
+def test_a_whole_number_is_epoch_milliseconds(ms: int) -> None:
+    assert parse_time(str(ms)) == ms
+
+
+def test_milliseconds_are_kept() -> None:
+    assert parse_time("2024-02-29T15:59:59.007Z") == FEBRUARY_29_MS + 7
+
+
+@pytest.mark.parametrize("text", ["2024-02-29T15:59:59", "2024-02-29 15:59", "20240229155959"])
+def test_a_time_without_a_zone_is_refused_and_the_zone_asked_for(text: str) -> None:
+    with pytest.raises(WrongUse, match="has no zone: add Z"):
+        parse_time(text)
+
+
+@pytest.mark.parametrize("text", ["", "now", "yesterday", "2024-02-30T00:00:00Z", "2024-02-29", "1.5e12", "12:00Z"])
+def test_what_names_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(WrongUse, match="no such time"):
+        parse_time(text)
+
+
+def test_seconds_are_refused_because_as_milliseconds_they_would_mean_1970() -> None:
+    with pytest.raises(WrongUse, match=r"looks like seconds.*1709222399000"):
+        parse_time("1709222399")
+
+
+def test_a_number_beyond_64_bits_is_refused() -> None:
+    with pytest.raises(WrongUse, match="beyond 64-bit"):
+        parse_time(str(2**63))
+
+
+@given(st.integers(min_value=-62_135_596_800_000, max_value=253_402_300_799_999))
+def test_what_is_shown_is_read_back_as_the_same_moment(ms: int) -> None:
+    assert parse_time(format_time(ms)) == ms
+
+
+def test_a_moment_beyond_the_calendar_is_shown_as_its_number() -> None:
+    assert format_time(2**62) == str(2**62)
