@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from deltalake.exceptions import DeltaError
 
-from rmq_store.consumer.commit import Clocks, Decided, check_evidence, decide
+from rmq_store.consumer.commit import MAX_SKEW_MS, Clocks, Decided, check_evidence, decide, overtaken
 from rmq_store.errors import CommitOutcomeUnknown, StaleAttempt
 from rmq_store.host import Host
 from rmq_store.lake.evidence import tally_of_range
@@ -86,7 +86,12 @@ def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, qui
             return Committed(found, shard.commitlog.version)
         clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.root.server_time_ms())
         _check_age(proposal, started_ms, clocks.own_ms)
-        decided = decide(proposal, shard.positions(), clocks)
+        positions = shard.positions()
+        try:
+            decided = decide(proposal, positions, clocks)
+        except StaleAttempt as stale:
+            since = shard.ctls_since(min(started_ms, clocks.own_ms) - MAX_SKEW_MS)
+            raise overtaken(stale, proposal, positions, since) from None
         step("4.decided")
         ctl_file = stage_ctl(shard.root, shard.commitlog.path, decided.ctl, attempt)
         step("4.ctl-written")

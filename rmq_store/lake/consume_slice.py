@@ -33,7 +33,7 @@ from rmq_store.lake.batch_answers import judge_batch
 from rmq_store.lake.evidence import hashes
 from rmq_store.lake.message_view import MessageViews
 from rmq_store.lake.object_store import Root
-from rmq_store.lake.retry_rows import Failures, RetryPolicy, retry_rows
+from rmq_store.lake.retry_rows import COPY_COLUMNS, Failures, RetryPolicy, retry_rows
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
 from rmq_store.message import MessageQueue
@@ -130,7 +130,9 @@ def _consume(job: ConsumeJob, listener: Listener, slice_: Slice) -> tuple[dict[O
     reader = SliceReader(job.root, job.table, slice_)
     columns = _columns_for(listener, subscription)
     tallies = _Tallies()
-    answers: list[tuple[npt.NDArray[np.int64], Sequence[Answer]]] = []
+    answers: list[Answer] = []
+    failed_offsets: list[npt.NDArray[np.int64]] = []
+    failed_rows: list[pa.RecordBatch] = []
     for offsets, batch in reader.batches(columns):
         hashed = hashes(offsets)
         wanted = _matching(batch, subscription)
@@ -144,22 +146,30 @@ def _consume(job: ConsumeJob, listener: Listener, slice_: Slice) -> tuple[dict[O
             tallies.add(Outcome.ACKED, hashed)
             continue
         tallies.add(Outcome.ACKED, hashed[~failed])
-        answers.append((offsets[failed], why))
+        answers += why
+        failed_offsets.append(offsets[failed])
+        failed_rows.append(batch.select([n for n in COPY_COLUMNS if n in batch.schema.names]).filter(pa.array(failed)))
     if not answers:
         return tallies.done(), []
-    offsets = np.concatenate([offsets for offsets, _ in answers])
-    failures = Failures(
-        queue=slice_.queue,
-        pass_=job.passes[slice_.queue],
-        offsets=offsets,
-        answers=[answer for _, several in answers for answer in several],
-        rows=reader.rows(offsets),
-    )
+    offsets = np.concatenate(failed_offsets)
+    rows = _completed(reader, pa.Table.from_batches(failed_rows), offsets)
+    failures = Failures(slice_.queue, job.passes[slice_.queue], offsets, answers, rows)
     dead = failures.dead(job.retry)
     hashed = hashes(offsets)
     tallies.add(Outcome.DEAD, hashed[dead])
     tallies.add(Outcome.RETRIED, hashed[~dead])
     return tallies.done(), [failures]
+
+
+def _completed(reader: SliceReader, rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
+    """The failed rows with the columns that the listener did not name, read now, where something failed."""
+    missing = [name for name in COPY_COLUMNS if name not in rows.column_names]
+    more = reader.rows(offsets, missing) if missing else None
+    columns = {
+        name: rows.column(name) if more is None or name not in missing else more.column(name) for name in COPY_COLUMNS
+    }
+    whole = pa.table(columns)
+    return whole if "offset_msg_id" in missing else reader.with_ids(whole, offsets)
 
 
 def _columns_for(listener: Listener, subscription: SubscriptionData) -> list[str] | None:

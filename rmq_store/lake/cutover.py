@@ -32,9 +32,7 @@ class CutoverReport:
     commit_id: str | None = None
 
 
-def cutover(
-    shard: Shard, broker_name: str, request_id: str, actor: Actor, reason: str, host: Host
-) -> CutoverReport:
+def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reason: str, host: Host) -> CutoverReport:
     """End the broker's ownership. Raises WrongUse (no reason, nothing imported) and HeldByAnother (an import runs)."""
     if not reason.strip():
         raise WrongUse("a cut-over needs a reason (--reason): it cannot be undone")

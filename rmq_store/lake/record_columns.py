@@ -84,10 +84,11 @@ class Heads:
     def read(data: Chars, starts: Ints) -> Heads:
         """Read the records that begin at ``starts``, each at least 91 bytes and, by its TOTALSIZE, inside ``data``."""
         fixed = np.lib.stride_tricks.sliding_window_view(data, HEAD.itemsize)[starts].view(HEAD)[:, 0]
+        body_size = fixed["stored_body_size"].astype(np.int64)
         ends = starts + fixed["store_size"]
-        body_end = starts + HEAD.itemsize + fixed["stored_body_size"]
+        body_end = starts + HEAD.itemsize + body_size
         fits = (fixed["magic"] == MESSAGE_MAGIC_V1) & (fixed["sys_flag"] & _V6_FLAGS == 0)
-        fits &= (fixed["stored_body_size"] >= 0) & (body_end + 3 <= ends)
+        fits &= (body_size >= 0) & (body_end + 3 <= ends)
         topic_length = data[np.where(fits, body_end, 0)].view(np.int8)
         topic_end = body_end + 1 + topic_length
         fits &= (topic_length >= 0) & (topic_end + 2 <= ends)
@@ -121,7 +122,7 @@ class Heads:
 def cut(edges: Sequence[Ints], data: pa.Buffer, kind: pa.DataType, first_is_null: Mask | None = None) -> list[pa.Array]:
     """Copy parts out of ``data``, one array per part.
 
-    :param edges: begin and end of the first part of every row, of the second part and so on; row by row never going back.
+    :param edges: begins and ends of the first part, then of the second and so on; row by row they never go back.
     :param first_is_null: rows whose first part is null.
     """
     rows = len(edges[0])
@@ -158,10 +159,14 @@ class Properties:
 
     def column(self, name: str) -> pa.Array:
         """The values of one property, null where a row has none."""
-        entry_of_row = np.full(len(self.offsets) - 1, -1, np.int64)
-        if name in self.known:
-            entries = np.flatnonzero(self.codes == self.known.index(name))
-            entry_of_row[self.row_of_entry[entries]] = entries
+        rows = len(self.offsets) - 1
+        if name not in self.known:
+            return pa.nulls(rows, pa.string())
+        entries = np.flatnonzero(self.codes == self.known.index(name))
+        if len(entries) == rows:
+            return pc.take(self.values, pa.array(entries), boundscheck=False)
+        entry_of_row = np.full(rows, -1, np.int64)
+        entry_of_row[self.row_of_entry[entries]] = entries
         return pc.take(self.values, pa.array(entry_of_row, mask=entry_of_row < 0), boundscheck=False)
 
 
@@ -175,18 +180,13 @@ def split_properties(texts: pa.Array) -> Properties:
     _, bounds_buffer, data = texts.buffers()
     bounds = np.frombuffer(bounds_buffer, np.int32, rows + 1)
     chars = np.frombuffer(data, np.uint8, bounds[-1])
-    separators = np.flatnonzero(chars - np.uint8(_NAME_END) < 2)
-    first_of_row = np.searchsorted(separators, bounds)
-    if (first_of_row & 1).any():
-        raise UncommonRows(np.diff(first_of_row) & 1 == 0)
-    name_ends, value_ends = separators[0::2], separators[1::2]
+    name_ends, value_ends = np.flatnonzero(chars == _NAME_END), np.flatnonzero(chars == _VALUE_END)
+    offsets, names_before = np.searchsorted(value_ends, bounds), np.searchsorted(name_ends, bounds)
+    if not np.array_equal(offsets, names_before):
+        raise UncommonRows(np.diff(offsets) == np.diff(names_before))
     begins = np.concatenate(([0], value_ends + 1))
-    offsets = first_of_row >> 1
     row_of_entry = np.repeat(np.arange(rows), np.diff(offsets))
-
-    kinds = chars[separators]
-    is_good = (kinds[0::2] == _NAME_END) & (kinds[1::2] == _VALUE_END)
-    is_good &= (name_ends > begins[:-1]) & (value_ends > name_ends + 1)
+    is_good = (begins[:-1] < name_ends) & (name_ends + 1 < value_ends)
     begins_at_row = begins[offsets] == bounds
     if not (is_good.all() and begins_at_row.all()):
         common = begins_at_row[:-1] & begins_at_row[1:]

@@ -267,5 +267,8 @@ def _valid(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return valid
 
 
-FUNCTIONS: Mapping[str, tuple[Callable[..., pa.Array], int]] = {"offset_hash": (offset_hash, 1), "range_hash": (range_hash, 2)}
+FUNCTIONS: Mapping[str, tuple[Callable[..., pa.Array], int]] = {
+    "offset_hash": (offset_hash, 1),
+    "range_hash": (range_hash, 2),
+}
 """Scalar functions of both engines over BIGINT, and how many arguments they take."""

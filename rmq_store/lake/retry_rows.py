@@ -7,7 +7,7 @@ share it, so the copies are those of the rule by construction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -36,41 +36,57 @@ class RetryPolicy:
 
 @dataclass(slots=True)
 class Failures:
-    """The failed messages of one queue: their offsets, what the listener answered, and their full rows."""
+    """The failed messages of one queue: their offsets, what the listener answered, and their rows (COPY_COLUMNS)."""
 
     queue: MessageQueue
     pass_: int
     offsets: npt.NDArray[np.int64]
     answers: Sequence[Answer]
     rows: pa.Table
-    _send_backs: list[SendBack] = field(default_factory=list)
 
-    def send_backs(self, policy: RetryPolicy) -> list[SendBack]:
-        """Where each goes. Asked of the rule once per combination."""
-        if not self._send_backs:
-            known: dict[tuple[int, int, int | None], SendBack] = {}
-            times = self.rows.column("reconsume_times").to_pylist()
-            for offset, answer, reconsume_times in zip(self.offsets.tolist(), self.answers, times, strict=True):
-                queue = self.queue
-                retry_queue = retry_queue_id(
-                    queue.topic, queue.broker_name, queue.queue_id, offset, policy.retry_queue_nums
-                )
-                key = (answer.delay_level, reconsume_times, retry_queue)
-                if key not in known:
-                    known[key] = route(
-                        policy.group,
-                        delay_level=answer.delay_level,
-                        reconsume_times=reconsume_times,
-                        max_reconsume_times=policy.max_reconsume_times,
-                        retry_queue=retry_queue,
-                        levels=policy.levels,
-                    )
-                self._send_backs.append(known[key])
-        return self._send_backs
+    def routes(self, policy: RetryPolicy) -> list[tuple[SendBack, npt.NDArray[np.int64]]]:
+        """Where they go, each place with the positions of its messages. The rule is asked once per combination."""
+        count = len(self.offsets)
+        levels = np.fromiter((answer.delay_level for answer in self.answers), dtype=np.int64, count=count)
+        times = self.rows.column("reconsume_times").to_numpy()
+        asked = (levels, times, self._retry_queues(policy.retry_queue_nums))
+        which = np.zeros(count, dtype=np.int64)
+        for values in asked:
+            distinct, place = np.unique(values, return_inverse=True)
+            which = which * len(distinct) + place
+        routes = []
+        for combination in np.unique(which):
+            chosen = np.flatnonzero(which == combination)
+            level, reconsume_times, retry_queue = (int(values[chosen[0]]) for values in asked)
+            routes.append((self._route(policy, level, reconsume_times, retry_queue), chosen))
+        return routes
+
+    def _retry_queues(self, nums: int) -> npt.NDArray[np.int64]:
+        """The retry queue of each, -1 without retry queues."""
+        if nums <= 1:
+            return np.full(len(self.offsets), nums - 1, dtype=np.int64)
+        queue = self.queue
+        chosen = (
+            retry_queue_id(queue.topic, queue.broker_name, queue.queue_id, o, nums) for o in self.offsets.tolist()
+        )
+        return np.fromiter(chosen, dtype=np.int64, count=len(self.offsets))
+
+    def _route(self, policy: RetryPolicy, delay_level: int, reconsume_times: int, retry_queue: int) -> SendBack:
+        return route(
+            policy.group,
+            delay_level=delay_level,
+            reconsume_times=reconsume_times,
+            max_reconsume_times=policy.max_reconsume_times,
+            retry_queue=None if retry_queue < 0 else retry_queue,
+            levels=policy.levels,
+        )
 
     def dead(self, policy: RetryPolicy) -> npt.NDArray[np.bool_]:
         """Which of them go to the dead letters."""
-        return np.fromiter((s.dead for s in self.send_backs(policy)), dtype=np.bool_, count=len(self.offsets))
+        dead = np.zeros(len(self.offsets), dtype=np.bool_)
+        for send_back, chosen in self.routes(policy):
+            dead[chosen] = send_back.dead
+        return dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +111,9 @@ def retry_rows(
     """All copies as one table of schema MSG, sorted by queue and origin, and its segments."""
     by_target: dict[tuple[MessageQueue, int | None], list[pa.Table]] = {}
     for failed in sorted(failures, key=lambda f: (f.queue, int(f.offsets[0]))):
-        send_backs = failed.send_backs(policy)
-        for send_back in dict.fromkeys(send_backs):
-            chosen = [row for row, one in enumerate(send_backs) if one is send_back]
+        for send_back, chosen in failed.routes(policy):
             target = _target(send_back, policy)
-            copies = _copies(failed, chosen, send_back, target[0])
-            by_target.setdefault(target, []).append(copies)
+            by_target.setdefault(target, []).append(_copies(failed, chosen, send_back, target[0]))
     tables_, segments, row = [], [], 0
     for (queue, delay_ms), parts in sorted(by_target.items(), key=lambda item: item[0][0]):
         copies = pa.concat_tables(parts).sort_by(
@@ -134,10 +147,14 @@ _OF_THE_STORE = ("queue_offset", "commit_log_offset", "offset_msg_id", "store_ti
                  "prepared_transaction_offset", "deliver_at")  # fmt: skip
 
 
-def _copies(failed: Failures, chosen: list[int], send_back: SendBack, queue: MessageQueue) -> pa.Table:
+COPY_COLUMNS = [*_COPIED, "properties", "offset_msg_id", "reconsume_times"]
+"""What the copies are made of."""
+
+
+def _copies(failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue) -> pa.Table:
     rows = failed.rows.take(pa.array(chosen))
     n = len(chosen)
-    answers = [failed.answers[row] for row in chosen]
+    answers = [failed.answers[row] for row in chosen.tolist()]
     edits = property_edits(send_back, failed.queue.topic, "")
     per_row = {
         name: rows.column("offset_msg_id").combine_chunks() if value == "" else value

@@ -52,19 +52,24 @@ class SliceReader:
         if expected != self._slice.first_rel + len(self._slice):
             raise BadData(f"{self._path} ends before offset {self._slice.end} of {self._slice.queue}")
 
-    def rows(self, offsets: npt.NDArray[np.int64]) -> pa.Table:
-        """The full rows of some offsets, in their order. Rows born in the lake get the id that follows from their place."""
+    def rows(self, offsets: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of some offsets, in their order. Only the row groups that hold them are read."""
         rows = offsets - self._slice.begin + self._slice.first_row
-        groups = np.unique(np.searchsorted(self._starts, rows, side="right") - 1)
+        group_of = np.searchsorted(self._starts, rows, side="right") - 1
+        groups, place = np.unique(group_of, return_inverse=True)
         within = np.cumsum([0, *(self._starts[g + 1] - self._starts[g] for g in groups)])
-        place = np.searchsorted(groups, np.searchsorted(self._starts, rows, side="right") - 1)
-        table = self._file.read_row_groups(groups.tolist(), columns=self._stored(None))
-        table = table.take(pa.array(rows - self._starts[groups[place]] + within[place]))
+        table = self._file.read_row_groups(groups.tolist(), columns=self._stored(columns))
+        table = table.take(pa.array(rows - self._starts[group_of] + within[place]))
+        return self.with_ids(table, offsets) if "offset_msg_id" in table.column_names else table
+
+    def with_ids(self, table: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
+        """The rows with the ids that follow from their place, where they were born in the lake."""
         ids = table.column("offset_msg_id")
-        if ids.null_count:
-            own = pa.array([lake_message_id(self._slice.commit_id, self._slice.part, row) for row in rows.tolist()])
-            table = table.set_column(table.column_names.index("offset_msg_id"), "offset_msg_id", pc.coalesce(ids, own))
-        return table
+        if not ids.null_count:
+            return table
+        rows = (offsets - self._slice.begin + self._slice.first_row).tolist()
+        own = pa.array([lake_message_id(self._slice.commit_id, self._slice.part, row) for row in rows], pa.string())
+        return table.set_column(table.column_names.index("offset_msg_id"), "offset_msg_id", pc.coalesce(ids, own))
 
     def _groups(self, first: int, last: int) -> list[int]:
         begin = int(np.searchsorted(self._starts, first, side="right")) - 1
