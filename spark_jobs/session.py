@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import select
 import subprocess
@@ -78,7 +79,6 @@ def _session_settings() -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # Spark's default, INT96, has no statistics, so nothing could be skipped by time.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -90,7 +90,13 @@ def _launch_settings(master: str) -> dict[str, str]:
     jars = os.pathsep.join(map(str, present_jars("delta")))
     scratch = tempfile.gettempdir()  # honours TMPDIR
     options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Djava.io.tmpdir={scratch}"
-    on_this_host = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    slots = _local_slots(master)
+    on_this_host = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.default.parallelism": str(slots),
+        "spark.sql.shuffle.partitions": str(slots),
+    }
     return {
         "spark.master": master,
         "spark.driver.extraClassPath": jars,
@@ -99,7 +105,14 @@ def _launch_settings(master: str) -> dict[str, str]:
         "spark.driver.extraJavaOptions": options,
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": str(Path(scratch) / "spark-warehouse"),
-    } | (on_this_host if master.startswith("local") else {})
+    } | (on_this_host if slots else {})
+
+
+def _local_slots(master: str) -> int:
+    """How many tasks run at once on ``local``, ``local[N]`` or ``local[*]``; 0 when the master is a cluster."""
+    if not (match := re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)):
+        return 0
+    return (os.cpu_count() or 1) if match[1] == "*" else int(match[1] or 1)
 
 
 def warm_up(session: SparkSession) -> None:

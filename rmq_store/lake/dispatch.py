@@ -8,6 +8,7 @@ than ``MAX_RUN_AGE_MS`` cannot commit. Racing dispatchers are harmless: the curs
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from rmq_store.lake import tables
 from rmq_store.lake.commit import MAX_RUN_AGE_MS
 from rmq_store.lake.delta_log import LogCleaned
 from rmq_store.lake.delta_table import LakeTable
-from rmq_store.lake.shard import Shard
+from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.lake.stage import derived
 from rmq_store.message import MessageQueue
 from rmq_store.store import Ctl
@@ -111,7 +112,18 @@ def _ctl_files_after(commitlog: LakeTable, version: int) -> list[str]:
         for action in actions
         if "add" in action
     )
-    return [add["path"] for add in added if add["dataChange"] and add["partitionValues"]["kind"] == "ctl"]
+    return [
+        add["path"]
+        for add in added
+        if add["dataChange"] and add["partitionValues"]["kind"] == "ctl" and not _about_a_claim(add["stats"])
+    ]
+
+
+def _about_a_claim(stats: str) -> bool:
+    """Claims neither produce nor move anything; the statistics of their one-row files say so."""
+    bounds = json.loads(stats)
+    least, most = bounds["minValues"].get("action"), bounds["maxValues"].get("action")
+    return least == most and least in ABOUT_CLAIMS
 
 
 def _by_commit_id(shard: Shard, table: LakeTable, low_water_ms: int) -> list[Ctl]:

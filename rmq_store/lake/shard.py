@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cached_property
 
 import pyarrow.compute as pc
@@ -14,7 +14,7 @@ from rmq_store.lake.object_store import Root
 from rmq_store.offsets import Positions
 from rmq_store.store import Action, Ctl
 
-_ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
+ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
 _IS_CTL = pc.field("partition.kind") == "ctl"
 
 
@@ -24,6 +24,7 @@ class Shard:
     def __init__(self, root: Root, name: str) -> None:
         self.root = root
         self.name = name
+        self._read_before: dict[str, tuple[Ctl, ...]] = {}
 
     @cached_property
     def commitlog(self) -> LakeTable:
@@ -75,7 +76,7 @@ class Shard:
         found = [
             ctl
             for ctl in self._ctls(where)
-            if ctl.request_id == request_id and ctl.group == group and ctl.action not in _ABOUT_CLAIMS
+            if ctl.request_id == request_id and ctl.group == group and ctl.action not in ABOUT_CLAIMS
         ]
         return sorted(found, key=lambda ctl: (ctl.read_version, ctl.request_part))
 
@@ -89,15 +90,20 @@ class Shard:
         found = (ctl for ctl in self._ctls(where) if group in (None, ctl.group) and action in (None, str(ctl.action)))
         return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
 
-    def ctls_in(self, paths: list[str]) -> list[Ctl]:
+    def ctls_in(self, paths: Sequence[str]) -> list[Ctl]:
         """The rows of some ctl files, in commit order."""
-        rows = self.commitlog.read(paths, tables.CTL.names).to_pylist()
-        return sorted((tables.ctl_from_row(row) for row in rows), key=lambda ctl: (ctl.read_version, ctl.commit_id))
+        missing = [path for path in paths if path not in self._read_before]
+        for path, rows in zip(missing, self.commitlog.read_each(missing, tables.CTL.names), strict=True):
+            self.remember(path, tuple(map(tables.ctl_from_row, rows.to_pylist())))
+        found = [ctl for path in paths for ctl in self._read_before[path]]
+        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
 
-    def _ctls(self, where: pc.Expression) -> Iterator[Ctl]:
-        paths = self.commitlog.files(where).column("path").to_pylist()
-        rows = self.commitlog.read(paths, tables.CTL.names).to_pylist()
-        return (tables.ctl_from_row(row) for row in rows)
+    def remember(self, path: str, ctls: tuple[Ctl, ...]) -> None:
+        """What a ctl file holds; it never changes, so it is read once at most."""
+        self._read_before[path] = ctls
+
+    def _ctls(self, where: pc.Expression) -> list[Ctl]:
+        return self.ctls_in(self.commitlog.files(where).column("path").to_pylist())
 
 
 def _holds(column: str, value: str) -> pc.Expression:

@@ -65,6 +65,7 @@ with open_session("test", master="local[2]", python_path=[folder]) as spark:
         "mapped": read.select("id").mapInArrow(my_listener.doubled, "id long").groupBy().sum("id").first()[0],
         "zone": spark.conf.get("spark.sql.session.timeZone"),
         "host": spark.conf.get("spark.driver.host"),
+        "slots": spark.conf.get("spark.default.parallelism"),
     }))
 """
 
@@ -74,7 +75,7 @@ def test_a_session_writes_and_reads_delta_and_runs_the_users_listener(tmp_path: 
 
     table = tmp_path / "table"
     told = in_a_new_process(CLASSIC, str(listener_folder), str(table))
-    assert told == {"rows": 100, "mapped": 9900, "zone": "UTC", "host": "127.0.0.1"}
+    assert told == {"rows": 100, "mapped": 9900, "zone": "UTC", "host": "127.0.0.1", "slots": "2"}
     written = next(table.glob("part-*.parquet"))
     statistics = pq.ParquetFile(written).metadata.row_group(0).column(1).statistics
     assert statistics.has_min_max, "times without statistics (INT96) cannot be skipped"

@@ -1,0 +1,92 @@
+"""The store in Spark SQL: the views of ``rmq_store/lake/views`` in a session, classic or Connect.
+
+They are the same files that DuckDB runs (``rmq_store/lake/sql.py``). The tables are read as Parquet, by the exact list of
+live files of a snapshot, so the session needs no Delta and all relations are of one version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from rmq_store.errors import WrongUse
+from rmq_store.lake.relations import (
+    BASE_SQL,
+    FILE_RELATIONS,
+    FUNCTIONS,
+    SMALL_RELATIONS,
+    LiveFiles,
+    Snapshot,
+    base_needs,
+    sql_type,
+)
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.views import views, with_needs, words_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KNOWN = {*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS}
+
+
+def query(session: SparkSession, store: LakeStore, text: str) -> pa.Table:
+    """The answer to a query, over a snapshot taken now. Raises WrongUse with Spark's words for SQL that is wrong."""
+    from pyspark.errors import AnalysisException
+
+    register_views(session, store, words_of(text) & _KNOWN or None)
+    try:
+        return session.sql(text).toArrow()
+    except AnalysisException as error:  # also what does not parse
+        raise WrongUse(f"SQL: {error}") from error
+
+
+def register_views(session: SparkSession, store: LakeStore, mentioned: Collection[str] | None = None) -> list[str]:
+    """Make the views temporary views of the session, over a snapshot taken now; returns their names.
+
+    ``mentioned``: only the relations among these words and what is below them; None: all. Calling it again moves them
+    to a newer snapshot, or to another store.
+    """
+    from pyspark.sql.functions import arrow_udf
+
+    names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
+    for name, (function, _) in FUNCTIONS.items():
+        session.udf.register(name, arrow_udf(function, "bigint"))
+    snapshot = Snapshot(store, names)
+    for name in sorted(names & set(SMALL_RELATIONS)):
+        _frame(session, snapshot.small(name)).createOrReplaceTempView(name)
+    for name in sorted(names & set(FILE_RELATIONS)):
+        _live_files(session, store, name, snapshot.files(name)).createOrReplaceTempView(name)
+    for name, base in BASE_SQL.items():
+        if name in names:
+            session.sql(base.sql.format(explode="explode")).createOrReplaceTempView(name)
+    made = [view for view in views().values() if view.name in names]
+    for view in made:
+        session.sql(view.sql).createOrReplaceTempView(view.name)
+    return [view.name for view in made]
+
+
+def _frame(session: SparkSession, table: pa.Table) -> DataFrame:
+    return session.createDataFrame(table, _ddl(table.schema))
+
+
+def _live_files(session: SparkSession, store: LakeStore, name: str, of_shards: list[LiveFiles]) -> DataFrame:
+    """The rows of the files, each with its shard."""
+    from pyspark.sql import functions as F
+
+    schema = FILE_RELATIONS[name].schema
+    scheme = "" if store.root.is_local else "s3a://"
+    frames = [
+        session.read.schema(_ddl(schema.remove(0)))
+        .parquet(*(scheme + path for path in files.paths()))
+        .select(F.lit(files.shard).alias("shard"), "*")
+        for files in of_shards
+        if files.index.num_rows
+    ]
+    return reduce(lambda one, other: one.unionAll(other), frames) if frames else _frame(session, schema.empty_table())
+
+
+def _ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"`{field.name}` {sql_type(field.type)}" for field in schema)

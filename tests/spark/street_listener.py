@@ -1,0 +1,27 @@
+"""Listeners for the windows of ``test_engine.py``; Spark's workers import them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def each(msgs: list[Any], context: Any) -> Iterator[str]:
+    """One status a message: what has a plan fails."""
+    for message in msgs:
+        yield "RECONSUME_LATER" if message.get_property("plan") else "CONSUME_SUCCESS"
+
+
+def batch(batch: pa.RecordBatch) -> pa.Array:
+    """The same over Arrow."""
+    return pc.is_null(pc.map_lookup(batch.column("properties"), pa.scalar("plan"), "first"))
+
+
+batch.columns = ("properties",)  # type: ignore[attr-defined]
+
+
+def nonsense(msgs: list[Any], context: Any) -> str:
+    return "MAYBE"

@@ -1,0 +1,94 @@
+"""Windows and imports run by Spark, classic and Connect, do what they do in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.session import ConnectServer
+from tests.spark.test_session import in_a_new_process
+
+STREET = """
+import json, sys
+from rmq_store.errors import RmqError
+from rmq_store.host import Host
+from rmq_store.lake.deliver import deliver
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.import_store import import_store
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.projection import projection
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.window import consume_window
+from rmq_store.plan import ConsumeRequest
+from rmq_store.settings import load_settings
+from rmq_store.store import Actor
+from spark_jobs.engine import SparkEngine
+from spark_jobs.session import open_session
+
+where, broker, remote = sys.argv[1:]
+SETTINGS = '''
+[[group]]
+name = "{name}"
+listener = "tests.spark.street_listener:{listener}"
+consume_message_batch_max_size = 16
+max_reconsume_times = 1
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+[[group.subscription]]
+topic = "PaymentFlow"
+'''
+host, me = Host(), Actor("tests", "tests")
+
+def street(folder, engine):
+    store, _ = LakeStore.init(Root.parse(f"{where}/{folder}"), levels="1s 1s 1s 1s")
+    imported = import_store(store, Root.parse(broker), "broker-a", "s1", "2026-01-01-i", me, host, engine)
+    (shard,) = store.shards()
+    found = {"messages": imported.messages}
+    for listener in ("each", "batch"):
+        group = load_settings(SETTINGS.format(name=f"gm_{listener}", listener=listener), "test").groups[0]
+        for step in ("first", "again"):
+            request = ConsumeRequest(f"2026-01-01-{listener}-{step}", me)
+            report = consume_window(store, shard, group, request, lambda plan: engine, host)
+            found[f"{listener} {step}"] = {str(k): v for k, v in report.counts().items() if v}
+            deliver(store, shard, f"2026-01-01-d-{listener}-{step}", me, host, now_ms=host.now_ms() + 60_000)
+        found[f"{listener} projection"] = repr(projection(shard, group.name))
+    bad = load_settings(SETTINGS.format(name="gm_nonsense", listener="nonsense"), "test").groups[0]
+    try:
+        consume_window(store, shard, bad, ConsumeRequest("2026-01-01-bad", me), lambda plan: engine, host)
+    except RmqError as error:
+        found["nonsense"] = [type(error).__name__, str(error)]
+    return found
+
+session = open_session("test", master=None if remote else "local[2]", remote=remote or None)
+try:
+    engine = SparkEngine.of(session)
+    in_spark = street("spark", engine)
+    in_process = street("local", LocalEngine(host))
+    counts = {key: value for key, value in in_spark.items() if "projection" not in key}
+    print(json.dumps({"slots": engine.slots, "same": in_spark == in_process, "counts": counts}))
+finally:
+    session.stop()
+"""
+
+
+def check(told: dict[str, object]) -> None:
+    counts = told["counts"]
+    assert isinstance(counts, dict)
+    assert told["same"]
+    assert counts["messages"] == 10027
+    assert counts["each first"] == counts["batch first"]
+    assert counts["each first"]["acked"] + counts["each first"]["retried"] == 900
+    assert counts["each again"] == {"dead": counts["each first"]["retried"]}
+    assert counts["nonsense"][0] == "ListenerError"
+    assert "MAYBE" in counts["nonsense"][1]
+
+
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_spark_does_what_this_process_does(kind: str, broker_store: Callable[[str], Path], tmp_path: Path) -> None:
+    broker = str(broker_store("market-clean"))
+    if kind == "classic":
+        check(in_a_new_process(STREET, str(tmp_path), broker, ""))
+        return
+    with ConnectServer(log_file=tmp_path / "server.log") as server:
+        check(in_a_new_process(STREET, str(tmp_path), broker, server.remote))
