@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from rmq_store.errors import BadData
@@ -281,15 +281,13 @@ def new_record(
         (store_host, MessageSysFlag.STOREHOSTADDRESS_V6_FLAG),
     ):
         sys_flag = sys_flag | bit if len(host_bytes(host)[0]) == 16 else sys_flag & ~bit
-    text = properties_text(properties)
     is_v2 = len(topic.encode("utf-16-be")) // 2 > V1_TOPIC_MAX
-    v6_bytes = 12 * (bool(sys_flag & 0x10) + bool(sys_flag & 0x20))
-    return Record(
+    record = Record(
         topic=topic,
         queue_id=queue_id,
         queue_offset=queue_offset,
         commit_log_offset=commit_log_offset,
-        store_size=91 + is_v2 + v6_bytes + len(stored_body) + len(topic.encode()) + len(text.encode()),
+        store_size=0,
         magic=MESSAGE_MAGIC_V2 if is_v2 else MESSAGE_MAGIC_V1,
         body_crc=body_crc(stored_body),
         flag=flag,
@@ -301,8 +299,9 @@ def new_record(
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_transaction_offset,
         stored_body=stored_body,
-        properties_text=text,
+        properties_text=properties_text(properties),
     )
+    return replace(record, store_size=encoded_size(record))
 
 
 def message_ext(record: Record, broker_name: str, decompressors: Decompressors = ZLIB_ONLY) -> MessageExt:

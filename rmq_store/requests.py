@@ -3,24 +3,39 @@
 ``Run`` holds the facts of a run that requests depend on. Its request id starts with the UTC date after which the run
 was allowed to start, which no retry and no clear changes; so the same run is the same request, and asking again finds
 what it has committed.
+
+``params`` are what a form or an API call gave: times as ``parse_time`` reads them, None and "" mean "not given".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue
+from rmq_store.plan import ConsumeRequest
+from rmq_store.reset import ResetRequest, ResetTo
 from rmq_store.store import Actor
 from rmq_store.times import parse_time
 
-RESET_TO = ("time", "offset", "min", "max")
-
-_ON_ITS_OWN = ("scheduled", "asset_triggered")
+_ON_THEIR_OWN = ("scheduled", "asset_triggered")
 """Types of runs that no person asked for."""
+
+_IMPORT_ENGINES = ("spark", "local")
+
+
+def dag_id_of(group: str) -> str:
+    """``rmq_consume__<group>``; what RocketMQ allows in a name and Airflow does not ("%", "|") becomes ".25", ".7c"."""
+    return "rmq_consume__" + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}", group)
+
+
+def pool_of(group: str) -> str:
+    """The group's pool of one slot: two windows would only do the same work twice. The commit is the real lock."""
+    return f"rmq_{group}"
 
 
 class Until(NamedTuple):
@@ -42,6 +57,12 @@ class Run:
     partition_key: str | None = None
     data_interval_end: datetime | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("run_after", "data_interval_end"):
+            moment = getattr(self, name)
+            if moment is not None and moment.tzinfo is None:
+                raise ValueError(f"{name} {moment} has no zone")
+
     @property
     def request_id(self) -> str:
         """``YYYY-MM-DD/<dag_id>/<run_id>``."""
@@ -50,7 +71,7 @@ class Run:
     @property
     def actor(self) -> Actor:
         """Who asked, and how that is known: airflow (a login), schedule, or unverified."""
-        if self.run_type in _ON_ITS_OWN:
+        if self.run_type in _ON_THEIR_OWN:
             return Actor(self.dag_id, "schedule")
         return Actor(self.user, "airflow") if self.user else Actor("unknown", "unverified")
 
@@ -62,88 +83,57 @@ class Run:
         if self.partition_key is not None:
             return Until(_partition_end(self.partition_key), "partition_key")
         if self.data_interval_end is not None:
-            return Until(int(self.data_interval_end.timestamp() * 1000), "data_interval_end")
+            return Until(_ms(self.data_interval_end), "data_interval_end")
         return Until(None, "none")
 
 
-def _partition_end(key: str) -> int:
-    text = key.rpartition("/")[2]
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise WrongUse(f"the partition key {key!r} is no time: write 2024-02-29T00:00:00, or begin/end") from None
-    # Airflow writes its keys without a zone; the DAGs' timetables are all in UTC.
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
+    """A consumption window, from ``until`` and ``max_messages``. Raises WrongUse."""
+    until = run.until(_time(params, "until"))
+    return ConsumeRequest(
+        run.request_id,
+        run.actor,
+        until_ms=until.ms,
+        max_messages=_count(params, "max_messages"),
+        parameters={"until_rule": until.rule},
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeParams:
-    """A consumption window: ``until_ms`` (UTC ms) and ``max_messages`` end it."""
+def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
+    """A reset of a group's offsets of one topic, from ``group, topic, to, time, offset, queues, reason, dry_run``.
 
-    until_ms: int | None = None
-    max_messages: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_count("max_messages", self.max_messages)
-
-    @classmethod
-    def of(cls, params: Mapping[str, Any]) -> ConsumeParams:
-        """Raises WrongUse."""
-        return cls(_time(params, "until"), params.get("max_messages"))
-
-
-@dataclass(frozen=True, slots=True)
-class ResetParams:
-    """A reset of a group's offsets of one topic. ``value``: the time (UTC ms) or the offset, None for min and max.
-
-    ``queues`` empty: all queues of the topic. ``dry_run``: only say what would move.
+    ``queues``: ``["broker-a:0"]``, none is all. A reset is a dry run unless ``dry_run`` is false. Raises WrongUse.
     """
-
-    group: str
-    topic: str
-    to: str
-    reason: str
-    value: int | None = None
-    queues: tuple[MessageQueue, ...] = ()
-    dry_run: bool = True
-
-    def __post_init__(self) -> None:
-        _check_text("group", self.group)
-        _check_text("topic", self.topic)
-        if self.to not in RESET_TO:
-            raise WrongUse(f"to must be one of {', '.join(RESET_TO)}, it is {self.to!r}")
-        if self.to in ("min", "max") and self.value is not None:
-            raise WrongUse(f"a reset to {self.to} takes no {'time' if self.value > 10**9 else 'offset'}: leave it empty")
-        if self.to in ("time", "offset") and self.value is None:
-            raise WrongUse(f"a reset to {self.to} needs the {self.to}")
-        if self.to == "offset" and self.value is not None and self.value < 0:
-            raise WrongUse(f"an offset is 0 or more, it is {self.value}")
-        if not self.reason.strip():
-            raise WrongUse("a reset needs a reason: it stands in the offset history for good")
-
-    @classmethod
-    def of(cls, params: Mapping[str, Any]) -> ResetParams:
-        """From ``group, topic, to, time, offset, queues (["broker:0"]), reason, dry_run``. Raises WrongUse."""
-        values = {"time": _time(params, "time"), "offset": params.get("offset")}
-        topic, to = str(params.get("topic") or ""), str(params.get("to") or "")
-        strange = [name for name, value in values.items() if value is not None and name != to]
-        if strange:
-            raise WrongUse(f"a reset to {to} takes no {strange[0]}: leave it empty")
-        return cls(
-            group=str(params.get("group") or ""),
-            topic=topic,
-            to=to,
-            reason=str(params.get("reason") or ""),
-            value=values.get(to),
-            queues=tuple(_queue(topic, text) for text in params.get("queues") or ()),
-            dry_run=params.get("dry_run") is not False,
-        )
+    to = _text(params, "to")
+    if to not in list(ResetTo):
+        raise WrongUse(f"to must be one of {', '.join(ResetTo)}, it is {to!r}")
+    topic = _text(params, "topic")
+    values = {ResetTo.TIME: _time(params, "time"), ResetTo.OFFSET: _count(params, "offset", least=0)}
+    for name, value in values.items():
+        if value is not None and name != to:
+            raise WrongUse(f"a reset to {to} takes no {name}: leave it empty")
+    if to in values and values[ResetTo(to)] is None:
+        raise WrongUse(f"a reset to {to} needs the {to}")
+    return ResetRequest(
+        group=_text(params, "group"),
+        topic=topic,
+        to=ResetTo(to),
+        request_id=run.request_id,
+        actor=run.actor,
+        reason=_text(params, "reason"),
+        value=values.get(ResetTo(to)),
+        queues=tuple(_queue(topic, text) for text in params.get("queues") or ()),
+        dry_run=params.get("dry_run") is not False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayParams:
-    """A replay of a topic's messages stored in ``[from_ms, until_ms)`` (UTC ms), or, with neither topic nor time, the
-    follow-up of an earlier replay: ``group`` is then its replay group, and its waiting retries are consumed."""
+    """A replay of a topic's messages that were stored in ``[from_ms, until_ms)`` (UTC ms).
+
+    With neither topic nor time it is the follow-up of an earlier one: ``group`` is then the replay's own group, whose
+    waiting retries are consumed.
+    """
 
     group: str
     topic: str | None = None
@@ -153,33 +143,35 @@ class ReplayParams:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        _check_text("group", self.group)
-        _check_count("max_messages", self.max_messages)
         if (self.topic is None) != (self.from_ms is None):
-            raise WrongUse("a replay needs topic and from; the follow-up of a replay takes neither")
+            raise WrongUse("a replay needs a topic and a time to begin from; the follow-up of a replay takes neither")
         if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
             raise WrongUse(f"until ({self.until_ms}) must be later than from ({self.from_ms})")
-
-    @property
-    def is_follow_up(self) -> bool:
-        return self.topic is None
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> ReplayParams:
         """From ``group, topic, from, until, max_messages, reason``. Raises WrongUse."""
         return cls(
-            group=str(params.get("group") or ""),
+            group=_text(params, "group"),
             topic=params.get("topic") or None,
             from_ms=_time(params, "from"),
             until_ms=_time(params, "until"),
-            max_messages=params.get("max_messages"),
-            reason=str(params.get("reason") or ""),
+            max_messages=_count(params, "max_messages"),
+            reason=params.get("reason") or "",
         )
+
+    @property
+    def is_follow_up(self) -> bool:
+        return self.topic is None
+
+    def request(self, run: Run) -> ConsumeRequest:
+        """What it asks of a window."""
+        return ConsumeRequest(run.request_id, run.actor, self.reason, self.until_ms, self.max_messages)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportParams:
-    """An import of a broker's store directory. ``shard`` defaults to the broker's name."""
+    """An import of a broker's store directory into a shard."""
 
     source: str
     broker_name: str
@@ -188,32 +180,47 @@ class ImportParams:
     engine: str = "spark"
 
     def __post_init__(self) -> None:
-        _check_text("source", self.source)
-        _check_text("broker_name", self.broker_name)
-        if self.engine not in ("spark", "local"):
-            raise WrongUse(f"engine must be spark or local, it is {self.engine!r}")
+        if self.engine not in _IMPORT_ENGINES:
+            raise WrongUse(f"engine must be one of {', '.join(_IMPORT_ENGINES)}, it is {self.engine!r}")
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> ImportParams:
-        """From ``source, broker_name, shard, salvage, engine``. Raises WrongUse."""
-        broker_name = str(params.get("broker_name") or "")
+        """From ``source, broker_name, shard, salvage, engine``; the shard is the broker's name unless given. Raises
+        WrongUse."""
+        broker_name = _text(params, "broker_name")
         return cls(
-            source=str(params.get("source") or ""),
+            source=_text(params, "source"),
             broker_name=broker_name,
-            shard=str(params.get("shard") or broker_name),
+            shard=params.get("shard") or broker_name,
             salvage=params.get("salvage") is True,
-            engine=str(params.get("engine") or "spark"),
+            engine=params.get("engine") or "spark",
         )
-
-
-Params = TypeVar("Params", ConsumeParams, ResetParams, ReplayParams, ImportParams)
 
 
 # --- one value -------------------------------------------------------------------------------------------------------
 
 
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def _partition_end(key: str) -> int:
+    try:
+        moment = datetime.fromisoformat(key.rpartition("/")[2])
+    except ValueError:
+        raise WrongUse(f"the partition key {key!r} is no time: write 2024-02-29T00:00:00, or begin/end") from None
+    # Airflow writes its keys without a zone; here they are in UTC, like every timetable of the DAGs.
+    return _ms(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def _text(params: Mapping[str, Any], name: str) -> str:
+    given = params.get(name)
+    if not isinstance(given, str) or not given.strip():
+        raise WrongUse(f"{name} is missing")
+    return given.strip()
+
+
 def _time(params: Mapping[str, Any], name: str) -> int | None:
-    """The time of a parameter in UTC ms, None when it is empty."""
     given = params.get(name)
     if given is None or given == "":
         return None
@@ -223,18 +230,17 @@ def _time(params: Mapping[str, Any], name: str) -> int | None:
         raise WrongUse(f"{name}: {error}") from error
 
 
+def _count(params: Mapping[str, Any], name: str, least: int = 1) -> int | None:
+    given = params.get(name)
+    if given is None or given == "":
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise WrongUse(f"{name} must be a whole number, {least} or more; it is {given!r}")
+    return given
+
+
 def _queue(topic: str, text: str) -> MessageQueue:
     broker_name, colon, queue_id = str(text).rpartition(":")
     if not (broker_name and colon and queue_id.isascii() and queue_id.isdecimal()):
         raise WrongUse(f"{text!r} names no queue: write BROKER:QUEUE, like broker-a:0")
     return MessageQueue(topic, broker_name, int(queue_id))
-
-
-def _check_text(name: str, value: str) -> None:
-    if not value.strip():
-        raise WrongUse(f"{name} is missing")
-
-
-def _check_count(name: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise WrongUse(f"{name} must be a whole number above 0, it is {value!r}")

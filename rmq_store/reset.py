@@ -28,7 +28,7 @@ class ResetTo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """``queues`` empty: all queues of the topic. ``value``: the time or the offset. ``reason`` is asked of everybody."""
+    """``queues`` empty: all of the topic. ``value``: the time or the offset. ``reason`` is asked of everybody."""
 
     group: str
     topic: str
@@ -72,9 +72,7 @@ def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -
     )
 
 
-def reset_proposal(
-    commit_id: str, request: ResetRequest, positions: Positions, moves: Sequence[Moved]
-) -> Proposal:
+def reset_proposal(commit_id: str, request: ResetRequest, positions: Positions, moves: Sequence[Moved]) -> Proposal:
     """The moves as a commit: it expects the offsets and the epoch that the moves were made from."""
     grp = grp_id(request.group)
     epoch = (positions.get(grp) or 0) + 1

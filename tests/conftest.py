@@ -8,10 +8,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.s3 import s3_root, s3_server
 
 __all__ = ["s3_root", "s3_server"]
+
+# The same examples in every run, and no time limit: machines differ. Search deeper with --hypothesis-profile=deep.
+settings.register_profile("house", deadline=None, derandomize=True, database=None)
+settings.register_profile("deep", deadline=None, max_examples=5000)
+settings.load_profile("house")
 
 MARKED_FOLDERS = ("spark", "airflow", "e2e")
 

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
 from rmq_store.errors import WrongUse
-from rmq_store.settings import ENGINES
 from rmq_store.times import parse_time
 
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
-    """``rmq --root R --json COMMAND`` is ``rmq COMMAND --root R --json``: what stood before the command."""
+class Before(NamedTuple):
+    """What stood before the command: ``rmq --root R --json COMMAND`` is ``rmq COMMAND --root R --json``."""
 
-    root: str | None = None
-    as_json: bool = False
+    root: str | None
+    as_json: bool
 
 
-COMMON: ContextVar[Common] = ContextVar("COMMON", default=Common())
+NOTHING_BEFORE = Before(None, False)
+BEFORE: ContextVar[Before] = ContextVar("BEFORE")
+
+
+def before_the_command() -> Before:
+    return BEFORE.get(NOTHING_BEFORE)
 
 
 class QueueName(NamedTuple):
@@ -54,67 +56,108 @@ def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 def _engine(text: str) -> str:
+    from rmq_store.settings import ENGINES
+
     if text not in ENGINES:
         raise WrongUse(f"{text!r} is none of {', '.join(ENGINES)}")
     return text
 
 
+EVERYWHERE = "Options of most commands"
 TIME = _parser(parse_time)
 _TIMES = "ISO 8601 with a zone, or epoch ms"
 
-Root = Annotated[
+RootOption = Annotated[
     str | None,
-    typer.Option("--root", metavar="ROOT", help="The store: a folder or s3://bucket/prefix. Default $RMQ_ROOT, else var/store."),
-]  # fmt: skip
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, errors too.")]
-Settings = Annotated[
-    str | None,
-    typer.Option("--settings", metavar="FILE", help="The groups. Default $RMQ_SETTINGS, else consumers.toml."),
+    typer.Option(
+        "--root",
+        metavar="ROOT",
+        help="The store: a folder or s3://bucket/prefix. Default $RMQ_ROOT, else var/store.",
+        rich_help_panel=EVERYWHERE,
+    ),
 ]
-Request = Annotated[
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON, errors too.", rich_help_panel=EVERYWHERE)]
+SettingsOption = Annotated[
     str | None,
-    typer.Option("--request", metavar="ID", help="The same id is the same request. Begins with its UTC date, YYYY-MM-DD. "
-                 "Default: today, the command, and a random end."),
-]  # fmt: skip
-ActorName = Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Who asks. Default: the OS user.")]
-Shard = Annotated[str | None, typer.Option("--shard", metavar="SHARD", help="Only this shard.")]
-Group = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")]
-OfGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only this group.")]
-Topic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
-Broker = Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker's name.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why. It stands in the history for good.")]
-EngineName = Annotated[
+    typer.Option(
+        "--settings",
+        metavar="FILE",
+        help="The groups. Default $RMQ_SETTINGS, else consumers.toml.",
+        rich_help_panel=EVERYWHERE,
+    ),
+]
+RequestOption = Annotated[
     str | None,
-    typer.Option("--engine", metavar="ENGINE", parser=_parser(_engine),
-                 help="spark, local (this process), or auto (local for little work). Default: the group's setting."),
-]  # fmt: skip
-ListenerPath = Annotated[
+    typer.Option(
+        "--request",
+        metavar="ID",
+        help="The same id is the same request; it begins with its UTC date, YYYY-MM-DD. Default: a new one.",
+        rich_help_panel=EVERYWHERE,
+    ),
+]
+ActorOption = Annotated[
+    str | None,
+    typer.Option("--actor", metavar="NAME", help="Who asks. Default: the OS user.", rich_help_panel=EVERYWHERE),
+]
+ShardOption = Annotated[str | None, typer.Option("--shard", metavar="SHARD", help="Only this shard.")]
+GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")]
+OfGroupOption = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only this group.")]
+TopicOption = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
+BrokerOption = Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker's name.")]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why. It stands in the history for good.")]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        parser=_parser(_engine),
+        help="spark, local (this process), or auto (local for little work). Default: the group's setting.",
+    ),
+]
+ImportEngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        parser=_parser(_engine),
+        help="spark, local (this process), or auto, the default: local below 512 MiB.",
+    ),
+]
+ListenerPathOption = Annotated[
     list[str] | None,
-    typer.Option("--listener-path", metavar="FOLDER", help="Where listener modules are, besides this folder. Repeatable."),
-]  # fmt: skip
-Until = Annotated[
+    typer.Option(
+        "--listener-path", metavar="FOLDER", help="Where listener modules are, besides this folder. Repeatable."
+    ),
+]
+UntilOption = Annotated[
     int | None,
     typer.Option("--until", metavar="TIME", parser=TIME, help=f"Only what was stored before it: {_TIMES}."),
 ]
-From = Annotated[
+FromOption = Annotated[
     int, typer.Option("--from", metavar="TIME", parser=TIME, help=f"From the first message stored then: {_TIMES}.")
 ]
-At = Annotated[int, typer.Option("--time", metavar="TIME", parser=TIME, help=f"The moment: {_TIMES}.")]
-Now = Annotated[
-    int | None, typer.Option("--now", metavar="TIME", parser=TIME, help="What is due by then. Default: this host's clock.")
-]  # fmt: skip
-ToTime = Annotated[
+AtOption = Annotated[int, typer.Option("--time", metavar="TIME", parser=TIME, help=f"The moment: {_TIMES}.")]
+NowOption = Annotated[
+    int | None,
+    typer.Option("--now", metavar="TIME", parser=TIME, help="What is due by then. Default: this host's clock."),
+]
+ToTimeOption = Annotated[
     int | None,
     typer.Option("--to-time", metavar="TIME", parser=TIME, help=f"To the first message stored then: {_TIMES}."),
 ]
-Queue = Annotated[
+QueueOption = Annotated[
     QueueName, typer.Option("--queue", "-q", metavar="BROKER:QUEUE", parser=_parser(QueueName.parse), help="The queue.")
-]  # fmt: skip
-Queues = Annotated[
+]
+QueuesOption = Annotated[
     list[QueueName] | None,
-    typer.Option("--queue", "-q", metavar="BROKER:QUEUE", parser=_parser(QueueName.parse),
-                 help="Only this queue. Repeatable. Default: all of the topic."),
-]  # fmt: skip
+    typer.Option(
+        "--queue",
+        "-q",
+        metavar="BROKER:QUEUE",
+        parser=_parser(QueueName.parse),
+        help="Only this queue. Repeatable. Default: all of the topic.",
+    ),
+]
 
 
 def example(*lines: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from rmq_store.cli.options import COMMON
+from rmq_store.cli.options import before_the_command
 
 Row = Mapping[str, Any]
 
@@ -23,7 +23,7 @@ class Output:
     """Where a command's answer goes. ``as_json``: as one document, and nothing else on standard output."""
 
     def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json or COMMON.get().as_json
+        self.as_json = as_json or before_the_command().as_json
 
     def line(self, text: str) -> None:
         """A line of the answer for people."""
@@ -56,13 +56,12 @@ class Output:
         self.document(answer)
 
 
-def say_error(kind: str, message: str, exit_code: int, notes: Sequence[str], as_json: bool) -> None:
+def say_error(kind: str, message: str, exit_code: int, request_id: str, as_json: bool) -> None:
     """One line on standard error, red in a terminal; with ``--json`` also a document on standard output."""
-    tail = "".join(f" ({note})" for note in notes)
-    typer.secho(f"error: {message}{tail}", err=True, fg="red", color=_colour())
+    typer.secho(f"error: {message}", err=True, fg="red", color=_colour())
     if as_json:
-        found = {"status": "error", "error": kind, "message": message, "notes": list(notes), "exit_code": exit_code}
-        typer.echo(to_json(found))
+        found = {"status": "error", "error": kind, "message": message, "exit_code": exit_code}
+        typer.echo(to_json(found | ({"request_id": request_id} if request_id else {})))
 
 
 def _colour() -> bool | None:
@@ -70,7 +69,7 @@ def _colour() -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
 
 
-# --- JSON --------------------------------------------------------------------------------------------------------------
+# --- JSON ------------------------------------------------------------------------------------------------------------
 
 
 def to_json(value: Any) -> str:
@@ -103,14 +102,14 @@ def _plain(value: Any) -> Any:
             return str(value)
 
 
-# --- tables ------------------------------------------------------------------------------------------------------------
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 MANY_ROWS = 1000
 """A table for people ends here."""
 
 
-def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """In a terminal cells are folded to its width; elsewhere nothing is cut."""
+def print_table(rows: Sequence[Row], columns: Sequence[str], of: int | None = None) -> None:
+    """In a terminal cells are folded to its width; elsewhere nothing is cut. ``of``: how many rows there are in all."""
     from rich.box import ASCII_DOUBLE_HEAD, SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -119,7 +118,7 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     terminal = sys.stdout.isatty()
     console = Console(width=None if terminal else 1_000_000, highlight=False, markup=False, emoji=False)
     box = SIMPLE_HEAD if (console.encoding or "").lower().startswith("utf") else ASCII_DOUBLE_HEAD
-    table = Table(box=box, pad_edge=False, header_style="bold")
+    table = Table(box=box, show_edge=False, pad_edge=False, header_style="bold")
     shown = rows[:MANY_ROWS]
     for name in columns:
         numbers = all(isinstance(row[name], int | float | Decimal | None) for row in shown)
@@ -129,8 +128,9 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     with console.capture() as captured:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n")))
-    if len(rows) > len(shown):
-        typer.echo(f"({len(rows) - len(shown):,} more rows are not shown; --format csv or json has all)")
+    left = (len(rows) if of is None else of) - len(shown)
+    if left:
+        typer.echo(f"({left:,} more rows are not shown; --json has all)")
 
 
 def cell(value: Any) -> str:

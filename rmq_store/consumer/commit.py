@@ -1,18 +1,19 @@
 """Whether a commit may be made: the decision of step 4 of the commit protocol (design 3.3), as a pure function.
 
-The guards and what happens without each were found by an exhaustive search (``docs/decisions/0001-one-commit-point.md``):
-epoch, claim and offsets are all compared with the plan; bases are taken now, never from an earlier try.
+The guards and what happens without each were found by an exhaustive search
+(``docs/decisions/0001-one-commit-point.md``): epoch, claim and offsets are all compared with the plan; bases are taken
+now, never from an earlier try.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Claim, Positions, QueueRange, Tally, max_id, total
-from rmq_store.store import Ctl, Produced, Proposal
+from rmq_store.offsets import Claim, Positions, QueueRange, Tally, grp_id, max_id, off_id, own_id, total
+from rmq_store.store import Action, Ctl, Produced, Proposal
 
 MAX_SKEW_MS = 60_000
 
@@ -40,8 +41,8 @@ def check_evidence(ctl: Ctl, tally_of_range: Callable[[QueueRange], Tally]) -> N
         found, wanted = total(consumed.tallies), tally_of_range(consumed.range)
         if found != wanted:
             raise EvidenceMismatch(
-                f"group {ctl.group}: [{consumed.range.begin}, {consumed.range.end}) of {consumed.range.queue} does not add up: "
-                f"{found.count} offsets answered of {wanted.count}, hash sum {found.hash_sum:#x} instead of "
+                f"group {ctl.group}: [{consumed.range.begin}, {consumed.range.end}) of {consumed.range.queue} does not "
+                f"add up: {found.count} offsets answered of {wanted.count}, hash sum {found.hash_sum:#x} instead of "
                 f"{wanted.hash_sum:#x}. Nothing was committed; this is a defect of the job, not of the data."
             )
 
@@ -51,7 +52,7 @@ def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew
 
     Raises StaleAttempt when anything that the plan read has moved, ClockSkew when a clock cannot be right.
     """
-    _compare(proposal, positions)
+    compare(proposal, positions)
     store_timestamp = _store_timestamp(proposal, positions, clocks, max_skew_ms)
     produced, ends = _with_bases(proposal.ctl.produced, positions, store_timestamp)
     advance = dict(proposal.advance)
@@ -64,14 +65,46 @@ def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew
     return Decided(ctl, advance, updated_ms)
 
 
-def _compare(proposal: Proposal, positions: Positions) -> None:
-    moved = [
-        f"{app_id} was {wanted} and is {positions.get(app_id)}"
-        for app_id, wanted in proposal.expect.items()
-        if not _same(app_id, wanted, positions.get(app_id))
-    ]
+def compare(proposal: Proposal, positions: Positions) -> None:
+    """Raise StaleAttempt, with the facts, when anything that the plan read has moved."""
+    moved = _moved(proposal, positions)
     if moved:
-        raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: " + "; ".join(sorted(moved)))
+        listed = "; ".join(
+            f"{id_} was {_shown(id_, proposal.expect[id_])} and is {_shown(id_, positions.get(id_))}"
+            for id_ in sorted(moved)
+        )
+        raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: {listed}")
+
+
+def _moved(proposal: Proposal, positions: Positions) -> set[str]:
+    """The positions that are not what the plan read."""
+    expect = proposal.expect.items()
+    return {app_id for app_id, wanted in expect if not _same(app_id, wanted, positions.get(app_id))}
+
+
+def _shown(app_id: str, value: int | None) -> str:
+    return f"claim {Claim.of(value).number}" if app_id.startswith("own/") else str(value)
+
+
+def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, commits: Iterable[Ctl]) -> StaleAttempt:
+    """``error`` of ``decide``, naming who moved the positions. ``commits``: the recent ones, in commit order."""
+    moved = _moved(proposal, positions)
+    newest = {app_id: ctl for ctl in commits for app_id in _positions_of(ctl) & moved}
+    who = {
+        f"{ctl.action} {ctl.request_id} of {ctl.actor.name} ({ctl.actor.source})" + (ctl.reason and f": {ctl.reason}")
+        for ctl in newest.values()
+    }
+    return StaleAttempt(f"{error}. Moved by {'; '.join(sorted(who))}") if who else error
+
+
+def _positions_of(ctl: Ctl) -> set[str]:
+    """The epoch, the offsets and the claim that a commit has touched."""
+    if ctl.action in (Action.CLAIM, Action.RENEW, Action.RELEASE):
+        return {own_id(*str(ctl.parameter("scope")).split("/"))}
+    offsets = {off_id(ctl.group or "", consumed.range.queue) for consumed in ctl.consumed}
+    offsets |= {off_id(move.group, move.queue) for move in ctl.moved}
+    groups = {move.group for move in ctl.moved} | ({ctl.group} if ctl.group else set())
+    return offsets | {grp_id(group) for group in groups}
 
 
 def _same(app_id: str, wanted: int | None, found: int | None) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels, delay_level_to_queue_id
-from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic, retry_topic
+from rmq_store.message import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic, retry_topic
 from rmq_store.offsets import offset_hash
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
@@ -107,14 +107,17 @@ def _cause(delay_level: int, reconsume_times: int, max_reconsume_times: int, ret
 
 
 def retry_queue_id(topic: str, broker_name: str, queue_id: int, queue_offset: int, retry_queue_nums: int) -> int | None:
-    """The retry queue of a message that was first read at this place; None when there are no retry queues.
+    """The retry queue of a message that was read at this place; None when there are no retry queues.
 
-    ``offset_hash`` (splitmix64) of the offset and the queue's ``retry_seed``, modulo ``retry_queue_nums``.
+    ``offset_hash`` (splitmix64) of the offset and the queue's ``retry_seed``, modulo ``retry_queue_nums``. A message that
+    comes from a retry queue goes back to that one: its offset there depends on what else failed with it.
     """
     if retry_queue_nums <= 0:
         return None
     if retry_queue_nums == 1:
         return 0
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        return queue_id % retry_queue_nums
     return offset_hash(queue_offset ^ retry_seed(topic, broker_name, queue_id)) % retry_queue_nums
 
 

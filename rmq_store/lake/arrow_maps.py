@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Values = str | pa.Array
+Values: TypeAlias = "str | pa.Array"
 """One value for all rows, or one per row."""
 
 
@@ -50,6 +51,9 @@ def _append(
     rows: list[np.ndarray], keys: list[pa.Array], values: list[pa.Array], where: np.ndarray, name: str, value: Values
 ) -> None:
     rows.append(where)
-    keys.append(pa.array([name] * len(where), pa.string()))
-    same = isinstance(value, str)
-    values.append(pa.array([value] * len(where), pa.string()) if same else value.take(pa.array(where)))
+    keys.append(_repeated(name, len(where)))
+    values.append(_repeated(value, len(where)) if isinstance(value, str) else value.take(pa.array(where)))
+
+
+def _repeated(value: str, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), rows)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from rmq_store.consumer.claim import LEASE_S, RENEW_EVERY_S, Holder, next_claim
-from rmq_store.errors import HeldByAnother, RmqError, StaleAttempt
+from rmq_store.errors import CommitOutcomeUnknown, HeldByAnother, RmqError, StaleAttempt
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
 from rmq_store.lake.shard import Shard
@@ -76,6 +76,9 @@ def claimed(
     held.start_renewing()
     try:
         yield held
+    except CommitOutcomeUnknown:
+        held.stop_renewing()  # touch nothing: the lease ends by itself
+        raise
     except BaseException:
         held.release()
         raise

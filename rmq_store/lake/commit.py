@@ -3,7 +3,7 @@
 
 1. *Plan*    (``window.py``)  look for the request, read positions, choose ranges, take a new commit id.
 2. *Claim*   (``claim.py``)   a small commit on ``own/…``, made by the steps below.
-3. *Run*     (``run.py``)     tasks write data files under names no other attempt uses. Orphans are harmless.
+3. *Run*     (``consume_slice.py``) tasks write data files under names no other attempt uses. Orphans are harmless.
 4. *Decide*  reload; my commit id is there: I have committed, go to 7. Compare epoch, claim and offsets with the plan:
              any difference means drop (StaleAttempt). Take the bases now. Choose the store timestamp, or stop with
              ClockSkew. Write the one-row ctl file.
@@ -18,19 +18,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from deltalake.exceptions import DeltaError
 
-from rmq_store.consumer.commit import MAX_SKEW_MS, Clocks, Decided, check_evidence, decide, overtaken
-from rmq_store.errors import CommitOutcomeUnknown, StaleAttempt
+from rmq_store.consumer.commit import MAX_SKEW_MS, Clocks, Decided, check_evidence, compare, decide, overtaken
+from rmq_store.errors import ClockSkew, CommitOutcomeUnknown, RmqError, StaleAttempt, StoreUnusable
 from rmq_store.host import Host
 from rmq_store.lake.evidence import tally_of_range
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.stage import stage_ctl
-from rmq_store.offsets import Claim
-from rmq_store.store import Action, Ctl, Proposal
+from rmq_store.offsets import ABSENT, Claim, Positions
+from rmq_store.store import Action, Ctl, Proposal, StagedFile
 
 STEPS = (
     "1.planned",
@@ -48,6 +49,8 @@ MAX_RUN_AGE_MS = 24 * 3600 * 1000
 DEADLINE_MS = 60_000
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 2.0
+_SILENCE = (StoreUnusable, DeltaError, OSError)
+"""What reading and staging raise when the store does not answer."""
 
 
 def _nothing(step: str) -> None:
@@ -73,46 +76,67 @@ class Committed:
 def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, quiet: bool = False) -> Committed:
     """Steps 4 to 6 for one proposal. ``started_ms``: when its run began; ``quiet`` commits report no steps (claims).
 
-    Raises StaleAttempt, ClockSkew, EvidenceMismatch (nothing was committed) and CommitOutcomeUnknown.
+    Raises StaleAttempt, ClockSkew, EvidenceMismatch, StoreUnusable (nothing was committed) and CommitOutcomeUnknown.
     """
     step = _nothing if quiet else reached
     check_evidence(proposal.ctl, tally_of_range)
+    _check_age(proposal, started_ms, host.now_ms())
     deadline_ms = host.now_ms() + DEADLINE_MS
-    attempt, wait_s = 0, _FIRST_WAIT_S
+    puts, wait_s = 0, _FIRST_WAIT_S
+    answer: Exception | None = None
     while True:
-        # 4. Decide.
-        shard.commitlog.refresh()
-        if found := shard.ctl_of(proposal.ctl.commit_id):
-            return Committed(found, shard.commitlog.version)
-        clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.root.server_time_ms())
-        _check_age(proposal, started_ms, clocks.own_ms)
-        positions = shard.positions()
         try:
-            decided = decide(proposal, positions, clocks)
-        except StaleAttempt as stale:
-            since = shard.ctls_since(min(started_ms, clocks.own_ms) - MAX_SKEW_MS)
-            raise overtaken(stale, proposal, positions, since) from None
-        step("4.decided")
-        ctl_file = stage_ctl(shard.root, shard.commitlog.path, decided.ctl, attempt)
-        step("4.ctl-written")
-        # 5. Commit.
-        day = ctl_file.store_day
-        files = [ctl_file, *(file if file.store_day else replace(file, store_day=day) for file in proposal.files)]
-        error = _put(shard, decided, files)
-        step("5.put")
-        # 6. Read back.
-        shard.commitlog.refresh()
-        if found := shard.ctl_of(proposal.ctl.commit_id):
-            step("6.read-back")
-            return Committed(found, shard.commitlog.version)
-        attempt += 1
+            # 4. Decide.
+            if committed := _found(shard, proposal):
+                return committed
+            decided = _decide(shard, proposal, host, started_ms)
+            step("4.decided")
+            ctl_file = stage_ctl(shard.root, shard.commitlog.path, decided.ctl, puts)
+            shard.remember(ctl_file.path, (decided.ctl,))
+            step("4.ctl-written")
+            # 5. Commit.
+            day = ctl_file.store_day
+            files = [ctl_file, *(file if file.store_day else replace(file, store_day=day) for file in proposal.files)]
+            answer = _put(shard, decided, files)
+            puts += 1
+            step("5.put")
+            # 6. Read back.
+            if committed := _found(shard, proposal):
+                step("6.read-back")
+                return committed
+        except (ClockSkew, *_SILENCE) as error:
+            if not puts:
+                raise _nothing_written(proposal, error) from error
+            answer = error  # a PUT may still be on its way: from here on only the log or a withdrawal ends this
         if host.now_ms() >= deadline_ms:
-            return _give_up(shard, proposal, host, error)
+            return _give_up(shard, proposal, host, started_ms, answer)
         host.sleep(host.uniform(0, wait_s))
         wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 
-def _put(shard: Shard, decided: Decided, files: list) -> Exception | None:
+def _found(shard: Shard, proposal: Proposal) -> Committed | None:
+    """What the newest snapshot holds of the proposal."""
+    shard.commitlog.refresh()
+    found = shard.ctl_of(proposal.ctl.commit_id)
+    return Committed(found, shard.commitlog.version) if found else None
+
+
+def _decide(shard: Shard, proposal: Proposal, host: Host, started_ms: int) -> Decided:
+    clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.root.server_time_ms())
+    positions = shard.positions()
+    try:
+        return decide(proposal, positions, clocks)
+    except StaleAttempt as stale:
+        raise _naming_who(stale, shard, proposal, positions, started_ms) from None
+
+
+def _naming_who(
+    stale: StaleAttempt, shard: Shard, proposal: Proposal, positions: Positions, started_ms: int
+) -> StaleAttempt:
+    return overtaken(stale, proposal, positions, shard.ctls_since(started_ms - MAX_SKEW_MS))
+
+
+def _put(shard: Shard, decided: Decided, files: Sequence[StagedFile]) -> Exception | None:
     try:
         shard.commitlog.put(
             files,
@@ -135,39 +159,58 @@ def _check_age(proposal: Proposal, started_ms: int, now_ms: int) -> None:
         )
 
 
-def _give_up(shard: Shard, proposal: Proposal, host: Host, error: Exception | None) -> Committed:
+def _nothing_written(proposal: Proposal, error: Exception) -> RmqError:
+    if isinstance(error, RmqError):
+        return error
+    return StoreUnusable(f"the store does not answer: {error}. Nothing of {_named(proposal)} was committed.")
+
+
+def _named(proposal: Proposal) -> str:
+    return f"{proposal.ctl.action} {proposal.ctl.commit_id}"
+
+
+# --- giving up -------------------------------------------------------------------------------------------------------
+
+
+def _give_up(shard: Shard, proposal: Proposal, host: Host, started_ms: int, answer: Exception | None) -> Committed:
     """Take the slot that an unanswered PUT might still fill, then say what the log says."""
-    release = _release_of(proposal, shard, host)
     for _ in range(2):
-        shard.commitlog.refresh()
-        if found := shard.ctl_of(proposal.ctl.commit_id):
-            return Committed(found, shard.commitlog.version)
-        decided = decide(release, shard.positions(), Clocks(host.now_ms(), host.now_ms()))
-        _put(shard, decided, [stage_ctl(shard.root, shard.commitlog.path, decided.ctl, 0)])
-        shard.commitlog.refresh()
-        if shard.ctl_of(release.ctl.commit_id):
-            if found := shard.ctl_of(proposal.ctl.commit_id):
-                return Committed(found, shard.commitlog.version)
-            raise StaleAttempt(
-                f"{proposal.ctl.action} {proposal.ctl.commit_id} could not be committed within {DEADLINE_MS // 1000} s "
-                f"and has been withdrawn (last answer of the store: {error}). Run the same request again."
-            )
+        with suppress(*_SILENCE):
+            if committed := _found(shard, proposal):
+                return committed
+            positions = shard.positions()
+            try:
+                # Whoever moved something holds the slot already, and what he wrote must stay.
+                compare(proposal, positions)
+            except StaleAttempt as stale:
+                raise _naming_who(stale, shard, proposal, positions, started_ms) from None
+            release = _release_of(proposal, positions, host)
+            decided = decide(release, positions, Clocks(host.now_ms(), host.now_ms()))
+            _put(shard, decided, [stage_ctl(shard.root, shard.commitlog.path, decided.ctl, 0)])
+            if committed := _found(shard, proposal):
+                return committed
+            if shard.ctl_of(release.ctl.commit_id):
+                raise StaleAttempt(
+                    f"{_named(proposal)} could not be committed within {DEADLINE_MS // 1000} s and has been withdrawn "
+                    f"(last answer of the store: {answer}). Run the same request again."
+                )
     raise CommitOutcomeUnknown(
-        f"the store did not confirm {proposal.ctl.action} {proposal.ctl.commit_id} nor its withdrawal (last answer: {error}). "
-        "Touch nothing; when the store answers again, the same request says whether it was committed."
+        f"the store confirmed neither {_named(proposal)} nor its withdrawal (last answer: {answer}). Touch nothing; "
+        "when the store answers again, the same request says whether it was committed."
     )
 
 
-def _release_of(proposal: Proposal, shard: Shard, host: Host) -> Proposal:
-    """A commit that rewrites the proposal's positions unchanged and frees its claim."""
-    positions = shard.positions()
+def _release_of(proposal: Proposal, positions: Positions, host: Host) -> Proposal:
+    """A commit that rewrites the proposal's positions as they are and frees its claim."""
     unchanged = {app_id: positions.get(app_id) for app_id in proposal.advance}
-    advance = {app_id: value for app_id, value in unchanged.items() if value is not None}
-    for app_id in proposal.advance:
-        if app_id.startswith("own/"):
-            advance[app_id] = Claim(Claim.of(unchanged[app_id]).number, 0).packed()
+    advance = {app_id: ABSENT if value is None else value for app_id, value in unchanged.items()}
+    advance |= {
+        app_id: Claim(Claim.of(value).number, 0).packed()
+        for app_id, value in unchanged.items()
+        if app_id.startswith("own/")
+    }
     ctl = replace(
         proposal.ctl, commit_id=host.new_commit_id(), action=Action.RELEASE, consumed=(), produced=(), moved=(), observed=(),
         request_complete=False,
     )  # fmt: skip
-    return Proposal(ctl, {}, advance or {"own/~release": 0})
+    return Proposal(ctl, {}, advance)

@@ -22,7 +22,7 @@ from rmq_store.host import Host
 from rmq_store.lake import tables
 from rmq_store.lake.arrow_maps import edit_maps
 from rmq_store.lake.claim import HeldClaim, claimed
-from rmq_store.lake.commit import commit
+from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.evidence import tally_of_range
 from rmq_store.lake.segments import segments_of
@@ -58,16 +58,16 @@ class DeliverReport:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What to move from one level queue, and when the next segment behind it is due."""
+    """What to move from one level queue (slices, each with the time it is due at), and when the next one is due."""
 
     queue: MessageQueue
-    slices: tuple[Slice, ...]
+    slices: tuple[tuple[int, Slice], ...]
     next_due_ms: int | None
     capped: bool
 
     @property
     def range(self) -> QueueRange:
-        return QueueRange(self.queue, self.slices[0].begin, self.slices[-1].end)
+        return QueueRange(self.queue, self.slices[0][1].begin, self.slices[-1][1].end)
 
 
 def deliver(
@@ -87,25 +87,40 @@ def deliver(
     started_ms = host.now_ms()
     now_ms = started_ms if now_ms is None else now_ms
     shard.commitlog.refresh()
+    due = _plan(store, shard, request_id, now_ms, cap)
+    if isinstance(due, DeliverReport):
+        return due
+    reached("1.planned")
+    with claimed(shard, ("~deliver",), request_id, actor, host, group=SCHEDULE_GROUP) as claim:
+        reached("2.claimed")
+        shard.commitlog.refresh()
+        positions = shard.positions()
+        due = _plan(store, shard, request_id, now_ms, cap)  # what was delivered until the claim was ours counts
+        if isinstance(due, DeliverReport):
+            claim.release()
+            return due
+        moving = [one for one in due if one.slices]
+        proposal = _proposal(shard, positions, moving, request_id, actor, now_ms, host, claim)
+        reached("3.staged")
+        claim.stop_renewing()
+        committed = commit(shard, proposal, host, started_ms=started_ms)
+    dispatch(shard, host, fresh=False)
+    reached("7.dispatched")
+    delivered = sum(len(one.range) for one in moving)
+    more = any(one.capped for one in due)
+    return DeliverReport("committed", shard.name, request_id, delivered, more, _next_due(due), committed.ctl.commit_id)
+
+
+def _plan(store: LakeStore, shard: Shard, request_id: str, now_ms: int, cap: int) -> list[_Due] | DeliverReport:
+    """What is due, or the report that there is nothing to do for this request."""
     done = [c for c in shard.ctls_of_request(request_id, SCHEDULE_GROUP) if c.action is Action.DELIVER]
     if done:
         delivered = sum(len(consumed.range) for consumed in done[0].consumed)
         return DeliverReport("already_committed", shard.name, request_id, delivered, False, None, done[0].commit_id)
     due = _due(shard, shard.positions(), store.levels, now_ms, cap)
-    if not any(one.slices for one in due):
-        return DeliverReport("empty", shard.name, request_id, 0, False, _next_due(due))
-    with claimed(shard, ("~deliver",), request_id, actor, host, group=SCHEDULE_GROUP) as claim:
-        shard.commitlog.refresh()
-        positions = shard.positions()
-        due = _due(shard, positions, store.levels, now_ms, cap)
-        moving = [one for one in due if one.slices]
-        proposal = _proposal(shard, positions, moving, request_id, actor, now_ms, host, claim)
-        claim.stop_renewing()
-        committed = commit(shard, proposal, host, started_ms=started_ms)
-    dispatch(shard, host, fresh=False)
-    delivered = sum(len(one.range) for one in moving)
-    more = any(one.capped for one in due)
-    return DeliverReport("committed", shard.name, request_id, delivered, more, _next_due(due), committed.ctl.commit_id)
+    if any(one.slices for one in due):
+        return due
+    return DeliverReport("empty", shard.name, request_id, 0, False, _next_due(due))
 
 
 def waiting_queues(shard: Shard, positions: Positions) -> list[MessageQueue]:
@@ -121,7 +136,7 @@ def _due(shard: Shard, positions: Positions, levels: DelayLevels, now_ms: int, c
     """Per level queue what is due, oldest first over all queues up to the cap."""
     waiting = {queue: _waiting_range(positions, queue) for queue in waiting_queues(shard, positions)}
     segments = segments_of(shard, list(waiting.values()))
-    ripe: list[tuple[int, Slice]] = []
+    ripe: list[tuple[int, int, Slice]] = []
     next_due: dict[MessageQueue, int | None] = {}
     for queue, range_ in waiting.items():
         level = queue_id_to_delay_level(queue.queue_id)
@@ -129,12 +144,14 @@ def _due(shard: Shard, positions: Positions, levels: DelayLevels, now_ms: int, c
         if holes:
             raise BadData(f"{queue} has no message at [{holes[0].begin}, {holes[0].end}): nothing was delivered")
         due_at = {segment.base: segment.deliver_at or 0 for segment in segments.get(queue, ())}
-        next_due[queue] = None
+        next_due[queue], reached = None, 0
         for slice_, at in _with_due(slices, due_at):
             if not levels.is_due(at, level, now_ms):
                 next_due[queue] = at
                 break
-            ripe.append((at, slice_))
+            # A queue is never overtaken by itself, whatever its due times say: its offset can only move forwards.
+            reached = max(reached, at)
+            ripe.append((reached, at, slice_))
     return _capped(ripe, next_due, cap)
 
 
@@ -150,18 +167,18 @@ def _with_due(slices: Sequence[Slice], due_at: dict[int | None, int]) -> Iterato
         yield slice_, due_at[base]
 
 
-def _capped(ripe: list[tuple[int, Slice]], next_due: dict[MessageQueue, int | None], cap: int) -> list[_Due]:
-    chosen: dict[MessageQueue, list[Slice]] = defaultdict(list)
+def _capped(ripe: list[tuple[int, int, Slice]], next_due: dict[MessageQueue, int | None], cap: int) -> list[_Due]:
+    chosen: dict[MessageQueue, list[tuple[int, Slice]]] = defaultdict(list)
     capped: set[MessageQueue] = set()
     left = cap
-    for _, slice_ in sorted(ripe, key=lambda item: (item[0], item[1].queue, item[1].begin)):
+    for _, at, slice_ in sorted(ripe, key=lambda item: (item[0], item[2].queue, item[2].begin)):
         if left <= 0 or slice_.queue in capped:
             capped.add(slice_.queue)
             continue
         piece = slice_.cut(left)[0]
         if len(piece) < len(slice_):
             capped.add(slice_.queue)
-        chosen[slice_.queue].append(piece)
+        chosen[slice_.queue].append((at, piece))
         left -= len(piece)
     return [_Due(queue, tuple(chosen[queue]), at, queue in capped) for queue, at in sorted(next_due.items())]
 
@@ -215,8 +232,8 @@ def _delivered(
     shard: Shard, due: Sequence[_Due], commit_id: str
 ) -> tuple[pa.Table, list[tuple[MessageQueue, int, int]]]:
     """The copies for the real topics, sorted by queue and then by when they were due, and their runs of rows."""
-    copies = pa.concat_tables([_copies(shard, slice_) for one in due for slice_ in one.slices])
-    copies = copies.sort_by([(name, "ascending") for name in ("topic", "broker_name", "queue_id", "deliver_at")])
+    copies = pa.concat_tables([_copies(shard, at, slice_) for one in due for at, slice_ in one.slices])
+    copies = copies.sort_by([(name, "ascending") for name in _DELIVERED_ORDER])
     runs, row = [], 0
     grouped = copies.group_by(["topic", "broker_name", "queue_id"], use_threads=False).aggregate(
         [("deliver_at", "count")]
@@ -232,7 +249,13 @@ def _delivered(
     return pa.table({name: columns[name] for name in tables.MSG.names}).cast(tables.MSG), runs
 
 
-def _copies(shard: Shard, slice_: Slice) -> pa.Table:
+_DELIVERED_ORDER = (
+    "topic", "broker_name", "queue_id", "deliver_at", "origin_topic", "origin_broker_name", "origin_queue_id",
+    "origin_queue_offset",
+)  # fmt: skip
+
+
+def _copies(shard: Shard, due_at: int, slice_: Slice) -> pa.Table:
     """The copies of one slice of a level queue: to REAL_TOPIC and REAL_QID, on the lake's own broker."""
     offsets = np.arange(slice_.begin, slice_.end)
     rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets)
@@ -265,7 +288,7 @@ def _copies(shard: Shard, slice_: Slice) -> pa.Table:
             "queue_id": queue_ids.cast(pa.int32()),
             "origin_queue_offset": pa.array(offsets),
             "attempt": rows.column("reconsume_times"),
-            "deliver_at": pa.array(offsets),
+            "deliver_at": pa.repeat(pa.scalar(due_at, pa.int64()), n),
             "properties": edited,
         }
     )

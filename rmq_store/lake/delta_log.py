@@ -36,9 +36,15 @@ class DeltaLog:
         self._known: Positions | None = None
 
     def positions(self, version: int) -> Positions:
-        """All positions as of ``version``; from the last answer on when the versions between are still there."""
+        """All positions as of ``version``; from the last answer on when the versions between are still there.
+
+        Nothing is read across a checkpoint: a version before it may have been cleaned away and its name been filled by
+        a PUT that came too late, which belongs to no snapshot.
+        """
         known = self._known
-        if known is None or known.version > version:
+        if known is not None and known.version == version:
+            return known
+        if known is None or not self._last_checkpoint() <= known.version < version:
             known = self._from_checkpoint(version)
         try:
             self._known = self._advanced(known, version)
@@ -71,6 +77,12 @@ class DeltaLog:
                 values[txn["appId"]] = txn["version"]
                 updated_ms[txn["appId"]] = txn.get("lastUpdated") or 0
         return Positions(version, values, updated_ms)
+
+    def _last_checkpoint(self) -> int:
+        try:
+            return int(json.loads(self._root.read(f"{self._folder}/_last_checkpoint"))["version"])
+        except FileNotFoundError:
+            return -1
 
     def _from_checkpoint(self, version: int) -> Positions:
         names = (name.rsplit("/", 1)[-1] for name, _ in self._root.list(self._folder))

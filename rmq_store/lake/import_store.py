@@ -25,7 +25,7 @@ from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import BadData, DamagedRecord, WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.claim import claimed
-from rmq_store.lake.commit import commit
+from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import Engine
 from rmq_store.lake.import_slice import ImportJob, ImportResult, ImportTask, Skipped, import_file
@@ -89,11 +89,15 @@ def import_store(
     configs = _configs(source, broker_name)
     shard = store.create_shard(shard_name)
     shard.commitlog.refresh()
-    done = [c for c in shard.ctls_of_request(request_id, None) if c.action in (Action.IMPORT, Action.SALVAGE)]
-    if done:
-        return _report("already_committed", shard, broker_name, request_id, done[0], configs)
+    if done := _commit_of(shard, request_id):
+        return _report("already_committed", shard, broker_name, request_id, done, configs)
+    reached("1.planned")
     with claimed(shard, ("~import", broker_name), request_id, actor, host) as claim:
+        reached("2.claimed")
         shard.commitlog.refresh()
+        if done := _commit_of(shard, request_id):  # by another attempt, until the claim was ours
+            claim.release()
+            return _report("already_committed", shard, broker_name, request_id, done, configs)
         positions = shard.positions()
         if positions.get(cutover_id(broker_name)):
             raise WrongUse(f"broker {broker_name} was cut over to shard {shard_name}: its import is closed for good")
@@ -121,10 +125,17 @@ def import_store(
         advance |= {imported: end, claim.app_id: Claim(claim.claim.number, 0).packed()}
         newest = {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
         files = tuple(file for result in results for file in result.files)
+        reached("3.staged")
         claim.stop_renewing()
         committed = commit(shard, Proposal(ctl, expect, advance, files, newest), host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
+    reached("7.dispatched")
     return _report("committed", shard, broker_name, request_id, committed.ctl, configs)
+
+
+def _commit_of(shard: Shard, request_id: str) -> Ctl | None:
+    imports = (Action.IMPORT, Action.SALVAGE)
+    return next((ctl for ctl in shard.ctls_of_request(request_id, None) if ctl.action in imports), None)
 
 
 def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: _Configs) -> ImportReport:

@@ -48,6 +48,7 @@ HEAD: Final = np.dtype(
     ]
 )
 _HOSTS: Final = ("born_host", "store_host")
+_NUMBERS: Final = {name: HEAD[name].newbyteorder("=") for name in HEAD.names or () if name not in _HOSTS}
 _V6_FLAGS: Final = MessageSysFlag.BORNHOST_V6_FLAG | MessageSysFlag.STOREHOSTADDRESS_V6_FLAG
 _NAME_END: Final = 1
 _VALUE_END: Final = 2
@@ -103,8 +104,15 @@ class Heads:
         """Some of the rows."""
         if rows.all():
             return self
-        parts = (self.starts, self.fixed, self.body_end, self.topic_end, self.ends, self.fits)
-        return Heads(self.data, *(part[rows] for part in parts))
+        return Heads(
+            data=self.data,
+            starts=self.starts[rows],
+            fixed=self.fixed[rows],
+            body_end=self.body_end[rows],
+            topic_end=self.topic_end[rows],
+            ends=self.ends[rows],
+            fits=self.fits[rows],
+        )
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -171,10 +179,12 @@ class Properties:
 
 
 def split_properties(texts: pa.Array) -> Properties:
-    """Cut properties texts as RocketMQ 5 writes them: ``name 0x01 value 0x02`` and nothing else.
+    """Cut properties texts, ``name 0x01 value 0x02`` each; the last 0x02 may be missing, as old clients left it out.
+
+    As the rule does, properties without name or value are dropped.
 
     :param texts: strings, not sliced.
-    :raises UncommonRows: a row has an empty name or value, a second 0x01, a name twice, or no 0x02 at its end.
+    :raises UncommonRows: a row has a name twice, a second 0x01 in a property, or text that is none.
     """
     rows = len(texts)
     _, bounds_buffer, data = texts.buffers()
@@ -182,18 +192,31 @@ def split_properties(texts: pa.Array) -> Properties:
     chars = np.frombuffer(data, np.uint8, bounds[-1])
     name_ends, value_ends = np.flatnonzero(chars == _NAME_END), np.flatnonzero(chars == _VALUE_END)
     offsets, names_before = np.searchsorted(value_ends, bounds), np.searchsorted(name_ends, bounds)
+    begins = np.concatenate(([0], value_ends + 1))
+    has_text = np.flatnonzero(np.diff(bounds))
+    unended = has_text[chars[bounds[has_text + 1] - 1] != _VALUE_END]
+    if len(unended):
+        # The end of the text stands for the missing 0x02; the next property begins right there.
+        text_ends = bounds[unended + 1]
+        begins = np.insert(begins, offsets[unended + 1] + 1, text_ends)
+        value_ends = np.insert(value_ends, offsets[unended + 1], text_ends)
+        offsets[1:] += np.searchsorted(unended, np.arange(rows), side="right")
     if not np.array_equal(offsets, names_before):
         raise UncommonRows(np.diff(offsets) == np.diff(names_before))
-    begins = np.concatenate(([0], value_ends + 1))
-    row_of_entry = np.repeat(np.arange(rows), np.diff(offsets))
-    is_good = (begins[:-1] < name_ends) & (name_ends + 1 < value_ends)
-    begins_at_row = begins[offsets] == bounds
-    if not (is_good.all() and begins_at_row.all()):
-        common = begins_at_row[:-1] & begins_at_row[1:]
-        common[row_of_entry[~is_good]] = False
+    begins, row_of_entry = begins[:-1], np.repeat(np.arange(rows), np.diff(offsets))
+    is_whole = (begins <= name_ends) & (name_ends < value_ends)
+    if not is_whole.all():
+        common = np.ones(rows, np.bool_)
+        common[row_of_entry[~is_whole]] = False
         raise UncommonRows(common)
+    # counts: has a name and a value.
+    counts = (begins < name_ends) & (name_ends + 1 < value_ends)
+    if not counts.all():
+        offsets = np.concatenate(([0], np.cumsum(counts)))[offsets]
+        begins, name_ends, value_ends = begins[counts], name_ends[counts], value_ends[counts]
+        row_of_entry = row_of_entry[counts]
 
-    names, values = cut((begins[:-1], name_ends, name_ends + 1, value_ends), data, pa.string())
+    names, values = cut((begins, name_ends, name_ends + 1, value_ends), data, pa.string())
     encoded = names.dictionary_encode()
     codes, known = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
     _refuse_names_twice(row_of_entry * len(known) + codes, rows, len(known))
@@ -231,10 +254,9 @@ def common_columns(heads: Heads, delay_levels: DelayLevels, check_crc: bool) -> 
     tags = properties.column(MessageConst.TAGS)
     fixed = heads.fixed
     return {
-        **{name: pa.array(fixed[name].astype(HEAD[name].newbyteorder("="))) for name in HEAD.names or ()},
+        **{name: pa.array(fixed[name].astype(kind)) for name, kind in _NUMBERS.items()},
         "topic": topic,
-        "born_host": host_texts(fixed["born_host"]),
-        "store_host": host_texts(fixed["store_host"]),
+        **{name: host_texts(fixed[name]) for name in _HOSTS},
         "body": body,
         "properties": properties.as_map(),
         "unique_key": properties.column(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
@@ -248,10 +270,9 @@ def common_columns(heads: Heads, delay_levels: DelayLevels, check_crc: bool) -> 
 
 
 def _refuse_wrong_crcs(body: pa.Array, fixed: npt.NDArray[np.void]) -> None:
-    """RocketMQ does not look at the CRC of an empty body."""
     stored = body.fill_null(b"") if body.null_count else body
     crcs = np.fromiter(map(zlib.crc32, stored.to_pylist()), np.int64, len(stored)) & 0x7FFFFFFF
-    is_right = (crcs == fixed["body_crc"]) | (fixed["stored_body_size"] == 0)
+    is_right = crcs == fixed["body_crc"]
     if not is_right.all():
         raise UncommonRows(is_right)
 

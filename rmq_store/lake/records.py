@@ -1,8 +1,8 @@
 """Commit log bytes -> Arrow record batches. The rule is ``record.py`` and ``commit_log.py``; this is its speed.
 
-A batch is made in columns. A row that is not of the common kind (V1, IPv4 hosts, properties as RocketMQ 5 writes them,
-valid UTF-8) is decoded by the rule and put into its place, and so is the verdict on a row that does not check; so the
-result is the rule's. Only the CRC of each body and the compressed bodies are taken one by one.
+A batch is made in columns. A row that is not of the common kind (V2, an IPv6 host, odd properties, bytes that are no
+UTF-8) is decoded by the rule and put into its place, and the rule gives the verdict on a row that does not check; so
+the result is the rule's. Only the CRC of each body and the compressed bodies are taken one by one.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-# About 5 MB of log, so that the parts of a batch stay in the processor's cache.
+# Some MB of log, so that the parts of a batch stay in the processor's cache; big messages end a batch earlier.
 BATCH_ROWS: Final = 16_384
+BATCH_BYTES: Final = 64 << 20
 
 _INT: Final = struct.Struct(">i")
 _SMALLEST_RECORD_BYTES: Final = 91
@@ -116,29 +117,28 @@ def record_batches(
     """
     part = _Slice(data, start_offset, file_end, check_crc, delay_levels)
     position = 0
-    while True:
+    stop: Stop | None = None
+    while stop is None:
         starts, position = _walk_sizes(data, position, batch_rows)
-        stop: Stop | None = None
         if starts:
             batch, stop = _batch(part, np.array(starts, np.int64))
             if batch.num_rows:
                 yield batch
-        if stop is None and len(starts) < batch_rows:
+        else:
             item = part.item_at(position)
             assert not isinstance(item, Record), "the walk of sizes ends at no record"
             stop = item
-        if stop is not None:
-            yield stop
-            return
+    yield stop
 
 
 def _walk_sizes(data: Bytes, position: int, rows: int) -> tuple[list[int], int]:
-    """Where records begin if each TOTALSIZE is believed, up to ``rows`` of them, and where the walk ended."""
+    """Where records begin if each TOTALSIZE is believed, as many as a batch may hold, and where the next one begins."""
     size_at, starts = _INT.unpack_from, []
+    end = position + BATCH_BYTES
     try:
         for _ in range(rows):
             (size,) = size_at(data, position)
-            if size < _SMALLEST_RECORD_BYTES:
+            if size < _SMALLEST_RECORD_BYTES or position > end:
                 break
             starts.append(position)
             position += size

@@ -6,7 +6,8 @@ that the views name. Every one of them covers all shards and has the column ``sh
 
 - ``positions``: the positions, decoded. The truth about offsets; nothing is scanned for it
 - ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message
-- ``ctl``: one row per commit; ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_observed``: its lists, one item a row
+- ``ctl``: one row per commit; ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_observed``: its lists, one item a
+  row, with what names and orders the commit
 - ``segments``, ``offset_moves``: the derived tables and what they do not have yet, so a view is never behind the log
 """
 
@@ -24,7 +25,7 @@ from rmq_store.lake import tables
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.dispatch import consumequeue_rows, offsets_rows, undispatched
 from rmq_store.lake.evidence import hashes, tally_of_range
-from rmq_store.lake.shard import Shard
+from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import ABSENT, Positions, QueueRange, split_id
@@ -172,15 +173,20 @@ SMALL_RELATIONS = ("positions", *TAIL_RELATIONS)
 
 # --- relations that are SQL over the others --------------------------------------------------------------------------
 
-_OF_COMMIT = [field.name for field in tables.CTL if not pa.types.is_list(field.type)]
+_ABOUT_CLAIMS = " AND ".join(f"action <> '{action}'" for action in ABOUT_CLAIMS)
+_OF_COMMIT = ("commit_id", "action", "read_version", "store_timestamp")
 
 
-def _items(column: str, where: str = "") -> str:
+def _items(column: str, *of_commit: str, where: str = _ABOUT_CLAIMS) -> str:
+    """The items of a list of ctl rows with some columns of their commit. Half of all commits are about claims and have
+    none; statistics on the action then spare their files."""
+    carried = ", ".join([*_OF_COMMIT, *of_commit])
     fields = tables.CTL.field(column).type.value_type
     named = ", ".join(
         f"item.{field.name} AS observed_offset" if field.name == "offset" else f"item.{field.name}" for field in fields
     )
-    return f"SELECT shard, commit_id, {named} FROM (SELECT shard, commit_id, {{explode}}({column}) AS item FROM ctl_rows {where}) i"
+    items = f"SELECT shard, {carried}, {{explode}}({column}) AS item FROM ctl_rows WHERE {where}"
+    return f"SELECT shard, {carried}, {named} FROM ({items}) i"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +198,14 @@ class BaseSql:
 
 
 BASE_SQL: Mapping[str, BaseSql] = {
-    "ctl": BaseSql(f"SELECT shard, {', '.join(_OF_COMMIT)} FROM ctl_rows", ("ctl_rows",)),
-    "ctl_consumed": BaseSql(_items("consumed"), ("ctl_rows",)),
+    "ctl": BaseSql(
+        f"SELECT {', '.join(f.name for f in _stored(tables.CTL) if not pa.types.is_list(f.type))} FROM ctl_rows",
+        ("ctl_rows",),
+    ),
+    "ctl_consumed": BaseSql(_items("consumed", "group_name", "window_id", "request_id"), ("ctl_rows",)),
     "ctl_produced": BaseSql(_items("produced"), ("ctl_rows",)),
     "ctl_moved": BaseSql(_items("moved"), ("ctl_rows",)),
-    # Only imports observe; statistics on the action then spare the other files.
-    "ctl_observed": BaseSql(_items("observed", "WHERE action = 'import'"), ("ctl_rows",)),
+    "ctl_observed": BaseSql(_items("observed", where="action IN ('import', 'salvage')"), ("ctl_rows",)),
     **{
         name: BaseSql(
             f"SELECT * FROM {name}_dispatched UNION ALL SELECT * FROM {name}_tail",

@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from duckdb.func import PythonUDFType
 
 from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.relations import (
@@ -31,7 +32,7 @@ from rmq_store.lake.relations import (
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.views import views, with_needs, words_of
 
-_CLOSED = {
+_CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -40,7 +41,8 @@ _CLOSED = {
     "disabled_optimizers": "build_side_probe_side",
 }
 _READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
-_NOT_THE_USERS = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException)
+_STREAM_FAILED = "reading the stream registered as"
+"""How DuckDB begins its words when an Arrow dataset raises; the exception has no type of its own."""
 
 
 def query(store: LakeStore, text: str) -> pa.Table:
@@ -49,15 +51,17 @@ def query(store: LakeStore, text: str) -> pa.Table:
     Raises WrongUse with DuckDB's words for SQL that is wrong or does anything but read, StoreUnusable when the store's
     files cannot be read.
     """
-    with open_duckdb(store, words_of(text)) as connection:
+    with open_duckdb(store, words_of(text) & _KNOWN or None) as connection:
         try:
             statements = connection.extract_statements(text)
             if len(statements) != 1 or statements[0].type not in _READS:
                 raise WrongUse("give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): SQL here only reads")
             return connection.sql(text).to_arrow_table()
-        except _NOT_THE_USERS as error:
+        except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
             raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
         except duckdb.Error as error:
+            if _STREAM_FAILED in str(error):
+                raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
             raise WrongUse(f"SQL: {error}") from error
 
 
@@ -74,7 +78,7 @@ def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> d
     scratch = Path(tempfile.gettempdir(), "rmq-duckdb")
     connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
     for name, (function, arguments) in FUNCTIONS.items():
-        connection.create_function(name, function, ["BIGINT"] * arguments, "BIGINT", type="arrow")
+        connection.create_function(name, function, ["BIGINT"] * arguments, "BIGINT", type=PythonUDFType.ARROW)
     snapshot = Snapshot(store, names)
     for name in sorted(names & set(SMALL_RELATIONS)):
         connection.register(name, snapshot.small(name))
@@ -95,15 +99,26 @@ _KNOWN = {*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS}
 
 # --- live files as a dataset -----------------------------------------------------------------------------------------
 
-_PROMISING = ("commit_id", "action", "group_name", "topic", "broker_name", "queue_id", "base_offset", "store_timestamp")
+_PROMISING = (
+    "commit_id",
+    "action",
+    "group_name",
+    "topic",
+    "broker_name",
+    "queue_id",
+    "queue_offset",
+    "store_timestamp",
+)
 """Columns worth a look before a file is opened; each costs some microseconds per file."""
 
 
 class _Dataset(ds.FileSystemDataset):
     """Reads little ahead: a scan ends only when what was asked for has arrived, and the first rows are often enough."""
 
+    files_ahead = 2
+
     def scanner(self, **options: Any) -> ds.Scanner:
-        return super().scanner(batch_readahead=4, fragment_readahead=4, **options)
+        return super().scanner(**options | {"batch_readahead": 4, "fragment_readahead": self.files_ahead})
 
 
 def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Dataset:
@@ -115,7 +130,10 @@ def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Data
         for files in of_shards
         for path, promised in zip(files.paths(), promises(files, schema), strict=True)
     ]
-    return _Dataset(fragments, schema, format_, filesystem)
+    dataset = _Dataset(fragments, schema, format_, filesystem)
+    if not store.root.is_local:
+        dataset.files_ahead = 8
+    return dataset
 
 
 def promises(files: LiveFiles, schema: pa.Schema) -> Iterator[pc.Expression]:

@@ -80,12 +80,9 @@ def consume_window(
     started_ms = host.now_ms()
     # 1. Plan.
     shard.commitlog.refresh()
-    parts = [c for c in shard.ctls_of_request(request.request_id, group.name) if c.action is Action.CONSUME]
-    if any(part.request_complete for part in parts):
-        return _report("already_committed", shard, group, request, "none", parts)
-    plan = Planner(shard, group, started_ms, scope).plan(request, parts)
-    if not plan.ranges:
-        return _report("already_committed" if parts else "empty", shard, group, request, "none", parts)
+    plan = _plan(shard, group, request, started_ms, scope)
+    if isinstance(plan, WindowReport):
+        return plan
     reached("1.planned")
     load_listener(group.listener)
     engine = engine_of(plan)
@@ -93,7 +90,10 @@ def consume_window(
     with claimed(shard, (group.name,), request.request_id, request.actor, host, group=group.name) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
-        plan = Planner(shard, group, started_ms, scope).plan(request, parts)
+        plan = _plan(shard, group, request, started_ms, scope)  # what was committed until the claim was ours counts
+        if isinstance(plan, WindowReport):
+            claim.release()
+            return plan
         # 3. Run.
         job, tasks, gaps = _job(store, shard, plan, host, engine.slots)
         results = sorted(engine(run_task, job, tasks), key=lambda result: result.number) if tasks else []
@@ -106,6 +106,19 @@ def consume_window(
     dispatch(shard, host, fresh=False)
     reached("7.dispatched")
     return _report("committed", shard, group, request, engine.name, [committed.ctl], committed.version)
+
+
+def _plan(
+    shard: Shard, group: GroupSettings, request: ConsumeRequest, now_ms: int, scope: Scope
+) -> Plan | WindowReport:
+    """The next window of the request, or the report that it has none left."""
+    parts = [c for c in shard.ctls_of_request(request.request_id, group.name) if c.action is Action.CONSUME]
+    if any(part.request_complete for part in parts):
+        return _report("already_committed", shard, group, request, "none", parts)
+    plan = Planner(shard, group, now_ms, scope).plan(request, parts)
+    if plan.ranges:
+        return plan
+    return _report("already_committed" if parts else "empty", shard, group, request, "none", parts)
 
 
 def _report(
@@ -127,7 +140,7 @@ def _report(
         last.window_id if last else None,
         last.commit_id if last else None,
         version,
-        last.request_complete if last else True,
+        status != "committed" or parts[-1].request_complete,
         tuple(consumed for part in parts for consumed in part.consumed),
     )
 

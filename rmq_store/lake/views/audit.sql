@@ -1,13 +1,12 @@
 -- Empty on a healthy store: what each commit recorded is held against its rows, against the commits around it, and
--- against the positions (promises P1 to P3). Each part below is one kind of proof; docs/sql.md says what each problem means.
--- needs: ctl, ctl_consumed, ctl_moved, positions, outcomes, msg, segments
+-- against the positions (promises P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
+-- needs: ctl_consumed, ctl_moved, positions, outcomes, msg, segments
 WITH ranges AS (
-    SELECT c.group_name, c.read_version, c.action, r.*
-    FROM ctl_consumed r
-    JOIN ctl c ON c.shard = r.shard AND c.commit_id = r.commit_id
+    SELECT * FROM ctl_consumed
 ),
 
--- 1. The history of a queue: every range and every move begins where the one before ended.
+-- 1. The history of a queue: every range and every move begins where the one before ended, and the last one ends where
+--    the position says. -1 is an offset that was deleted: as if it had never been there.
 steps AS (
     SELECT
         shard, group_name, pass, topic, broker_name, queue_id, read_version, commit_id,
@@ -16,48 +15,48 @@ steps AS (
     FROM ranges
     UNION ALL
     SELECT
-        m.shard, m.group_name, m.pass, m.topic, m.broker_name, m.queue_id, c.read_version, m.commit_id,
-        'move' AS step, m.from_offset, m.to_offset, 'operator' AS start_rule
-    FROM ctl_moved m
-    JOIN ctl c ON c.shard = m.shard AND c.commit_id = m.commit_id
+        shard, group_name, pass, topic, broker_name, queue_id, read_version, commit_id,
+        'move' AS step, from_offset, to_offset, 'operator' AS start_rule
+    FROM ctl_moved
 ),
-history AS (
+joints AS (
     SELECT
         steps.*,
-        lag(to_offset) OVER (
+        nullif(lag(to_offset) OVER (
             PARTITION BY shard, group_name, topic, broker_name, queue_id ORDER BY read_version, commit_id
-        ) AS end_before,
+        ), -1) AS stood_at,
         row_number() OVER (
             PARTITION BY shard, group_name, topic, broker_name, queue_id ORDER BY read_version DESC, commit_id DESC
         ) AS from_last
     FROM steps
 ),
-joints AS (
-    -- -1 is an offset that was deleted: as if it had never been there.
-    SELECT history.*, CASE WHEN end_before <> -1 THEN end_before END AS stood_at FROM history
+judged_joints AS (
+    SELECT
+        joints.*,
+        CASE
+            WHEN step = 'move' AND from_offset IS DISTINCT FROM stood_at THEN 'moved from elsewhere'
+            WHEN step = 'range' AND from_offset > stood_at THEN 'gap'
+            WHEN step = 'range' AND from_offset < stood_at THEN 'overlap'
+            WHEN step = 'range' AND stood_at IS NULL AND start_rule = 'stored' THEN 'start not recorded'
+        END AS problem
+    FROM joints
 ),
 history_problems AS (
-    SELECT shard, group_name, pass, topic, broker_name, queue_id, 'gap' AS problem,
-        stood_at AS begin_offset, from_offset AS end_offset
-    FROM joints WHERE step = 'range' AND from_offset > stood_at
-    UNION ALL
-    SELECT shard, group_name, pass, topic, broker_name, queue_id, 'overlap' AS problem,
-        from_offset AS begin_offset, least(stood_at, to_offset) AS end_offset
-    FROM joints WHERE step = 'range' AND from_offset < stood_at
-    UNION ALL
-    SELECT shard, group_name, pass, topic, broker_name, queue_id, 'start not recorded' AS problem,
-        from_offset AS begin_offset, to_offset AS end_offset
-    FROM joints WHERE step = 'range' AND stood_at IS NULL AND start_rule = 'stored'
-    UNION ALL
-    SELECT shard, group_name, pass, topic, broker_name, queue_id, 'moved from elsewhere' AS problem,
-        stood_at AS begin_offset, from_offset AS end_offset
-    FROM joints WHERE step = 'move' AND from_offset IS DISTINCT FROM stood_at
+    SELECT
+        shard, group_name, pass, topic, broker_name, queue_id, problem,
+        CASE WHEN problem IN ('gap', 'moved from elsewhere') THEN stood_at ELSE from_offset END AS begin_offset,
+        CASE
+            WHEN problem IN ('gap', 'moved from elsewhere') THEN from_offset
+            WHEN problem = 'overlap' THEN least(stood_at, to_offset)
+            ELSE to_offset
+        END AS end_offset
+    FROM judged_joints
+    WHERE problem IS NOT NULL
     UNION ALL
     SELECT
         coalesce(j.shard, p.shard), coalesce(j.group_name, p.group_name), j.pass, coalesce(j.topic, p.topic),
         coalesce(j.broker_name, p.broker_name), coalesce(j.queue_id, p.queue_id),
-        'position differs' AS problem,
-        j.to_offset AS begin_offset, p.value AS end_offset
+        'position differs', j.to_offset, p.value
     FROM (SELECT * FROM joints WHERE from_last = 1 AND to_offset <> -1) j
     FULL OUTER JOIN (SELECT * FROM positions WHERE kind = 'off') p
         ON p.shard = j.shard AND p.group_name = j.group_name AND p.topic = j.topic
@@ -82,45 +81,48 @@ hashed AS (
     FROM sums
 ),
 sum_problems AS (
-    SELECT shard, group_name, pass, topic, broker_name, queue_id,
+    SELECT
+        shard, group_name, pass, topic, broker_name, queue_id,
         CASE WHEN counts_add_up THEN 'hash sums do not add up' ELSE 'counts do not add up' END AS problem,
         begin_offset, end_offset
     FROM hashed
-    WHERE NOT counts_add_up
-        OR of_all IS NULL
-        OR mod(CAST(hash_sum - CAST(of_all AS DECIMAL(20, 0)) AS DECIMAL(38, 0)), CAST(18446744073709551616 AS DECIMAL(38, 0))) <> 0
+    WHERE NOT counts_add_up OR of_all IS NULL
+        OR mod(
+            CAST(hash_sum - CAST(of_all AS DECIMAL(20, 0)) AS DECIMAL(38, 0)),
+            CAST(18446744073709551616 AS DECIMAL(38, 0))
+        ) <> 0
 ),
 
 -- 3. The rows behind a range: as many as recorded, of the offsets recorded, inside the range, each once.
 claims AS (
-    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset,
-        'retried' AS outcome, retried AS offsets, retried_hash AS hash_sum FROM ranges
-    UNION ALL
-    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset,
-        'dead', dead, dead_hash FROM ranges
-    UNION ALL
-    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset,
-        'duplicate', duplicate, duplicate_hash FROM ranges
-    UNION ALL
-    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset,
-        'dropped', dropped, dropped_hash FROM ranges
-    UNION ALL
-    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset,
-        'lost', lost, lost_hash FROM ranges
-    UNION ALL
-    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset,
-        'skipped', skipped, skipped_hash FROM ranges
-    UNION ALL
-    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset,
-        'delivered', acked, acked_hash FROM ranges WHERE action = 'deliver'
+    SELECT
+        r.shard, r.commit_id, r.group_name, r.pass, r.topic, r.broker_name, r.queue_id, r.begin_offset, r.end_offset,
+        o.outcome,
+        CASE o.outcome
+            WHEN 'retried' THEN r.retried WHEN 'dead' THEN r.dead WHEN 'duplicate' THEN r.duplicate
+            WHEN 'dropped' THEN r.dropped WHEN 'lost' THEN r.lost WHEN 'skipped' THEN r.skipped
+            WHEN 'delivered' THEN r.acked
+        END AS offsets,
+        CASE o.outcome
+            WHEN 'retried' THEN r.retried_hash WHEN 'dead' THEN r.dead_hash WHEN 'duplicate' THEN r.duplicate_hash
+            WHEN 'dropped' THEN r.dropped_hash WHEN 'lost' THEN r.lost_hash WHEN 'skipped' THEN r.skipped_hash
+            WHEN 'delivered' THEN r.acked_hash
+        END AS hash_sum
+    FROM ranges r
+    CROSS JOIN (
+        VALUES ('retried'), ('dead'), ('duplicate'), ('dropped'), ('lost'), ('skipped'), ('delivered')
+    ) AS o (outcome)
+    WHERE o.outcome <> 'delivered' OR r.action = 'deliver'
 ),
 deliveries AS (
     SELECT * FROM msg WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver'
 ),
 evidence AS (
-    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, outcome, begin_offset, end_offset FROM outcomes
+    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, outcome, begin_offset, end_offset
+    FROM outcomes
     UNION ALL
-    SELECT shard, commit_id, group_name, pass, origin_topic, origin_broker_name, origin_queue_id, 'delivered',
+    SELECT
+        shard, commit_id, group_name, pass, origin_topic, origin_broker_name, origin_queue_id, 'delivered',
         origin_queue_offset, origin_queue_offset + 1
     FROM deliveries
 ),
@@ -135,13 +137,31 @@ shown AS (
     FROM evidence
     GROUP BY shard, commit_id, group_name, topic, broker_name, queue_id, outcome
 ),
+placed AS (
+    SELECT
+        e.*,
+        r.commit_id IS NOT NULL AS inside,
+        max(e.end_offset) OVER (
+            PARTITION BY e.shard, e.commit_id, e.group_name, e.topic, e.broker_name, e.queue_id
+            ORDER BY e.begin_offset, e.end_offset, e.outcome ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS covered_to
+    FROM evidence e
+    LEFT JOIN ranges r
+        ON r.shard = e.shard AND r.commit_id = e.commit_id AND r.group_name = e.group_name AND r.topic = e.topic
+        AND r.broker_name = e.broker_name AND r.queue_id = e.queue_id
+        AND r.begin_offset <= e.begin_offset AND r.end_offset >= e.end_offset
+),
 row_problems AS (
     SELECT
-        coalesce(c.shard, s.shard) AS shard, coalesce(c.group_name, s.group_name) AS group_name,
-        coalesce(c.pass, s.pass) AS pass, coalesce(c.topic, s.topic) AS topic,
-        coalesce(c.broker_name, s.broker_name) AS broker_name, coalesce(c.queue_id, s.queue_id) AS queue_id,
+        coalesce(c.shard, s.shard) AS shard,
+        coalesce(c.group_name, s.group_name) AS group_name,
+        coalesce(c.pass, s.pass) AS pass,
+        coalesce(c.topic, s.topic) AS topic,
+        coalesce(c.broker_name, s.broker_name) AS broker_name,
+        coalesce(c.queue_id, s.queue_id) AS queue_id,
         coalesce(c.outcome, s.outcome) || ' differs from its rows' AS problem,
-        coalesce(c.begin_offset, s.begin_offset) AS begin_offset, coalesce(c.end_offset, s.end_offset) AS end_offset
+        coalesce(c.begin_offset, s.begin_offset) AS begin_offset,
+        coalesce(c.end_offset, s.end_offset) AS end_offset
     FROM claims c
     FULL OUTER JOIN shown s
         ON s.shard = c.shard AND s.commit_id = c.commit_id AND s.group_name = c.group_name AND s.topic = c.topic
@@ -152,35 +172,23 @@ row_problems AS (
             CAST(18446744073709551616 AS DECIMAL(38, 0))
         ) <> 0
     UNION ALL
-    SELECT e.shard, e.group_name, e.pass, e.topic, e.broker_name, e.queue_id,
-        e.outcome || ' outside its range' AS problem, e.begin_offset, e.end_offset
-    FROM evidence e
-    LEFT JOIN ranges r
-        ON r.shard = e.shard AND r.commit_id = e.commit_id AND r.group_name = e.group_name AND r.topic = e.topic
-        AND r.broker_name = e.broker_name AND r.queue_id = e.queue_id
-        AND r.begin_offset <= e.begin_offset AND r.end_offset >= e.end_offset
-    WHERE r.commit_id IS NULL
-    UNION ALL
-    SELECT shard, group_name, pass, topic, broker_name, queue_id, outcome || ' twice' AS problem,
-        begin_offset, least(end_offset, covered_to) AS end_offset
-    FROM (
-        SELECT
-            evidence.*,
-            max(end_offset) OVER (
-                PARTITION BY shard, commit_id, group_name, topic, broker_name, queue_id
-                ORDER BY begin_offset, end_offset, outcome ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) AS covered_to
-        FROM evidence
-    ) e
-    WHERE covered_to > begin_offset
+    SELECT
+        shard, group_name, pass, topic, broker_name, queue_id,
+        outcome || CASE WHEN inside THEN ' twice' ELSE ' outside its range' END,
+        begin_offset,
+        CASE WHEN inside THEN least(end_offset, covered_to) ELSE end_offset END
+    FROM placed
+    WHERE NOT inside OR covered_to > begin_offset
 ),
 
 -- 4. The chain of a retry: its copy stands in a level queue, and is delivered once when the system group has passed it.
+delivered AS (
+    SELECT shard, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset, count(*) AS times
+    FROM deliveries
+    GROUP BY shard, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset
+),
 copies AS (
-    SELECT
-        m.shard, m.group_name, m.pass, m.cause, m.origin_topic, m.origin_broker_name, m.origin_queue_id,
-        m.origin_queue_offset, m.topic, m.broker_name, m.queue_id,
-        s.base_offset + m.rel - s.first_rel AS queue_offset
+    SELECT m.*, s.base_offset + m.rel - s.first_rel AS stands_at
     FROM msg m
     LEFT JOIN segments s
         ON s.shard = m.shard AND s.commit_id = m.commit_id AND s.part = m.part
@@ -188,37 +196,31 @@ copies AS (
         AND m.rel >= s.first_rel AND m.rel < s.first_rel + s.end_offset - s.base_offset
     WHERE m.group_name IS NOT NULL
 ),
-delivered AS (
-    SELECT shard, origin_broker_name, origin_queue_id, origin_queue_offset, count(*) AS times
-    FROM deliveries
-    WHERE origin_topic = 'SCHEDULE_TOPIC_XXXX'
-    GROUP BY shard, origin_broker_name, origin_queue_id, origin_queue_offset
-),
 chains AS (
     SELECT
-        c.*, coalesce(d.times, 0) AS times,
-        c.queue_offset < coalesce(p.value, 0) AS passed
+        c.shard, c.group_name, c.pass, c.origin_topic, c.origin_broker_name, c.origin_queue_id, c.origin_queue_offset,
+        c.topic, c.stands_at,
+        coalesce(d.times, 0) AS times,
+        CASE WHEN c.stands_at < p.value THEN 1 ELSE 0 END AS due_times
     FROM copies c
     LEFT JOIN delivered d
-        ON d.shard = c.shard AND d.origin_broker_name = c.broker_name AND d.origin_queue_id = c.queue_id
-        AND d.origin_queue_offset = c.queue_offset
+        ON d.shard = c.shard AND d.origin_topic = c.topic AND d.origin_broker_name = c.broker_name
+        AND d.origin_queue_id = c.queue_id AND d.origin_queue_offset = c.stands_at
     LEFT JOIN (SELECT * FROM positions WHERE kind = 'off' AND group_name = 'CID_RMQ_SYS_SCHEDULE') p
         ON p.shard = c.shard AND p.topic = c.topic AND p.broker_name = c.broker_name AND p.queue_id = c.queue_id
-    WHERE c.topic = 'SCHEDULE_TOPIC_XXXX'
 ),
 chain_problems AS (
-    SELECT shard, group_name, pass, origin_topic AS topic, origin_broker_name AS broker_name, origin_queue_id AS queue_id,
-        'copy in no queue' AS problem,
-        origin_queue_offset AS begin_offset, origin_queue_offset + 1 AS end_offset
-    FROM copies WHERE queue_offset IS NULL
-    UNION ALL
-    SELECT shard, group_name, pass, origin_topic, origin_broker_name, origin_queue_id,
+    SELECT
+        shard, group_name, pass, origin_topic AS topic, origin_broker_name AS broker_name, origin_queue_id AS queue_id,
         CASE
-            WHEN times = 0 THEN 'retry not delivered' WHEN passed THEN 'retry delivered twice' ELSE 'retry delivered early'
-        END,
-        origin_queue_offset, origin_queue_offset + 1
+            WHEN stands_at IS NULL THEN 'copy in no queue'
+            WHEN times = 0 THEN 'retry not delivered'
+            WHEN due_times = 1 THEN 'retry delivered twice'
+            ELSE 'retry delivered early'
+        END AS problem,
+        origin_queue_offset AS begin_offset, origin_queue_offset + 1 AS end_offset
     FROM chains
-    WHERE times <> CASE WHEN passed THEN 1 ELSE 0 END
+    WHERE stands_at IS NULL OR (topic = 'SCHEDULE_TOPIC_XXXX' AND times <> due_times)
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems

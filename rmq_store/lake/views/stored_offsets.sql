@@ -1,15 +1,12 @@
 -- Where a group stands, without its history: the lake's own offset, else the one its living broker was last seen with.
--- needs: positions, ctl, ctl_observed
+-- needs: positions, ctl_observed
 WITH seen AS (
     SELECT
-        o.shard, o.group_name, o.topic, o.broker_name, o.queue_id, o.observed_offset, c.store_timestamp,
+        shard, group_name, topic, broker_name, queue_id, observed_offset, store_timestamp,
         row_number() OVER (
-            PARTITION BY o.shard, o.group_name, o.topic, o.broker_name, o.queue_id
-            ORDER BY c.read_version DESC, c.commit_id DESC
+            PARTITION BY shard, group_name, topic, broker_name, queue_id ORDER BY read_version DESC, commit_id DESC
         ) AS newness
-    FROM ctl_observed o
-    JOIN ctl c ON c.shard = o.shard AND c.commit_id = o.commit_id
-    WHERE c.action = 'import'
+    FROM ctl_observed
 )
 SELECT
     coalesce(p.shard, s.shard) AS shard,

@@ -14,6 +14,7 @@ WITH done AS (
         CAST(sum(lost) AS BIGINT) AS lost,
         CAST(sum(skipped) AS BIGINT) AS skipped
     FROM consumed_ranges
+    WHERE action IN ('consume', 'replay')
     GROUP BY shard, commit_id
 )
 SELECT

@@ -5,65 +5,72 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextvars import ContextVar
 from datetime import date
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from rmq_store.cli.options import COMMON, QueueName
-from rmq_store.errors import RmqError, WrongUse
+from rmq_store.cli.options import QueueName, before_the_command
+from rmq_store.cli.quick import start_pyarrow
+from rmq_store.errors import WrongUse
 from rmq_store.host import Host, day_of
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import split_id
-from rmq_store.settings import Settings, read_settings
 from rmq_store.store import SCHEDULE_GROUP, Actor
+from rmq_store.validators import is_system_topic
 
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
     from rmq_store.lake.shard import Shard
     from rmq_store.lake.store import LakeStore
+    from rmq_store.settings import Settings
 
 DEFAULT_ROOT = "var/store"
 DEFAULT_SETTINGS = "consumers.toml"
 _REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
 _LONGEST_REQUEST_ID = 250
 
+REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
+"""The request of the running command; errors name it, so that it can be given again."""
 
-# --- the store ---------------------------------------------------------------------------------------------------------
+
+# --- the store -------------------------------------------------------------------------------------------------------
+# A command opens the store before it imports anything else of the lake: see quick.py.
 
 
 def root_text(root: str | None) -> str:
     """What ``--root`` said, before or behind the command, else the environment, else the default."""
-    return root or COMMON.get().root or os.environ.get("RMQ_ROOT") or DEFAULT_ROOT
+    given = before_the_command().root if root is None else root
+    return os.environ.get("RMQ_ROOT") or DEFAULT_ROOT if given is None else given
 
 
 def root_of(root: str | None) -> Root:
-    from rmq_store.cli.quick import lake
+    start_pyarrow()
+    from rmq_store.lake.object_store import Root
 
-    with lake():
-        from rmq_store.lake.object_store import Root
     return Root.parse(root_text(root))
 
 
 def open_store(root: str | None) -> LakeStore:
     """Raises StoreUnusable when there is none, which says how to make one."""
-    from rmq_store.cli.quick import lake
+    start_pyarrow()
+    from rmq_store.lake.store import LakeStore
 
-    with lake():
-        from rmq_store.lake.store import LakeStore
     return LakeStore.open(root_of(root))
 
 
 def settings_path(settings: str | None) -> str:
-    return settings or os.environ.get("RMQ_SETTINGS") or DEFAULT_SETTINGS
+    return os.environ.get("RMQ_SETTINGS") or DEFAULT_SETTINGS if settings is None else settings
 
 
 def settings_of(settings: str | None) -> Settings:
+    from rmq_store.settings import read_settings
+
     return read_settings(settings_path(settings))
 
 
-# --- the request -------------------------------------------------------------------------------------------------------
+# --- the request -----------------------------------------------------------------------------------------------------
 
 
 def new_request(command: str, given: str | None, host: Host) -> str:
@@ -72,8 +79,12 @@ def new_request(command: str, given: str | None, host: Host) -> str:
     The date is where the log is searched for earlier attempts, so one that is still to come would find none.
     """
     today = day_of(host.now_ms())
-    if given is None:
-        return f"{today}-{command}-{host.entropy(4).hex()}"
+    request_id = f"{today}-{command}-{host.entropy(4).hex()}" if given is None else _checked_id(given, command, today)
+    REQUEST.set(request_id)
+    return request_id
+
+
+def _checked_id(given: str, command: str, today: str) -> str:
     matched = _REQUEST_ID.fullmatch(given)
     example = f"for example {today}-{command}-1"
     if not matched or not _is_date(matched[1]) or len(given) > _LONGEST_REQUEST_ID:
@@ -101,17 +112,7 @@ def actor_of(given: str | None) -> Actor:
         return Actor(f"uid-{user_id}", "os")
 
 
-@contextmanager
-def of_request(request_id: str) -> Iterator[None]:
-    """Errors of the body say which request it was, so that it can be given again."""
-    try:
-        yield
-    except RmqError as error:
-        error.add_note(f"request {request_id}")
-        raise
-
-
-# --- where things are --------------------------------------------------------------------------------------------------
+# --- where things are ------------------------------------------------------------------------------------------------
 
 
 def shards_of_group(store: LakeStore, chosen: str | None, allowed: Sequence[str] | None, name: str) -> list[Shard]:
@@ -130,7 +131,8 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Sh
     """Those that have one of the topics. Raises WrongUse when none has, naming what there is."""
     found = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
     if not found:
-        known = sorted({queue.topic for shard in shards for queue in shard.positions().all_queues()})
+        there = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
+        known = sorted(topic for topic in there if not (topic.startswith("%") or is_system_topic(topic)))
         missing = " or ".join(topics)
         raise WrongUse(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
     return found
@@ -138,27 +140,30 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Sh
 
 def queues_by_shard(
     shards: Sequence[Shard], topic: str, names: Sequence[QueueName]
-) -> dict[str, tuple[MessageQueue, ...]]:
-    """The named queues of a topic, per shard that has one; no names: no queues, which means all of them.
+) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
+    """The shards that have the named queues of a topic, with these; no names: all with the topic, each with none.
 
     Raises WrongUse for a topic or queue that is nowhere.
     """
     having = shards_with_topic(shards, [topic])
     if not names:
-        return {shard.name: () for shard in having}
+        return [(shard, ()) for shard in having]
     wanted = [MessageQueue(topic, name.broker_name, name.queue_id) for name in dict.fromkeys(names)]
-    known = {shard.name: shard.positions().queues_of(topic) for shard in having}
+    known = [shard.positions().queues_of(topic) for shard in having]
     for queue in wanted:
-        if not any(queue in queues for queues in known.values()):
-            named = [f"{q.broker_name}:{q.queue_id}" for queues in known.values() for q in queues]
+        if not any(queue in queues for queues in known):
+            named = [f"{q.broker_name}:{q.queue_id}" for queues in known for q in queues]
             raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
-    found = {shard: tuple(queue for queue in wanted if queue in queues) for shard, queues in known.items()}
-    return {shard: queues for shard, queues in found.items() if queues}
+    found = [tuple(queue for queue in wanted if queue in queues) for queues in known]
+    return [(shard, queues) for shard, queues in zip(having, found, strict=True) if queues]
 
 
 def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:
     """The shard that holds a broker's queues. Raises WrongUse when there is none, or several and none was chosen."""
-    held = {shard.name: {q.broker_name for q in shard.positions().all_queues()} for shard in store.shards(chosen)}
+    held = {
+        shard.name: {q.broker_name for q in shard.positions().all_queues() if not q.broker_name.startswith("lake-")}
+        for shard in store.shards(chosen)
+    }
     found = [name for name, brokers in held.items() if broker_name in brokers]
     if len(found) == 1:
         return store.shards(found[0])[0]
@@ -171,22 +176,23 @@ def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> S
 
 
 def check_group(store: LakeStore, name: str, settings: str | None) -> None:
-    """Raises WrongUse for a group that neither the store nor the settings know: nobody would ever read what it moves."""
+    """Raises WrongUse for a group that neither the store nor the settings know: nobody would read what moves. The system
+    group that delivers is none: moved back, it would deliver twice."""
     known: set[str] = set()
     for shard in store.shards():
         known |= {split_id(app_id)[1] for app_id, _ in shard.positions().prefixed("grp/")}
         known |= {split_id(app_id)[1] for app_id, _ in shard.positions().prefixed("off/")}
-    if name in known:
+    if name in known - {SCHEDULE_GROUP}:
         return
     if os.path.exists(settings_path(settings)) or settings is not None:
         known |= {group.name for group in settings_of(settings).groups}
-    if name in known:
+    if name in known - {SCHEDULE_GROUP}:
         return
     for shard in store.shards():  # the dearest to ask: every import's row
         for action in ("import", "salvage"):
             known |= {seen.group for ctl in shard.ctls_since(0, action=action) for seen in ctl.observed}
-    if name not in known:
-        names = sorted(known - {SCHEDULE_GROUP})
+    names = sorted(known - {SCHEDULE_GROUP})
+    if name not in names:
         raise WrongUse(f"there is no group {name!r}{did_you_mean(name, names)}; known: {listed(names)}")
 
 

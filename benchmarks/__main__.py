@@ -1,0 +1,120 @@
+"""Measure how fast the parts are, next to their peers, and print one table (docs/speed.md)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import commands, commits, import_files, moves, windows
+from benchmarks.bench import Bench, WrongResult, json_text, machine
+from benchmarks.table import Measurement, Section, document, table
+from rmq_store.errors import RmqError
+
+FOLDER = Path(__file__).resolve().parents[1] / "var" / "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Measurements that belong together."""
+
+    title: str
+    measure: Callable[[Bench], Iterator[Measurement]]
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "import": Scenario(import_files.TITLE, import_files.measure),
+    "window": Scenario(windows.TITLE, windows.measure),
+    "commit": Scenario(commits.COMMIT_TITLE, commits.measure_commit),
+    "command": Scenario(commands.TITLE, commands.measure),
+    "deliver": Scenario(moves.DELIVER_TITLE, moves.measure_deliver),
+    "seek": Scenario(moves.SEEK_TITLE, moves.measure_seek),
+    "history": Scenario(commits.HISTORY_TITLE, commits.measure_history),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured: messages of a window, rounds that count, windows of a history."""
+
+    messages: int
+    rounds: int
+    windows: int
+
+
+FULL, QUICK = Sizes(5_000_000, 3, 1_000), Sizes(200_000, 1, 100)
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, not how fast it is")
+    parser.add_argument("--only", action="append", metavar="NAME", choices=SCENARIOS, help=f"{', '.join(SCENARIOS)}")
+    parser.add_argument("--messages", type=_at_least_one, metavar="N", help=f"in a window; default {FULL.messages:,}")
+    parser.add_argument("--rounds", type=_at_least_one, metavar="N", help=f"that count; default {FULL.rounds}")
+    parser.add_argument("--windows", type=_at_least_one, metavar="N", help=f"in history; default {FULL.windows:,}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to a file, too")
+    parser.add_argument("--keep", action="store_true", help="keep the messages in var/bench for the next run")
+    return parser.parse_args(arguments)
+
+
+def _at_least_one(text: str) -> int:
+    if (number := int(text.replace(",", "").replace("_", ""))) < 1:
+        raise ValueError(text)
+    return number
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 1 when a scenario failed; a target that is not reached is no failure."""
+    chosen = options(arguments)
+    default = QUICK if chosen.quick else FULL
+    sizes = Sizes(*(getattr(chosen, name) or getattr(default, name) for name in ("messages", "rounds", "windows")))
+    where = machine()
+    started = time.monotonic()
+    notes = Console(stderr=True, highlight=False)
+
+    def say(line: str) -> None:
+        notes.print(f"{time.monotonic() - started:6.0f} s  {line}")
+
+    bench = Bench(FOLDER, sizes.messages, sizes.rounds, sizes.windows, chosen.quick, say)
+    _use_scratch(FOLDER / "run" / "tmp")
+    try:
+        sections = [_measured(SCENARIOS[name], bench) for name in chosen.only or SCENARIOS]
+    finally:
+        bench.close(keep=chosen.keep)
+    caption = (
+        f"{where['cores']} cores, load {where['load']:.1f} when it began, Python {where['python']}; "
+        f"took {time.monotonic() - started:,.0f} s{'; --quick: too small to say how fast' if chosen.quick else ''}"
+    )
+    Console(width=None if sys.stdout.isatty() else 200).print(table(sections, caption))
+    if chosen.json:
+        sizes_used = {"messages": sizes.messages, "rounds": sizes.rounds, "windows": sizes.windows}
+        chosen.json.write_text(json_text(document(sections, where, sizes_used | {"quick": chosen.quick})))
+    return 1 if any(section.failed for section in sections) else 0
+
+
+def _measured(scenario: Scenario, bench: Bench) -> Section:
+    """What one scenario measured until it ended or failed; the others go on."""
+    bench.say(scenario.title)
+    found: list[Measurement] = []
+    try:
+        found.extend(scenario.measure(bench))
+    except (WrongResult, RmqError, OSError) as error:
+        return Section(scenario.title, tuple(found), f"{type(error).__name__}: {error}")
+    return Section(scenario.title, tuple(found))
+
+
+def _use_scratch(folder: Path) -> None:
+    """Temporary files of this process, of Spark and of its workers lie below var/bench."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""What the scenarios share: a place for files, messages to work on, a warm Spark session, and fair turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from benchmarks.broker_log import TOPIC, BrokerLog
+from rmq_store.consumer.start import ConsumeFromWhere
+from rmq_store.host import Host
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.import_store import import_store
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.store import LakeStore
+from rmq_store.settings import GroupSettings
+from rmq_store.store import Actor
+from rmq_store.subscription import build_subscription_data
+from spark_jobs.engine import SparkEngine
+from spark_jobs.session import open_session, warm_up
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BROKER = "broker-a"
+SLOTS = 2
+DAY = "2024-11-20"
+ACTOR = Actor("benchmarks", "benchmarks")
+
+
+class WrongResult(Exception):
+    """What was measured did not do what it should have done."""
+
+
+def check(what: str, found: object, wanted: object) -> None:
+    """Raises WrongResult unless they are equal."""
+    if found != wanted:
+        raise WrongResult(f"{what}: {found}, not {wanted}")
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Imported messages that nobody has consumed. ``folder``: the pristine store; windows work on copies of it."""
+
+    folder: Path
+    messages: int
+
+    @property
+    def files(self) -> list[str]:
+        """Its data files."""
+        return sorted(str(path) for path in (self.folder / BROKER / "commitlog" / "kind=msg").glob("*.parquet"))
+
+    @property
+    def commitlog(self) -> str:
+        """Its commit log, as a Delta table."""
+        return str(self.folder / BROKER / "commitlog")
+
+
+def column_sums(files: Sequence[str], columns: Sequence[str]) -> dict[str, int]:
+    """The number of rows ("rows") and the sums of some columns, by plain pyarrow."""
+    dataset = ds.dataset(list(files), format="parquet")
+    rows = dataset.to_table(columns=list(columns))
+    return {"rows": rows.num_rows} | {name: pc.sum(rows.column(name)).as_py() or 0 for name in columns}
+
+
+@dataclass
+class Bench:
+    """One run. ``say``: a line about what is going on."""
+
+    folder: Path
+    messages: int
+    rounds: int
+    windows: int
+    quick: bool
+    say: Callable[[str], None]
+    host: Host = field(default_factory=Host)
+    _copies: int = 0
+
+    def __post_init__(self) -> None:
+        shutil.rmtree(self.folder / "run", ignore_errors=True)  # of a run that was killed
+
+    # --- messages ---
+
+    def broker(self, messages: int, file_bytes: int) -> tuple[Path, BrokerLog]:
+        """A broker's store directory, made once."""
+        log = BrokerLog(messages, file_bytes)
+        folder = self.folder / "data" / f"broker-{messages}-{file_bytes >> 20}m"
+
+        def write(fresh: Path) -> None:
+            self.say(f"writing a broker's log of {messages:,} messages")
+            log.write(fresh)
+
+        return _made_once(folder, write), log
+
+    def lake(self, messages: int) -> Lake:
+        """A store with so many messages, imported as any broker's, made once."""
+
+        def write(fresh: Path) -> None:
+            broker, log = self.broker(messages, 64 << 20)
+            self.say(f"importing {messages:,} messages to work on")
+            store, _ = LakeStore.init(Root.parse(str(fresh)))
+            engine = LocalEngine(self.host)
+            import_store(store, Root.parse(str(broker)), BROKER, BROKER, f"{DAY}-data", ACTOR, self.host, engine)
+            check_imported(Lake(fresh, messages), log)
+            shutil.rmtree(broker)
+
+        return Lake(_made_once(self.folder / "data" / f"lake-{messages}", write), messages)
+
+    def copy(self, lake: Lake) -> tuple[LakeStore, Shard]:
+        """A store with the same files: they are linked, and neither Delta nor this project changes a file."""
+        self._copies += 1
+        folder = self.folder / "run" / f"store-{self._copies}"
+        shutil.copytree(lake.folder, folder, copy_function=os.link)
+        store = LakeStore.open(Root.parse(str(folder)))
+        return store, store.shards(BROKER)[0]
+
+    def new_folder(self, name: str) -> Path:
+        """For something that is thrown away at the end."""
+        self._copies += 1
+        return self.folder / "run" / f"{name}-{self._copies}"
+
+    # --- Spark ---
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        self.say("starting Spark")
+        conf = {"spark.sql.parquet.compression.codec": "zstd"}
+        session = open_session("benchmarks", master=f"local[{SLOTS}]", conf=conf)
+        warm_up(session)
+        return session
+
+    @property
+    def engine(self) -> SparkEngine:
+        return SparkEngine(self.spark, SLOTS)
+
+    def close(self, *, keep: bool) -> None:
+        if "spark" in self.__dict__:
+            self.spark.stop()
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- turns ---
+
+    def in_turns(
+        self, cases: Mapping[str, Callable[[], float]], *, rounds: int | None = None
+    ) -> dict[str, tuple[float, ...]]:
+        """The samples of each case. Cases take turns, so that what disturbs the machine disturbs all of them; the first
+        round makes everything warm and does not count."""
+        found: dict[str, list[float]] = {name: [] for name in cases}
+        for number in range((rounds or self.rounds) + 1):
+            for name, case in cases.items():
+                sample = case()
+                self.say(f"{'warm-up' if number == 0 else f'round {number}'}: {name} {sample:,.3g}")
+                if number:
+                    found[name].append(sample)
+        return {name: tuple(samples) for name, samples in found.items()}
+
+
+def _made_once(folder: Path, write: Callable[[Path], None]) -> Path:
+    """``folder``, written under another name first, so that it is there as a whole or not at all."""
+    if not folder.exists():
+        fresh = folder.with_name(f"{folder.name}.unfinished")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        write(fresh)
+        fresh.rename(folder)
+    return folder
+
+
+def check_imported(lake: Lake, log: BrokerLog) -> None:
+    """Raises WrongResult unless the rows add up to what was written into the broker's log."""
+    sums = log.sums()
+    check("the imported rows", column_sums(lake.files, list(sums)), {"rows": log.messages} | sums)
+
+
+def group_of(name: str, listener: str, *, batch: int = 1) -> GroupSettings:
+    """A group that reads the topic from its first message, with a listener of ``benchmarks/listeners.py``."""
+    return GroupSettings(
+        name,
+        f"benchmarks.listeners:{listener}",
+        (build_subscription_data(TOPIC, "*"),),
+        consume_message_batch_max_size=batch,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+
+
+def machine() -> dict[str, object]:
+    """Where a run was made; ``load``: how busy it was with other things when the run began."""
+    from importlib.metadata import version
+
+    packages = ("pyspark", "delta-spark", "deltalake", "pyarrow", "duckdb", "numpy")
+    return {
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load": os.getloadavg()[0],
+        "python": sys.version.split()[0],
+        "versions": {name: version(name) for name in packages},
+    }
+
+
+def json_text(value: Mapping[str, object]) -> str:
+    return json.dumps(value, indent=1) + "\n"

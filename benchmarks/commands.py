@@ -1,0 +1,75 @@
+"""The command line from the start of its process: short questions, and a window with nothing to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import ACTOR, DAY, Bench, check, group_of, seconds
+from benchmarks.broker_log import TOPIC
+from benchmarks.table import Measurement, Target
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.window import consume_window
+from rmq_store.plan import ConsumeRequest
+
+TITLE = "command line, from process start"
+MESSAGES = 20_000
+GROUP = "caught-up"
+_SETTINGS = f"""
+[[group]]
+name = "{GROUP}"
+listener = "benchmarks.listeners:Named"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+
+[[group.subscription]]
+topic = "{TOPIC}"
+"""
+_RUNS = 5
+
+
+def measure(bench: Bench) -> Iterator[Measurement]:
+    store, shard = bench.copy(bench.lake(MESSAGES))
+    request, group = ConsumeRequest(f"{DAY}-all", ACTOR), group_of(GROUP, "Named")
+    consume_window(store, shard, group, request, lambda plan: LocalEngine(bench.host), bench.host)
+    settings = Path(store.root.location).with_suffix(".toml")
+    settings.write_text(_SETTINGS)
+    environment = os.environ | {"RMQ_ROOT": store.root.location, "RMQ_SETTINGS": str(settings)}
+
+    def empty_window() -> None:
+        answer = _answer("consume", "--group", GROUP, environment=environment)
+        check("the empty window", (answer["status"], [w["engine"] for w in answer["windows"]]), ("empty", ["none"]))
+
+    def sql() -> None:
+        check("the answer", _rmq("sql", "select 1 as one", "--format", "csv", environment=environment), "one\n1")
+
+    cases: dict[str, Callable[[], float]] = {
+        "rmq consume": lambda: seconds(empty_window),
+        "rmq sql": lambda: seconds(sql),
+        "python": lambda: seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)),
+    }
+    found = bench.in_turns(cases, rounds=_RUNS)
+    yield Measurement(
+        "command.empty", "rmq consume, nothing to do, no JVM", "s", found["rmq consume"], Target("<=", 1.0),
+        more_is_better=False,
+    )  # fmt: skip
+    yield Measurement("command.sql", 'rmq sql "select 1"', "s", found["rmq sql"], more_is_better=False)
+    yield Measurement(
+        "command.python", "start Python, do nothing", "s", found["python"], is_peer=True, more_is_better=False
+    )
+
+
+def _rmq(*arguments: str, environment: dict[str, str]) -> str:
+    command = [str(Path(sys.executable).with_name("rmq")), *arguments]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    check(f"exit code of rmq {arguments[0]} ({run.stderr.strip()})", run.returncode, 0)
+    return run.stdout.strip()
+
+
+def _answer(*arguments: str, environment: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_rmq(*arguments, "--json", environment=environment))
+    return found

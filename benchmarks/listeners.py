@@ -1,0 +1,91 @@
+"""The listeners of the benchmarks: what a user's would at least do, and a failure rule whose count is known before."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+NAMED = ("body", "keys", "queue_offset")
+_FAILING_REST = 5
+
+
+def failing(end: int, every: int) -> range:
+    """The offsets of a queue below ``end`` that fail: one of ``every``; 0: none."""
+    return range(_FAILING_REST, end, every) if every else range(0)
+
+
+def answered(batch: pa.RecordBatch, every: int) -> pa.Array:
+    """Look at every body and key; fail one message of ``every``."""
+    good = pc.and_(pc.greater(pc.binary_length(batch.column("body")), 0), pc.is_valid(batch.column("keys")))
+    if not every:
+        return good
+    rest = batch.column("queue_offset").to_numpy(zero_copy_only=False) % every
+    return pc.and_(good, pa.array(rest != _FAILING_REST))
+
+
+class Named:
+    """Three columns."""
+
+    columns: tuple[str, ...] | None = NAMED
+    every = 0
+
+    def consume_batch(self, batch: pa.RecordBatch) -> pa.Array:
+        return answered(batch, self.every)
+
+
+class NamedFails83(Named):
+    """1.2 % fail."""
+
+    every = 83
+
+
+class NamedFails10(Named):
+    """10 % fail."""
+
+    every = 10
+
+
+class Everything(Named):
+    """All columns of a message."""
+
+    columns = None
+
+
+class EverythingFails83(Everything):
+    every = 83
+
+
+class JsonBodies:
+    """Python for every message: the body is parsed, a field of it decides."""
+
+    columns = ("body",)
+
+    def consume_batch(self, batch: pa.RecordBatch) -> pa.Array:
+        return pa.array([json.loads(body)["state"] != "lost" for body in batch.column(0).to_pylist()])
+
+
+def message_fields(msgs: list[Any], context: Any) -> str:
+    """RocketMQ's own form; six things of every message are read."""
+    for message in msgs:
+        if not (
+            message.body
+            and message.keys
+            and message.tags
+            and message.get_property("CLUSTER")
+            and message.queue_offset >= 0
+            and message.store_timestamp
+        ):
+            return "RECONSUME_LATER"
+    return "CONSUME_SUCCESS"
+
+
+class AllFail:
+    """Everything is retried."""
+
+    columns = ("queue_offset",)
+
+    def consume_batch(self, batch: pa.RecordBatch) -> pa.Array:
+        return pa.repeat(pa.scalar(False), batch.num_rows)

@@ -1,0 +1,109 @@
+"""Consumption windows in a warm Spark session, from plan to read-back, next to other ways through the same rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks import peers
+from benchmarks.bench import ACTOR, DAY, Bench, Lake, check, column_sums, group_of
+from benchmarks.broker_log import QUEUES
+from benchmarks.listeners import failing
+from benchmarks.table import Measurement, Target
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.window import WindowReport, consume_window
+from rmq_store.offsets import Outcome
+from rmq_store.plan import ConsumeRequest
+
+TITLE = "window, warm Spark session, plan to read-back"
+MILLION = 1_000_000
+UNIT = "M messages/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A listener, how it fails, and what is asked of it. ``every``: one message of so many fails."""
+
+    key: str
+    what: str
+    listener: str
+    every: int = 0
+    batch: int = 1
+    reach: float | None = None
+    peers: tuple[str, ...] = ()
+
+
+_COPIES = ("peer.spark-parquet", "peer.delta-append", "peer.available-now", "peer.delta-rs")
+CASES = (
+    Case("window.named", "Arrow listener, 3 columns, 0 % fail", "Named", 0, 1, 3.0, (*_COPIES, "peer.map-named")),
+    Case("window.named-83", "Arrow listener, 3 columns, 1.2 % fail", "NamedFails83", 83, 1, 3.0, ("peer.map-named",)),
+    Case("window.named-10", "Arrow listener, 3 columns, 10 % fail", "NamedFails10", 10),
+    Case("window.all", "Arrow listener, all columns, 0 % fail", "Everything", 0, 1, 2.0, (*_COPIES, "peer.map-all")),
+    Case("window.all-83", "Arrow listener, all columns, 1.2 % fail", "EverythingFails83", 83, 1, 2.0, ("peer.map-all",)),
+    Case("window.json", "json.loads of every body", "JsonBodies", 0, 1, 0.6),
+    Case("window.fields", "MessageExt objects, six things read", "message_fields", 0, 32, 0.35),
+)  # fmt: skip
+
+
+def measure(bench: Bench) -> Iterator[Measurement]:
+    lake = bench.lake(bench.messages)
+    windows = Windows(bench, lake)
+    cases: dict[str, Callable[[], float]] = {case.key: lambda case=case: windows.rate(case) for case in CASES}
+    others = peers.peers(bench, lake)
+    cases |= {peer.key: lambda peer=peer: lake.messages / peer.seconds() / MILLION for peer in others}
+    found = bench.in_turns(cases)
+    for case in CASES:
+        target = None if case.reach is None else Target(">=", case.reach)
+        yield Measurement(case.key, case.what, UNIT, found[case.key], target, case.peers)
+    slower = [none / tenth for none, tenth in zip(found["window.named"], found["window.named-10"], strict=True)]
+    yield Measurement(
+        "window.slower", "time of 10 % fail by that of 0 %, 3 columns", "times", tuple(slower), Target("<=", 2.0),
+        more_is_better=False,
+    )  # fmt: skip
+    for peer in others:
+        yield Measurement(peer.key, peer.what, UNIT, found[peer.key], is_peer=True)
+
+
+class Windows:
+    """Windows over all messages, each of a group that has never consumed, in one store."""
+
+    def __init__(self, bench: Bench, lake: Lake) -> None:
+        self._bench = bench
+        self._lake = lake
+        self._number = 0
+        self._store, self._shard = bench.copy(lake)
+
+    def rate(self, case: Case) -> float:
+        self._number += 1
+        name = f"{case.listener}-{self._number}"
+        group = group_of(name, case.listener, batch=case.batch)
+        request = ConsumeRequest(f"{DAY}-{name}", ACTOR)
+        engine = self._bench.engine
+        started = time.perf_counter()
+        report = consume_window(self._store, self._shard, group, request, lambda plan: engine, self._bench.host)
+        took = time.perf_counter() - started
+        check_window(self._store, self._shard, report, self._lake.messages, case.every)
+        return self._lake.messages / took / MILLION
+
+
+def check_window(store: LakeStore, shard: Shard, report: WindowReport, messages: int, every: int) -> None:
+    """Raises WrongResult unless the window of a group's first ``messages`` messages did what its listener said."""
+    ends = [(messages - queue_id + QUEUES - 1) // QUEUES for queue_id in range(QUEUES)]
+    failed = [failing(end, every) for end in ends]
+    retried = sum(map(len, failed))
+    counts = {outcome: count for outcome, count in report.counts().items() if count}
+    wanted = {Outcome.ACKED: messages - retried, Outcome.RETRIED: retried}
+    check("the window", report.status, "committed")
+    check("outcomes", counts, {outcome: count for outcome, count in wanted.items() if count})
+    check("offsets", [consumed.range.end for consumed in report.consumed], ends)
+    if retried:
+        copies = column_sums(_produced_files(store, shard, report), ["origin_queue_offset"])
+        check("copies of what failed", copies, {"rows": retried, "origin_queue_offset": sum(map(sum, failed))})
+
+
+def _produced_files(store: LakeStore, shard: Shard, report: WindowReport) -> list[str]:
+    ctl = shard.ctl_of(report.commit_id or "")
+    assert ctl
+    return sorted({f"{store.root.location}/{shard.commitlog.path}/{segment.file}" for segment in ctl.produced})

@@ -1,0 +1,93 @@
+"""Consume for one group, window by window.
+
+**What it does.** Looks in every shard what the group has not consumed yet, up to the window's upper bound, and consumes
+it: allocate, pull, filter, the group's listener, retries and dead letters, all committed together with the offsets.
+Where nothing is waiting it ends after the first task and no JVM is started.
+
+**The window.** It always begins at the committed offset. It ends at the first message stored at or after: the parameter
+`until`, else the run's partition key, else the end of its data interval, else it takes all there is.
+
+**Again.** A run is one request: retry it, clear it, run it twice, its messages are committed once, and a finished run
+answers `already_committed`. A backfill is therefore harmless and moves nothing backwards.
+
+**When not to use it.** To consume something once more: `rmq_replay` does it under a name of its own, `rmq_reset_offset`
+moves the group itself.
+
+Made from the groups of `$RMQ_SETTINGS`, one DAG each. Manual triggering is intended.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, dag, get_current_context, task
+from rmq_operators import (
+    DEFAULTS,
+    FIRST_DAY,
+    LONGEST_RUN,
+    Answer,
+    Deployment,
+    consume_shard,
+    plan_shards,
+    report,
+    translated,
+)
+
+from rmq_store.requests import dag_id_of, pool_of
+from rmq_store.settings import GroupSettings, read_settings
+
+PARAMS = {
+    "until": Param(
+        None,
+        type=["null", "string", "integer"],
+        title="Until",
+        description="Only what was stored before it: ISO 8601 with a zone, or epoch milliseconds.",
+        examples=["2026-01-31T12:00:00Z"],
+    ),
+    "max_messages": Param(
+        None, type=["null", "integer"], minimum=1, title="At most", description="So many messages in all, per shard."
+    ),
+}
+
+
+def consume_dag(group: GroupSettings) -> DAG:
+    """The DAG of one group."""
+    offsets = Asset(f"rmq_offsets__{group.name}", uri=f"x-rmq://offsets/{group.name}")
+
+    @dag(
+        dag_id=dag_id_of(group.name),
+        schedule=None if group.schedule is None else CronDataIntervalTimetable(group.schedule, timezone="UTC"),
+        start_date=FIRST_DAY,
+        catchup=False,
+        max_active_runs=1,
+        default_args=DEFAULTS,
+        params=PARAMS,
+        doc_md=__doc__,
+        tags=["rmq", "consume"],
+    )
+    def consume_group() -> None:
+        pool = pool_of(group.name)
+
+        @task
+        @translated
+        def plan() -> list[str]:
+            return plan_shards(group.name)
+
+        @task(pool=pool, map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
+        @translated
+        def consume(shard: str) -> Answer:
+            get_current_context()["shard"] = shard
+            return consume_shard(group.name, shard)
+
+        @task(outlets=[offsets])
+        @translated
+        def report_offsets(answers: list[Answer]) -> Answer:
+            answer = report(list(answers))
+            get_current_context()["outlet_events"][offsets].extra = answer
+            return answer
+
+        report_offsets(consume.expand(shard=plan()))
+
+    return consume_group()
+
+
+for settings in read_settings(Deployment.from_env().settings).groups:
+    consume_dag(settings)

@@ -1,0 +1,40 @@
+"""Deliver what is due: messages that wait in a delay level go to the topic they are meant for.
+
+**What it does.** Over all levels and shards, oldest first, what is due by this host's clock is moved in one commit per
+shard (more when very much is due). Never early; typically within one tick of the schedule.
+
+**Again.** What was delivered is not delivered twice. A run that finds nothing due commits nothing and starts no JVM.
+
+**When not to use it.** To hand a retry to its group at once: a level's delay is part of RocketMQ's rules, wait for it.
+
+Runs every minute (`$RMQ_DELIVER_SCHEDULE`). Triggering it by hand is harmless.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import CronTriggerTimetable, dag, task
+from rmq_operators import DEFAULTS, FIRST_DAY, Answer, Deployment, deliver_due, translated
+
+SCHEDULE = Deployment.from_env().deliver_schedule
+
+
+@dag(
+    dag_id="rmq_deliver_delayed",
+    schedule=None if SCHEDULE is None else CronTriggerTimetable(SCHEDULE, timezone="UTC"),
+    start_date=FIRST_DAY,
+    catchup=False,
+    max_active_runs=1,
+    default_args=DEFAULTS,
+    doc_md=__doc__,
+    tags=["rmq", "retry"],
+)
+def rmq_deliver_delayed() -> None:
+    @task
+    @translated
+    def deliver() -> list[Answer]:
+        return deliver_due()
+
+    deliver()
+
+
+rmq_deliver_delayed()

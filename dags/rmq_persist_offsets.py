@@ -1,0 +1,46 @@
+"""Persist offsets: RocketMQ's `persistAll`, for tables and for brokers.
+
+**What it does.** Brings the tables `consumequeue` and `offsets` up to the newest commit, and writes for every imported
+broker a `consumerOffset.json` in RocketMQ's own form below `$RMQ_EXPORT_FOLDER` (the one before stays as `.bak`). The
+answer says how many retries still wait here: a broker that took these offsets over would not see them.
+
+**Again.** It derives and copies; doing it twice changes nothing.
+
+**When not to use it.** To commit offsets: that is done by each window, together with what it did.
+
+Runs every five minutes (`$RMQ_PERSIST_SCHEDULE`). Triggering it by hand is harmless.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import CronTriggerTimetable, dag, task
+from rmq_operators import DEFAULTS, FIRST_DAY, Answer, Deployment, dispatch_all, export_all, translated
+
+SCHEDULE = Deployment.from_env().persist_schedule
+
+
+@dag(
+    dag_id="rmq_persist_offsets",
+    schedule=None if SCHEDULE is None else CronTriggerTimetable(SCHEDULE, timezone="UTC"),
+    start_date=FIRST_DAY,
+    catchup=False,
+    max_active_runs=1,
+    default_args=DEFAULTS,
+    doc_md=__doc__,
+    tags=["rmq", "offsets"],
+)
+def rmq_persist_offsets() -> None:
+    @task
+    @translated
+    def dispatch() -> Answer:
+        return dispatch_all()
+
+    @task
+    @translated
+    def export() -> list[Answer]:
+        return export_all()
+
+    dispatch() >> export()
+
+
+rmq_persist_offsets()

@@ -1,0 +1,141 @@
+"""``make demo``: the main job on the files of a real broker, with real parts: Airflow's scheduler and its DAG runs, a
+Spark Connect server, a store on local disk.
+
+Everything lies in ``var/demo``; each run begins with a fresh store there. Whatever is started here ends with it, also
+after an error or Ctrl-C, and that is checked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from demo.airflow_api import AirflowApi, RunFailed
+from demo.narrator import Narrator
+from demo.story import DAGS, STEPS, tell
+from rmq_store.consumer.delay import DelayLevels
+from rmq_store.errors import RmqError
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from scripts.airflow_home import Airflow, AirflowHome, AirflowNotReady, free_port, only_one, stop_on_signals
+from spark_jobs.session import ConnectServer
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parent
+FOLDER = CHECKOUT / "var" / "demo"
+LEVELS = "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s 10m 2h"
+"""The delay levels of the broker whose files these are; RocketMQ's own begin retries with 10 s."""
+
+
+def main() -> int:
+    stop_on_signals()
+    narrator = Narrator(STEPS + 3)
+    code = 1
+    try:
+        with only_one(CHECKOUT / "var" / "demo.lock", "the demo"):
+            run(narrator)
+        code = 0
+    except KeyboardInterrupt:
+        narrator.error("stopped")
+        code = 130
+    except (RmqError, AirflowNotReady, RunFailed) as error:
+        narrator.error(str(error))
+    left = [process for process in psutil.Process().children(recursive=True) if process.is_running()]
+    if left:
+        narrator.error(f"these processes are left: {', '.join(f'{p.pid} {p.name()}' for p in left)}")
+        return 1
+    return code
+
+
+def run(narrator: Narrator) -> None:
+    with narrator.step("A fresh store, and the files of a RocketMQ broker (var/demo)"):
+        store = prepare()
+        narrator.say(f"broker files: {files_in(FOLDER / 'broker')}, as Apache RocketMQ 5.5.0 wrote them")
+        narrator.say(
+            f"delay levels as at that broker: {DelayLevels(LEVELS).delay_ms(3) // 1000} s before a first retry"
+        )
+    with ExitStack() as at_the_end:
+        with narrator.step("A warm Spark Connect server, and Airflow's database, pools and processes"):
+            api = at_the_end.enter_context(services(narrator))
+        tell(store, api, narrator)
+        with narrator.step("Stopping Airflow and Spark"):
+            at_the_end.close()
+            narrator.say("no process is left")
+    narrator.end(
+        [
+            f"The store is {short(FOLDER / 'store')}, Airflow's files and logs are in {short(FOLDER / 'airflow')}.",
+            "Try next:",
+            "  .venv/bin/rmq --root var/demo/store lag",
+            "  .venv/bin/rmq --root var/demo/store sql 'SELECT * FROM offset_history ORDER BY committed_at'",
+            "  RMQ_ROOT=var/demo/store RMQ_SETTINGS=demo/consumers.toml make up     # the same DAGs in Airflow's UI",
+        ]
+    )
+
+
+def prepare() -> LakeStore:
+    """Everything of an earlier demo is removed, so that each tells the same story."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    broker = FOLDER / "broker"
+    broker.mkdir(parents=True)
+    with tarfile.open(HERE / "broker-store.tar.gz") as archive:
+        archive.extractall(broker, filter="data")
+    store, _ = LakeStore.init(Root.parse(str(FOLDER / "store")), levels=LEVELS)
+    return store
+
+
+@contextmanager
+def services(narrator: Narrator) -> Iterator[AirflowApi]:
+    """Spark and Airflow. Spark starts beside Airflow's set-up; both end with the block."""
+    spark = ConnectServer(python_path=[CHECKOUT], log_file=FOLDER / "spark-connect.log")
+    with ThreadPoolExecutor() as beside, ExitStack() as at_the_end:
+        at_the_end.callback(spark.stop)
+        starting = beside.submit(spark.start)
+        home = AirflowHome(FOLDER / "airflow", free_port(), HERE / "consumers.toml")
+        home.initialise(lambda: narrator.waiting("Airflow makes its database"))
+        narrator.wait_until(starting.done, "Spark starts")
+        starting.result()
+        narrator.say("Spark Connect server on loopback: ready")
+        home = replace(home, variables=variables(spark.remote))
+        airflow = at_the_end.enter_context(Airflow(home, ["api-server", "scheduler", "dag-processor"]))
+        airflow.wait_until_healthy(lambda: narrator.waiting("Airflow starts"))
+        api = AirflowApi(home, narrator.waiting)
+        api.wait_for_dags(set(DAGS))
+        narrator.say(
+            f"Airflow: api-server on {home.url}, scheduler and dag-processor are healthy, {len(DAGS)} DAGs read"
+        )
+        yield api
+
+
+def variables(spark_remote: str) -> dict[str, str]:
+    """What the DAGs work with. They run when the demo triggers them, by no schedule."""
+    return {
+        "RMQ_ROOT": str(FOLDER / "store"),
+        "RMQ_IMPORT_ROOTS": str(FOLDER / "broker"),
+        "RMQ_EXPORT_FOLDER": str(FOLDER / "exports"),
+        "RMQ_DELIVER_SCHEDULE": "",
+        "RMQ_PERSIST_SCHEDULE": "",
+        "SPARK_REMOTE": spark_remote,
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+    }
+
+
+def files_in(folder: Path) -> str:
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    return f"{len(sizes)} files, {sum(sizes) / 1e6:.0f} MB"
+
+
+def short(path: Path) -> str:
+    return os.path.relpath(path, CHECKOUT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

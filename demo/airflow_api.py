@@ -1,0 +1,120 @@
+"""Airflow's REST API as far as the demo needs it: trigger a run, wait for it, read what its tasks answered, clear it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from scripts.airflow_home import USER, AirflowHome, AirflowNotReady, direct_opener
+
+Json = dict[str, Any]
+
+
+class RunFailed(Exception):
+    """A DAG run failed or took too long; the message has what its log says."""
+
+
+class AirflowApi:
+    """``heartbeat`` is called while something is waited for, with what it is."""
+
+    def __init__(self, home: AirflowHome, heartbeat: Callable[[str], None]) -> None:
+        self._home = home
+        self._heartbeat = heartbeat
+        self._opener = direct_opener()
+        login = {"username": USER, "password": home.password}
+        self._token = self._request("POST", "/auth/token", login)["access_token"]
+
+    def wait_for_dags(self, dag_ids: set[str], timeout_s: float = 90.0) -> None:
+        """Until Airflow has read the DAGs. Raises AirflowNotReady, with what it could not read."""
+        deadline = time.monotonic() + timeout_s
+        while missing := dag_ids - {dag["dag_id"] for dag in self._request("GET", "/api/v2/dags?limit=100")["dags"]}:
+            errors = self._request("GET", "/api/v2/importErrors")["import_errors"]
+            if errors:
+                raise AirflowNotReady("\n".join(f"{error['filename']}: {error['stack_trace']}" for error in errors))
+            if time.monotonic() > deadline:
+                raise AirflowNotReady(f"Airflow has not read {', '.join(sorted(missing))} within {timeout_s:.0f} s")
+            self._heartbeat("Airflow reads the DAGs")
+            time.sleep(0.5)
+
+    def run(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> Json:
+        """Trigger a run and wait until it has succeeded; what its tasks answered. Raises RunFailed."""
+        asked = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
+        self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", asked)
+        return self._finish(dag_id, run_id)
+
+    def clear(self, dag_id: str, run_id: str) -> Json:
+        """Clear all tasks of a finished run, as the button in the UI does, and wait until it has succeeded again."""
+        self._request("POST", f"{_run_path(dag_id, run_id)}/clear", {"dry_run": False, "only_failed": False})
+        return self._finish(dag_id, run_id)
+
+    def _finish(self, dag_id: str, run_id: str, timeout_s: float = 150.0) -> Json:
+        deadline = time.monotonic() + timeout_s
+        while (state := self._request("GET", _run_path(dag_id, run_id))["state"]) != "success":
+            if state == "failed" or time.monotonic() > deadline:
+                why = "failed" if state == "failed" else f"is still {state} after {timeout_s:.0f} s"
+                raise RunFailed(f"run {run_id} of {dag_id} {why}.\n{self._last_error(dag_id, run_id)}")
+            self._heartbeat(f"{dag_id} is {state}")
+            time.sleep(0.3)
+        return dict(self._answers(dag_id, run_id))
+
+    def _answers(self, dag_id: str, run_id: str) -> Iterator[tuple[str, Any]]:
+        """Per task what it returned; of a mapped task a list."""
+        tasks = self._request("GET", f"{_run_path(dag_id, run_id)}/taskInstances?limit=100")["task_instances"]
+        mapped: dict[str, list[Any]] = {}
+        for task in tasks:
+            if task["state"] != "success":
+                continue
+            index = task["map_index"]
+            path = f"{_run_path(dag_id, run_id)}/taskInstances/{task['task_id']}/xcomEntries/return_value"
+            try:
+                value = self._request("GET", f"{path}?deserialize=true&stringify=false&map_index={index}")["value"]
+            except RunFailed:
+                continue  # it returned nothing
+            if index < 0:
+                yield task["task_id"], value
+            else:
+                mapped.setdefault(task["task_id"], []).append(value)
+        yield from mapped.items()
+
+    def _last_error(self, dag_id: str, run_id: str) -> str:
+        """The errors in the logs of the run's tasks, and where these are."""
+        folder = self._home.folder / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}"
+        files = sorted(folder.rglob("*.log"), key=lambda file: file.stat().st_mtime)
+        errors = [error for file in files for error in _errors_in(file)]
+        return "\n".join([*dict.fromkeys(errors[-3:]), f"Logs: {folder}"])
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Json:
+        headers = {"Content-Type": "application/json"}
+        if hasattr(self, "_token"):
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._home.url + path, data, headers, method=method)
+        try:
+            with self._opener.open(request, timeout=30) as answer:
+                found: Json = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            raise RunFailed(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:500]}") from error
+        except (OSError, ValueError) as error:
+            raise AirflowNotReady(f"Airflow does not answer {method} {path}: {error}") from error
+
+
+def _run_path(dag_id: str, run_id: str) -> str:
+    return f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _errors_in(log: Path) -> Iterator[str]:
+    for line in log.read_text(errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        for detail in entry.get("error_detail") or ():
+            if not detail.get("is_cause"):
+                yield f"{detail.get('exc_type')}: {detail.get('exc_value')}"

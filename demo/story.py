@@ -1,0 +1,155 @@
+"""The story that the demo tells, step by step: each step is one or more DAG runs, and what the store says afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from demo.airflow_api import AirflowApi, RunFailed
+from demo.narrator import Narrator
+from rmq_store.lake.sql import query
+from rmq_store.lake.store import LakeStore
+from rmq_store.requests import dag_id_of
+from rmq_store.times import format_time
+
+GROUP = "demo-payments"
+BROKER = "broker-a"
+CONSUME = dag_id_of(GROUP)
+DAGS = (CONSUME, "rmq_deliver_delayed", "rmq_persist_offsets", "rmq_replay", "rmq_import_store", "rmq_reset_offset")
+STEPS = 7
+_MOST_ROUNDS = 5
+
+
+def tell(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
+    with narrator.step(f"Import the broker's files (rmq_import_store, broker {BROKER})"):
+        import_files(store, api, narrator)
+    with narrator.step(f"A first window of group {GROUP} ({CONSUME})"):
+        first = consume(api, narrator, "window-1")
+        expect(first["outcomes"].get("retried", 0) > 0, "the listener of the demo fails some messages", first)
+    with narrator.step("Deliver the retries when they are due, and consume again, until a message is dead"):
+        retry_until_dead(store, api, narrator)
+    with narrator.step("Clear the first window's run, which has finished: nothing is done twice"):
+        again = api.clear(CONSUME, "window-1")["report_offsets"]
+        expect(again["status"] == "already_committed" and again["messages"] == first["messages"], "same answer", again)
+        narrator.say(f"{again['status']}: the same {again['messages']:,} messages as before")
+    with narrator.step("Persist offsets, and export them for the broker (rmq_persist_offsets)"):
+        for export in api.run("rmq_persist_offsets", "persist")["export"]:
+            narrator.say(f"{export['broker_name']}: {export['file']}, {export['groups']} group(s)")
+    with narrator.step("Replay the last second of PaymentFlow under a replay group (rmq_replay)"):
+        replay(store, api, narrator)
+    with narrator.step("What the tables say, in SQL"):
+        show_tables(store, narrator)
+
+
+def import_files(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
+    source = Path(store.root.location).parent / "broker"
+    done = api.run("rmq_import_store", "import", {"source": str(source), "broker_name": BROKER})["import_new"]
+    narrator.say(
+        f"{done['status']}: {done['messages']:,} messages of {done['queues']} queues, {done['end']:,} bytes of log"
+    )
+    narrator.table(
+        "the largest topics",
+        query(
+            store,
+            "SELECT topic, count(*) AS messages, count(DISTINCT queue_id) AS queues, min(store_timestamp) AS first_at, "
+            "max(store_timestamp) AS last_at FROM messages GROUP BY topic ORDER BY messages DESC LIMIT 6",
+        ),
+    )
+
+
+def consume(api: AirflowApi, narrator: Narrator, run_id: str) -> Mapping[str, Any]:
+    """One run of the group's DAG: what its report says."""
+    answers = api.run(CONSUME, run_id)
+    (of_shard,) = answers["consume"]
+    done: Mapping[str, Any] = answers["report_offsets"]
+    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in done["outcomes"].items())
+    narrator.say(f"{done['status']} by engine {of_shard['engine']}: {done['messages']:,} messages: {outcomes}")
+    expect(of_shard["engine"] == "spark", "the windows of the demo run in Spark", of_shard)
+    return done
+
+
+def retry_until_dead(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
+    for number in range(1, _MOST_ROUNDS + 1):
+        due_ms = next_due_ms(store)
+        if due_ms is None:
+            return
+        wait_ms = due_ms - now_ms()
+        if wait_ms > 0:
+            narrator.say(f"the delay level is due at {format_time(due_ms)}: waiting {wait_ms / 1000:.1f} s")
+        while now_ms() < due_ms:
+            narrator.waiting("waiting for the delay level")
+            time.sleep(0.1)
+        delivered = sum(
+            answer["delivered"] for answer in api.run("rmq_deliver_delayed", f"deliver-{number}")["deliver"]
+        )
+        narrator.say(f"delivered: {delivered:,} retries")
+        done = consume(api, narrator, f"window-{number + 1}")
+        if done["outcomes"].get("dead"):
+            narrator.say("a message has failed for the last time: it is in %DLQ%demo-payments")
+    expect(next_due_ms(store) is None, f"no retry waits after {_MOST_ROUNDS} rounds", {})
+
+
+def next_due_ms(store: LakeStore) -> int | None:
+    """When the group's next retry is due, None when none waits."""
+    due: int | None = first_value(store, f"SELECT max(deliver_at) FROM delayed WHERE real_topic = '%RETRY%{GROUP}'")
+    return due
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def replay(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
+    last_ms = first_value(store, "SELECT max(store_timestamp) FROM messages WHERE topic = 'PaymentFlow'")
+    since = format_time(last_ms - 1000)
+    before = live_offsets(store)
+    asked = {"group": GROUP, "topic": "PaymentFlow", "from": since, "reason": "the demo looks again"}
+    (done,) = api.run("rmq_replay", "replay", asked)["replay"]
+    narrator.say(f"from {since}: {done['messages']:,} messages under group {done['group']} by engine {done['engine']}")
+    expect(live_offsets(store) == before, "the live group's offsets do not move", {})
+    narrator.say(f"the offsets of {GROUP} have not moved; what failed waits under the replay group")
+
+
+def live_offsets(store: LakeStore) -> pa.Table:
+    return query(
+        store,
+        "SELECT shard, topic, broker_name, queue_id, next_offset FROM consumer_offsets "
+        f"WHERE group_name = '{GROUP}' ORDER BY ALL",
+    )
+
+
+def show_tables(store: LakeStore, narrator: Narrator) -> None:
+    ours = f"group_name LIKE '{GROUP}%'"
+    tables = {
+        "windows": "SELECT group_name, committed_at, queues, messages, acked, filtered, retried, dead, actor, actor_source "
+        f"FROM windows WHERE {ours} ORDER BY committed_at",
+        "consumer_offsets": "SELECT group_name, topic, broker_name, queue_id, next_offset, updated_at FROM consumer_offsets "
+        f"WHERE {ours} AND topic <> 'OrderEvents' ORDER BY ALL",
+        "lag": "SELECT group_name, topic, count(*) AS queues, CAST(sum(lag) AS BIGINT) AS lag FROM lag "
+        f"WHERE {ours} GROUP BY ALL ORDER BY ALL",
+        "retries": "SELECT group_name, state, attempt, error_type, count(*) AS messages, max(deliver_at) AS last_due_at "
+        f"FROM retries WHERE {ours} GROUP BY ALL ORDER BY ALL",
+        "dead_letters": "SELECT group_name, original_topic, unique_key, attempt, cause, error_type, error_text "
+        f"FROM dead_letters WHERE {ours}",
+        "audit": "SELECT * FROM audit",
+    }
+    for name, text in tables.items():
+        narrator.table(name, query(store, text), empty="empty, as it must be" if name == "audit" else "empty")
+    expect(first_value(store, "SELECT count(*) FROM audit") == 0, "the audit finds nothing", {})
+    expect(
+        first_value(store, f"SELECT count(*) FROM dead_letters WHERE group_name = '{GROUP}'") == 1, "one is dead", {}
+    )
+
+
+def first_value(store: LakeStore, text: str) -> Any:
+    return query(store, text).column(0)[0].as_py()
+
+
+def expect(right: bool, what: str, found: Mapping[str, Any]) -> None:
+    """The demo tells what is so; where it is not, it says that and ends."""
+    if not right:
+        raise RunFailed(f"expected: {what}; found: {dict(found)}")

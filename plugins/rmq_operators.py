@@ -1,0 +1,388 @@
+"""What the tasks of the DAGs do: a run's facts and parameters in, a call of the lake or of a job, a small answer out.
+
+It translates and decides nothing. Heavy imports are inside the functions, so that parsing a DAG stays light. Where
+things are is said by the environment of the Airflow processes, never by a run's parameters (``Deployment``).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from urllib.parse import quote
+
+from airflow.sdk import get_current_context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, StoreUnusable, WrongUse
+from rmq_store.host import Host
+from rmq_store.requests import ImportParams, ReplayParams, Run, consume_request, reset_request
+from rmq_store.settings import GroupSettings, read_settings
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import DagRunProtocol
+
+    from rmq_store.lake.engine import Engine
+    from rmq_store.lake.plan import Plan
+    from rmq_store.lake.store import LakeStore
+
+log = logging.getLogger(__name__)
+
+Answer = dict[str, Any]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin"})
+"""The only tags there are."""
+
+FIRST_DAY = datetime(2024, 1, 1, tzinfo=UTC)
+DEFAULTS: Mapping[str, Any] = {"owner": "rmq", "retries": 2, "retry_delay": timedelta(seconds=15)}
+LONGEST_RUN = timedelta(hours=23)
+"""A run older than a day cannot commit."""
+
+_WORTH_A_RETRY = (StoreUnusable, ClockSkew, HeldByAnother, StaleAttempt)
+
+
+def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """An RmqError as Airflow's error: retried where waiting helps, final where the call or the data must be mended."""
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except _WORTH_A_RETRY as error:
+            raise AirflowException(f"{type(error).__name__}: {error}") from error
+        except RmqError as error:
+            raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+    return call
+
+
+# --- where things are ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What the environment says. A path that is not absolute counts from the checkout.
+
+    ``RMQ_ROOT`` the store · ``RMQ_SETTINGS`` the groups · ``SPARK_REMOTE`` a warm Spark Connect server, none: a session
+    in the task · ``RMQ_IMPORT_ROOTS`` folders or ``s3://`` prefixes to import from, with commas between ·
+    ``RMQ_EXPORT_FOLDER`` where offsets are exported to · ``RMQ_DELIVER_SCHEDULE``, ``RMQ_PERSIST_SCHEDULE`` cron
+    expressions, "" is: only when triggered.
+    """
+
+    root: str
+    settings: str
+    spark_remote: str | None
+    import_roots: tuple[str, ...]
+    export_folder: Path
+    deliver_schedule: str | None
+    persist_schedule: str | None
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Deployment:
+        found = os.environ if env is None else env
+        roots = [root.strip() for root in found.get("RMQ_IMPORT_ROOTS", "").split(",")]
+        return cls(
+            root=_place(found.get("RMQ_ROOT") or "var/store"),
+            settings=_place(found.get("RMQ_SETTINGS") or "consumers.toml"),
+            spark_remote=found.get("SPARK_REMOTE") or None,
+            import_roots=tuple(_place(root) for root in roots if root),
+            export_folder=Path(_place(found.get("RMQ_EXPORT_FOLDER") or "var/exports")),
+            deliver_schedule=found.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,
+            persist_schedule=found.get("RMQ_PERSIST_SCHEDULE", "*/5 * * * *") or None,
+        )
+
+    def open_store(self) -> LakeStore:
+        from rmq_store.lake.object_store import Root
+        from rmq_store.lake.store import LakeStore
+
+        return LakeStore.open(Root.parse(self.root))
+
+    @contextmanager
+    def engines(self, name: str) -> Iterator[Callable[[Plan | None], Engine]]:
+        from spark_jobs.consume_window import engines
+
+        with engines(name, Host(), remote=self.spark_remote) as engine_of:
+            yield engine_of
+
+    def allowed_source(self, source: str) -> str:
+        """The source of an import, as it may be read. Raises WrongUse when it lies outside ``RMQ_IMPORT_ROOTS``."""
+        place = _resolved(source)
+        if not self.import_roots:
+            raise WrongUse("RMQ_IMPORT_ROOTS is not set: name the folders and s3:// prefixes that may be imported from")
+        if not any(place == root or place.startswith(f"{root}/") for root in map(_resolved, self.import_roots)):
+            raise WrongUse(f"{source} lies outside RMQ_IMPORT_ROOTS ({', '.join(self.import_roots)})")
+        return place
+
+
+def _place(text: str) -> str:
+    return text if "://" in text else str(Path(__file__).resolve().parents[1] / text)
+
+
+def _resolved(place: str) -> str:
+    """Without links and steps upwards, so that a prefix can be trusted."""
+    if "://" in place:
+        if ".." in place.split("/"):
+            raise WrongUse(f"{place}: an address must not step upwards")
+        return place.rstrip("/")
+    return os.path.realpath(_place(place))
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+def current_run() -> tuple[Run, Mapping[str, Any]]:
+    """The facts of the task's run, and its parameters."""
+    context = get_current_context()
+    return run_of(context["dag_run"]), context["params"]
+
+
+def run_of(dag_run: DagRunProtocol) -> Run:
+    return Run(
+        dag_id=dag_run.dag_id,
+        run_id=dag_run.run_id,
+        run_type=str(getattr(dag_run.run_type, "value", dag_run.run_type)),
+        run_after=dag_run.run_after,
+        user=dag_run.triggering_user_name,
+        partition_key=dag_run.partition_key,
+        data_interval_end=dag_run.data_interval_end,
+    )
+
+
+def _settings_of(here: Deployment, group: str) -> GroupSettings:
+    return read_settings(here.settings).group(group)
+
+
+# --- consume ---------------------------------------------------------------------------------------------------------
+
+
+def plan_shards(group_name: str) -> list[str]:
+    """The shards in which the run has something to do, or to say again. Starts no JVM."""
+    from spark_jobs.consume_window import has_work, shards_of
+
+    run, params = current_run()
+    here = Deployment.from_env()
+    request = consume_request(run, params)
+    group = _settings_of(here, group_name)
+    log.info("request %s: until %s (%s)", request.request_id, request.until_ms, request.parameters["until_rule"])
+    found = [shard.name for shard in shards_of(here.open_store(), group) if has_work(shard, group, request, Host())]
+    log.info("shards with work: %s", ", ".join(found) or "none")
+    return found
+
+
+def consume_shard(group_name: str, shard_name: str) -> Answer:
+    """All windows of the run's request in one shard."""
+    from spark_jobs.consume_window import consume
+
+    run, params = current_run()
+    here = Deployment.from_env()
+    group = _settings_of(here, group_name)
+    store = here.open_store()
+    (shard,) = store.shards(shard_name)
+    with here.engines(group.engine) as engine_of:
+        return _logged(consume(store, shard, group, consume_request(run, params), engine_of, Host()))
+
+
+def report(answers: list[Answer]) -> Answer:
+    """What the shards' answers come to, for the run's asset event."""
+    outcomes: dict[str, int] = {}
+    for answer in answers:
+        for outcome, count in answer["outcomes"].items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+    statuses = {answer["status"] for answer in answers}
+    return _logged(
+        {
+            "status": "committed" if "committed" in statuses else "already_committed",
+            "messages": sum(outcomes.values()),
+            "outcomes": outcomes,
+            "offsets": {answer["shard"]: answer["offsets"] for answer in answers},
+        }
+    )
+
+
+# --- replay ----------------------------------------------------------------------------------------------------------
+
+
+def replay_plan() -> list[str]:
+    """The shards that the replay, or the follow-up of one, reads. Checks all parameters; starts no JVM."""
+    from rmq_store.lake.replay import group_settings
+    from spark_jobs.consume_window import shards_of
+
+    _, params = current_run()
+    asked = ReplayParams.of(params)
+    here = Deployment.from_env()
+    group, scope = group_settings(read_settings(here.settings), asked.group)
+    if asked.is_follow_up and not scope.retries_only:
+        raise WrongUse(f"{asked.group} is no replay group: give a topic and a time to begin from")
+    if asked.topic is not None and asked.topic not in {subscription.topic for subscription in group.subscriptions}:
+        known = ", ".join(subscription.topic for subscription in group.subscriptions)
+        raise WrongUse(f"group {group.name} does not read {asked.topic}; it reads {known}")
+    shards = shards_of(here.open_store(), group)
+    return [shard.name for shard in shards if asked.topic is None or shard.positions().queues_of(asked.topic)]
+
+
+def replay_shard(shard_name: str) -> Answer:
+    """All windows of the replay in one shard, under the replay's own group."""
+    from rmq_store.lake.replay import group_settings, replay
+    from spark_jobs.consume_window import all_parts, consume, summary
+
+    run, params = current_run()
+    asked = ReplayParams.of(params)
+    here, host = Deployment.from_env(), Host()
+    group, scope = group_settings(read_settings(here.settings), asked.group)
+    store, request = here.open_store(), asked.request(run)
+    (shard,) = store.shards(shard_name)
+    with here.engines(group.engine) as engine_of:
+        if asked.topic is None or asked.from_ms is None:
+            return _logged(consume(store, shard, group, request, engine_of, host, scope))
+        topic, from_ms = asked.topic, asked.from_ms
+        return _logged(
+            summary(all_parts(lambda: replay(store, shard, group, topic, from_ms, request, engine_of, host)))
+        )
+
+
+# --- deliver, persist, reset, import ---------------------------------------------------------------------------------
+
+
+def deliver_due() -> list[Answer]:
+    """Everything due, over all levels and shards; ``next_due_ms`` says when the next one is."""
+    from rmq_store.lake.deliver import deliver
+
+    run, _ = current_run()
+    here, host = Deployment.from_env(), Host()
+    store = here.open_store()
+    answers = []
+    for shard in store.shards():
+        part, delivered, more = 0, 0, True
+        while more:
+            part += 1
+            done = deliver(store, shard, f"{run.request_id}/{part}", run.actor, host)
+            delivered += done.delivered
+            more = done.more or done.status == "already_committed"
+        answers.append(_logged({"shard": shard.name, "delivered": delivered, "next_due_ms": done.next_due_ms}))
+    return answers
+
+
+def dispatch_all() -> Answer:
+    """Bring the derived tables up to the newest commit."""
+    from rmq_store.lake.dispatch import dispatch
+
+    host = Host()
+    return _logged({shard.name: dispatch(shard, host) for shard in Deployment.from_env().open_store().shards()})
+
+
+def export_all() -> list[Answer]:
+    """``consumerOffset.json`` of every imported broker, written where it changed."""
+    from rmq_store.lake.export import export_offsets
+    from rmq_store.offsets import split_id
+
+    here = Deployment.from_env()
+    answers = []
+    for shard in here.open_store().shards():
+        for app_id, _ in shard.positions().prefixed("import/"):
+            broker_name = split_id(app_id)[1]
+            found = export_offsets(shard, broker_name)
+            file = here.export_folder / shard.name / quote(broker_name, safe="") / "consumerOffset.json"
+            answers.append(
+                _logged(
+                    {
+                        "broker_name": broker_name,
+                        "file": str(file),
+                        "changed": _replaced(file, found.text),
+                        "groups": found.groups,
+                        "waiting_retries": dict(found.waiting_retries),
+                    }
+                )
+            )
+    return answers
+
+
+def _replaced(file: Path, text: str) -> bool:
+    """Write it as a broker does: the old one stays as ``.bak``, nobody sees half of it. False: it is there already."""
+    if file.exists():
+        if file.read_text(encoding="utf-8") == text:
+            return False
+        file.with_name(f"{file.name}.bak").write_bytes(file.read_bytes())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f"{file.name}.tmp")
+    new.write_text(text, encoding="utf-8")
+    new.replace(file)
+    return True
+
+
+def reset_group(*, dry_run: bool) -> list[Answer]:
+    """Where the group's offsets would go, or go. All shards that have the topic."""
+    from dataclasses import replace
+
+    from rmq_store.lake.reset import reset
+
+    run, params = current_run()
+    asked = reset_request(run, params)
+    store = Deployment.from_env().open_store()
+    queues = {shard.name: shard.positions().queues_of(asked.topic) for shard in store.shards()}
+    strange = set(asked.queues) - {queue for held in queues.values() for queue in held}
+    if strange or not any(queues.values()):
+        what = f"queue {min(strange)}" if strange else f"topic {asked.topic}"
+        raise WrongUse(f"no shard of {store.root.location} has the {what}")
+    answers = []
+    for shard in store.shards():
+        named = tuple(queue for queue in asked.queues if queue in queues[shard.name])
+        if not (named if asked.queues else queues[shard.name]):
+            continue
+        done = reset(shard, replace(asked, queues=named, dry_run=dry_run), Host())
+        for move in done.moves:
+            log.info("%s: %s -> %s", move.queue, move.from_offset, move.to_offset)
+        answers.append(_logged({"status": done.status, "shard": shard.name, "moves": [_moved(m) for m in done.moves]}))
+    return answers
+
+
+def _moved(move: Any) -> list[Any]:
+    return [f"{move.queue.broker_name}:{move.queue.queue_id}", move.from_offset, move.to_offset]
+
+
+def is_dry_run() -> bool:
+    run, params = current_run()
+    return reset_request(run, params).dry_run
+
+
+def check_import() -> str:
+    """Checks the parameters and that the source may be read. Opens nothing of it."""
+    _, params = current_run()
+    return Deployment.from_env().allowed_source(ImportParams.of(params).source)
+
+
+def import_files() -> Answer:
+    """What is new in the broker's files, into the commit log."""
+    from rmq_store.lake.import_store import import_store
+    from rmq_store.lake.object_store import Root
+    from spark_jobs.import_store import WhenNeeded
+
+    run, params = current_run()
+    asked, here = ImportParams.of(params), Deployment.from_env()
+    source = Root.parse(here.allowed_source(asked.source))
+    with here.engines(asked.engine) as engine_of:
+        done = import_store(
+            here.open_store(),
+            source,
+            asked.broker_name,
+            asked.shard,
+            run.request_id,
+            run.actor,
+            Host(),
+            WhenNeeded(lambda: engine_of(None)),
+            salvage=asked.salvage,
+            progress=lambda done, total: log.info("%s of %s bytes", f"{done:,}", f"{total:,}"),
+        )
+    return _logged(asdict(done) | {"salvaged": len(done.salvaged)})
+
+
+def _logged(answer: Answer) -> Answer:
+    log.info("%s", answer)
+    return answer

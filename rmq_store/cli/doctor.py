@@ -1,0 +1,51 @@
+"""The checks of ``rmq doctor``, with those that ask Spark's own modules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmq_store.cli.common import root_of, settings_path
+from rmq_store.cli.engines import Engines, spark_module
+from rmq_store.errors import StoreUnusable
+from rmq_store.host import Host
+
+if TYPE_CHECKING:
+    from rmq_store.lake.doctor import Check
+
+
+def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[Check]:
+    """In the order in which one would mend."""
+    from rmq_store.lake.doctor import Check, NotLooked, machine_checks, settings_check, store_checks
+
+    def spark_found() -> str:
+        if not spark:
+            raise NotLooked("asked for by --spark")
+        with Engines("doctor", "spark", Host()) as engines:
+            session = engines.spark_session()
+            spark_module("session").warm_up(session)
+            where = "the server of SPARK_REMOTE" if os.environ.get("SPARK_REMOTE") else "a session of its own"
+            return f"Spark {session.version} answered in {where}"
+
+    yield from machine_checks(lambda: Path(spark_module("java").find_java()), _jars_found)
+    yield from store_checks(lambda: root_of(root), Host())
+    asked_for = settings is not None or bool(os.environ.get("RMQ_SETTINGS"))
+    yield settings_check(settings_path(settings), asked_for=asked_for)
+    yield Check("Spark", spark_found, "mend Java and jars first; if SPARK_REMOTE is set, start that server or unset it")
+
+
+def _jars_found() -> str:
+    """Raises StoreUnusable naming every jar that is missing or has another sum than jars.lock says."""
+    jars = spark_module("jars")
+    wanted = [jar for jar in jars.locked_jars() if jar.group == "delta"]
+    missing = [f"{jar.file_name} is missing" for jar in wanted if not jar.path.is_file()]
+    changed = [
+        f"{jar.file_name} has a wrong sum"
+        for jar in wanted
+        if jar.path.is_file() and jars.sha256_of(jar.path) != jar.sha256
+    ]
+    if missing or changed:
+        raise StoreUnusable(f"in {jars.jar_folder('delta')}: {'; '.join(missing + changed)}")
+    return f"{len(wanted)} Delta jars with the right sums in {jars.jar_folder('delta')}"

@@ -1,0 +1,230 @@
+"""``rmq reset``, ``search-offset``, ``offsets export``: where groups stand and where they are moved to."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rmq_store.cli.common import (
+    actor_of,
+    check_group,
+    new_request,
+    open_store,
+    queues_by_shard,
+    shard_of_broker,
+)
+from rmq_store.cli.options import (
+    ActorOption,
+    AtOption,
+    BrokerOption,
+    GroupOption,
+    JsonOption,
+    QueueOption,
+    QueuesOption,
+    ReasonOption,
+    RequestOption,
+    RootOption,
+    SettingsOption,
+    ShardOption,
+    TopicOption,
+    ToTimeOption,
+    example,
+)
+from rmq_store.cli.output import Output
+from rmq_store.errors import WrongUse
+from rmq_store.host import Host
+
+if TYPE_CHECKING:
+    from rmq_store.store import Moved
+
+offsets = typer.Typer(no_args_is_help=True, help="Committed offsets in a broker's own form.", rich_markup_mode="rich")
+
+PANEL = "Offsets"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq reset --group orders --topic OrderEvents --to-time 2026-11-19T00:00:00Z --dry-run",
+            "rmq reset --group orders --topic OrderEvents --queue broker-a:3 --to-offset 120 --reason 'bad deploy'",
+        ),
+    )(reset)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example("rmq search-offset --topic OrderEvents --queue broker-a:3 --time 2026-11-19T00:00:00Z"),
+    )(search_offset)
+    offsets.command(
+        epilog=example(
+            "rmq offsets export --broker broker-a consumerOffset.json", "rmq offsets export --broker broker-a"
+        )
+    )(export)
+    app.add_typer(offsets, name="offsets", rich_help_panel=PANEL)
+
+
+def reset(
+    group: GroupOption,
+    topic: TopicOption,
+    queue: QueuesOption = None,
+    to_time: ToTimeOption = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="OFFSET", min=0, help="To this offset, the next to read.")
+    ] = None,
+    to_min: Annotated[bool, typer.Option("--to-min", help="To the first readable message.")] = False,
+    to_max: Annotated[bool, typer.Option("--to-max", help="To the end: skip what waits.")] = False,
+    reason: ReasonOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would move, and move nothing.")] = False,
+    shard: ShardOption = None,
+    request: RequestOption = None,
+    settings: SettingsOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a group's offsets of one topic.
+
+    Who and why stand in the history. The operator wins: a window that is running cannot commit after it. Waiting
+    retries are not touched.
+    """
+    output, host = Output(as_json), Host()
+    to, value = _target(to_time, to_offset, to_min, to_max)
+    store = open_store(root)
+    from rmq_store.lake.reset import ResetRequest, ResetTo
+    from rmq_store.lake.reset import reset as reset_in
+
+    request_id, who = new_request("reset", request, host), actor_of(actor)
+    why = reason or ("dry run" if dry_run else "")
+    asked = ResetRequest(group, topic, ResetTo(to), request_id, who, why, value, dry_run=dry_run)
+    check_group(store, group, settings)
+    found = queues_by_shard(store.shards(shard), topic, queue or ())
+    reports = [reset_in(one, replace(asked, queues=queues), host) for one, queues in found]
+    moves = [_move(report.shard, move) for report in reports for move in report.moves]
+    more = sum(move["messages"] or 0 for move in moves)
+    first = sum(move["messages"] is None for move in moves)
+    statuses = {report.status for report in reports}
+    answer = {
+        "status": "committed" if "committed" in statuses else reports[0].status,
+        "group": group,
+        "topic": topic,
+        "request_id": request_id,
+        "moves": moves,
+        "messages": more,
+    }
+    output.table([move | {"messages": _more_or_less(move["messages"])} for move in moves], list(_MOVE))
+    output.answer(
+        answer,
+        f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
+        f"request: {request_id}",
+    )
+
+
+def _target(to_time: int | None, to_offset: int | None, to_min: bool, to_max: bool) -> tuple[str, int | None]:
+    """The name of the ResetTo and its value."""
+    given: list[tuple[str, int | None]] = []
+    given += [("time", to_time)] if to_time is not None else []
+    given += [("offset", to_offset)] if to_offset is not None else []
+    given += [("min", None)] if to_min else []
+    given += [("max", None)] if to_max else []
+    if len(given) != 1:
+        raise WrongUse("say where to, once: --to-time TIME, --to-offset OFFSET, --to-min or --to-max")
+    return given[0]
+
+
+_MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset", "messages")
+
+
+def _move(shard: str, move: Moved) -> dict[str, Any]:
+    """``messages``: how many more are read (below 0: fewer); None where there was no offset to compare with."""
+    more = None if move.from_offset is None else move.from_offset - move.to_offset
+    queue = move.queue
+    values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, move.to_offset, more)
+    return dict(zip(_MOVE, values, strict=True))
+
+
+def _more_or_less(messages: int | None) -> str:
+    if messages is None:
+        return "had no offset"
+    return "no change" if messages == 0 else f"{abs(messages):,} {'more' if messages > 0 else 'fewer'} to read"
+
+
+def search_offset(
+    topic: TopicOption,
+    queue: QueueOption,
+    time: AtOption,
+    boundary: Annotated[
+        Literal["lower", "upper"],
+        typer.Option(help="lower: the first message stored at or after the time; upper: the last at or before it."),
+    ] = "lower",
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find a queue's offset by time, as a broker does."""
+    output = Output(as_json)
+    store = open_store(root)
+    from rmq_store.lake.time_search import search_offsets
+
+    ((shard, queues),) = queues_by_shard(store.shards(), topic, [queue])
+    offset = search_offsets(shard, shard.positions(), queues, time, upper=boundary == "upper")[queues[0]]
+    output.line(str(offset))
+    output.document(
+        {
+            "status": "done",
+            "shard": shard.name,
+            "topic": topic,
+            "broker_name": queue.broker_name,
+            "queue_id": queue.queue_id,
+            "time_ms": time,
+            "boundary": boundary,
+            "offset": offset,
+        }
+    )
+
+
+def export(
+    broker: BrokerOption,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Where to. Default: standard output.")] = None,
+    shard: ShardOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a broker's consumerOffset.json.
+
+    All committed offsets on its queues, in its own form. Retries that wait in the lake are not in it; how many there
+    are is said.
+    """
+    output = Output(as_json)
+    store = open_store(root)
+    from rmq_store.lake.export import export_offsets
+
+    exported = export_offsets(shard_of_broker(store, broker, shard), broker)
+    for group, count in exported.waiting_retries.items():
+        output.note(f"group {group}: {count:,} retries still wait here; a broker with these offsets would not see them")
+    answer = {
+        "status": "done",
+        "broker_name": broker,
+        "groups": exported.groups,
+        "waiting_retries": exported.waiting_retries,
+    }
+    if file is None:
+        output.line(exported.text)
+        output.document(answer | {"text": exported.text})
+        return
+    _write_whole(Path(file), exported.text)
+    output.answer(answer | {"file": file}, f"offsets of {exported.groups} groups on {broker} are in {file}")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """The file appears with all of it or stays as it was."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise WrongUse(f"{path} cannot be written: {error.strerror or error}") from error

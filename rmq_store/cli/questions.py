@@ -1,0 +1,153 @@
+"""``rmq topics``, ``groups``, ``lag``, ``audit``, ``sql``: what the tables say."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rmq_store.cli.common import open_store
+from rmq_store.cli.options import JsonOption, OfGroupOption, RootOption, example
+from rmq_store.cli.output import MANY_ROWS, Output, cell, print_table, to_json
+from rmq_store.errors import WrongUse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PANEL = "Questions"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL, epilog=example("rmq topics"))(topics)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq groups"))(groups)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq lag --group orders"))(lag)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq audit"))(audit)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq sql 'select topic, count(*) from messages group by topic'",
+            "rmq sql --file report.sql --format csv",
+            "rmq sql - --format json",
+        ),
+    )(sql)
+
+
+def topics(root: RootOption = None, as_json: JsonOption = False) -> None:
+    """List the topics."""
+    _show(root, as_json, "topics", empty="no topics: import a broker's files with 'rmq import-store'")
+
+
+def groups(root: RootOption = None, as_json: JsonOption = False) -> None:
+    """List the consumer groups, those of imported brokers too."""
+    _show(root, as_json, "groups", empty="no groups yet")
+
+
+def lag(group: OfGroupOption = None, root: RootOption = None, as_json: JsonOption = False) -> None:
+    """Say how far each group is behind, queue by queue."""
+    _show(root, as_json, "lag", group, empty="no group has offsets" if group is None else f"no offsets of {group}")
+
+
+def audit(group: OfGroupOption = None, root: RootOption = None, as_json: JsonOption = False) -> None:
+    """Prove that nothing is missing or counted twice.
+
+    Exit code 1 when something was found.
+    """
+    if _show(root, as_json, "audit", group, empty="nothing found: every offset has exactly one outcome"):
+        raise typer.Exit(1)
+
+
+def _show(root: str | None, as_json: bool, view: str, group: str | None = None, *, empty: str) -> int:
+    """Print a view, sorted; returns how many rows it has."""
+    output = Output(as_json)
+    where = "" if group is None else f" WHERE group_name = '{group.replace(chr(39), chr(39) * 2)}'"
+    found = _query(root, f"SELECT * FROM {view}{where} ORDER BY ALL")
+    rows = _rows(found)
+    output.table(rows, found.column_names, empty)
+    output.document({"status": "done", view: rows})
+    return len(rows)
+
+
+def sql(
+    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from input.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the query from a file.")
+    ] = None,
+    form: Annotated[Literal["table", "json", "csv"], typer.Option("--format", help="How rows are written.")] = "table",
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the tables in SQL (DuckDB, read only).
+
+    Views: messages, consumer_offsets, offset_history, lag, windows, retries, dead_letters, delayed, outcomes, audit,
+    topics, groups, subscriptions, consume_queue_entries. In JSON bytes are base64.
+    """
+    found = _query(root, _query_text(query, file))
+    if as_json or Output(False).as_json or form == "json":
+        for piece in _json_array(found):
+            sys.stdout.write(piece)
+    elif form == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(found.column_names)
+        for row in _each_row(found):
+            writer.writerow(cell(row[name]) for name in found.column_names)
+    else:
+        print_table(_rows(found.slice(0, MANY_ROWS)), found.column_names, found.num_rows)
+    sys.stdout.flush()
+
+
+def _query_text(query: str | None, file: str | None) -> str:
+    if (query is None) == (file is None):
+        raise WrongUse("give the query, once: as text, as - to read it from input, or by --file")
+    if file is not None:
+        try:
+            return Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise WrongUse(f"the query {file} cannot be read: {error}") from error
+    return sys.stdin.read() if query == "-" else str(query)
+
+
+def _query(root: str | None, text: str) -> pa.Table:
+    store = open_store(root)
+    from rmq_store.lake.sql import query
+
+    found = query(store, text)
+    return found.rename_columns(_each_once(found.column_names))
+
+
+def _each_once(names: Sequence[str]) -> list[str]:
+    """A query may give two columns one name; a row, and a JSON object, cannot."""
+    seen: dict[str, int] = {}
+    once = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        once.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return once
+
+
+def _rows(found: pa.Table) -> list[dict[str, Any]]:
+    return list(_each_row(found))
+
+
+def _each_row(found: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows by column name; maps as dicts."""
+    for batch in found.to_batches(max_chunksize=10_000):
+        columns = [_values(batch.column(i)) for i in range(batch.num_columns)]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(found.column_names, values, strict=True))
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    values: Sequence[Any] = column.to_pylist(maps_as_pydicts="lossy")
+    return values
+
+
+def _json_array(found: pa.Table) -> Iterator[str]:
+    """The rows as one JSON array, piece by piece."""
+    yield "["
+    for number, row in enumerate(_each_row(found)):
+        yield (",\n" if number else "\n") + to_json(row)
+    yield "\n]\n"

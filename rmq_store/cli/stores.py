@@ -1,0 +1,223 @@
+"""``rmq init``, ``import-store``, ``cutover``, ``dispatch``, ``doctor``: the store and what comes into it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmq_store.cli.common import actor_of, new_request, open_store, root_of, shard_of_broker
+from rmq_store.cli.engines import Engines
+from rmq_store.cli.options import (
+    ActorOption,
+    BrokerOption,
+    ImportEngineOption,
+    JsonOption,
+    ReasonOption,
+    RequestOption,
+    RootOption,
+    SettingsOption,
+    ShardOption,
+    example,
+)
+from rmq_store.cli.output import Output
+from rmq_store.host import Host
+
+if TYPE_CHECKING:
+    from rmq_store.lake.object_store import Root
+    from rmq_store.lake.store import LakeStore
+
+Progress = Callable[[int, int], None]
+
+PANEL = "The store"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL, epilog=example("rmq init --root s3://lake/orders"))(init)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq import-store /data/rocketmq/store --broker broker-a",
+            "rmq import-store s3://copies/broker-a --broker broker-a --salvage",
+        ),
+    )(import_store)
+    app.command(
+        rich_help_panel=PANEL, epilog=example("rmq cutover --broker broker-a --reason 'broker was switched off'")
+    )(cutover)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq dispatch"))(dispatch)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq doctor --root var/store", "rmq doctor --spark"))(doctor)
+
+
+def init(root: RootOption = None, as_json: JsonOption = False) -> None:
+    """Make a store, unless it is there already."""
+    output = Output(as_json)
+    where = root_of(root)
+    from rmq_store.lake.store import LakeStore
+
+    store, made = LakeStore.init(where)
+    status = "created" if made else "already_there"
+    found = {"status": status, "root": where.location, "store_id": store.store_id}
+    output.answer(found, f"store {store.store_id} at {where.location}")
+
+
+def import_store(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The broker's store: a folder or s3://bucket/prefix.")],
+    broker: BrokerOption,
+    shard: Annotated[
+        str | None, typer.Option("--shard", metavar="SHARD", help="Into this shard. Default: the broker's name.")
+    ] = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Skip what is damaged or missing, and record what was skipped.")
+    ] = False,
+    engine: ImportEngineOption = None,
+    request: RequestOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Import what is new in a broker's store directory.
+
+    Incremental and all or nothing: what was imported before is not read again, and a damaged record stops before
+    anything is written. The broker may be alive; its groups stay its own until a cutover.
+    """
+    output, host = Output(as_json), Host()
+    store = open_store(root)
+    from rmq_store.lake.import_store import import_store as import_into
+    from rmq_store.lake.object_store import Root
+
+    request_id = new_request("import", request, host)
+    shard_name = shard or broker
+    files = Root.parse(source)
+    with Engines("import-store", engine, host) as engines, _progress(output) as progress:
+        report = import_into(
+            store,
+            files,
+            broker,
+            shard_name,
+            request_id,
+            actor_of(actor),
+            host,
+            engines.for_import(_to_read_bytes(store, files, broker, shard_name)),
+            salvage=salvage,
+            progress=progress,
+        )
+    for note in report.notes:
+        output.note(note)
+    for skipped in report.salvaged:
+        output.line(f"skipped: [{skipped.begin}, {skipped.end}) of the log: {skipped.reason}")
+    output.answer(
+        asdict(report),
+        f"{report.messages:,} messages in {report.queues} queues of {broker}, bytes [{report.begin}, {report.end}) of "
+        f"its log, are in shard {report.shard}",
+        f"request: {request_id}",
+    )
+
+
+def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: str) -> int:
+    """About how much an import has to read: the files behind what was imported before."""
+    from rmq_store.offsets import import_id
+
+    begin = 0
+    if shard_name in store.shard_names():
+        begin = store.shards(shard_name)[0].positions().get(import_id(broker_name)) or 0
+    logs = [(name.rpartition("/")[2], size) for name, size in files.list("commitlog")]
+    return sum(size for name, size in logs if name.isdecimal() and int(name) + size > begin)
+
+
+@contextmanager
+def _progress(output: Output) -> Iterator[Progress | None]:
+    """A bar in a terminal, else a line for every tenth."""
+    if not sys.stderr.isatty():
+        said = [0]
+
+        def tell(done: int, total: int) -> None:
+            tenth = 10 * done // total if total else 10
+            if tenth > said[0]:
+                said[0] = tenth
+                typer.echo(f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", err=True)
+
+        yield None if output.as_json else tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("import", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def cutover(
+    broker: BrokerOption,
+    reason: ReasonOption,
+    shard: ShardOption = None,
+    request: RequestOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a broker's ownership of its groups and delayed messages.
+
+    Its import is closed for good; its groups' offsets and the retries that wait in its delay levels are adopted. Cannot
+    be undone: do it when the broker no longer delivers.
+    """
+    output, host = Output(as_json), Host()
+    store = open_store(root)
+    from rmq_store.lake.cutover import cutover as cut_over
+
+    request_id = new_request("cutover", request, host)
+    report = cut_over(shard_of_broker(store, broker, shard), broker, request_id, actor_of(actor), reason, host)
+    output.answer(
+        asdict(report) | {"request_id": request_id},
+        f"broker {broker} in shard {report.shard}: {report.groups} groups adopted, {report.waiting} delayed messages "
+        "are for 'rmq deliver' from now on",
+        f"request: {request_id}",
+    )
+
+
+def dispatch(root: RootOption = None, as_json: JsonOption = False) -> None:
+    """Bring the derived tables up to the newest commit.
+
+    They are consumequeue and offsets. Every commit does so itself; this catches up after a crash. Safe at any time, any
+    number of times.
+    """
+    output, host = Output(as_json), Host()
+    store = open_store(root)
+    from rmq_store.lake.dispatch import dispatch as bring_up
+
+    taken = {shard.name: bring_up(shard, host) for shard in store.shards()}
+    output.answer(
+        {"status": "done", "shards": taken},
+        *(f"shard {name}: {count} commits taken into the tables" for name, count in taken.items()),
+    )
+
+
+def doctor(
+    spark: Annotated[bool, typer.Option("--spark", help="Also open a Spark session and run a query in it.")] = False,
+    settings: SettingsOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check this machine, the store and the settings.
+
+    Java, jars and package versions; the store, its exclusive create and its clock; the settings. What fails comes with
+    how to mend it. Exit code 1 when something failed.
+    """
+    from rmq_store.cli.doctor import all_checks
+
+    output = Output(as_json)
+    rows = []
+    for check in all_checks(root, settings, spark):
+        finding = check.examine()
+        rows.append(asdict(finding))
+        output.line(f"{finding.status:8}{finding.check}: {finding.found}")
+        if finding.mend:
+            output.line(f"{'':8}mend: {finding.mend}")
+    failed = [row["check"] for row in rows if row["status"] == "failed"]
+    output.document({"status": "failed" if failed else "ok", "checks": rows})
+    if failed:
+        raise typer.Exit(1)

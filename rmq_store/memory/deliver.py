@@ -1,0 +1,105 @@
+"""Delivery of what is due, as one commit per shard over all levels; ``rmq_store/deliver.py`` says what is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+
+from rmq_store.consumer.retry import DELIVERED_EDITS
+from rmq_store.deliver import CAP, CAUSE, DeliverReport, Due, deliver_proposal, next_due_ms, select_due
+from rmq_store.errors import BadData
+from rmq_store.host import Host
+from rmq_store.memory.claim import claimed
+from rmq_store.memory.commit import commit, tally_of_range
+from rmq_store.memory.rows import MessageRow, Provenance, Stored
+from rmq_store.memory.shard import MemoryShard
+from rmq_store.memory.store import MemoryStore
+from rmq_store.message import MessageConst, MessageQueue
+from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Produced
+
+
+def deliver(
+    store: MemoryStore,
+    shard: MemoryShard,
+    request_id: str,
+    actor: Actor,
+    host: Host,
+    *,
+    now_ms: int | None = None,
+    cap: int = CAP,
+) -> DeliverReport:
+    """Move everything due at ``now_ms`` (default: this host's clock) to its real topic, in one commit.
+
+    Raises HeldByAnother when another delivery of the shard runs, and the errors of ``commit``.
+    """
+    at_ms = host.now_ms() if now_ms is None else now_ms
+    due = _plan(store, shard, request_id, at_ms, cap)
+    if isinstance(due, DeliverReport):
+        return due
+    shard.on_step("1.planned")
+    with claimed(shard, ("~deliver",), request_id, actor, host, group=SCHEDULE_GROUP) as claim:
+        shard.on_step("2.claimed")
+        positions = shard.positions()
+        due = _plan(store, shard, request_id, at_ms, cap)  # what was delivered until the claim was ours counts
+        if isinstance(due, DeliverReport):
+            claim.release()
+            return due
+        moving = [one for one in due if one.slices]
+        commit_id = host.new_commit_id()
+        copies = sorted((copy for one in moving for copy in _copies(shard, one)), key=lambda copy: copy[:4])
+        file = shard.stage(f"{commit_id}-00000", [row for *_, row in copies])
+        produced, first_row = [], 0
+        for queue, run in groupby(copies, key=lambda copy: copy[0]):
+            produced.append(Produced(queue, 0, len(list(run)), first_row, file.path))
+            first_row += produced[-1].count
+        proposal = deliver_proposal(
+            commit_id, request_id, actor, at_ms, positions, moving, produced, [file], claim.app_id, claim.claim,
+            tally_of_range,
+        )  # fmt: skip
+        shard.on_step("3.staged")
+        committed = commit(shard, proposal, host)
+    delivered = sum(len(one.range) for one in moving)
+    more = any(one.capped for one in due)
+    return DeliverReport(
+        "committed", shard.name, request_id, delivered, more, next_due_ms(due), committed.ctl.commit_id
+    )
+
+
+def _plan(store: MemoryStore, shard: MemoryShard, request_id: str, now_ms: int, cap: int) -> list[Due] | DeliverReport:
+    """What is due, or the report that there is nothing to do for this request."""
+    if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
+        delivered = sum(len(consumed.range) for consumed in done[0].consumed)
+        return DeliverReport("already_committed", shard.name, request_id, delivered, False, None, done[0].commit_id)
+    due = select_due(shard.positions(), shard.segments_of, shard.local_broker, store.levels, now_ms, cap)
+    if any(one.slices for one in due):
+        return due
+    return DeliverReport("empty", shard.name, request_id, 0, False, next_due_ms(due))
+
+
+def _copies(shard: MemoryShard, due: Due) -> list[tuple[MessageQueue, int, MessageQueue, int, MessageRow]]:
+    """(real queue, due at, level queue, offset in it, copy) of what one level queue has to deliver."""
+    return [
+        (_real_queue(shard, message), due_at, message.queue, message.queue_offset, _copy(message))
+        for due_at, slice_ in due.slices
+        for message in shard.read(slice_)
+    ]
+
+
+def _real_queue(shard: MemoryShard, message: Stored) -> MessageQueue:
+    """REAL_TOPIC and REAL_QID, on the lake's own broker."""
+    topic = message.row.properties.get(MessageConst.REAL_TOPIC)
+    queue_id = message.row.properties.get(MessageConst.REAL_QUEUE_ID)
+    if topic is None or queue_id is None:
+        raise BadData(f"{message.queue} offset {message.queue_offset} does not say its REAL_TOPIC and REAL_QID")
+    return MessageQueue(topic, shard.local_broker, int(queue_id))
+
+
+def _copy(message: Stored) -> MessageRow:
+    row = message.row
+    return replace(
+        row,
+        properties=DELIVERED_EDITS.apply(row.properties),
+        store_timestamp=None,
+        offset_msg_id=None,
+        provenance=Provenance(SCHEDULE_GROUP, 0, message.queue, message.queue_offset, CAUSE, row.reconsume_times),
+    )

@@ -1,0 +1,262 @@
+"""A consumption window, end to end: plan, claim, run, commit. ``consumer/`` is asked about message by message."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rmq_store.consume import (
+    WindowReport,
+    committed_window,
+    consume_proposal,
+    nothing_to_do,
+    refuse_holes,
+    shares,
+    subscriptions_of,
+)
+from rmq_store.consumer.consume_result import process_consume_result
+from rmq_store.consumer.listener import (
+    Answer,
+    ConsumeConcurrentlyContext,
+    Listener,
+    ListenerKind,
+    ask,
+    judge,
+    load_listener,
+)
+from rmq_store.consumer.pull import Slice, cover
+from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
+from rmq_store.errors import ListenerError
+from rmq_store.host import Host
+from rmq_store.memory.claim import HeldClaim, claimed
+from rmq_store.memory.commit import commit, tally_of_range
+from rmq_store.memory.rows import MessageRow, OutcomeRow, Provenance, Stored
+from rmq_store.memory.shard import MemoryShard
+from rmq_store.memory.store import MemoryStore
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Outcome, QueueRange, Tally, tally
+from rmq_store.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
+from rmq_store.settings import GroupSettings
+from rmq_store.store import Action, Produced, Proposal, StagedFile
+from rmq_store.window import window_id
+
+_SLOTS = 1
+
+
+def consume_window(
+    store: MemoryStore,
+    shard: MemoryShard,
+    group: GroupSettings,
+    request: ConsumeRequest,
+    host: Host,
+    scope: Scope = LIVE,
+) -> WindowReport:
+    """One window of a request.
+
+    Raises the errors of planning, HeldByAnother, ListenerError, StaleAttempt and the other errors of ``commit``.
+    """
+    started_ms = host.now_ms()
+    # 1. Plan.
+    plan = _plan(shard, group, request, started_ms, scope)
+    if isinstance(plan, WindowReport):
+        return plan
+    shard.on_step("1.planned")
+    listener = _message_listener(group.listener)
+    # 2. Claim.
+    with claimed(shard, (group.name,), request.request_id, request.actor, host, group=group.name) as claim:
+        shard.on_step("2.claimed")
+        plan = _plan(shard, group, request, started_ms, scope)  # what was done until the claim was ours counts
+        if isinstance(plan, WindowReport):
+            claim.release()
+            return plan
+        # 3. Run.
+        proposal = _Run(store, shard, plan, listener, host).proposal(request, claim)
+        shard.on_step("3.staged")
+        # 4. Decide. 5. Commit. 6. Read back.
+        committed = commit(shard, proposal, host)
+    return committed_window(shard.name, request, "memory", committed.ctl, committed.version)
+
+
+def _plan(
+    shard: MemoryShard, group: GroupSettings, request: ConsumeRequest, now_ms: int, scope: Scope
+) -> Plan | WindowReport:
+    """The next window of the request, or the report that there is none."""
+    parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
+    if any(part.request_complete for part in parts):
+        return nothing_to_do(shard.name, group.name, request, parts)
+    plan = Planner(shard, group, now_ms, scope).plan(request, parts)
+    return plan if plan.ranges else nothing_to_do(shard.name, group.name, request, parts)
+
+
+def _message_listener(name: str) -> Listener:
+    listener = load_listener(name)
+    if listener.kind is ListenerKind.BATCH:
+        raise ListenerError(
+            f"listener {name} takes Arrow batches, which the memory engine has not: give it a consume_message"
+        )
+    return listener
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The copy of a failed message, and where it goes."""
+
+    target: MessageQueue
+    delay_ms: int | None
+    row: MessageRow
+    origin: tuple[MessageQueue, int]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Step 3 of one window."""
+
+    store: MemoryStore
+    shard: MemoryShard
+    plan: Plan
+    listener: Listener
+    host: Host
+    commit_id: str = ""
+    window: str = ""
+    tallies: dict[MessageQueue, dict[Outcome, Tally]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(Tally))
+    )
+
+    def proposal(self, request: ConsumeRequest, claim: HeldClaim) -> Proposal:
+        group = self.plan.group
+        ranges = [planned.range for planned in self.plan.ranges]
+        segments = self.shard.segments_of(ranges)
+        covered = {range_.queue: cover(range_, segments.get(range_.queue, ())) for range_ in ranges}
+        holes = [hole for _, several in covered.values() for hole in several]
+        refuse_holes(group, holes)
+        self.commit_id = self.host.new_commit_id()
+        self.window = window_id(group.name, self.plan.epoch, self.plan.ranges)
+        produced, files = self._consume({queue: slices for queue, (slices, _) in covered.items()})
+        files += self._lose([*holes, *(planned.lost for planned in self.plan.ranges if planned.lost)])
+        return consume_proposal(
+            self.plan,
+            request,
+            commit_id=self.commit_id,
+            window_id=self.window,
+            claim_id=claim.app_id,
+            claim=claim.claim,
+            tallies={queue: dict(tallies) for queue, tallies in self.tallies.items()},
+            produced=produced,
+            files=files,
+        )
+
+    def _consume(self, slices: dict[MessageQueue, list[Slice]]) -> tuple[list[Produced], list[StagedFile]]:
+        """Every consumer's share, one after the other; the copies of each are one file."""
+        produced: list[Produced] = []
+        files: list[StagedFile] = []
+        for part, (_, queues) in enumerate(shares(self.plan.group, slices, _SLOTS)):
+            copies = [copy for queue in queues for slice_ in slices[queue] for copy in self._failed(slice_)]
+            if not copies:
+                continue
+            copies.sort(key=lambda copy: (copy.target, copy.origin))
+            file = self.shard.stage(f"{self.commit_id}-{part:05d}", [copy.row for copy in copies])
+            files.append(file)
+            produced += _segments(copies, part, file.path)
+        return produced, files
+
+    def _failed(self, slice_: Slice) -> list[_Copy]:
+        """Consume one slice; the copies of what failed."""
+        group = self.plan.group
+        subscription = subscriptions_of(group)[slice_.queue.topic]
+        messages = self.shard.read(slice_)
+        wanted = [m for m in messages if subscription.matches(m.row.tags_code, m.row.tags)]
+        matching = {m.queue_offset for m in wanted}
+        self._add(slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in matching))
+        size = group.consume_message_batch_max_size
+        return [
+            copy for begin in range(0, len(wanted), size) for copy in self._batch(slice_.queue, wanted[begin:][:size])
+        ]
+
+    def _batch(self, queue: MessageQueue, batch: Sequence[Stored]) -> list[_Copy]:
+        """Ask the listener about one batch (S9.1)."""
+        group = self.plan.group
+        context = ConsumeConcurrentlyContext(queue, group.name)
+        answer, error = ask(self.listener, [message.message() for message in batch], context)
+        answers = judge(answer, len(batch), context, error, all_or_nothing=group.all_or_nothing)
+        offsets = [message.queue_offset for message in batch]
+        result = process_consume_result(group.message_model, offsets, answers)
+        levels = dict(result.send_back)
+        copies = []
+        for message, told in zip(batch, answers, strict=True):
+            if message.queue_offset in levels:
+                send_back = self._send_back(message, levels[message.queue_offset])
+                self._add(queue, Outcome.DEAD if send_back.dead else Outcome.RETRIED, [message.queue_offset])
+                copies.append(self._copy(message, send_back, told))
+            else:
+                dropped = message.queue_offset in result.dropped
+                self._add(queue, Outcome.DROPPED if dropped else Outcome.ACKED, [message.queue_offset])
+        return copies
+
+    def _send_back(self, message: Stored, delay_level: int) -> SendBack:
+        group, queue = self.plan.group, message.queue
+        return route(
+            group.name,
+            delay_level=delay_level,
+            reconsume_times=message.row.reconsume_times,
+            max_reconsume_times=group.max_reconsume_times,
+            retry_queue=retry_queue_id(
+                queue.topic, queue.broker_name, queue.queue_id, message.queue_offset, group.retry_queue_nums
+            ),
+            levels=self.store.levels,
+        )
+
+    def _copy(self, message: Stored, send_back: SendBack, told: Answer) -> _Copy:
+        broker = self.shard.local_broker if send_back.dead else self.shard.lane(self.plan.group.name)
+        edits = property_edits(send_back, message.queue.topic, message.offset_msg_id)
+        row = replace(
+            message.row,
+            properties=edits.apply(message.row.properties),
+            reconsume_times=send_back.reconsume_times,
+            store_timestamp=None,
+            offset_msg_id=None,
+            provenance=Provenance(
+                self.plan.group.name,
+                next(planned.pass_ for planned in self.plan.ranges if planned.queue == message.queue),
+                message.queue,
+                message.queue_offset,
+                str(send_back.cause),
+                send_back.reconsume_times,
+                told.error_type,
+                told.error_text,
+                self.window,
+            ),
+        )
+        return _Copy(
+            MessageQueue(send_back.topic, broker, send_back.queue_id),
+            None if send_back.dead else self.store.levels.delay_ms(send_back.delay_level),
+            row,
+            (message.queue, message.queue_offset),
+        )
+
+    def _lose(self, ranges: Sequence[QueueRange]) -> list[StagedFile]:
+        """Record what nobody can read any more."""
+        passes = {planned.queue: planned.pass_ for planned in self.plan.ranges}
+        rows = []
+        for range_ in ranges:
+            self.tallies[range_.queue][Outcome.LOST] += tally_of_range(range_)
+            group, pass_ = self.plan.group.name, passes[range_.queue]
+            rows.append(OutcomeRow(range_, group, pass_, Outcome.LOST, "no message is there", self.window))
+        return [self.shard.stage_outcomes(self.commit_id, rows)] if rows else []
+
+    def _add(self, queue: MessageQueue, outcome: Outcome, offsets: Iterable[int]) -> None:
+        found = tally(offsets)
+        if found.count:
+            self.tallies[queue][outcome] += found
+
+
+def _segments(copies: Sequence[_Copy], part: int, file: str) -> list[Produced]:
+    """The runs of copies that go to one queue."""
+    first: dict[MessageQueue, int] = {}
+    count: dict[MessageQueue, int] = defaultdict(int)
+    delay: dict[MessageQueue, int | None] = {}
+    for row, copy in enumerate(copies):
+        first.setdefault(copy.target, row)
+        count[copy.target] += 1
+        delay[copy.target] = copy.delay_ms
+    return [Produced(q, part, count[q], row, file, delay_ms=delay[q]) for q, row in first.items()]

@@ -1,0 +1,313 @@
+"""An Airflow of one's own in a folder of this checkout: its settings, its set-up, and its processes while they run.
+
+Everything is said by environment variables made here; what the caller's environment says to Airflow (``AIRFLOW*``) is
+left out, so that nothing outside the folder is used or changed. All processes listen on loopback only, belong to the
+``Airflow`` that started them, and end with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from rmq_store.requests import pool_of
+from rmq_store.settings import read_settings
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+USER = "admin"
+
+Meanwhile = Callable[[], None]
+"""Called again and again while something is waited for."""
+
+
+def _nothing() -> None:
+    pass
+
+
+PROCESSES: Mapping[str, tuple[str, ...]] = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),  # serving logs would listen beyond loopback
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+
+
+class AirflowNotReady(Exception):
+    """Airflow did not start, or ended; the message has the end of the log that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AirflowHome:
+    """``folder``: the AIRFLOW_HOME. ``port``: of the UI, which is the API too. ``settings``: the groups' file, from
+    which the pools are made. ``variables``: what else the processes' environment says."""
+
+    folder: Path
+    port: int
+    settings: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def _password_file(self) -> Path:
+        return self.folder / "passwords.json"
+
+    @property
+    def password(self) -> str:
+        """Of the only user, ``USER``."""
+        return str(json.loads(self._password_file.read_text())[USER])
+
+    def environment(self) -> dict[str, str]:
+        """The whole environment of a process of this Airflow."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        direct = [host for host in (inherited.get("NO_PROXY", ""), "127.0.0.1", "localhost") if host]
+        return (
+            inherited
+            | {
+                "AIRFLOW_HOME": str(self.folder),
+                "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
+                "AIRFLOW__CORE__PLUGINS_FOLDER": str(CHECKOUT / "plugins"),
+                "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+                "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+                "AIRFLOW__CORE__PARALLELISM": "4",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
+                "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+                "AIRFLOW__API__HOST": "127.0.0.1",
+                "AIRFLOW__API__PORT": str(self.port),
+                "AIRFLOW__API__BASE_URL": self.url,
+                "AIRFLOW__API__WORKERS": "1",
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
+                "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
+                "NO_PROXY": ",".join(direct),
+                "no_proxy": ",".join(direct),
+                "RMQ_SETTINGS": str(self.settings),
+            }
+            | dict(self.variables)
+        )
+
+    def initialise(self, meanwhile: Meanwhile = _nothing) -> None:
+        """The database, the login, and a pool with one slot for every group. Can be done again at any time.
+
+        Raises WrongUse for settings that are wrong, AirflowNotReady when Airflow refuses.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pools = {pool_of(group.name): _pool(group.name) for group in read_settings(self.settings).groups}
+        if not self._password_file.exists():
+            with open(self._password_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                json.dump({USER: secrets.token_urlsafe(12)}, file)
+        pools_file = self.folder / "pools.json"
+        pools_file.write_text(json.dumps(pools))
+        for command in (("db", "migrate"), ("pools", "import", str(pools_file))):
+            self._run_to_its_end(command, meanwhile)
+
+    def _run_to_its_end(self, command: tuple[str, ...], meanwhile: Meanwhile) -> None:
+        log_file = self.folder / "process-logs" / "init.log"
+        log_file.parent.mkdir(exist_ok=True)
+        with log_file.open("wb") as log:
+            running = subprocess.Popen(
+                airflow_command(*command),
+                env=self.environment(),
+                cwd=CHECKOUT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            while running.poll() is None:
+                meanwhile()
+                time.sleep(0.1)
+        finally:
+            running.kill()
+            running.wait()
+        if running.returncode != 0:
+            raise AirflowNotReady(f"'airflow {' '.join(command)}' failed:\n{_end_of(log_file)}")
+
+
+def _pool(group: str) -> dict[str, object]:
+    return {"slots": 1, "description": f"one window of {group} at a time", "include_deferred": True}
+
+
+def airflow_command(*words: str) -> list[str]:
+    """Airflow of this very Python, whatever the PATH says."""
+    return [sys.executable, "-m", "airflow", *words]
+
+
+# --- its processes ---------------------------------------------------------------------------------------------------
+
+
+class Airflow:
+    """The processes of an ``AirflowHome``, each in a session of its own, for as long as the ``with`` block lasts."""
+
+    def __init__(self, home: AirflowHome, names: Sequence[str] = tuple(PROCESSES)) -> None:
+        self._home = home
+        self._names = names
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Airflow:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        logs = self._home.folder / "process-logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        for name in self._names:
+            with (logs / f"{name}.log").open("wb") as log:
+                self._processes[name] = subprocess.Popen(
+                    airflow_command(*PROCESSES[name]),
+                    env=self._home.environment(),
+                    cwd=CHECKOUT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+
+    def check_alive(self) -> None:
+        """Raises AirflowNotReady for a process that has ended, with the end of its log."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                log = self._home.folder / "process-logs" / f"{name}.log"
+                raise AirflowNotReady(
+                    f"Airflow's {name} ended with code {process.returncode}. End of its log {log}:\n{_end_of(log)}"
+                )
+
+    def wait_until_healthy(self, meanwhile: Meanwhile = _nothing, timeout_s: float = 120.0) -> None:
+        """Until every process says so itself. Raises AirflowNotReady."""
+        wanted = {"metadatabase", *(name.replace("-", "_") for name in self._names if name != "api-server")}
+        deadline = time.monotonic() + timeout_s
+        while missing := wanted - self._healthy():
+            self.check_alive()
+            if time.monotonic() > deadline:
+                logs = self._home.folder / "process-logs"
+                raise AirflowNotReady(
+                    f"not healthy after {timeout_s:.0f} s: {', '.join(sorted(missing))}. Logs: {logs}"
+                )
+            meanwhile()
+            time.sleep(0.25)
+
+    def _healthy(self) -> set[str]:
+        try:
+            with direct_opener().open(f"{self._home.url}/api/v2/monitor/health", timeout=5) as answer:
+                found = json.load(answer)
+        except (OSError, ValueError):
+            return set()
+        return {name for name, state in found.items() if state and state.get("status") == "healthy"}
+
+    def stop(self, timeout_s: float = 12.0) -> None:
+        """End all processes and whatever they started; safe to call twice. None is left when this returns.
+
+        A task runs in a process group of its own but in the session of its scheduler, so sessions are what is ended:
+        asked once, asked again after a third of the time (Airflow then no longer waits for what it runs), then killed.
+        """
+        sessions = {process.pid for process in self._processes.values()}
+        for patience_s in (timeout_s / 3, timeout_s * 2 / 3):
+            for process in self._processes.values():
+                if process.poll() is None:
+                    process.terminate()
+            deadline = time.monotonic() + patience_s
+            while members_of(sessions) and time.monotonic() < deadline:
+                for process in self._processes.values():
+                    process.poll()
+                time.sleep(0.1)
+        stubborn = members_of(sessions)
+        for process in stubborn:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(stubborn, timeout=timeout_s)
+        for process in self._processes.values():
+            process.wait(timeout_s)
+        self._processes = {}
+        if left := members_of(sessions):
+            raise AirflowNotReady(f"these processes of Airflow do not end: {', '.join(str(one.pid) for one in left)}")
+
+
+def members_of(sessions: set[int]) -> list[psutil.Process]:
+    """The living processes of these sessions."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+# --- small things that running it needs ------------------------------------------------------------------------------
+
+
+def direct_opener() -> urllib.request.OpenerDirector:
+    """For addresses on loopback, which no proxy is to see."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on the port of loopback."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port(preferred: int | None = None) -> int:
+    """The preferred port if it is free, else any that is."""
+    if preferred is not None and is_free(preferred):
+        return preferred
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def only_one(lock_file: Path, what: str) -> Iterator[None]:
+    """Raises AirflowNotReady when another process is inside for the same file."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AirflowNotReady(f"{what} runs already in this checkout ({lock_file} is locked)") from error
+        yield
+
+
+def stop_on_signals() -> None:
+    """A polite request to end, or a closed terminal, ends the program as Ctrl-C does: through its ``finally``."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # Once is enough: a second signal must not break into the cleaning up.
+        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(other, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
+def _end_of(log: Path, lines: int = 25) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,118 @@
+"""Airflow with its UI on loopback, until Ctrl-C: ``make up``, or ``python scripts/up.py --port 8081 --spark``.
+
+What it works on is said by the environment, as for the command line: ``RMQ_ROOT`` (default ``var/store``, which is
+made), ``RMQ_SETTINGS`` (default ``consumers.toml``, or the demo's when there is none), ``RMQ_IMPORT_ROOTS`` (default
+``var/import``). Airflow's own files lie in ``var/airflow``. DAGs are paused at first: the UI has a switch for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(CHECKOUT))
+
+from rmq_store.errors import RmqError  # noqa: E402
+from scripts.airflow_home import (  # noqa: E402
+    USER,
+    Airflow,
+    AirflowHome,
+    AirflowNotReady,
+    free_port,
+    is_free,
+    only_one,
+    stop_on_signals,
+)
+from spark_jobs.session import ConnectServer  # noqa: E402
+
+VAR = CHECKOUT / "var"
+USUAL_PORT = 8080
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="up.py", description="Airflow with its UI on loopback, until Ctrl-C.")
+    parser.add_argument("--port", type=int, help=f"default {USUAL_PORT}, or any free one when that is taken")
+    parser.add_argument(
+        "--spark", action="store_true", help="also a warm Spark Connect server, so that windows start fast"
+    )
+    parser.add_argument("--home", type=Path, default=VAR / "airflow", help="Airflow's folder (default var/airflow)")
+    chosen = parser.parse_args(arguments)
+    stop_on_signals()
+    try:
+        run(chosen.home.resolve(), chosen.port, spark=chosen.spark)
+    except KeyboardInterrupt:
+        say("stopped")
+    except (RmqError, AirflowNotReady) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(folder: Path, wanted_port: int | None, *, spark: bool) -> None:
+    """Start everything, say where it is, wait until told to stop or a process ends."""
+    if wanted_port is not None and not is_free(wanted_port):
+        raise AirflowNotReady(f"port {wanted_port} is taken: leave out --port, or choose another")
+    with ExitStack() as at_the_end:
+        at_the_end.enter_context(only_one(folder / "lock", "Airflow"))
+        port = wanted_port or free_port(USUAL_PORT)
+        variables = places()
+        for name, value in variables.items():
+            say(f"{name} = {value}")
+        if spark:
+            say("starting a Spark Connect server")
+            server = ConnectServer(log_file=folder / "process-logs" / "spark-connect.log")
+            variables["SPARK_REMOTE"] = at_the_end.enter_context(server).remote
+        home = AirflowHome(folder, port, Path(variables["RMQ_SETTINGS"]), variables)
+        say("making Airflow's database and pools")
+        home.initialise()
+        at_the_end.callback(say_stopped, port)
+        airflow = at_the_end.enter_context(Airflow(home))
+        say("starting Airflow")
+        airflow.wait_until_healthy()
+        say(f"Airflow is at {home.url}   user: {USER}   password: {home.password}")
+        say("DAGs are paused at first; switch on what you want. Ctrl-C stops everything.")
+        while True:
+            airflow.check_alive()
+            time.sleep(1)
+
+
+def places() -> dict[str, str]:
+    """What the DAGs work on. Makes the default store. Raises StoreUnusable for a chosen one that is not there."""
+    from rmq_store.lake.object_store import Root
+    from rmq_store.lake.store import LakeStore
+
+    chosen = os.environ.get("RMQ_ROOT")
+    root = Root.parse(chosen or str(VAR / "store"))
+    if chosen:
+        LakeStore.open(root)
+    else:
+        LakeStore.init(root)
+    own = CHECKOUT / "consumers.toml"
+    settings = os.environ.get("RMQ_SETTINGS") or str(own if own.exists() else CHECKOUT / "demo" / "consumers.toml")
+    return {
+        "RMQ_ROOT": root.location,
+        "RMQ_SETTINGS": str(Path(settings).resolve()),
+        "RMQ_IMPORT_ROOTS": os.environ.get("RMQ_IMPORT_ROOTS") or str(VAR / "import"),
+        "RMQ_EXPORT_FOLDER": os.environ.get("RMQ_EXPORT_FOLDER") or str(VAR / "exports"),
+    }
+
+
+def say_stopped(port: int) -> None:
+    deadline = time.monotonic() + 5
+    while not is_free(port) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    say(f"Airflow has ended; port {port} is {'free' if is_free(port) else 'still taken'}")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""An Airflow of the tests' own: made as ``make up`` makes it, used in this process, gone afterwards.
+
+Airflow reads its environment when it is first imported, so no test module imports it at its top.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.host import Host
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.import_store import import_store
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from rmq_store.store import Actor
+from scripts.airflow_home import CHECKOUT, AirflowHome, free_port
+
+CONSUMERS = """
+[[group]]
+name = "payments"
+listener = "demo.listener:Payments"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+max_reconsume_times = 2
+engine = "local"
+schedule = "*/10 * * * *"
+[[group.subscription]]
+topic = "PaymentFlow"
+
+[[group]]
+name = "capped|%x"
+listener = "demo.listener:Payments"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+max_messages = 400
+engine = "local"
+schedule = ""
+[[group.subscription]]
+topic = "PaymentFlow"
+"""
+CONSUME, CAPPED = "rmq_consume__payments", "rmq_consume__capped.7c.25x"
+LEVELS = "1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 10m 2h"
+
+
+@pytest.fixture(scope="session")
+def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHome]:
+    folder = tmp_path_factory.mktemp("airflow")
+    settings = folder / "consumers.toml"
+    settings.write_text(CONSUMERS)
+    home = AirflowHome(folder, free_port(), settings)
+    home.initialise()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in home.environment().items():
+            if name.startswith("AIRFLOW") or name == "RMQ_SETTINGS":
+                patch.setenv(name, value)
+        yield home
+
+
+@pytest.fixture(scope="session")
+def dags(airflow_home: AirflowHome) -> dict[str, Any]:
+    """All DAGs by id."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(CHECKOUT / "dags")
+    assert bag.import_errors == {}
+    found: dict[str, Any] = bag.dags
+    return found
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory: pytest.TempPathFactory, broker_store: Callable[[str], Path]) -> Path:
+    """A store that holds a real broker's messages. It is shared: copy it before you change it."""
+    folder = tmp_path_factory.mktemp("imported")
+    host = Host()
+    store, _ = LakeStore.init(Root.parse(str(folder)), levels=LEVELS)
+    source = Root.parse(str(broker_store("market-clean")))
+    actor = Actor("tests", "tests")
+    import_store(store, source, "broker-a", "broker-a", "2026-01-01/import", actor, host, LocalEngine(host))
+    return folder
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, imported: Path, airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch) -> LakeStore:
+    """A copy of the imported store, and the DAGs pointed at it."""
+    root = tmp_path / "store"
+    subprocess.run(["cp", "-r", str(imported), str(root)], check=True)
+    monkeypatch.setenv("RMQ_ROOT", str(root))
+    monkeypatch.setenv("RMQ_EXPORT_FOLDER", str(tmp_path / "exports"))
+    return LakeStore.open(Root.parse(str(root)))
+
+
+Answers = dict[str, Any]
+
+
+@pytest.fixture
+def run(dags: dict[str, Any]) -> Callable[..., Answers]:
+    """``run(dag_id, conf)`` is a DAG run: its ``state``, its ``run``, and per task what it answered (a list when mapped;
+    "skipped" or "failed" when it did not). ``again``: an earlier run, which is run once more under its own id."""
+
+    def run_dag(dag_id: str, conf: dict[str, Any] | None = None, again: Any = None, **when: Any) -> Answers:
+        if again is not None:
+            when = {"run_after": again.run_after, "logical_date": again.logical_date}
+        dag_run = without_retries(dags[dag_id]).test(run_conf=conf or {}, **when)
+        answers: Answers = {"state": str(dag_run.state), "run": dag_run}
+        for task in dag_run.get_task_instances():
+            if str(task.state) != "success":
+                answers[task.task_id] = str(task.state)
+            elif task.map_index < 0:
+                answers[task.task_id] = task.xcom_pull(task_ids=task.task_id)
+            else:
+                value = task.xcom_pull(task_ids=task.task_id, map_indexes=task.map_index)
+                answers.setdefault(task.task_id, []).append(value)
+        return answers
+
+    return run_dag
+
+
+def without_retries(dag: Any) -> Any:
+    """A copy whose failures are final: a test waits for nothing. A copy also because in one process a DAG's parameters
+    keep what an earlier run was given."""
+    copied = copy.deepcopy(dag)
+    for task in copied.tasks:
+        if task.is_mapped:
+            task.partial_kwargs["retries"] = 0
+        else:
+            task.retries = 0
+    return copied
+
+
+def in_a_new_process(code: str, *arguments: str, env: dict[str, str]) -> Any:
+    """The JSON that ``code`` prints last."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | env,
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])

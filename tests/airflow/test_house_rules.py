@@ -1,0 +1,145 @@
+"""What every DAG keeps to, whoever writes it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.airflow_home import CHECKOUT, AirflowHome
+from tests.airflow.conftest import CAPPED, CONSUME, in_a_new_process
+
+DAG_IDS = {
+    CONSUME,
+    CAPPED,
+    "rmq_deliver_delayed",
+    "rmq_import_store",
+    "rmq_persist_offsets",
+    "rmq_replay",
+    "rmq_reset_offset",
+}
+
+
+def test_there_is_a_dag_for_every_job_and_one_for_every_group(dags: dict[str, Any]) -> None:
+    assert set(dags) == DAG_IDS
+
+
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
+def test_a_dag_says_what_it_is_for_and_keeps_the_house_rules(dag_id: str, dags: dict[str, Any]) -> None:
+    from rmq_operators import FIRST_DAY, TAGS
+
+    dag = dags[dag_id]
+    assert "rmq" in dag.tags
+    assert dag.tags <= TAGS
+    assert dag.doc_md.count("\n") >= 5
+    assert "**When not to use it.**" in dag.doc_md
+    assert dag.catchup is False
+    assert dag.start_date == FIRST_DAY
+    assert all(task.retries >= 1 for task in dag.tasks)
+    assert {task.owner for task in dag.tasks} == {"rmq"}
+
+
+def test_every_pool_that_a_task_names_is_made_with_airflow(dags: dict[str, Any], airflow_home: AirflowHome) -> None:
+    from airflow.models.pool import Pool
+
+    named = {task.pool for dag in dags.values() for task in dag.tasks}
+    assert named == {"default_pool", "rmq_payments", "rmq_capped|%x"}
+    found = {name: Pool.get_pool(name) for name in named}
+    assert all(found.values())
+    assert {found[name].slots for name in named - {"default_pool"}} == {1}
+
+
+def test_a_dag_is_serialised_the_same_each_time_it_is_read(dags: dict[str, Any]) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    def texts(found: dict[str, Any]) -> dict[str, str]:
+        return {name: json.dumps(DagSerialization.to_dict(dag), sort_keys=True) for name, dag in found.items()}
+
+    assert texts(DagBag(CHECKOUT / "dags").dags) == texts(dags)
+
+
+READ_ALL = """
+import json, sys
+before = set(sys.modules)
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag("dags")
+heavy = {"pyspark", "py4j", "delta", "deltalake", "pyarrow", "duckdb", "boto3", "numpy", "spark_jobs", "rmq_store.lake"}
+print(json.dumps({"errors": bag.import_errors, "dags": len(bag.dags), "heavy": sorted(heavy & set(sys.modules))}))
+"""
+
+
+def test_reading_the_dags_imports_nothing_heavy(airflow_home: AirflowHome) -> None:
+    told = in_a_new_process(READ_ALL, env=airflow_home.environment())
+    assert told == {"errors": {}, "dags": len(DAG_IDS), "heavy": []}
+
+
+ERRORS = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag("dags")
+print(json.dumps({"errors": list(bag.import_errors.values()), "dags": sorted(bag.dags)}))
+"""
+
+
+def test_settings_that_are_wrong_are_shown_as_an_import_error_with_every_problem(
+    airflow_home: AirflowHome, tmp_path: Path
+) -> None:
+    settings = tmp_path / "consumers.toml"
+    settings.write_text('[[group]]\nname = "a"\nretry_queue_nums = -1\n')
+    told = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
+    (error,) = told["errors"]
+    assert "listener is missing" in error
+    assert "retry_queue_nums: must be a whole number" in error
+    assert told["dags"] == sorted(DAG_IDS - {CONSUME, CAPPED})
+
+
+def test_schedules_come_from_the_environment_and_empty_is_none(airflow_home: AirflowHome) -> None:
+    code = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+print(json.dumps({name: dag.timetable.__class__.__name__ for name, dag in DagBag("dags").dags.items()}))
+"""
+    told = in_a_new_process(code, env=airflow_home.environment() | {"RMQ_DELIVER_SCHEDULE": ""})
+    assert told["rmq_deliver_delayed"] == "NullTimetable"
+    assert told["rmq_persist_offsets"] == "CronTriggerTimetable"
+    assert told[CONSUME] == "CronDataIntervalTimetable", "a backfill needs intervals"
+    assert told[CAPPED] == "NullTimetable"
+
+
+def test_plugins_load_without_an_error_and_the_operators_are_no_plugin(airflow_home: AirflowHome) -> None:
+    code = """
+import json
+from airflow import plugins_manager
+plugins, errors = plugins_manager._get_plugins()
+import sys
+print(json.dumps({"errors": errors, "loaded": "rmq_operators" in sys.modules}))
+"""
+    assert in_a_new_process(code, env=airflow_home.environment()) == {"errors": {}, "loaded": False}
+
+
+BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
+    (CONSUME, {"max_messages": 0}),
+    (CONSUME, {"until": 1.5}),
+    ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": ""}),
+    ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "to": "yesterday"}),
+    ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "queues": ["broker-a"]}),
+    ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "dry_run": "no"}),
+    ("rmq_replay", {"group": ""}),
+    ("rmq_import_store", {"broker_name": "broker-a", "source": ""}),
+    ("rmq_import_store", {"source": "x", "broker_name": "broker-a", "engine": "flink"}),
+]
+
+
+@pytest.mark.parametrize(("dag_id", "conf"), BAD_PARAMS)
+def test_airflow_refuses_bad_parameters_before_there_is_a_run(
+    dag_id: str, conf: dict[str, Any], dags: dict[str, Any]
+) -> None:
+    from airflow.sdk.exceptions import ParamValidationError
+
+    params = copy.deepcopy(dags[dag_id].params)
+    with pytest.raises(ParamValidationError, match=f"Invalid input for param {list(conf)[-1]}"):
+        params.update(conf)

@@ -1,0 +1,344 @@
+"""DAG runs on a real broker's messages: what they do, and that doing it again does nothing.
+
+``dag.test()`` makes a real run in Airflow's database and executes its tasks in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.broker_files.config_files import parse_consumer_offsets
+from rmq_store.host import Host
+from rmq_store.lake.sql import query
+from rmq_store.lake.store import LakeStore
+from scripts.airflow_home import AirflowHome
+from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, in_a_new_process
+
+Run = Callable[..., dict[str, Any]]
+
+PAYMENTS = 900
+NO_PRICE = 27
+"""Payments of the store whose price is "n/a": the listener fails them once."""
+
+
+def rows(store: LakeStore, text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = query(store, text).to_pylist()
+    return found
+
+
+def value(store: LakeStore, text: str) -> Any:
+    (row,) = rows(store, text)
+    return next(iter(row.values()))
+
+
+# --- consume, deliver ------------------------------------------------------------------------------------------------
+
+
+def test_a_window_is_consumed_once_and_a_rerun_says_already_committed(deployed: LakeStore, run: Run) -> None:
+    first = run(CONSUME)
+    assert first["state"] == "success"
+    assert first["plan"] == ["broker-a"]
+    (done,) = first["consume"]
+    assert (done["status"], done["messages"], done["engine"]) == ("committed", PAYMENTS, "local")
+    assert done["outcomes"] == {"acked": PAYMENTS - NO_PRICE - 1, "retried": NO_PRICE + 1}
+    dag_run = first["run"]
+    assert done["request_id"] == f"{dag_run.run_after.date()}/{CONSUME}/{dag_run.run_id}"
+
+    again = run(CONSUME, again=dag_run)
+    assert again["run"].run_id == dag_run.run_id
+    (same,) = again["consume"]
+    assert same["status"] == again["report_offsets"]["status"] == "already_committed"
+    assert {name: same[name] for name in ("messages", "outcomes", "offsets")} == {
+        name: done[name] for name in ("messages", "outcomes", "offsets")
+    }
+    assert value(deployed, "SELECT count(*) FROM windows") == 1
+
+
+def test_the_asset_event_of_a_run_carries_the_offsets(deployed: LakeStore, run: Run) -> None:
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+
+    dag_run = run(CONSUME)["run"]
+    with create_session() as session:
+        (event,) = session.query(AssetEvent).filter(AssetEvent.source_run_id == dag_run.run_id).all()
+        extra = dict(event.extra)
+    assert extra["status"] == "committed"
+    assert extra["offsets"]["broker-a"]["PaymentFlow broker-a:0"] == 225
+
+
+def test_a_failed_message_goes_round_by_the_delay_levels_until_it_is_dead(deployed: LakeStore, run: Run) -> None:
+    run(CONSUME)
+    retries = NO_PRICE + 1
+    for outcomes in ({"acked": NO_PRICE, "retried": 1}, {"dead": 1}):
+        wait_until_due(deployed, "payments")
+        assert [answer["delivered"] for answer in run("rmq_deliver_delayed")["deliver"]] == [retries]
+        (done,) = run(CONSUME, {"until": Host().now_ms()})["consume"]  # the interval has ended before the retries came
+        assert done["outcomes"] == outcomes
+        retries = 1
+    (letter,) = rows(deployed, "SELECT * FROM dead_letters WHERE group_name = 'payments'")
+    assert (letter["error_type"], letter["cause"]) == ("AccountClosed", "max_reconsume_times")
+    assert value(deployed, "SELECT count(*) FROM audit") == 0
+
+
+def wait_until_due(store: LakeStore, group: str) -> None:
+    """The store's levels are a second long; a clock that is ours is nowhere changed."""
+    due_ms = value(store, f"SELECT max(deliver_at) FROM delayed WHERE real_topic = '%RETRY%{group}'")
+    while Host().now_ms() < due_ms:
+        time.sleep(0.05)
+
+
+def test_a_second_delivery_finds_nothing(deployed: LakeStore, run: Run) -> None:
+    run(CONSUME)
+    wait_until_due(deployed, "payments")
+    first = run("rmq_deliver_delayed")
+    assert first["deliver"][0]["delivered"] == NO_PRICE + 1
+    assert run("rmq_deliver_delayed", again=first["run"])["deliver"][0]["delivered"] == NO_PRICE + 1
+    assert run("rmq_deliver_delayed")["deliver"][0]["delivered"] == 0
+    assert value(deployed, "SELECT count(*) FROM retries WHERE group_name = 'payments'") == NO_PRICE + 1
+
+
+def test_a_capped_group_consumes_its_request_in_parts_until_it_is_complete(deployed: LakeStore, run: Run) -> None:
+    (done,) = run(CAPPED)["consume"]
+    assert (done["windows"], done["messages"], done["complete"]) == (3, PAYMENTS, True)
+    assert value(deployed, "SELECT count(DISTINCT request_id) FROM windows") == 1
+
+
+def test_an_explicit_bound_wins_over_the_interval_and_is_recorded(deployed: LakeStore, run: Run) -> None:
+    middle = value(deployed, "SELECT median(store_timestamp)::BIGINT FROM messages WHERE topic = 'PaymentFlow'")
+    before = value(
+        deployed, f"SELECT count(*) FROM messages WHERE topic = 'PaymentFlow' AND store_timestamp < {middle}"
+    )
+    (done,) = run(CONSUME, {"until": middle})["consume"]
+    assert done["messages"] == before
+    parameters = json.loads(value(deployed, "SELECT parameters FROM windows"))
+    assert (parameters["until_ms"], parameters["until_rule"]) == (middle, "params")
+
+
+def test_without_a_bound_the_end_of_the_data_interval_counts(deployed: LakeStore, run: Run) -> None:
+    dag_run = run(CONSUME)["run"]
+    parameters = json.loads(value(deployed, "SELECT parameters FROM windows"))
+    assert parameters["until_rule"] == "data_interval_end"
+    assert parameters["until_ms"] == int(dag_run.data_interval_end.timestamp() * 1000)
+
+
+def test_an_interval_before_the_first_message_records_where_the_group_starts_and_the_next_is_empty(
+    deployed: LakeStore, run: Run
+) -> None:
+    long_ago = datetime(2024, 5, 1, tzinfo=UTC)
+    (first,) = run(CONSUME, logical_date=long_ago, run_after=long_ago)["consume"]
+    assert (first["status"], first["messages"]) == ("committed", 0)
+    second = run(CONSUME, logical_date=long_ago + timedelta(hours=1), run_after=long_ago + timedelta(hours=1))
+    assert (second["state"], second["plan"], second["report_offsets"]) == ("success", [], "skipped")
+
+
+EMPTY = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+import psutil
+dag = DagBag("dags").dags[sys.argv[1]]
+dag_run = dag.test()
+print(json.dumps({
+    "state": str(dag_run.state),
+    "tasks": {task.task_id: str(task.state) for task in dag_run.get_task_instances()},
+    "pyspark": sorted(name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j")),
+    "children": [child.name() for child in psutil.Process().children(recursive=True)],
+}))
+"""
+
+
+def test_an_empty_window_imports_no_pyspark_and_starts_no_java(
+    deployed: LakeStore, run: Run, airflow_home: AirflowHome, tmp_path: Path
+) -> None:
+    run(CONSUME)
+    settings = tmp_path / "spark.toml"
+    settings.write_text(CONSUMERS.replace('engine = "local"', 'engine = "spark"'))
+    told = in_a_new_process(EMPTY, CONSUME, env={"RMQ_SETTINGS": str(settings)})
+    assert told["state"] == "success"
+    assert told["tasks"] == {"plan": "success", "consume": "skipped", "report_offsets": "skipped"}
+    assert told["pyspark"] == []
+    assert "java" not in told["children"]
+
+
+# --- reset, replay, persist, import ----------------------------------------------------------------------------------
+
+TO_MIN = {"group": "payments", "topic": "PaymentFlow", "to": "min", "reason": "the listener had a defect"}
+
+
+def test_a_reset_shows_first_and_moves_only_when_told_to(deployed: LakeStore, run: Run) -> None:
+    run(CONSUME)
+    shown = run("rmq_reset_offset", TO_MIN)
+    assert (shown["state"], shown["move"]) == ("success", "skipped")
+    assert shown["preview"][0]["moves"] == [[f"broker-a:{queue_id}", 225, 0] for queue_id in range(4)]
+    offsets = "SELECT DISTINCT next_offset FROM consumer_offsets WHERE group_name='payments' AND topic='PaymentFlow'"
+    assert value(deployed, offsets) == 225
+
+    moved = run("rmq_reset_offset", TO_MIN | {"dry_run": False, "queues": ["broker-a:0", "broker-a:1"]})
+    assert moved["move"] == [{"status": "committed", "shard": "broker-a", "moves": shown["preview"][0]["moves"][:2]}]
+    history = rows(deployed, "SELECT actor, actor_source, reason FROM offset_history WHERE action = 'reset'")
+    assert history == [{"actor": "dag_test", "actor_source": "airflow", "reason": TO_MIN["reason"]}] * 2
+
+    again = run(
+        "rmq_reset_offset", TO_MIN | {"dry_run": False, "queues": ["broker-a:0", "broker-a:1"]}, again=moved["run"]
+    )
+    assert again["move"][0]["status"] == "already_committed"
+    assert value(deployed, "SELECT count(*) FROM offset_history WHERE action = 'reset'") == 2
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "conf", "says"),
+    [
+        ("rmq_reset_offset", TO_MIN | {"topic": "NoSuchTopic"}, "has the topic NoSuchTopic"),
+        ("rmq_reset_offset", TO_MIN | {"queues": ["broker-a:99"]}, "has the queue"),
+        ("rmq_reset_offset", TO_MIN | {"to": "time"}, "a reset to time needs the time"),
+        ("rmq_replay", {"group": "nobody", "topic": "PaymentFlow", "from": 0}, "has no group 'nobody'"),
+        ("rmq_replay", {"group": "payments", "topic": "OrderEvents", "from": 0}, "does not read OrderEvents"),
+        ("rmq_replay", {"group": "payments"}, "payments is no replay group"),
+        ("rmq_replay", {"group": "payments", "topic": "PaymentFlow", "from": "noon"}, "from: no such time"),
+        (CONSUME, {"until": "2026-01-01"}, "until: no such time"),
+        ("rmq_import_store", {"source": "/etc", "broker_name": "b"}, "RMQ_IMPORT_ROOTS is not set"),
+    ],
+)
+def test_a_run_with_wrong_parameters_fails_at_once_in_its_first_task_and_changes_nothing(
+    dag_id: str,
+    conf: dict[str, Any],
+    says: str,
+    deployed: LakeStore,
+    run: Run,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    version = deployed.shards()[0].commitlog.version
+    told = run(dag_id, conf)
+    assert told["state"] == "failed"
+    states = [told[task] for task in told if task not in ("state", "run")]
+    assert states.count("failed") == 1
+    assert set(states) <= {"failed", "upstream_failed"}
+    heard = capsys.readouterr()
+    assert says in heard.out + heard.err + caplog.text
+    shard = deployed.shards()[0]
+    shard.commitlog.refresh()
+    assert shard.commitlog.version == version
+
+
+def test_a_replay_moves_nobodys_offsets_and_its_retries_are_its_own(deployed: LakeStore, run: Run) -> None:
+    run(CONSUME)
+    live = "SELECT * FROM consumer_offsets WHERE group_name = 'payments' ORDER BY ALL"
+    before = rows(deployed, live)
+    since = value(deployed, "SELECT max(store_timestamp) - 1000 FROM messages WHERE topic = 'PaymentFlow'")
+    wanted = value(
+        deployed, f"SELECT count(*) FROM messages WHERE topic = 'PaymentFlow' AND store_timestamp >= {since}"
+    )
+    asked = {"group": "payments", "topic": "PaymentFlow", "from": since, "reason": "look again"}
+
+    first = run("rmq_replay", asked)
+    (done,) = first["replay"]
+    assert (done["status"], done["messages"]) == ("committed", wanted)
+    assert rows(deployed, live) == before
+    (again,) = run("rmq_replay", asked, again=first["run"])["replay"]
+    assert (again["status"], again["messages"]) == ("already_committed", wanted)
+
+    failed = done["outcomes"]["retried"]
+    wait_until_due(deployed, done["group"])
+    run("rmq_deliver_delayed")
+    (followed,) = run("rmq_replay", {"group": done["group"]})["replay"]
+    assert (followed["group"], followed["messages"]) == (done["group"], failed)
+    assert value(deployed, f"SELECT count(*) FROM windows WHERE group_name = '{done['group']}'") == 2
+
+
+def test_offsets_are_exported_in_the_brokers_own_form_and_the_file_before_is_kept(
+    deployed: LakeStore, run: Run, tmp_path: Path
+) -> None:
+    middle = value(deployed, "SELECT median(store_timestamp)::BIGINT FROM messages WHERE topic = 'PaymentFlow'")
+    run(CONSUME, {"until": middle})
+    (first,) = run("rmq_persist_offsets")["export"]
+    file = tmp_path / "exports" / "broker-a" / "broker-a" / "consumerOffset.json"
+    assert first["file"] == str(file)
+    assert first["waiting_retries"]["payments"] > 0
+    text = file.read_text()
+    exported = parse_consumer_offsets(text)
+    assert {(topic, group) for topic, group, _, _ in exported.commits()} == {("PaymentFlow", "payments")}
+    (unchanged,) = run("rmq_persist_offsets")["export"]
+    assert (unchanged["changed"], file.read_text()) == (False, text)
+    run(CONSUME)
+    (changed,) = run("rmq_persist_offsets")["export"]
+    assert changed["changed"] is True
+    assert file.with_name("consumerOffset.json.bak").read_text() == text != file.read_text()
+
+
+def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_nothing(
+    deployed: LakeStore,
+    run: Run,
+    broker_store: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = broker_store("market-killed")
+    monkeypatch.setenv("RMQ_IMPORT_ROOTS", f"s3://copies/a, {files.parent}")
+    asked = {"source": str(files), "broker_name": "broker-k", "engine": "local"}
+    first = run("rmq_import_store", asked)
+    assert first["import_new"]["status"] == "committed"
+    assert first["import_new"]["messages"] > 0
+    assert run("rmq_import_store", asked, again=first["run"])["import_new"]["status"] == "already_committed"
+    assert run("rmq_import_store", asked)["import_new"]["status"] == "unchanged"
+    assert "broker-k" in deployed.shard_names()
+
+    link = tmp_path / "link"
+    link.symlink_to("/etc")
+    monkeypatch.setenv("RMQ_IMPORT_ROOTS", str(tmp_path))
+    for outside in (str(files), str(link), f"{tmp_path}/../..", f"{tmp_path}-too"):
+        refused = run("rmq_import_store", asked | {"source": outside})
+        assert (refused["check"], refused["import_new"]) == ("failed", "upstream_failed")
+
+
+# --- where things are ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "is_allowed"),
+    [
+        ("s3://copies/a", True),
+        ("s3://copies/a/store/", True),
+        ("s3://copies/ab", False),
+        ("s3://copies/a/../b", False),
+        ("s3://other/a", False),
+        ("/copies", False),
+    ],
+)
+def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_allowed: bool) -> None:
+    from rmq_operators import Deployment
+
+    from rmq_store.errors import WrongUse
+
+    here = Deployment.from_env({"RMQ_IMPORT_ROOTS": "s3://copies/a/, /data/brokers"})
+    if is_allowed:
+        assert here.allowed_source(source) == source.rstrip("/")
+    else:
+        with pytest.raises(WrongUse, match=r"outside RMQ_IMPORT_ROOTS|must not step upwards"):
+            here.allowed_source(source)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_retried"),
+    [("HeldByAnother", True), ("StaleAttempt", True), ("StoreUnusable", True), ("WrongUse", False), ("BadData", False),
+     ("CommitOutcomeUnknown", False)],
+)  # fmt: skip
+def test_only_what_waiting_can_mend_is_retried(dags: dict[str, Any], error: str, is_retried: bool) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+    from rmq_operators import translated
+
+    from rmq_store import errors
+
+    @translated
+    def task() -> None:
+        raise getattr(errors, error)("the facts")
+
+    with pytest.raises(AirflowException, match=f"^{error}: the facts$") as raised:
+        task()
+    assert isinstance(raised.value, AirflowFailException) is not is_retried

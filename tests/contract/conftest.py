@@ -1,0 +1,17 @@
+"""Both engines, one after the other, for every test that asks for a ``world``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("tests.contract.engines")
+
+from tests.contract.engines import LakeWorld, MemoryWorld  # noqa: E402
+from tests.contract.world import World  # noqa: E402
+
+
+@pytest.fixture(params=["memory", "lake"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return MemoryWorld() if request.param == "memory" else LakeWorld(tmp_path)

@@ -1,0 +1,290 @@
+"""The two engines behind one interface: memory, and the lake on local disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.consume import WindowReport
+from rmq_store.consumer.pull import Slice, cover
+from rmq_store.deliver import DeliverReport
+from rmq_store.host import Host, day_of
+from rmq_store.lake import tables
+from rmq_store.lake.commit import commit as commit_in_lake
+from rmq_store.lake.deliver import deliver as deliver_in_lake
+from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.replay import replay as replay_in_lake
+from rmq_store.lake.reset import reset as reset_in_lake
+from rmq_store.lake.segments import segments_of
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.stage import stage
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.time_search import search_offsets
+from rmq_store.lake.window import consume_window as consume_in_lake
+from rmq_store.memory.commit import commit as commit_in_memory
+from rmq_store.memory.deliver import deliver as deliver_in_memory
+from rmq_store.memory.replay import replay as replay_in_memory
+from rmq_store.memory.reset import reset as reset_in_memory
+from rmq_store.memory.rows import MessageRow, Provenance, Stored
+from rmq_store.memory.store import MemoryStore
+from rmq_store.memory.window import consume_window as consume_in_memory
+from rmq_store.message import MessageConst, MessageQueue
+from rmq_store.offsets import Positions, QueueRange
+from rmq_store.plan import ConsumeRequest, Scope
+from rmq_store.reset import ResetReport, ResetRequest
+from rmq_store.settings import GroupSettings
+from rmq_store.store import (
+    Ctl,
+    Proposal,
+    StagedFile,
+    lake_message_id,
+)
+from tests.contract.world import ANA, SHARD, Lost, Move, World
+
+# --- the memory engine -----------------------------------------------------------------------------------------------
+
+
+class MemoryWorld(World):
+    name = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryStore(clock=self.store_clock)
+        self.shard = self.store.create_shard(SHARD)
+
+    def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
+        return self.shard.stage(name, list(rows))
+
+    def commit(self, proposal: Proposal) -> None:
+        commit_in_memory(self.shard, proposal, self.host)
+
+    def consume_window(self, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> WindowReport:
+        return consume_in_memory(self.store, self.shard, group, request, host, scope)
+
+    def replay_window(
+        self, group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest, host: Host
+    ) -> WindowReport:
+        return replay_in_memory(self.store, self.shard, group, topic, from_ms, request, host)
+
+    def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport:
+        return deliver_in_memory(self.store, self.shard, request_id, ANA, host, now_ms=now_ms, cap=cap)
+
+    def reset(self, request: ResetRequest) -> ResetReport:
+        return reset_in_memory(self.shard, request, self.host)
+
+    def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
+        return self.shard.search_offsets(self.positions(), [queue], time_ms, upper=upper)[queue]
+
+    def positions(self) -> Positions:
+        return self.shard.positions()
+
+    def ctls(self) -> list[Ctl]:
+        return self.shard.ctls()
+
+    def stored(self, queue: MessageQueue) -> list[Stored]:
+        return self.shard.stored(queue)
+
+    def history(self, group: str) -> list[Move]:
+        return [
+            Move(
+                move.queue, move.from_offset, move.to_offset, move.pass_, str(move.ctl.action), move.ctl.request_id,
+                move.ctl.actor.name, move.ctl.reason,
+            )
+            for move in self.shard.offset_history(group)
+        ]  # fmt: skip
+
+    def outcomes(self, group: str) -> list[Lost]:
+        return [Lost(row.range, row.pass_, str(row.outcome)) for row in self.shard.outcomes(group)]
+
+
+# --- the lake --------------------------------------------------------------------------------------------------------
+
+
+class LakeWorld(World):
+    """The lake on local disk. Whoever acts while somebody else is at work opens the shard anew, as processes do."""
+
+    name = "lake"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        clocked = type("ClockedRoot", (Root,), {"__slots__": (), "server_time_ms": lambda root: self.store_clock()})
+        self.root: Root = clocked.parse(str(folder))
+        self.store, _ = LakeStore.init(self.root)
+        self._shard = self.store.create_shard(SHARD)
+        self._at_work = 0
+        self._ctls: tuple[int, list[Ctl]] = (-1, [])
+
+    @property
+    def shard(self) -> Shard:
+        """At its newest version."""
+        shard = self.store.shards(SHARD)[0] if self._at_work else self._shard
+        shard.commitlog.refresh()
+        return shard
+
+    @contextmanager
+    def _working(self) -> Iterator[Shard]:
+        shard = self.shard
+        self._at_work += 1
+        try:
+            yield shard
+        finally:
+            self._at_work -= 1
+
+    def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
+        table = pa.Table.from_pylist([_lake_row(queue, rel, row) for rel, row in enumerate(rows)], schema=tables.MSG)
+        day = day_of(self.clock())
+        return stage(self.root, self.shard.commitlog.path, "msg", name, table, tables.COMMITLOG_STATS, day)
+
+    def commit(self, proposal: Proposal) -> None:
+        shard = self.shard
+        commit_in_lake(shard, proposal, self.host, started_ms=self.clock(), quiet=True)
+        dispatch(shard, self.host)
+
+    def consume_window(self, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> WindowReport:
+        with self._working() as shard:
+            return consume_in_lake(self.store, shard, group, request, lambda plan: LocalEngine(host), host, scope)
+
+    def replay_window(
+        self, group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest, host: Host
+    ) -> WindowReport:
+        with self._working() as shard:
+            return replay_in_lake(
+                self.store, shard, group, topic, from_ms, request, lambda plan: LocalEngine(host), host
+            )
+
+    def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport:
+        with self._working() as shard:
+            return deliver_in_lake(self.store, shard, request_id, ANA, host, now_ms=now_ms, cap=cap)
+
+    def reset(self, request: ResetRequest) -> ResetReport:
+        with self._working() as shard:
+            return reset_in_lake(shard, request, self.host)
+
+    def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
+        shard = self.shard
+        return search_offsets(shard, shard.positions(), [queue], time_ms, upper=upper)[queue]
+
+    def positions(self) -> Positions:
+        return self.shard.positions()
+
+    def ctls(self) -> list[Ctl]:
+        shard = self.shard
+        if self._ctls[0] != shard.commitlog.version:
+            self._ctls = shard.commitlog.version, shard.ctls_since(0)
+        return list(self._ctls[1])
+
+    def stored(self, queue: MessageQueue) -> list[Stored]:
+        shard = self.shard
+        whole = QueueRange(queue, 0, shard.positions().max_offset(queue))
+        slices, _ = cover(whole, segments_of(shard, [whole]).get(queue, ()))
+        found = []
+        for slice_ in slices:
+            rows = shard.commitlog.rows(slice_.file, slice_.first_row, len(slice_), tables.MSG.names).to_pylist()
+            found += [_stored(slice_, n, row) for n, row in enumerate(rows)]
+        return found
+
+    def history(self, group: str) -> list[Move]:
+        shard = self.shard
+        dispatch(shard, self.host)
+        rows = shard.offsets.read(shard.offsets.files().column("path").to_pylist()).to_pylist()
+        return [
+            Move(
+                _queue(r),
+                r["from_offset"],
+                r["to_offset"],
+                r["pass"],
+                r["action"],
+                r["request_id"],
+                r["actor"],
+                r["reason"],
+            )
+            for r in sorted(rows, key=lambda row: row["read_version"])
+            if r["group_name"] == group
+        ]
+
+    def outcomes(self, group: str) -> list[Lost]:
+        shard = self.shard
+        files = shard.commitlog.files(pc.field("partition.kind") == "outcome").column("path").to_pylist()
+        rows = sorted(shard.commitlog.read(files).to_pylist(), key=lambda row: row["commit_id"])
+        return [
+            Lost(QueueRange(_queue(r), r["begin_offset"], r["end_offset"]), r["pass"], r["outcome"])
+            for r in rows
+            if r["group_name"] == group
+        ]
+
+
+def _lake_row(queue: MessageQueue, rel: int, row: MessageRow) -> dict[str, Any]:
+    return {
+        "commit_id": "",
+        "part": 0,
+        "rel": rel,
+        "topic": queue.topic,
+        "broker_name": queue.broker_name,
+        "queue_id": queue.queue_id,
+        "offset_msg_id": row.offset_msg_id,
+        "store_timestamp": row.store_timestamp,
+        "unique_key": row.properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
+        "keys": row.properties.get(MessageConst.KEYS),
+        "tags": row.tags,
+        "tags_code": row.tags_code,
+        "born_timestamp": row.born_timestamp,
+        "born_host": row.born_host,
+        "flag": row.flag,
+        "sys_flag": row.sys_flag,
+        "reconsume_times": row.reconsume_times,
+        "properties": list(row.properties.items()),
+        "body": row.body,
+    }
+
+
+def _queue(row: Mapping[str, Any], prefix: str = "") -> MessageQueue:
+    return MessageQueue(row[f"{prefix}topic"], row[f"{prefix}broker_name"], row[f"{prefix}queue_id"])
+
+
+def _stored(slice_: Slice, n: int, row: Mapping[str, Any]) -> Stored:
+    """A row of the lake as the value that the memory engine holds."""
+    origin = None
+    if row["group_name"] is not None:
+        origin = Provenance(
+            row["group_name"], row["pass"], _queue(row, "origin_"), row["origin_queue_offset"], row["cause"],
+            row["attempt"], row["error_type"], row["error_text"], row["window_id"],
+        )  # fmt: skip
+    message = MessageRow(
+        row["body"], dict(row["properties"]), row["reconsume_times"], row["store_timestamp"], row["offset_msg_id"],
+        row["born_timestamp"], row["born_host"], row["flag"], row["sys_flag"], origin,
+    )  # fmt: skip
+    assert _queue(row) == slice_.queue
+    assert (row["tags"], row["tags_code"]) == (message.tags, message.tags_code)
+    assert row["unique_key"] == message.properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+    return Stored(
+        slice_.queue,
+        slice_.begin + n,
+        (slice_.store_timestamp if row["store_timestamp"] is None else row["store_timestamp"]) or 0,
+        row["offset_msg_id"] or lake_message_id(slice_.commit_id, slice_.part, slice_.first_row + n),
+        message,
+    )
+
+
+# --- stories ---------------------------------------------------------------------------------------------------------
+
+
+def story(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of one world. What another engine than memory makes of it must be what memory makes of it."""
+
+    @wraps(test)
+    def told(world: World, **others: Any) -> None:
+        test(world, **others)
+        if not isinstance(world, MemoryWorld):
+            twin = MemoryWorld()
+            test(twin, **others)
+            assert world.projection() == twin.projection()
+
+    return told

@@ -1,0 +1,325 @@
+"""What the command line promises whatever the command is: help, errors, exit codes, JSON, a quick start."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.core import TyperCommand
+
+from rmq_store.cli.app import app
+from rmq_store.host import Host
+from rmq_store.lake.claim import claimed
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from rmq_store.store import Actor
+from tests.contract.rmq import Rmq, imported, imported_once, rmq
+
+__all__ = ["imported", "imported_once", "rmq"]
+
+
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """All commands, each as the words that name it."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+COMMANDS = list(commands())
+IDS = [" ".join(path) for path in COMMANDS]
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_are_those_that_people_build_on() -> None:
+    assert sorted(IDS) == [
+        *("audit", "consume", "cutover", "deliver", "dispatch", "doctor", "groups", "import-store", "init", "lag"),
+        *("offsets export", "replay", "reset", "search-offset", "sql", "topics"),
+    ]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=IDS)
+def test_every_help_says_what_the_command_does_and_takes_a_root_and_json(rmq: Rmq, path: tuple[str, ...]) -> None:
+    answer = rmq(*path, "--help")
+    assert answer.exit_code == 0
+    assert {"--root", "--json"} <= set(answer.out.split())
+    assert answer.out.split("Usage:")[1].splitlines()[2].strip().endswith(".")
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=IDS)
+def test_every_help_has_an_example_and_the_examples_parse(
+    rmq: Rmq, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = [line.strip() for line in rmq(*path, "--help").out.partition("Example")[2].splitlines()]
+    examples = [shlex.split(line) for line in shown if line.startswith("rmq ")]
+    assert examples
+    parsed = []
+    monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: parsed.append(context.command_path))
+    for example in examples:
+        answer = rmq(*example[1:])
+        assert (answer.exit_code, answer.err) == (0, "")
+    assert parsed == [f"rmq {' '.join(path)}"] * len(examples)
+
+
+def test_help_lists_every_command(rmq: Rmq) -> None:
+    shown = rmq("--help").out
+    assert [path[0] for path in COMMANDS if f"│ {path[0]} " not in shown] == []
+
+
+def test_without_a_command_the_help_is_shown_and_the_use_is_wrong(rmq: Rmq) -> None:
+    answer = rmq()
+    assert answer.exit_code == 2
+    assert "Usage: rmq" in answer.out + answer.err
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def refused(answer: Any, exit_code: int, *said: str) -> None:
+    """One error, without a traceback, that says all of it; nothing on standard output."""
+    assert answer.exit_code == exit_code, answer
+    assert answer.out == ""
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("error: ") == 1
+    assert "Traceback" not in answer.err
+    assert [text for text in said if text not in answer.err] == []
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in COMMANDS if p[0] in ("topics", "groups", "lag", "audit", "dispatch", "deliver")]
+)
+def test_without_a_store_it_is_said_how_to_make_one(rmq: Rmq, path: tuple[str, ...]) -> None:
+    refused(rmq(*path), 1, f"no store at {rmq.root}", "init")
+    assert not rmq.root.exists()
+
+
+def test_the_way_that_is_named_to_make_a_store_works(rmq: Rmq) -> None:
+    """``rmq --root ROOT COMMAND`` is ``rmq COMMAND --root ROOT``."""
+    elsewhere = rmq.folder / "elsewhere"
+    assert rmq("--root", str(elsewhere), "init").exit_code == 0
+    assert rmq("topics", "--root", str(elsewhere)).exit_code == 0
+    assert rmq("--root", str(elsewhere), "--json", "topics").json() == {"status": "done", "topics": []}
+
+
+def test_a_root_that_cannot_be_written(rmq: Rmq) -> None:
+    (rmq.folder / "file").write_text("not a folder")
+    refused(rmq("init", "--root", str(rmq.folder / "file" / "store")), 1, "cannot create", "or choose another root")
+    refused(rmq("init", "--root", str(rmq.folder / "file")), 1, "is a file, not a folder")
+
+
+def test_a_root_of_another_kind(rmq: Rmq) -> None:
+    for root in ("gs://bucket", ""):
+        refused(rmq("topics", "--root", root), 2, "neither a folder nor s3://bucket/prefix")
+
+
+def test_a_store_of_a_newer_format(rmq: Rmq) -> None:
+    rmq("init")
+    file = rmq.root / "store.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format_version": 99}))
+    refused(rmq("consume", "--group", "orders"), 1, "has format 99", "use a newer rmq")
+
+
+def test_an_empty_store_says_how_to_fill_it(rmq: Rmq) -> None:
+    rmq("init")
+    refused(rmq("consume", "--group", "orders"), 2, "is empty", "rmq import-store")
+
+
+def test_a_group_that_the_settings_do_not_know(imported: Rmq) -> None:
+    refused(imported("consume", "--group", "order"), 2, "no group 'order'", "did you mean 'orders'", "elsewhere")
+
+
+def test_a_group_that_nobody_knows_is_not_reset(imported: Rmq) -> None:
+    answer = imported("reset", "-g", "gm_akc", "-t", "OrderEvents", "--to-min", "--reason", "x")
+    refused(answer, 2, "no group 'gm_akc'", "did you mean 'gm_ack'", "gm_sql", "orders")
+    system = ["-g", "CID_RMQ_SYS_SCHEDULE", "-t", "SCHEDULE_TOPIC_XXXX"]
+    refused(imported("reset", *system, "--to-min", "--reason", "x"), 2, "no group 'CID_RMQ_SYS_SCHEDULE'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["consume", "-g", "elsewhere"], ["no topic NoSuchTopic", "OrderEvents", "TxnLedger"]),
+        (["reset", "-g", "orders", "-t", "OrderEvent", "--to-min", "--reason", "x"], ["did you mean 'OrderEvents'"]),
+        (["search-offset", "-t", "Nope", "-q", "broker-a:0", "--time", "0"], ["no topic Nope", "OrderEvents"]),
+        (["replay", "-g", "orders", "-t", "StockTicks", "--from", "0"], ["does not read StockTicks", "OrderEvents"]),
+    ],
+)
+def test_a_topic_that_is_not_there(imported: Rmq, arguments: list[str], said: list[str]) -> None:
+    refused(imported(*arguments), 2, *said)
+
+
+def test_a_queue_that_is_not_there(imported: Rmq) -> None:
+    answer = imported("search-offset", "-t", "PaymentFlow", "-q", "broker-a:4", "--time", "0")
+    refused(answer, 2, "no queue broker-a:4", "broker-a:0, broker-a:1, broker-a:2, broker-a:3")
+    refused(imported("search-offset", "-t", "PaymentFlow", "-q", "4", "--time", "0"), 2, "write BROKER:QUEUE")
+
+
+def test_a_listener_that_cannot_be_imported(imported: Rmq) -> None:
+    refused(imported("consume", "-g", "broken"), 1, "no_such_module", "cannot be imported")
+    assert imported.json("consume", "-g", "orders")["status"] == "committed"
+
+
+def test_settings_with_several_problems_name_them_all(imported: Rmq) -> None:
+    (imported.folder / "bad.toml").write_text(
+        '[[group]]\nname = "a b"\nlistener = "x"\nengine = "sparc"\n[[group.subscription]]\ntopic = "T"\n'
+    )
+    answer = imported("consume", "-g", "orders", "--settings", "bad.toml")
+    refused(answer, 2, "bad.toml has 3 problem(s)", "name: ", "listener: ", "engine: ")
+    (imported.folder / "bad.toml").write_text("[[group]\n")
+    refused(imported("consume", "-g", "orders", "--settings", "bad.toml"), 2, "bad.toml is not TOML")
+    refused(imported("consume", "-g", "orders", "--settings", "none.toml"), 2, "none.toml cannot be read")
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2026-11-20T12:00:00", "1709222399", "20260230120000Z"])
+def test_a_time_that_is_none_names_the_option(imported: Rmq, time: str) -> None:
+    refused(imported("consume", "-g", "orders", "--until", time), 2, "'--until'", "rmq consume --help")
+
+
+@pytest.mark.parametrize("request_id", ["mine", "20-11-2026-mine", "2026-13-01-mine", "2026-01-011", ""])
+def test_a_request_id_begins_with_its_date(imported: Rmq, request_id: str) -> None:
+    refused(imported("consume", "-g", "orders", "--request", request_id), 2, "must begin with its UTC date, YYYY-MM-DD")
+
+
+def test_a_request_id_of_a_day_to_come_would_not_be_found_again(imported: Rmq) -> None:
+    refused(imported("deliver", "--request", "2999-01-01-mine"), 2, "a date still to come")
+
+
+def test_a_reset_says_where_to_once_and_why(imported: Rmq) -> None:
+    reset = ["reset", "-g", "orders", "-t", "OrderEvents"]
+    refused(imported(*reset, "--to-min"), 2, "needs a reason (--reason)")
+    refused(imported(*reset, "--reason", "x"), 2, "--to-time TIME, --to-offset OFFSET, --to-min or --to-max")
+    refused(imported(*reset, "--reason", "x", "--to-min", "--to-offset", "3"), 2, "say where to, once")
+    refused(imported(*reset, "--reason", "x", "--to-offset", "526"), 2, "not in consume queue range [0-525]")
+
+
+def test_a_group_that_another_request_holds_is_exit_code_3_and_says_who(imported: Rmq) -> None:
+    (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
+    with claimed(shard, ("orders",), "2026-01-01-theirs", Actor("ben", "test"), Host(), group="orders"):
+        answer = imported("consume", "-g", "orders", "--request", "2026-01-01-mine")
+        refused(answer, 3, "held by request 2026-01-01-theirs of ben", "2026-01-01-mine")
+        in_json = imported("consume", "-g", "orders", "--request", "2026-01-01-mine", "--json")
+    assert in_json.exit_code == 3
+    found = in_json.json()
+    assert (found["status"], found["error"], found["exit_code"]) == ("error", "HeldByAnother", 3)
+    assert found["request_id"] == "2026-01-01-mine"
+    assert "held by request 2026-01-01-theirs" in found["message"]
+    assert in_json.err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["consum"], "No such command 'consum'. Did you mean 'consume'?"),
+        (["consume"], "Missing option '--group'"),
+        (["consume", "--groop", "x"], "No such option: --groop"),
+        (["consume", "-g", "orders", "--engine", "spork"], "none of spark, local, auto"),
+        (["consume", "-g", "orders", "--max-messages", "0"], "'--max-messages'"),
+        (["search-offset", "-t", "T", "-q", "b:0", "--time", "0", "--boundary", "middle"], "'--boundary'"),
+        (["sql"], "give the query, once"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_in_text_and_in_json(rmq: Rmq, arguments: list[str], said: str) -> None:
+    refused(rmq(*arguments), 2, said)
+    answer = rmq(*arguments, "--json")
+    assert answer.exit_code == 2
+    found = answer.json()
+    assert (found["status"], found["error"], found["exit_code"]) == ("error", "WrongUse", 2)
+    assert said in found["message"]
+
+
+def test_a_defect_is_one_line_and_its_place_is_shown_when_asked_for(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("somewhere deep")
+
+    monkeypatch.setattr(LakeStore, "open", broken)
+    refused(rmq("topics"), 1, "ZeroDivisionError: somewhere deep", "RMQ_DEBUG=1")
+    monkeypatch.setenv("RMQ_DEBUG", "1")
+    answer = rmq("topics")
+    assert answer.exit_code == 1
+    assert "Traceback" in answer.err
+    assert "in broken" in answer.err
+
+
+def test_an_error_is_red_in_a_terminal_only(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in rmq("topics").err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert rmq("topics").err.startswith("\x1b[31merror: no store")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in rmq("topics").err
+
+
+# --- a process of its own --------------------------------------------------------------------------------------------
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def in_a_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+AND_SAY_WHAT_WAS_LOADED = """
+import sys
+from rmq_store.cli import main
+code = main(sys.argv[1:])
+heavy = {"pyspark", "py4j", "pandas", "airflow", "spark_jobs"} & set(sys.modules)
+print("loaded:", sorted(heavy), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["sql", "select 1"], ["consume", "-g", "orders", "--until", "0"], ["topics"], ["deliver"], ["--help"]]
+)
+def test_a_short_question_loads_neither_spark_nor_pandas(imported: Rmq, arguments: list[str]) -> None:
+    imported("consume", "-g", "orders", "--max-messages", "1")  # the first window of a group records where it begins
+    done = in_a_process(AND_SAY_WHAT_WAS_LOADED, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "loaded: []"
+
+
+def test_a_listener_finds_pandas_as_if_nothing_had_been_left_out(imported: Rmq) -> None:
+    (imported.folder / "cli_listener.py").write_text(
+        "import pyarrow as pa\nimport pandas as pd\n\n"
+        "def fail_without_price(batch):\n"
+        "    assert pa.array(pd.Series([1.0, float('nan')])).null_count == 1\n"
+        "    return pa.array(['CONSUME_SUCCESS'] * len(batch.to_pandas()))\n\n"
+        "fail_without_price.columns = ('tags',)\n"
+    )
+    done = in_a_process(
+        "import sys; from rmq_store.cli import main; sys.exit(main())", "consume", "-g", "orders", "--json"
+    )
+    counts = json.loads(done.stdout)["windows"][0]["counts"]
+    assert {outcome: count for outcome, count in counts.items() if count} == {"acked": 4200}
+
+
+def test_an_answer_that_nobody_reads_to_its_end_is_no_defect(imported: Rmq) -> None:
+    command = [sys.executable, "-c", "from rmq_store.cli import main; raise SystemExit(main())"]
+    query = "select topic, queue_id, queue_offset from messages"
+    with subprocess.Popen(
+        [*command, "sql", query, "--format", "csv"],
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"topic,queue_id,queue_offset\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""

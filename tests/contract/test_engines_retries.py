@@ -1,0 +1,229 @@
+"""What every engine promises to messages that failed: the chain of retries, and delivery. See ``test_engines.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq_store.errors import HeldByAnother
+from rmq_store.memory.rows import MessageRow
+from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.offsets import Claim, own_id
+from rmq_store.store import Action, Ctl, Proposal, canonical_json
+from tests.contract.engines import story
+from tests.contract.world import (
+    BEN,
+    BILLING,
+    DAY,
+    HOUR,
+    LOCAL,
+    NOON,
+    World,
+    bodies,
+    counts,
+    fail,
+    fail_bodies,
+    group,
+    orders,
+    several,
+)
+
+# --- the chain of retries --------------------------------------------------------------------------------------------
+
+
+@story
+def test_a_retry_is_not_delivered_before_it_is_due(world: World) -> None:
+    world.fill(orders(0), several(2))
+    world.consume(BILLING, f"{DAY}-1", fail_bodies(b"1"))
+    world.clock.advance(9_999)
+    early = world.deliver(f"{DAY}-d1")
+    assert (early.status, early.delivered, early.next_due_ms) == ("empty", 0, NOON + 10_000)
+    assert world.consume(BILLING, f"{DAY}-2").status == "empty"
+    world.clock.advance(1)
+    due = world.deliver(f"{DAY}-d2")
+    assert (due.status, due.delivered, due.more, due.next_due_ms) == ("committed", 1, False, None)
+
+
+@story
+def test_a_delivered_retry_is_consumed_with_its_first_topic_and_its_retries_counted(world: World) -> None:
+    world.fill(orders(0), several(2))
+    world.consume(BILLING, f"{DAY}-1", fail_bodies(b"1"))
+    world.clock.advance(10_000)
+    world.deliver(f"{DAY}-d")
+    (copy,) = world.retries()
+    assert copy.row.properties == {
+        "UNIQ_KEY": "U1",
+        "RETRY_TOPIC": "Orders",
+        "ORIGIN_MESSAGE_ID": f"{1:032X}",
+        "WAIT": "false",
+    }
+    seen: list[MessageExt] = []
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        (m,) = msgs
+        assert (m.topic, m.broker_name, m.queue_id, m.queue_offset) == ("Orders", LOCAL, 0, 0)
+        assert context.message_queue == MessageQueue("%RETRY%billing", LOCAL, 0)
+        assert (m.body, m.reconsume_times, m.unique_key, m.store_timestamp) == (b"1", 1, "U1", NOON + 10_000)
+        assert context.idempotency_key(m) == f"billing:{1:032X}"
+        seen.append(m)
+        return "CONSUME_SUCCESS"
+
+    assert counts(world.consume(BILLING, f"{DAY}-2", listener)) == {"acked": 1}
+    assert len(seen) == 1
+
+
+@story
+def test_a_message_that_always_fails_is_dead_after_sixteen_retries_with_rocketmqs_delays(world: World) -> None:
+    """S16.4, chain 2."""
+    world.fill(orders(0), several(1))
+    handed_over: list[int] = []
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        handed_over.append(world.clock() - NOON)
+        return "RECONSUME_LATER"
+
+    for attempt in range(16):
+        world.consume(BILLING, f"{DAY}-c{attempt}", listener)
+        (waiting,) = world.lane(3 + attempt)
+        world.clock.now_ms = world.due_at(waiting.queue)[0] or 0
+        assert world.deliver(f"{DAY}-d{attempt}").delivered == 1
+    world.consume(BILLING, f"{DAY}-c16", listener)
+    seconds = [0, 10, 40, 100, 220, 400, 640, 940, 1300, 1720, 2200, 2740, 3340, 4540, 6340, 9940, 17140]
+    assert handed_over == [1000 * s for s in seconds]
+    (letter,) = world.dead_letters()
+    assert (letter.queue.queue_id, letter.row.reconsume_times, letter.row.body) == (0, 17, b"0")
+    assert letter.row.properties["RETRY_TOPIC"] == "Orders"
+    assert letter.row.provenance is not None
+    assert letter.row.provenance.cause == "max_reconsume_times"
+    assert world.consume(BILLING, f"{DAY}-end").status == "empty"
+
+
+@story
+def test_a_group_may_give_up_earlier(world: World) -> None:
+    world.fill(orders(0), several(1))
+    stubborn = group(max_reconsume_times=1)
+    assert counts(world.consume(stubborn, f"{DAY}-1", fail)) == {"retried": 1}
+    world.clock.advance(10_000)
+    world.deliver(f"{DAY}-d")
+    assert counts(world.consume(stubborn, f"{DAY}-2", fail)) == {"dead": 1}
+    assert [m.row.reconsume_times for m in world.dead_letters()] == [2]
+
+
+@story
+def test_a_message_born_in_the_lake_has_an_id_that_its_retries_name(world: World) -> None:
+    queue = world.fill_lake_born(0, [MessageRow(b"fresh", {"UNIQ_KEY": "F"})])
+    (born,) = world.stored(queue)
+    assert (born.store_timestamp, len(born.offset_msg_id)) == (NOON, 56)
+    seen: list[str] = []
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        seen.append(context.idempotency_key(msgs[0]))
+        assert msgs[0].store_timestamp == (NOON if len(seen) == 1 else NOON + 10_000)
+        return "RECONSUME_LATER"
+
+    world.consume(BILLING, f"{DAY}-1", listener)
+    world.clock.advance(10_000)
+    world.deliver(f"{DAY}-d")
+    world.consume(BILLING, f"{DAY}-2", listener)
+    assert seen == [f"billing:{born.offset_msg_id}"] * 2
+    assert bodies(world.lane(4)) == [b"fresh"]
+
+
+# --- delivery --------------------------------------------------------------------------------------------------------
+
+
+@story
+def test_what_is_due_first_is_delivered_first_over_all_levels(world: World) -> None:
+    world.fill(orders(0), several(2))
+
+    def at_level(level: int) -> Any:
+        def listener(msgs: list[MessageExt], context: Any) -> str:
+            context.delay_level_when_next_consume = level
+            return "RECONSUME_LATER"
+
+        return listener
+
+    world.consume(BILLING, f"{DAY}-1", at_level(4), max_messages=1)  # due at + 30 s
+    world.clock.advance(25_000)
+    world.consume(BILLING, f"{DAY}-2", at_level(2))  # due at + 25 s + 5 s
+    world.fill(orders(0), several(3, first=2))
+    world.consume(BILLING, f"{DAY}-3", at_level(1))  # due at + 26 s
+    world.clock.advance(5_000)
+    world.deliver(f"{DAY}-d")
+    assert bodies(world.retries()) == [b"2", b"3", b"4", b"1", b"0"]
+
+
+@story
+def test_a_capped_delivery_takes_the_oldest_and_says_that_there_is_more(world: World) -> None:
+    world.fill(orders(0), several(6))
+    world.consume(BILLING, f"{DAY}-1", fail, max_messages=4)
+    world.clock.advance(1_000)
+    world.consume(BILLING, f"{DAY}-2", fail)
+    world.clock.advance(60_000)
+    delivered = [world.deliver(f"{DAY}-d{n}", cap=3) for n in range(3)]
+    assert [(report.delivered, report.more) for report in delivered] == [(3, True), (3, False), (0, False)]
+    assert bodies(world.retries()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+@story
+def test_delivering_twice_with_one_request_moves_nothing_twice(world: World) -> None:
+    world.fill(orders(0), several(3))
+    world.consume(BILLING, f"{DAY}-1", fail)
+    world.clock.advance(10_000)
+    first = world.deliver(f"{DAY}-d")
+    world.consume(BILLING, f"{DAY}-2", fail)
+    world.clock.advance(HOUR)
+    again = world.deliver(f"{DAY}-d")
+    assert (again.status, again.delivered, again.commit_id) == ("already_committed", first.delivered, first.commit_id)
+    assert len(world.retries()) == 3
+
+
+@story
+def test_a_delivery_is_one_commit_over_all_groups_of_the_shard(world: World) -> None:
+    world.fill(orders(0), several(2))
+    for name in ("billing", "shipping"):
+        world.consume(group(name), f"{DAY}-1", fail)
+    world.clock.advance(10_000)
+    assert world.deliver(f"{DAY}-d").delivered == 4
+    (delivery,) = [ctl for ctl in world.ctls() if ctl.action is Action.DELIVER]
+    assert [c.range.queue.broker_name for c in delivery.consumed] == [f"{LOCAL}~billing", f"{LOCAL}~shipping"]
+    assert (len(world.retries("billing")), len(world.retries("shipping"))) == (2, 2)
+
+
+@story
+def test_a_due_time_beyond_the_levels_delay_counts_as_due(world: World) -> None:
+    """S11.3: it can only come from a clock that was wrong when the message was stored."""
+    world.fill(orders(0), several(1))
+    world.clock.advance(40_000)
+    world.consume(BILLING, f"{DAY}-1", fail)
+    world.clock.advance(-30_000)
+    assert world.deliver(f"{DAY}-d").delivered == 1
+
+
+@story
+@pytest.mark.parametrize(("other", "status"), [("d1", "already_committed"), ("d2", "empty")])
+def test_what_is_delivered_between_plan_and_claim_is_not_delivered_again(world: World, other: str, status: str) -> None:
+    world.fill(orders(0), several(2))
+    world.consume(BILLING, f"{DAY}-1", fail)
+    world.clock.advance(10_000)
+    overtaken = world.another_host(lambda: world.deliver(f"{DAY}-{other}"))
+    assert world.deliver(f"{DAY}-d1", host=overtaken).status == status
+    assert [ctl.request_id for ctl in world.ctls() if ctl.action is Action.DELIVER] == [f"{DAY}-{other}"]
+    assert len(world.retries()) == 2
+
+
+@story
+def test_of_two_deliveries_at_once_the_second_is_told_who_delivers(world: World) -> None:
+    world.fill(orders(0), several(2))
+    world.consume(BILLING, f"{DAY}-1", fail)
+    world.clock.advance(10_000)
+    said = canonical_json({"scope": "~deliver", "claim": 1})
+    told = Ctl(world.host.new_commit_id(), Action.CLAIM, BEN, request_id=f"{DAY}-d1", parameters=said)
+    claim = Claim(1, (world.clock() + 60_000) // 1000)
+    world.commit(Proposal(told, {}, {own_id("~deliver"): claim.packed()}))
+    with pytest.raises(HeldByAnother, match=rf"broker-a/~deliver is held by request {DAY}-d1 of ben"):
+        world.deliver(f"{DAY}-d2")
+    assert world.retries() == []
+    world.clock.advance(60_000)
+    assert world.deliver(f"{DAY}-d2").delivered == 2

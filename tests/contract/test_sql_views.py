@@ -1,0 +1,561 @@
+"""The views over small stores: they show what is there, and ``audit`` names every sort of damage."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.relations import BASE_SQL, FILE_RELATIONS, FUNCTIONS, SMALL_RELATIONS
+from rmq_store.lake.sql import open_duckdb, query
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.views import views
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Outcome, Tally, off_id, tally
+from rmq_store.store import Action, Observed, lake_message_id
+from tests.lake_fixtures import HOUR_MS, Bench, SmallStore, bench, message, small_store
+
+QUEUE = MessageQueue("Orders", "broker-a", 0)
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
+PLACE = ("shard", "topic", "broker_name", "queue_id")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
+    return small_store(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def hand(tmp_path: Path) -> Iterable[Bench]:
+    """An empty shard with ten messages in its one queue."""
+    with bench(tmp_path) as made:
+        now_ms = made.host.now_ms()
+        made.import_messages({QUEUE: [message(QUEUE, offset, now_ms - 100 + offset) for offset in range(10)]})
+        yield made
+
+
+def rows(store: LakeStore, text: str) -> list[dict[str, Any]]:
+    return query(store, text).to_pylist()
+
+
+def of(hand: Bench) -> LakeStore:
+    return LakeStore.open(hand.shard.root)
+
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+
+def test_every_offset_of_every_queue_has_one_message(small: SmallStore) -> None:
+    found = rows(
+        small.store,
+        f"""SELECT {", ".join(PLACE)}, min(queue_offset) AS first, max(queue_offset) + 1 AS last, count(*) AS messages,
+                   count(DISTINCT queue_offset) AS offsets, count(DISTINCT offset_msg_id) AS ids
+            FROM messages GROUP BY ALL ORDER BY ALL""",
+    )
+    queues = rows(small.store, f"SELECT {', '.join(PLACE)}, min_offset, max_offset FROM queues ORDER BY ALL")
+    assert len(found) == 10
+    for messages, queue in zip(found, queues, strict=True):
+        assert [messages[name] for name in PLACE] == [queue[name] for name in PLACE]
+        assert (messages["first"], messages["last"]) == (queue["min_offset"], queue["max_offset"])
+        assert messages["messages"] == messages["offsets"] == messages["ids"] == messages["last"] - messages["first"]
+
+
+def test_an_imported_message_is_shown_as_it_was_stored(small: SmallStore) -> None:
+    (found,) = rows(
+        small.store,
+        "SELECT * FROM messages WHERE shard = 'broker-b' AND topic = 'Orders' AND queue_id = 1 AND queue_offset = 7",
+    )
+    expected = message(MessageQueue("Orders", "broker-b", 1), 7, found["store_timestamp"])
+    assert found == {"shard": "broker-b"} | expected
+
+
+def test_a_message_born_in_the_lake_is_named_by_its_row(small: SmallStore) -> None:
+    shard = small.store.shards("broker-a")[0]
+    found = rows(
+        small.store,
+        """SELECT commit_id, part, topic, broker_name, queue_id, rel, queue_offset, commit_log_offset, offset_msg_id,
+                  store_timestamp, born_timestamp
+           FROM message_rows WHERE group_name IS NOT NULL ORDER BY commit_id, part, topic, queue_id, rel""",
+    )
+    assert len(found) == 17 + 8 + 5
+    segments = rows(small.store, "SELECT * FROM segments")
+    for row in found:
+        (segment,) = (s for s in segments if all(s[name] == row[name] for name in ("commit_id", "part", *PLACE[1:])))
+        at = segment["first_row"] + row["rel"] - segment["first_rel"]
+        table = pq.read_table(f"{shard.root.location}/{shard.commitlog.path}/{segment['file']}", partitioning=None)
+        assert table.slice(at, 1).select(["topic", "rel"]).to_pylist() == [{"topic": row["topic"], "rel": row["rel"]}]
+        assert row["commit_log_offset"] == at
+        assert row["offset_msg_id"] == lake_message_id(row["commit_id"], row["part"], at)
+        assert row["queue_offset"] == segment["base_offset"] + row["rel"] - segment["first_rel"]
+        assert row["store_timestamp"] == segment["store_timestamp"]
+
+
+def test_a_log_record_without_an_entry_is_no_message(small: SmallStore) -> None:
+    assert rows(small.store, "SELECT count(*) AS n FROM msg WHERE sys_flag = 4") == [{"n": 2}]
+    assert rows(small.store, "SELECT count(*) AS n FROM messages WHERE sys_flag = 4") == [{"n": 0}]
+
+
+def test_an_entry_of_a_level_queue_has_the_due_time_as_its_tags_code(small: SmallStore) -> None:
+    found = rows(
+        small.store,
+        """SELECT e.tags_code, s.deliver_at, s.store_timestamp, s.delay_level, e.broker_name
+           FROM consume_queue_entries e JOIN scheduled s USING (shard, broker_name, queue_id, queue_offset)
+           WHERE e.topic = 'SCHEDULE_TOPIC_XXXX'""",
+    )
+    delays = {3: 10_000, 4: 30_000, 16: 1_800_000}
+    assert len(found) == 19
+    for row in found:
+        assert row["tags_code"] == row["deliver_at"] == row["store_timestamp"] + delays[row["delay_level"]]
+
+
+def test_a_group_stands_where_its_positions_say_and_each_move_names_its_window(small: SmallStore) -> None:
+    found = rows(
+        small.store,
+        "SELECT topic, queue_id, next_offset, window_id FROM consumer_offsets WHERE group_name = 'shop' ORDER BY ALL",
+    )
+    windows = {row["window_id"]: row for row in rows(small.store, "SELECT * FROM windows")}
+    assert [(row["topic"], row["queue_id"], row["next_offset"]) for row in found] == [
+        ("%RETRY%shop", 0, 8),
+        ("Orders", 0, 24),
+        ("Orders", 1, 27),
+    ]
+    assert [windows[row["window_id"]]["request_id"] for row in found] == [
+        "2026-11-20-two",
+        "2026-11-20-three",
+        "2026-11-20-one",
+    ]
+
+
+def test_the_history_tells_who_moved_an_offset_when_and_why(small: SmallStore) -> None:
+    found = rows(
+        small.store,
+        """SELECT action, from_offset, to_offset, actor, reason FROM offset_history
+           WHERE group_name = 'shop' AND topic = 'Orders' AND queue_id = 0 ORDER BY read_version""",
+    )
+    assert [tuple(row.values()) for row in found] == [
+        ("consume", 0, 24, "alice", "a test"),
+        ("reset", 24, 18, "alice", "again"),
+        ("consume", 18, 24, "alice", "a test"),
+    ]
+
+
+def test_lag_counts_as_rocketmq_does_and_tells_what_is_readable(hand: Bench) -> None:
+    other = MessageQueue("Orders", "broker-a", 1)
+    now_ms = hand.host.now_ms()
+    hand.import_messages({other: [message(other, offset, now_ms + offset) for offset in range(5, 9)]})
+    hand.window("shop", QUEUE, 0, 4, start_rule="first", retried=[1])
+    hand.deliver("shop", 2, 0, 1, copies=[0])
+    columns = "topic, queue_id, min_offset, max_offset, next_offset, has_offset, lag, readable_lag"
+    found = rows(of(hand), f"SELECT {columns} FROM lag WHERE group_name = 'shop' ORDER BY topic, queue_id")
+    assert [tuple(row.values()) for row in found] == [
+        ("%RETRY%shop", 0, 0, 1, 0, False, 1, 1),
+        ("Orders", 0, 0, 10, 4, True, 6, 6),
+        ("Orders", 1, 5, 9, 0, False, 9, 4),
+    ]
+
+
+def test_a_group_of_a_living_broker_stands_where_it_was_last_seen_until_the_lake_moves_it(small: SmallStore) -> None:
+    text = "SELECT queue_id, next_offset, window_id FROM consumer_offsets WHERE shard = 'broker-b' ORDER BY ALL"
+    assert [tuple(row.values()) for row in rows(small.store, text)] == [(0, 5, None), (1, 3, None)]
+    held_by = "SELECT shard, group_name, held_by FROM groups ORDER BY ALL"
+    assert [tuple(row.values()) for row in rows(small.store, held_by)] == [
+        ("broker-a", "CID_RMQ_SYS_SCHEDULE", "lake"),
+        ("broker-a", "elsewhere", "broker"),
+        ("broker-a", "shop", "lake"),
+        ("broker-b", "elsewhere", "broker"),
+    ]
+
+
+def test_the_lakes_own_offset_wins_over_an_observed_one(hand: Bench) -> None:
+    more = [message(QUEUE, 10, hand.host.now_ms())]
+    hand.import_messages({QUEUE: more}, observed=[Observed("shop", QUEUE, 9)])
+    text = "SELECT next_offset, window_id FROM consumer_offsets"
+    assert rows(of(hand), text) == [{"next_offset": 9, "window_id": None}]
+    hand.window("shop", QUEUE, 9, 10, start_rule="observed")
+    assert rows(of(hand), text) == [{"next_offset": 10, "window_id": "shop-0-hand"}]
+
+
+def test_a_window_counts_its_outcomes(small: SmallStore) -> None:
+    columns = "request_id, messages, acked, filtered, retried, dead, lost"
+    found = rows(small.store, f"SELECT {columns} FROM windows ORDER BY read_version")
+    assert [tuple(row.values()) for row in found] == [
+        ("2026-11-20-one", 48, 20, 16, 8, 4, 0),
+        ("2026-11-20-two", 8, 0, 0, 8, 0, 0),
+        ("2026-11-20-three", 6, 2, 2, 1, 1, 0),
+    ]
+
+
+def test_retries_are_delivered_or_waiting_and_delayed_shows_those_that_wait(small: SmallStore) -> None:
+    found = rows(
+        small.store, "SELECT state, attempt, delay_level, count(*) AS n FROM retries GROUP BY ALL ORDER BY ALL"
+    )
+    assert [tuple(row.values()) for row in found] == [
+        ("delivered", 1, 3, 8),
+        ("waiting", 1, 3, 1),
+        ("waiting", 2, 4, 8),
+    ]
+    waiting = rows(small.store, "SELECT real_topic, count(*) AS n FROM delayed GROUP BY ALL ORDER BY ALL")
+    assert [tuple(row.values()) for row in waiting] == [("%RETRY%shop", 9), ("Orders", 2)]
+
+
+def test_a_retry_keeps_its_origin_its_error_and_the_topic_it_came_from(small: SmallStore) -> None:
+    (found,) = rows(
+        small.store,
+        """SELECT group_name, original_topic, origin_topic, origin_queue_id, error_type, error_text FROM retries
+           WHERE unique_key = 'U1-9' AND attempt = 1""",
+    )
+    assert tuple(found.values()) == ("shop", "Orders", "Orders", 1, "ValueError", "no such customer")
+    (again,) = rows(
+        small.store, "SELECT original_topic, origin_topic FROM retries WHERE unique_key = 'U1-9' AND attempt = 2"
+    )
+    assert tuple(again.values()) == ("Orders", "%RETRY%shop")
+
+
+def test_dead_letters_tell_their_cause(small: SmallStore) -> None:
+    found = rows(small.store, "SELECT unique_key, cause, original_topic FROM dead_letters ORDER BY queue_offset")
+    assert [row["unique_key"] for row in found] == ["U0-7", "U0-19", "U1-7", "U1-19", "U0-19"]
+    assert {(row["cause"], row["original_topic"]) for row in found} == {("negative_delay_level", "Orders")}
+
+
+def test_outcomes_are_the_exceptions_of_all_windows(hand: Bench) -> None:
+    hand.window("shop", QUEUE, 0, 10, start_rule="first", retried=[3], dead=[5, 6], lost=[(0, 2)])
+    found = rows(of(hand), "SELECT outcome, begin_offset, end_offset, reason FROM outcomes ORDER BY begin_offset")
+    assert [tuple(row.values()) for row in found] == [
+        ("lost", 0, 2, "no message is there"),
+        ("retried", 3, 4, "retry"),
+        ("dead", 5, 6, "max_reconsume_times"),
+        ("dead", 6, 7, "max_reconsume_times"),
+    ]
+
+
+def test_topics_tell_their_type_and_size(small: SmallStore) -> None:
+    found = rows(
+        small.store, "SELECT topic, type, queues, messages FROM topics WHERE shard = 'broker-a' ORDER BY topic"
+    )
+    assert [tuple(row.values()) for row in found] == [
+        ("%DLQ%shop", "dead letters", 1, 5),
+        ("%RETRY%shop", "retry", 1, 8),
+        ("Orders", "normal", 2, 48),
+        ("SCHEDULE_TOPIC_XXXX", "delay", 3, 18),
+    ]
+
+
+def test_what_is_not_dispatched_yet_is_shown_already(hand: Bench, tmp_path: Path) -> None:
+    hand.window("shop", QUEUE, 0, 10, start_rule="first", retried=[3])
+    texts = [
+        "SELECT * EXCLUDE (body) FROM messages ORDER BY ALL",
+        "SELECT * FROM offset_history ORDER BY ALL",
+        "SELECT * FROM consumer_offsets ORDER BY ALL",
+    ]
+    before = [query(of(hand), text) for text in texts]
+    assert [table.num_rows for table in before] == [11, 1, 1]
+    assert hand.shard.consumequeue.files().num_rows == 0
+    SmallStore(of(hand)).dispatch()
+    hand.shard.consumequeue.refresh()
+    assert hand.shard.consumequeue.files().num_rows > 0
+    assert [query(of(hand), text) for text in texts] == before
+
+
+def test_a_file_with_partial_statistics_loses_no_row(hand: Bench) -> None:
+    now_ms = hand.host.now_ms()
+    other = MessageQueue("Orders", "broker-a", 1)
+    ctl = hand.ctl(Action.IMPORT)
+    whole = hand.stage_messages(ctl.commit_id, [{**message(other, n, now_ms), "part": 0, "rel": n} for n in range(4)])
+    stats = json.loads(whole.stats)
+    for name in ("topic", "queue_id", "group_name", "queue_offset"):
+        for part in ("minValues", "maxValues", "nullCount"):
+            stats[part].pop(name, None)
+    stats["minValues"].pop("broker_name")
+    hand.commit(ctl, {"import/broker-a": 1}, [replace(whole, stats=json.dumps(stats))])
+    where = (
+        "topic = 'Orders' AND broker_name = 'broker-a' AND queue_id = 1 AND group_name IS NULL AND queue_offset >= 0"
+    )
+    assert rows(of(hand), f"SELECT count(*) AS n FROM msg WHERE {where}") == [{"n": 4}]
+    assert rows(of(hand), "SELECT count(*) AS n FROM msg WHERE queue_id = 0") == [{"n": 10}]
+
+
+def test_a_store_without_shards_has_empty_views(tmp_path: Path) -> None:
+    store, _ = LakeStore.init(Root.parse(str(tmp_path)))
+    for name in views():
+        assert rows(store, f"SELECT * FROM {name}") == []
+
+
+def test_a_view_needs_exactly_what_it_says() -> None:
+    with duckdb.connect() as empty:
+        for name, (function, arguments) in FUNCTIONS.items():
+            empty.create_function(name, function, ["BIGINT"] * arguments, "BIGINT", type="arrow")
+        assert {view.name: empty.get_table_names(view.sql) for view in views().values()} == {
+            view.name: set(view.needs) for view in views().values()
+        }
+
+
+# --- the door --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("SELECT * FROM no_such_view", "no_such_view does not exist"),
+        ("SELECT no_such_column FROM lag", "no_such_column"),
+        ("SELECT CAST('x' AS BIGINT)", "Could not convert"),
+        ("", "exactly one SELECT"),
+        ("SELECT 1; SELECT 2", "exactly one SELECT"),
+        ("CREATE TABLE x AS SELECT 1", "only reads"),
+        ("SET threads = 1", "only reads"),
+        ("SET enable_external_access = true", "only reads"),
+        ("COPY lag TO '/tmp/never-written.csv'", "only reads"),
+        ("ATTACH '/tmp/never-written.db'", "only reads"),
+        ("INSTALL httpfs", "only reads"),
+        ("SELECT * FROM read_text('/etc/hostname')", "disabled by configuration"),
+        ("SELECT * FROM '/etc/hostname'", "does not exist"),
+        ("SELECT * FROM glob('/etc/*')", "disabled by configuration"),
+        ("SELECT * FROM read_parquet('s3://bucket/x.parquet')", ""),
+    ],
+)
+def test_a_query_that_is_wrong_or_reaches_out_is_refused_with_the_engines_words(
+    small: SmallStore, text: str, said: str
+) -> None:
+    with pytest.raises(WrongUse) as refused:
+        query(small.store, text)
+    assert said in str(refused.value)
+
+
+def test_an_open_connection_is_locked(small: SmallStore) -> None:
+    with open_duckdb(small.store) as connection:
+        with pytest.raises(duckdb.Error, match="locked"):
+            connection.execute("SET enable_external_access = true")
+        shop = connection.execute("SELECT sum(lag) FROM lag WHERE group_name = 'shop'").fetchone()
+    assert shop == (0,)
+
+
+def test_variables_of_python_are_not_tables(small: SmallStore) -> None:
+    secret = query(small.store, "SELECT 1 AS n")
+    assert secret.num_rows == 1
+    with pytest.raises(WrongUse, match="secret does not exist"):
+        query(small.store, "SELECT * FROM secret")
+
+
+def test_the_views_can_be_listed(small: SmallStore) -> None:
+    assert {row["name"] for row in rows(small.store, "SHOW TABLES")} >= set(views())
+
+
+def test_all_relations_are_there_when_nothing_is_mentioned(small: SmallStore) -> None:
+    with open_duckdb(small.store) as connection:
+        for name in (*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS):
+            assert connection.execute(f"SELECT count(*) FROM {name}").fetchone() is not None
+
+
+def test_a_file_that_vanished_is_the_stores_fault_not_the_querys(hand: Bench) -> None:
+    (path,) = hand.shard.commitlog.files().filter(_kind("msg")).column("path").to_pylist()
+    hand.shard.root.delete(f"{hand.shard.commitlog.path}/{path}")
+    with pytest.raises(StoreUnusable, match=path.rpartition("/")[2]):
+        query(of(hand), "SELECT sum(store_size) FROM messages")
+
+
+def _kind(name: str) -> Any:
+    return pc.field("partition.kind") == name
+
+
+# --- audit -----------------------------------------------------------------------------------------------------------
+
+Problem = tuple[str, int | None, int | None]
+Damage = Callable[[Bench, str], object]
+
+
+def problems(store: LakeStore, group: str, lane: str) -> set[Problem]:
+    where = f"group_name = '{group}' OR broker_name = '{lane}'"
+    found = rows(store, f"SELECT problem, begin_offset, end_offset FROM audit WHERE {where}")
+    return {(row["problem"], row["begin_offset"], row["end_offset"]) for row in found}
+
+
+def test_a_healthy_store_has_nothing_to_audit(small: SmallStore) -> None:
+    assert rows(small.store, "SELECT * FROM audit") == []
+
+
+def test_everything_an_operator_and_a_window_may_do_passes_the_audit(hand: Bench) -> None:
+    hand.window("shop", QUEUE, 0, 4, start_rule="first", retried=[1, 2], dead=[3])
+    hand.move("shop", QUEUE, 4, 0)
+    hand.window("shop", QUEUE, 0, 10, retried=[1], lost=[(4, 6)])
+    hand.deliver("shop", 2, 0, 2, copies=[0, 1])
+    hand.deliver("shop", 2, 2, 3, copies=[2])
+    hand.move("new", QUEUE, None, 5)
+    hand.window("new", QUEUE, 5, 5)
+    assert rows(of(hand), "SELECT * FROM audit") == []
+
+
+def _two(first: tuple[int, int], second: tuple[int, int]) -> Damage:
+    def damage(hand: Bench, group: str) -> None:
+        hand.window(group, QUEUE, *first, start_rule="first")
+        hand.window(group, QUEUE, *second)
+
+    return damage
+
+
+def _window(**values: Any) -> Damage:
+    return lambda hand, group: hand.window(group, QUEUE, 0, 10, start_rule="first", **values)
+
+
+def _moved(hand: Bench, group: str) -> None:
+    hand.window(group, QUEUE, 0, 5, start_rule="first")
+    hand.move(group, QUEUE, 7, 2)
+
+
+def _position(value: int, *, after: int | None) -> Damage:
+    """A position that somebody wrote, after a window up to ``after``."""
+
+    def damage(hand: Bench, group: str) -> None:
+        if after is not None:
+            hand.window(group, QUEUE, 0, after, start_rule="first")
+        hand.commit(hand.ctl(Action.RELEASE), {off_id(group, QUEUE): value})
+
+    return damage
+
+
+def _delivered(end: int, copies: list[int]) -> Damage:
+    def damage(hand: Bench, group: str) -> None:
+        hand.window(group, QUEUE, 0, 10, start_rule="first", retried=[1, 2, 3])
+        hand.deliver(group, 2, 0, end, copies=copies)
+
+    return damage
+
+
+def _acked(begin: int, end: int) -> dict[Outcome, Tally]:
+    return {Outcome.ACKED: tally(range(begin, end))}
+
+
+DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
+    "a gap": (_two((0, 5), (7, 10)), {("gap", 5, 7)}),
+    "an overlap": (_two((0, 5), (3, 10)), {("overlap", 3, 5)}),
+    "a range inside the one before": (_two((0, 8), (3, 5)), {("overlap", 3, 5)}),
+    "a start that nobody recorded": (
+        lambda hand, group: hand.window(group, QUEUE, 4, 10),
+        {("start not recorded", 4, 10)},
+    ),
+    "a move from where the group did not stand": (_moved, {("moved from elsewhere", 5, 7)}),
+    "a position that was changed": (_position(3, after=5), {("position differs", 5, 3)}),
+    "a position that was deleted": (_position(-1, after=5), {("position differs", 5, None)}),
+    "a position without a history": (_position(3, after=None), {("position differs", None, 3)}),
+    "a window that moved the position elsewhere": (_window(position=9), {("position differs", 10, 9)}),
+    "too few answers": (_window(tallies=_acked(0, 9)), {("counts do not add up", 0, 10)}),
+    "too many answers": (_window(tallies=_acked(0, 11)), {("counts do not add up", 0, 10)}),
+    "as many answers, of other offsets": (_window(tallies=_acked(1, 11)), {("hash sums do not add up", 0, 10)}),
+    "a retry whose row is not there": (
+        _window(retried=[3, 4], retried_rows=[3]),
+        {("retried differs from its rows", 0, 10)},
+    ),
+    "a retry of another offset": (
+        _window(retried=[3], retried_rows=[4]),
+        {("retried differs from its rows", 0, 10)},
+    ),
+    "a dead letter that is not there": (_window(dead=[3], dead_rows=[]), {("dead differs from its rows", 0, 10)}),
+    "a dead letter that nobody recorded": (_window(dead_rows=[3]), {("dead differs from its rows", 0, 10)}),
+    "a lost range that is shorter": (
+        _window(lost=[(2, 5)], lost_rows=[(2, 4)]),
+        {("lost differs from its rows", 0, 10)},
+    ),
+    "a lost range elsewhere": (
+        _window(lost=[(2, 4)], lost_rows=[(5, 7)]),
+        {("lost differs from its rows", 0, 10)},
+    ),
+    "a row outside its range": (
+        _window(retried=[3], retried_rows=[12]),
+        {("retried differs from its rows", 0, 10), ("retried outside its range", 12, 13)},
+    ),
+    "a lost range that leaves its range": (
+        _window(lost=[(8, 10)], lost_rows=[(8, 12)]),
+        {("lost differs from its rows", 0, 10), ("lost outside its range", 8, 12)},
+    ),
+    "a row twice": (
+        _window(retried=[3, 4], retried_rows=[3, 3]),
+        {("retried differs from its rows", 0, 10), ("retried twice", 3, 4)},
+    ),
+    "a message both retried and lost": (
+        _window(retried=[3], lost=[(6, 8)], lost_rows=[(3, 5)]),
+        {("lost differs from its rows", 0, 10), ("lost twice", 3, 4)},
+    ),
+    "a copy that stands in no queue": (_window(retried=[3], queued=False), {("copy in no queue", 3, 4)}),
+    "a due retry that was not delivered": (
+        _delivered(2, [0]),
+        {("delivered differs from its rows", 0, 2), ("retry not delivered", 2, 3)},
+    ),
+    "a retry that was delivered twice": (
+        _delivered(2, [0, 1, 1]),
+        {("delivered differs from its rows", 0, 2), ("delivered twice", 1, 2), ("retry delivered twice", 2, 3)},
+    ),
+    "a retry that was delivered before its turn": (
+        _delivered(1, [0, 2]),
+        {
+            ("delivered differs from its rows", 0, 1),
+            ("delivered outside its range", 2, 3),
+            ("retry delivered early", 3, 4),
+        },
+    ),
+}
+GROUPS = {name: name.replace(" ", "-").replace(",", "") for name in DAMAGES}
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> LakeStore:
+    """A store in which every damage has happened to a group of its own, and another shard where nothing has."""
+    store, _ = LakeStore.init(Root.parse(str(tmp_path_factory.mktemp("damaged"))))
+    for shard in ("broker-a", "broker-b"):
+        made = Bench(store.create_shard(shard))
+        now_ms = made.host.now_ms()
+        made.import_messages({QUEUE: [message(QUEUE, offset, now_ms - 100 + offset) for offset in range(10)]})
+        for name, (damage, _) in DAMAGES.items():
+            if shard == "broker-a":
+                damage(made, GROUPS[name])
+        made.window(GROUPS["a gap"], QUEUE, *((0, 10) if shard == "broker-b" else (10, 10)), start_rule="first")
+    return store
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_the_audit_names(damaged: LakeStore, name: str) -> None:
+    group = GROUPS[name]
+    lane = damaged.shards("broker-a")[0].lane(group)
+    assert problems(damaged, group, lane) == DAMAGES[name][1]
+
+
+def test_the_audit_names_the_place_and_no_other(damaged: LakeStore) -> None:
+    found = rows(damaged, "SELECT * FROM audit WHERE problem = 'gap'")
+    assert found == [
+        {
+            "shard": "broker-a",
+            "group_name": "a-gap",
+            "pass": 0,
+            "topic": "Orders",
+            "broker_name": "broker-a",
+            "queue_id": 0,
+            "problem": "gap",
+            "begin_offset": 5,
+            "end_offset": 7,
+        }
+    ]
+    assert rows(damaged, "SELECT DISTINCT shard FROM audit") == [{"shard": "broker-a"}]
+
+
+def test_every_problem_of_the_document_has_been_seen_and_no_other(damaged: LakeStore) -> None:
+    table = re.findall(r"^\| (`.+) \| .+ \|$", DOCUMENT.read_text().partition("### audit")[2], re.MULTILINE)
+    documented = {name for cell in table for name in re.findall(r"`([^`]+ [^`]+|gap|overlap)`", cell)}
+    seen = {row["problem"] for row in rows(damaged, "SELECT DISTINCT problem FROM audit")}
+    assert {re.sub(r"^(\w+) (differs|outside|twice)", r"… \2", name) for name in seen} == {
+        re.sub(r"^position differs", "… differs", name) for name in documented
+    }
+
+
+def test_a_delivery_a_day_later_ends_the_chains(tmp_path: Path) -> None:
+    made = small_store(tmp_path, ["broker-a"])
+    made.deliver("broker-a", "2026-11-21-deliver", later_ms=24 * HOUR_MS)
+    assert rows(made.store, "SELECT count(*) AS n FROM retries WHERE state = 'waiting'") == [{"n": 0}]
+    assert rows(made.store, "SELECT * FROM audit") == []

@@ -1,0 +1,448 @@
+"""A breadth-first search through everything that can happen around a commit, over the real decisions.
+
+What is real: ``decide`` and ``compare`` (``consumer/commit.py``) and ``next_claim`` (``consumer/claim.py``). What is modelled: the
+log, delta-rs as *check* (a commit after the handle touched one of my ids: conflict) and *PUT* (lands if its slot is free,
+also if the slot was taken and then cleaned away), and the order of the steps around them.
+
+One shard, one group that reads one queue, and produces one copy into a level queue. The steps of a run: take a claim
+(a lease may count as over at any moment, which covers every clock and every pause), plan, decide, PUT with read-back,
+again, and after two tries withdraw. A crash needs no step of its own: a run that is never continued has crashed.
+Around the runs, each as often as a scenario says: a PUT that gets lost or arrives later, a reset, a reset away and back,
+a delete, another producer to the same queue, a clean-up of the log.
+
+Two pairs of steps are taken as one, because what can come between them shows one step later just the same: decide with
+delta-rs' first check (a later commit is met by the check that follows a taken slot), and a PUT with its read-back (a
+commit that lands after it is met by the look at the start of the next decision or of the withdrawal).
+
+Not in it: files, parts of a request, deliveries, audits of liveness; a withdrawal is one step and always answered.
+
+``GUARDS`` names what can be left out, to see that the search would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from rmq_store.consumer.claim import LEASE_S, Holder, next_claim
+from rmq_store.consumer.commit import Clocks, compare, decide
+from rmq_store.errors import HeldByAnother, StaleAttempt
+from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.offsets import ABSENT, Claim, Positions, grp_id, max_id, off_id, own_id
+from rmq_store.store import Action, Actor, Ctl, Produced, Proposal
+
+_SOURCE, _LEVEL = MessageQueue("T", "b", 0), MessageQueue(SCHEDULE_TOPIC, "lake-s~g", 2)
+GRP, OWN, OFF, MAX = IDS = (grp_id("g"), own_id("g"), off_id("g", _SOURCE), max_id(_LEVEL))
+MESSAGES = 1
+_CLOCKS = Clocks(own_ms=0, store_ms=0)
+_LONG_AFTER_MS = 10 * LEASE_S * 1000
+_TRIES = 2
+
+GUARDS = {
+    "grp compare": "the epoch is among the positions that the plan expects",
+    "own compare": "so is the number of the claim",
+    "off compare": "so is the offset",
+    "grp txn": "the epoch is part of the commit, so two commits of a group conflict",
+    "own txn": "so is the claim",
+    "off txn": "so is the offset",
+    "max txn": "so is the end of every queue that was produced to",
+    "epoch raised": "an operator's action raises the group's epoch",
+    "claim": "a run takes a claim before it plans",
+    "lease": "a claim that is held by another request is not taken before its lease is over",
+    "claim number raised": "who takes a claim gives it a new number",
+    "claim found by id": "whether a claim was taken is read back by the commit's id, not by the claim's number",
+    "request check": "a request that is in the log is not run again",
+    "new bases": "every try takes its bases anew",
+    "found by id": "whether a commit landed is read back by its id, not by the offset that it wanted",
+    "error read back": "an error is read back before anything is reported",
+    "success read back": "so is a success",
+    "look before drop": "a decision first looks whether its own commit has landed",
+    "withdrawal": "giving up first takes the slot that a PUT might still fill",
+}
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+class Commit(NamedTuple):
+    """``values`` in the order of IDS, None: not touched. ``begin``, ``base``, ``planned``, ``read``: for windows, what was
+    believed: where the range begins, the base of the copy, the versions at the plan and at the decision."""
+
+    id: str
+    kind: str
+    request: str
+    values: tuple[int | None, ...]
+    touched: tuple[bool, ...]
+    begin: int = 0
+    base: int = 0
+    planned: int = 0
+    read: int = 0
+
+
+class Run(NamedTuple):
+    """One attempt of a request. ``at``: its next step, or how it ended."""
+
+    name: str
+    request: str
+    at: str = "start"
+    planned: int = 0
+    epoch: int | None = None
+    off: int | None = None
+    own: int = 0
+    claims: int = 0
+    tries: int = 0
+    slot: int = 0
+    ready: Commit | None = None
+
+    @property
+    def commit_id(self) -> str:
+        return f"{self.name}.window" if self.at != "put claim" else f"{self.name}.claim{self.claims}"
+
+
+class State(NamedTuple):
+    """``log`` from version 1 on; ``cleaned``: versions up to it are gone as files. ``flying``: a PUT on its way and its slot."""
+
+    log: tuple[Commit, ...]
+    now: tuple[int, ...]
+    runs: tuple[Run, ...]
+    flying: tuple[int, Commit] | None
+    cleaned: int
+    losses: int
+    clean_ups: int
+    producers: int
+    operator: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Who takes part. ``runs``: name and request; ``operator``: his actions, in order. ``offset``: the group's at first."""
+
+    runs: tuple[tuple[str, str], ...]
+    operator: tuple[str, ...] = ()
+    losses: int = 0
+    clean_ups: int = 0
+    producers: int = 0
+    offset: int = ABSENT
+
+    def first(self) -> State:
+        runs = tuple(Run(name, request) for name, request in self.runs)
+        known = 0 if self.offset != ABSENT else ABSENT
+        now = (known, 0, self.offset, 0)
+        return State((), now, runs, None, 0, self.losses, self.clean_ups, self.producers, self.operator)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The first violation, if there is one, and how many states were seen until then."""
+
+    violation: str | None
+    trace: tuple[str, ...]
+    states: int
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+# --- the search ------------------------------------------------------------------------------------------------------
+
+
+def explore(scenario: Scenario, without: frozenset[str] = frozenset(), most: int = 2_000_000) -> Found:
+    """Every state that can be reached, breadth first, up to the first violation. Stops with an AssertionError when there
+    are more than ``most``, so that a search is never taken for complete that is not."""
+    assert without <= GUARDS.keys()
+    model = _Model(without)
+    first = scenario.first()
+    came_from: dict[State, tuple[State, str] | None] = {first: None}
+    level = [first]
+    while level:
+        following = []
+        for state in level:
+            try:
+                for step, reached in model.steps(state):
+                    if reached not in came_from:
+                        came_from[reached] = (state, step)
+                        following.append(reached)
+            except Violation as violation:
+                return Found(str(violation.args[0]), (*_trace(came_from, state), str(violation)), len(came_from))
+        assert len(came_from) <= most, f"more than {most} states: the scenario is too big"
+        level = following
+    return Found(None, (), len(came_from))
+
+
+def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    steps = []
+    while (before := came_from[state]) is not None:
+        state, step = before
+        steps.append(step)
+    return tuple(reversed(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    without: frozenset[str]
+    checked: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        compares = {"grp compare": GRP, "own compare": OWN, "off compare": OFF}
+        object.__setattr__(self, "checked", frozenset(id_ for name, id_ in compares.items() if self.has(name)))
+
+    def has(self, guard: str) -> bool:
+        return guard not in self.without
+
+    # --- who may do something ---
+
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        for n, run in enumerate(state.runs):
+            for what, step in self._run_steps(state, run):
+                yield f"{run.name}: {what}", _with_run(step[0], n, step[1])
+        if state.flying is not None:
+            slot, commit = state.flying
+            landed = self._land(state, commit) if slot == len(state.log) + 1 else state
+            yield f"the PUT of {commit.id} arrives", landed._replace(flying=None)
+        if state.operator:
+            yield f"operator: {state.operator[0]}", self._operate(state)
+        if state.producers:
+            other = _commit(f"other{state.producers}", "produce", {MAX: state.now[3] + 1})
+            yield "another producer", self._land(state._replace(producers=state.producers - 1), other)
+        if state.clean_ups and len(state.log) > 1:
+            yield "clean-up", state._replace(clean_ups=state.clean_ups - 1, cleaned=len(state.log) - 1)
+
+    def _operate(self, state: State) -> State:
+        what, *rest = state.operator
+        epoch = max(state.now[0], 0) + self.has("epoch raised")
+        offset = {"reset": 0, "away": MESSAGES, "back": 0, "delete": ABSENT}[what]
+        moves = {GRP: epoch, OFF: offset} if state.now[2] != ABSENT or what != "delete" else {GRP: epoch}
+        commit = _commit(f"{what}{len(state.log)}", what, moves)
+        return self._land(state._replace(operator=tuple(rest)), commit)
+
+    # --- one run ---
+
+    def _run_steps(self, state: State, run: Run) -> Iterator[tuple[str, tuple[State, Run]]]:
+        match run.at:
+            case "start" | "claim":
+                if self.has("request check") and _in_log(state, run.request):
+                    yield "already committed", (state, run._replace(at="end: already"))
+                elif self.has("claim"):
+                    yield from self._claim(state, run)
+                else:
+                    yield self._plan(state, run)
+            case "plan":
+                yield self._plan(state, run)
+            case "decide":
+                yield self._decide(state, run)
+            case "put" | "put claim":
+                yield from self._put(state, run)
+            case "give up":
+                yield self._give_up(state, run)
+            case _:
+                return
+
+    def _claim(self, state: State, run: Run) -> Iterator[tuple[str, tuple[State, Run]]]:
+        """Steps 2 and, for the claim's own commit, 4."""
+        current = Claim.of(state.now[1])
+        for what, now_ms in (("takes a claim", 0), ("takes a claim that is over", _LONG_AFTER_MS)):
+            if now_ms and not current.lease_end_s:
+                continue
+            holder = _holder(state, current) if self.has("lease") else Holder(run.request, "", current.number)
+            number = _claim_number(current, holder, run.request, now_ms)
+            if number is None:
+                yield "claim is held", (state, run._replace(at="end: held"))
+                continue
+            if not self.has("claim number raised"):
+                number = current.number or 1
+            own = Claim(number, LEASE_S).packed()
+            ready = _commit(f"{run.name}.claim{run.claims + 1}", "claim", {OWN: own}, run.request)
+            yield what, (state, run._replace(at="put claim", claims=run.claims + 1, own=own, ready=ready, slot=_next(state)))
+
+    def _plan(self, state: State, run: Run) -> tuple[str, tuple[State, Run]]:
+        """Step 1, which is repeated under the claim."""
+        if self.has("request check") and _in_log(state, run.request):
+            return "already committed", (state, run._replace(at="end: already"))
+        epoch, _, off, _ = state.now
+        if off >= MESSAGES:
+            return "nothing to do", (state, run._replace(at="end: empty"))
+        planned = run._replace(at="decide", planned=len(state.log), epoch=_known(epoch), off=_known(off), ready=None)
+        return "plans", (state, planned)
+
+    def _decide(self, state: State, run: Run) -> tuple[str, tuple[State, Run]]:
+        """Step 4, and the check of step 5."""
+        if self.has("look before drop") and _in_log(state, run.commit_id):
+            return "finds its commit", (state, self._ended(state, run, "committed"))
+        values = _decided(run.name, run.epoch, run.off, run.own, self.checked, self.has("claim"), state.now)
+        if values is None:
+            return "drops", (state, self._ended(state, run, "dropped"))
+        if run.ready is not None and not self.has("new bases"):
+            values = run.ready.values
+        touched = tuple(value is not None and self.has(f"{id_.split('/')[0]} txn") for id_, value in zip(IDS, values, strict=True))
+        base = (values[3] or 0) - 1
+        ready = Commit(
+            run.commit_id, "window", run.request, values, touched, run.off or 0, base, run.planned, len(state.log)
+        )
+        return "decides", (state, run._replace(at="put", ready=ready, slot=_next(state)))
+
+    def _put(self, state: State, run: Run) -> Iterator[tuple[str, tuple[State, Run]]]:
+        """Steps 5 and 6."""
+        commit = run.ready
+        assert commit is not None
+        if run.slot == _next(state):
+            landed = self._land(state, commit)
+            yield "PUT lands", (landed, self._read_back(landed, run, "ok"))
+            if state.losses:
+                after = state._replace(losses=state.losses - 1)
+                yield "PUT is lost", (after, self._read_back(after, run, "error"))
+                if not self.has("error read back"):
+                    landed = landed._replace(losses=state.losses - 1)
+                    yield "PUT lands, its reply is lost", (landed, self._read_back(landed, run, "error"))
+                if state.flying is None:
+                    late = after._replace(flying=(run.slot, commit))
+                    yield "PUT is late", (late, self._read_back(late, run, "error"))
+        elif run.slot <= state.cleaned:
+            yield "PUT fills a cleaned slot", (state, self._read_back(state, run, "ok"))
+        elif any(_conflict(commit, other) for other in state.log[run.slot - 1 :]):
+            yield "PUT conflicts", (state, self._read_back(state, run, "error"))
+        else:
+            yield "PUT finds its slot taken", (state, run._replace(slot=_next(state)))
+
+    def _read_back(self, state: State, run: Run, answer: str) -> Run:
+        claim = run.at == "put claim"
+        if not claim and answer == "error" and not self.has("error read back"):
+            return self._ended(state, run, "dropped")
+        if not claim and answer == "ok" and not self.has("success read back"):
+            return self._ended(state, run, "committed")
+        if claim:
+            found = _in_log(state, run.commit_id) if self.has("claim found by id") else state.now[1] == run.own
+            return run._replace(at="plan" if found else "claim", ready=None, slot=0)
+        found = _in_log(state, run.commit_id) if self.has("found by id") else state.now[2] >= MESSAGES
+        if found:
+            return self._ended(state, run, "committed")
+        tries = run.tries + 1
+        return run._replace(at="decide" if tries < _TRIES else "give up", tries=tries, slot=0)
+
+    def _give_up(self, state: State, run: Run) -> tuple[str, tuple[State, Run]]:
+        """The withdrawal."""
+        if not self.has("withdrawal"):
+            return "gives up", (state, self._ended(state, run, "dropped"))
+        if _in_log(state, run.commit_id):
+            return "finds its commit", (state, self._ended(state, run, "committed"))
+        if _has_moved(run.name, run.epoch, run.off, run.own, self.checked, self.has("claim"), state.now):
+            return "drops", (state, self._ended(state, run, "dropped"))
+        values = dict(zip(IDS, state.now, strict=True)) | {OWN: Claim(Claim.of(state.now[1]).number, 0).packed()}
+        withdrawn = self._land(state, _commit(f"{run.name}.release", "release", values))
+        return "withdraws", (withdrawn, self._ended(withdrawn, run, "dropped"))
+
+    def _ended(self, state: State, run: Run, how: str) -> Run:
+        landed = _in_log(state, f"{run.name}.window")
+        if how == "committed" and not landed:
+            raise Violation("I7", f"{run.name} reports a success that is not in the log")
+        if how == "dropped" and landed:
+            raise Violation("I7b", f"{run.name} reports a failure, and its commit is in the log")
+        return Run(run.name, run.request, f"end: {how}")
+
+    # --- the log ---
+
+    def _land(self, state: State, commit: Commit) -> State:
+        """Append, after the invariants."""
+        if commit.kind == "window":
+            _check(state, commit)
+        now = tuple(old if new is None else new for old, new in zip(state.now, commit.values, strict=True))
+        return state._replace(log=(*state.log, commit), now=now)
+
+
+def _check(state: State, commit: Commit) -> None:
+    """What must be true of every window that becomes visible."""
+    windows = [other for other in state.log if other.kind == "window"]
+    if any(other.request == commit.request for other in windows):
+        raise Violation("I3", f"request {commit.request} is committed twice")
+    for other in state.log[commit.planned :]:
+        if other.kind in ("reset", "away", "back"):
+            raise Violation("I6", f"{commit.id} was planned before the operator's {other.id}")
+        if other.kind == "delete":
+            raise Violation("I4", f"{commit.id} belongs to a group that was deleted")
+    if commit.begin != max(state.now[2], 0):
+        raise Violation("I1", f"{commit.id} begins at {commit.begin}, the committed offset is {state.now[2]}")
+    if commit.base != state.now[3]:
+        raise Violation("I2", f"{commit.id} has base {commit.base}, the queue ends at {state.now[3]}")
+    if any(other in state.log[commit.read :] for other in windows):
+        raise Violation("I8g", f"{commit.id} was decided before another commit of its group landed")
+    if any(f"{run.name}.window" == commit.id and run.at == "end: dropped" for run in state.runs):
+        raise Violation("I7b", f"{commit.id} lands after its run has reported a failure")
+
+
+def _with_run(state: State, n: int, run: Run) -> State:
+    return state._replace(runs=(*state.runs[:n], run, *state.runs[n + 1 :]))
+
+
+def _commit(id_: str, kind: str, moves: dict[str, int], request: str = "") -> Commit:
+    values = tuple(moves.get(id_) for id_ in IDS)
+    return Commit(id_, kind, request, values, tuple(value is not None for value in values))
+
+
+def _next(state: State) -> int:
+    return len(state.log) + 1
+
+
+def _known(value: int) -> int | None:
+    return None if value == ABSENT else value
+
+
+def _in_log(state: State, name: str) -> bool:
+    """Whether the commit, or a window of the request, is there."""
+    return any(commit.id == name or (commit.kind == "window" and commit.request == name) for commit in state.log)
+
+
+def _conflict(mine: Commit, other: Commit) -> bool:
+    return any(one and two for one, two in zip(mine.touched, other.touched, strict=True))
+
+
+def _holder(state: State, current: Claim) -> Holder | None:
+    for commit in reversed(state.log):
+        if commit.kind == "claim" and Claim.of(commit.values[1]).number == current.number:
+            return Holder(commit.request, "", current.number)
+    return None
+
+
+# --- the real decisions ----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=None)
+def _claim_number(current: Claim, holder: Holder | None, request: str, now_ms: int) -> int | None:
+    try:
+        return next_claim(current, holder, request, "g", now_ms)[0].number
+    except HeldByAnother:
+        return None
+
+
+def _proposal(name: str, epoch: int | None, off: int | None, own: int, checked: frozenset[str], claimed: bool) -> Proposal:
+    """What ``lake/window.py`` proposes. Only what is in ``checked`` is expected."""
+    ctl = Ctl(name, Action.CONSUME, Actor("", ""), produced=(Produced(_LEVEL, 0, 1, 0, "file", delay_ms=0),))
+    expect = {GRP: epoch, OFF: off} | ({OWN: own} if claimed else {})
+    advance = {GRP: epoch or 0, OFF: MESSAGES} | ({OWN: Claim(Claim.of(own).number, 0).packed()} if claimed else {})
+    return Proposal(ctl, {id_: value for id_, value in expect.items() if id_ in checked}, advance)
+
+
+@lru_cache(maxsize=None)
+def _decided(
+    name: str, epoch: int | None, off: int | None, own: int, checked: frozenset[str], claimed: bool, now: tuple[int, ...]
+) -> tuple[int | None, ...] | None:
+    """The positions that the commit writes; None: it was overtaken."""
+    proposal = _proposal(name, epoch, off, own, checked, claimed)
+    try:
+        decided = decide(proposal, Positions(0, dict(zip(IDS, now, strict=True))), _CLOCKS)
+    except StaleAttempt:
+        return None
+    return tuple(decided.positions.get(id_) for id_ in IDS)
+
+
+@lru_cache(maxsize=None)
+def _has_moved(
+    name: str, epoch: int | None, off: int | None, own: int, checked: frozenset[str], claimed: bool, now: tuple[int, ...]
+) -> bool:
+    proposal = _proposal(name, epoch, off, own, checked, claimed)
+    try:
+        compare(proposal, Positions(0, dict(zip(IDS, now, strict=True))))
+    except StaleAttempt:
+        return True
+    return False

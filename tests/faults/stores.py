@@ -1,0 +1,152 @@
+"""A small store to break: a broker's files made by the codec, imported, and a group whose listener fails some messages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rmq_store.consumer.start import ConsumeFromWhere
+from rmq_store.host import Host
+from rmq_store.lake.deliver import DeliverReport, deliver
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.import_store import ImportReport, import_store
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.plan import ConsumeRequest
+from rmq_store.lake.projection import Projection, projection
+from rmq_store.lake.reset import ResetReport, ResetRequest, ResetTo, reset
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.sql import query
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.window import WindowReport, consume_window
+from rmq_store.message import MessageQueue
+from rmq_store.record import encode, new_record
+from rmq_store.settings import GroupSettings
+from rmq_store.store import SCHEDULE_GROUP, Actor
+from rmq_store.subscription import build_subscription_data
+
+BROKER, SHARD, TOPIC, GROUP = "broker-a", "s1", "Orders", "billing"
+QUEUES = 3
+MESSAGES = 30
+TESTS = Actor("tests", "tests")
+REQUEST = "2026-01-01-r1"
+LOG_FILE_BYTES = 64 << 10
+FIRST_STORED_MS = 1_750_000_000_000
+HOUR_MS = 3_600_000
+
+
+# --- the broker's files ----------------------------------------------------------------------------------------------
+
+
+def write_broker(folder: Path, messages: int = MESSAGES) -> Path:
+    """A broker's store of one topic: message n stands in queue n % QUEUES. More messages are the same ones and more."""
+    log = bytearray()
+    for n in range(messages):
+        log += encode(
+            new_record(
+                topic=TOPIC,
+                queue_id=n % QUEUES,
+                queue_offset=n // QUEUES,
+                commit_log_offset=len(log),
+                stored_body=b"order %d" % n,
+                properties={"TAGS": "ABC"[n // QUEUES % 3], "KEYS": f"k{n}", "UNIQ_KEY": f"{n:032X}"},
+                born_timestamp=FIRST_STORED_MS + n,
+                store_timestamp=FIRST_STORED_MS + n,
+            )
+        )
+    assert len(log) < LOG_FILE_BYTES
+    (folder / "commitlog").mkdir(parents=True, exist_ok=True)
+    (folder / "commitlog" / f"{0:020}").write_bytes(log.ljust(LOG_FILE_BYTES, b"\0"))
+    return folder
+
+
+# --- the group -------------------------------------------------------------------------------------------------------
+
+
+def group_named(name: str = GROUP, **changes: object) -> GroupSettings:
+    """Takes the tags A and B, so a third of the messages is filtered; a dead letter after two retries."""
+    group = GroupSettings(
+        name,
+        "tests.faults.listeners:fail_some",
+        (build_subscription_data(TOPIC, "A || B"),),
+        max_reconsume_times=2,
+        retry_queue_nums=2,
+        consumers=2,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    return replace(group, **changes)  # type: ignore[arg-type]
+
+
+# --- what a user would start -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A store at ``folder``, always opened anew, as another process would. The fields are what a run may vary."""
+
+    folder: Path
+    host: Host = field(default_factory=Host)
+    shard_name: str = SHARD
+
+    @property
+    def store(self) -> LakeStore:
+        return LakeStore.open(Root.parse(str(self.folder)))
+
+    @property
+    def shard(self) -> Shard:
+        shard = Shard(self.store.root, self.shard_name)
+        shard.commitlog.refresh()
+        return shard
+
+    def load(self, broker: Path, request: str = "2026-01-01-import") -> ImportReport:
+        store, _ = LakeStore.init(Root.parse(str(self.folder)))
+        source, engine = Root.parse(str(broker)), LocalEngine(self.host)
+        return import_store(store, source, BROKER, self.shard_name, request, TESTS, self.host, engine)
+
+    def consume(
+        self, request: str = REQUEST, group: GroupSettings | None = None, *, actor: Actor = TESTS, slots: int = 1
+    ) -> WindowReport:
+        engine, store = LocalEngine(self.host, slots=slots), self.store
+        wanted = ConsumeRequest(request, actor)
+        return consume_window(
+            store, Shard(store.root, self.shard_name), group or group_named(), wanted, lambda _: engine, self.host
+        )
+
+    def deliver(self, request: str = "2026-01-01-d1", *, after_ms: int = HOUR_MS) -> DeliverReport:
+        """Everything that is due ``after_ms`` from now."""
+        store = self.store
+        now_ms = self.host.now_ms() + after_ms
+        return deliver(store, Shard(store.root, self.shard_name), request, TESTS, self.host, now_ms=now_ms)
+
+    def reset(self, request: str, offset: int, *, group: str = GROUP, actor: Actor = TESTS) -> ResetReport:
+        wanted = ResetRequest(group, TOPIC, ResetTo.OFFSET, request, actor, "a test says so", offset)
+        return reset(Shard(self.store.root, self.shard_name), wanted, self.host)
+
+    # --- what it holds ---
+
+    def offsets(self, group: str = GROUP) -> dict[int, int]:
+        """Queue id to next offset, of the topic."""
+        moves = projection(self.shard, group).offsets
+        return {queue.queue_id: offset for queue, offset in moves if queue.topic == TOPIC}
+
+    def projections(self, *groups: str) -> list[Projection]:
+        return [projection(self.shard, group) for group in (groups or (GROUP, SCHEDULE_GROUP))]
+
+    def audit(self) -> list[dict[str, object]]:
+        return query(self.store, "SELECT * FROM audit").to_pylist()
+
+    def commits(self, action: str, group: str | None = GROUP) -> list[str]:
+        """The request ids of the commits of one kind, oldest first."""
+        return [ctl.request_id for ctl in self.shard.ctls_since(0, group=group, action=action)]
+
+
+def copied(lake: Lake, folder: Path) -> Lake:
+    return replace(lake, folder=Path(shutil.copytree(lake.folder, folder)))
+
+
+def queue(queue_id: int) -> MessageQueue:
+    return MessageQueue(TOPIC, BROKER, queue_id)
+
+
+Prepare = Callable[[Path], Lake]

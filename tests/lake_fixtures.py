@@ -1,0 +1,379 @@
+"""Small stores in a folder, made through the real stages and the real commit.
+
+``small_store`` is a healthy one with a bit of everything. ``Bench`` makes single commits by hand, also ones that no job would
+make: what a commit records, what its rows say and where the positions go can each be given apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from rmq_store.consumer.listener import ConsumeConcurrentlyContext
+from rmq_store.host import Host
+from rmq_store.lake import tables
+from rmq_store.lake.commit import Committed, commit
+from rmq_store.lake.deliver import CAUSE, DeliverReport, deliver
+from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.plan import ConsumeRequest
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.stage import stage
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.window import WindowReport, consume_window
+from rmq_store.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic, retry_topic
+from rmq_store.offsets import Outcome, QueueRange, Tally, grp_id, max_id, min_id, off_id, tally
+from rmq_store.settings import GroupSettings, load_settings
+from rmq_store.store import (
+    SCHEDULE_GROUP,
+    Action,
+    Actor,
+    Consumed,
+    Ctl,
+    Moved,
+    Observed,
+    Produced,
+    Proposal,
+    StagedFile,
+)
+
+ALICE = Actor("alice", "test")
+HOUR_MS = 3_600_000
+
+SETTINGS = """
+[[group]]
+name = "shop"
+listener = "tests.lake_fixtures:answer"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+[[group.subscription]]
+topic = "Orders"
+expression = "new || paid"
+"""
+
+
+def answer(messages: Sequence[MessageExt], context: ConsumeConcurrentlyContext) -> str:
+    """The listener of the small store: the body says what happens."""
+    (message,) = messages
+    plan = json.loads(message.body or b"{}").get("plan")
+    if plan == "poison":
+        context.delay_level_when_next_consume = -1
+    if plan == "raise":
+        raise ValueError("no such customer")
+    return "RECONSUME_LATER" if plan in ("poison", "later") else "CONSUME_SUCCESS"
+
+
+def small_group() -> GroupSettings:
+    return load_settings(SETTINGS, "tests").group("shop")
+
+
+# --- rows and commits by hand ----------------------------------------------------------------------------------------
+
+
+def message(queue: MessageQueue, offset: int, store_timestamp: int, **columns: Any) -> dict[str, Any]:
+    """An imported message as a row of the commit log; commit, part and rel are filled in by ``Bench.produce``."""
+    tags = ("new", "paid", "other")[offset % 3]
+    place = (queue.queue_id << 32) + offset * 300
+    row = {
+        "topic": queue.topic,
+        "broker_name": queue.broker_name,
+        "queue_id": queue.queue_id,
+        "queue_offset": offset,
+        "commit_log_offset": place,
+        "offset_msg_id": f"{place:032X}",
+        "store_timestamp": store_timestamp,
+        "unique_key": f"U{queue.queue_id}-{offset}",
+        "keys": f"order-{offset}",
+        "tags": tags,
+        "tags_code": {"new": 108960, "paid": 3433164, "other": 106069776}[tags],
+        "magic": -626843481,
+        "store_size": 300,
+        "stored_body_size": 40,
+        "body_crc": 7,
+        "sys_flag": 0,
+        "flag": 0,
+        "born_timestamp": store_timestamp - 5,
+        "born_host": "10.0.0.1|5000",
+        "store_host": "10.0.0.2|10911",
+        "reconsume_times": 0,
+        "prepared_transaction_offset": 0,
+        "properties": [("KEYS", f"order-{offset}"), ("TAGS", tags)],
+        "body": json.dumps({"order": offset, "plan": _plan(offset)}).encode(),
+    }
+    return row | columns
+
+
+def _plan(offset: int) -> str:
+    return {4: "later", 7: "poison", 9: "raise"}.get(offset % 12, "fine")
+
+
+@dataclass(slots=True)
+class Bench:
+    """One shard, and commits to it by hand."""
+
+    shard: Shard
+    host: Host = field(default_factory=Host)
+
+    def commit(
+        self,
+        ctl: Ctl,
+        advance: Mapping[str, int],
+        files: Sequence[StagedFile] = (),
+        *,
+        expect: Mapping[str, int | None] | None = None,
+        updated_ms: Mapping[str, int] | None = None,
+    ) -> Committed:
+        """The real commit, except that evidence that does not add up is let through."""
+        proposal = Proposal(ctl, expect or {}, advance, tuple(files), updated_ms or {})
+        with mock.patch("rmq_store.lake.commit.check_evidence"):
+            return commit(self.shard, proposal, self.host, started_ms=self.host.now_ms())
+
+    def ctl(self, action: Action, **values: Any) -> Ctl:
+        return replace(Ctl(self.host.new_commit_id(), action, ALICE), **values)
+
+    def stage_messages(self, commit_id: str, rows: Sequence[Mapping[str, Any]], **options: Any) -> StagedFile:
+        table = pa.Table.from_pylist([dict(row) | {"commit_id": commit_id} for row in rows], schema=tables.MSG)
+        name = f"{commit_id}-{self.host.new_commit_id()}"
+        return stage(self.shard.root, self.shard.commitlog.path, "msg", name, table, tables.COMMITLOG_STATS, **options)
+
+    def import_messages(
+        self,
+        by_queue: Mapping[MessageQueue, Sequence[Mapping[str, Any]]],
+        *,
+        unindexed: Sequence[Mapping[str, Any]] = (),
+        observed: Sequence[Observed] = (),
+    ) -> Committed:
+        """What an import makes: one file, a run of rows per queue; ``unindexed`` rows have no consume queue entry."""
+        ctl = self.ctl(Action.IMPORT, request_id="2026-11-20-import")
+        rows: list[dict[str, Any]] = []
+        runs = []
+        for queue, messages in sorted(by_queue.items()):
+            runs.append((queue, len(rows), messages))
+            rows += [{**message, "part": 0, "rel": rel} for rel, message in enumerate(messages)]
+        rows += [{**message, "part": 0} for message in unindexed]
+        file = self.stage_messages(ctl.commit_id, rows)
+        produced = tuple(
+            Produced(
+                queue,
+                0,
+                len(messages),
+                first_row,
+                file.path,
+                base=messages[0]["queue_offset"],
+                min_store_timestamp=min(m["store_timestamp"] for m in messages),
+                max_store_timestamp=max(m["store_timestamp"] for m in messages),
+            )
+            for queue, first_row, messages in runs
+        )
+        advance = {max_id(queue): messages[-1]["queue_offset"] + 1 for queue, messages in by_queue.items()}
+        advance |= {min_id(queue): m[0]["queue_offset"] for queue, m in by_queue.items() if m[0]["queue_offset"]}
+        newest = {max_id(queue): messages[-1]["store_timestamp"] for queue, messages in by_queue.items()}
+        ctl = replace(ctl, produced=produced, observed=tuple(observed))
+        return self.commit(ctl, advance, [file], updated_ms=newest)
+
+    def move(self, group: str, queue: MessageQueue, from_offset: int | None, to_offset: int) -> Committed:
+        """An operator's reset."""
+        moved = Moved(group, queue, from_offset, to_offset, 1)
+        ctl = self.ctl(Action.RESET, group=group, moved=(moved,), reason="again", request_id="2026-11-20-reset")
+        return self.commit(ctl, {grp_id(group): 1, off_id(group, queue): to_offset})
+
+    def window(
+        self,
+        group: str,
+        queue: MessageQueue,
+        begin: int,
+        end: int,
+        *,
+        retried: Sequence[int] = (),
+        dead: Sequence[int] = (),
+        lost: Sequence[tuple[int, int]] = (),
+        retried_rows: Sequence[int] | None = None,
+        dead_rows: Sequence[int] | None = None,
+        lost_rows: Sequence[tuple[int, int]] | None = None,
+        tallies: Mapping[Outcome, Tally] | None = None,
+        position: int | None = None,
+        start_rule: str = "stored",
+        queued: bool = True,
+    ) -> Committed:
+        """A consumption window. The rows, the tallies and the new position follow from the outcomes unless given apart;
+        ``queued`` False: the copies get no place in a queue."""
+        honest = _honest(begin, end, retried, dead, lost)
+        consumed = Consumed(QueueRange(queue, begin, end), 0, tallies or honest, start_rule)
+        ctl = self.ctl(Action.CONSUME, group=group, window_id=f"{group}-0-hand", request_id="2026-11-20-hand", epoch=0)
+        files, produced = self._copies(
+            ctl,
+            group,
+            queue,
+            retried if retried_rows is None else retried_rows,
+            dead if dead_rows is None else dead_rows,
+        )
+        ranges = lost if lost_rows is None else lost_rows
+        if ranges:
+            files.append(self._stage_lost(ctl, group, queue, ranges))
+        ctl = replace(ctl, consumed=(consumed,), produced=produced if queued else ())
+        advance = {grp_id(group): 0, off_id(group, queue): end if position is None else position}
+        return self.commit(ctl, advance, files)
+
+    def deliver(
+        self, group: str, level_queue: int, begin: int, end: int, *, copies: Sequence[int], position: int | None = None
+    ) -> Committed:
+        """A delivery of a level queue of the group's lane, with a copy of each offset in ``copies``."""
+        lane = MessageQueue(SCHEDULE_TOPIC, self.shard.lane(group), level_queue)
+        target = MessageQueue(retry_topic(group), self.shard.local_broker, 0)
+        consumed = Consumed(QueueRange(lane, begin, end), 0, _honest(begin, end, (), (), ()))
+        ctl = self.ctl(Action.DELIVER, group=SCHEDULE_GROUP, request_id="2026-11-20-deliver", consumed=(consumed,))
+        files = []
+        if copies:
+            rows = [_copy(target, SCHEDULE_GROUP, lane, offset, CAUSE) for offset in copies]
+            files.append(self.stage_messages(ctl.commit_id, [{**r, "part": 0, "rel": n} for n, r in enumerate(rows)]))
+            ctl = replace(ctl, produced=(Produced(target, 0, len(rows), 0, files[0].path),))
+        advance = {grp_id(SCHEDULE_GROUP): 0, off_id(SCHEDULE_GROUP, lane): end if position is None else position}
+        return self.commit(ctl, advance, files)
+
+    def _copies(
+        self, ctl: Ctl, group: str, queue: MessageQueue, retried: Sequence[int], dead: Sequence[int]
+    ) -> tuple[list[StagedFile], tuple[Produced, ...]]:
+        lane = MessageQueue(SCHEDULE_TOPIC, self.shard.lane(group), 2)
+        letters = MessageQueue(dlq_topic(group), self.shard.local_broker, 0)
+        runs = [(lane, retried, "retry", 10_000), (letters, dead, "max_reconsume_times", None)]
+        rows: list[dict[str, Any]] = []
+        produced = []
+        for target, offsets, cause, delay_ms in runs:
+            if offsets:
+                produced.append(Produced(target, 0, len(offsets), len(rows), "", delay_ms=delay_ms))
+            rows += [_copy(target, group, queue, o, cause) | {"part": 0, "rel": n} for n, o in enumerate(offsets)]
+        if not rows:
+            return [], ()
+        file = self.stage_messages(ctl.commit_id, rows)
+        return [file], tuple(replace(segment, file=file.path) for segment in produced)
+
+    def _stage_lost(self, ctl: Ctl, group: str, queue: MessageQueue, ranges: Sequence[tuple[int, int]]) -> StagedFile:
+        rows = [
+            {
+                "commit_id": ctl.commit_id,
+                "topic": queue.topic,
+                "broker_name": queue.broker_name,
+                "queue_id": queue.queue_id,
+                "group_name": group,
+                "pass": 0,
+                "window_id": ctl.window_id,
+                "begin_offset": begin,
+                "end_offset": end,
+                "outcome": "lost",
+                "reason": "no message is there",
+            }
+            for begin, end in ranges
+        ]
+        table = pa.Table.from_pylist(rows, schema=tables.OUTCOME)
+        path = self.shard.commitlog.path
+        return stage(self.shard.root, path, "outcome", ctl.commit_id, table, tables.COMMITLOG_STATS)
+
+
+def _honest(
+    begin: int, end: int, retried: Sequence[int], dead: Sequence[int], lost: Sequence[tuple[int, int]]
+) -> dict[Outcome, Tally]:
+    special = {Outcome.RETRIED: list(retried), Outcome.DEAD: list(dead)}
+    special[Outcome.LOST] = [offset for first, last in lost for offset in range(first, last)]
+    others = set(range(begin, end)).difference(*special.values())
+    return {outcome: tally(offsets) for outcome, offsets in (special | {Outcome.ACKED: list(others)}).items()}
+
+
+def _copy(target: MessageQueue, group: str, origin: MessageQueue, offset: int, cause: str) -> dict[str, Any]:
+    return {
+        "topic": target.topic,
+        "broker_name": target.broker_name,
+        "queue_id": target.queue_id,
+        "group_name": group,
+        "pass": 0,
+        "origin_topic": origin.topic,
+        "origin_broker_name": origin.broker_name,
+        "origin_queue_id": origin.queue_id,
+        "origin_queue_offset": offset,
+        "cause": cause,
+        "attempt": 1,
+        "reconsume_times": 1,
+        "properties": [("REAL_TOPIC", retry_topic(group)), ("REAL_QID", "0"), ("RETRY_TOPIC", origin.topic)],
+        "body": b"{}",
+    }
+
+
+# --- whole stores ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def bench(path: Path, shard: str = "broker-a") -> Iterator[Bench]:
+    """A new store with one empty shard."""
+    store, _ = LakeStore.init(Root.parse(str(path)))
+    yield Bench(store.create_shard(shard))
+
+
+@dataclass(frozen=True, slots=True)
+class SmallStore:
+    """A healthy store and what its user does with it."""
+
+    store: LakeStore
+    host: Host = field(default_factory=Host)
+
+    def bench(self, shard: str) -> Bench:
+        return Bench(self.store.shards(shard)[0], self.host)
+
+    def consume(self, shard: str, request_id: str) -> WindowReport:
+        request = ConsumeRequest(request_id, ALICE, reason="a test")
+        opened = self.store.shards(shard)[0]
+        return consume_window(
+            self.store, opened, small_group(), request, lambda plan: LocalEngine(self.host), self.host
+        )
+
+    def deliver(self, shard: str, request_id: str, *, later_ms: int = HOUR_MS) -> DeliverReport:
+        """Deliver what is due ``later_ms`` from now."""
+        now_ms = self.host.now_ms() + later_ms
+        return deliver(self.store, self.store.shards(shard)[0], request_id, ALICE, self.host, now_ms=now_ms)
+
+    def dispatch(self) -> None:
+        for shard in self.store.shards():
+            dispatch(shard, self.host)
+
+
+def small_store(path: Path, shards: Sequence[str] = ("broker-a", "broker-b"), per_queue: int = 24) -> SmallStore:
+    """Two shards with an imported topic of two queues, a delayed message, a group known only from its broker, and a log
+    record without an entry. In the first shard the group ``shop`` has consumed: retries are waiting and delivered, one
+    was retried again, letters are dead; an operator has moved an offset back and it was consumed again."""
+    store, _ = LakeStore.init(Root.parse(str(path)))
+    made = SmallStore(store)
+    for name in shards:
+        store.create_shard(name)
+        import_orders(made.bench(name), per_queue)
+    made.dispatch()
+    first = shards[0]
+    made.consume(first, "2026-11-20-one")
+    made.deliver(first, "2026-11-20-deliver")
+    made.consume(first, "2026-11-20-two")
+    queue = MessageQueue("Orders", first, 0)
+    made.bench(first).move("shop", queue, per_queue, per_queue - 6)
+    made.consume(first, "2026-11-20-three")
+    return made
+
+
+def import_orders(bench: Bench, per_queue: int) -> Committed:
+    broker = bench.shard.name
+    now_ms = bench.host.now_ms()
+    queues = [MessageQueue("Orders", broker, queue_id) for queue_id in range(2)]
+    # The second queue begins behind what the broker's retention removed.
+    firsts = {queues[0]: 0, queues[1]: 3}
+    by_queue = {
+        queue: [message(queue, offset, now_ms - 1000 + offset) for offset in range(first, first + per_queue)]
+        for queue, first in firsts.items()
+    }
+    delay = MessageQueue(SCHEDULE_TOPIC, broker, 15)
+    properties = [("DELAY", "16"), ("REAL_TOPIC", "Orders"), ("REAL_QID", "1")]
+    by_queue[delay] = [message(delay, 0, now_ms, properties=properties, deliver_at=now_ms + 1_800_000)]
+    prepared = message(queues[0], 0, now_ms, sys_flag=4, queue_offset=0)
+    seen = [Observed("elsewhere", queues[0], 5), Observed("elsewhere", queues[1], 3)]
+    return bench.import_messages(by_queue, unindexed=[prepared], observed=seen)

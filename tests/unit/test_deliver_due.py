@@ -1,0 +1,96 @@
+"""What a delivery chooses, where the stories of ``tests/contract`` do not reach: odd due times and foreign queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from rmq_store.consumer.delay import DelayLevels
+from rmq_store.deliver import Due, next_due_ms, select_due
+from rmq_store.errors import BadData
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Positions, QueueRange, cutover_id, max_id, min_id, off_id
+from rmq_store.store import SCHEDULE_GROUP, Produced
+
+NOW = 1_717_416_000_000
+LOCAL = "lake-a"
+
+
+def lane(level: int, broker_name: str = "lake-a~g") -> MessageQueue:
+    return MessageQueue("SCHEDULE_TOPIC_XXXX", broker_name, level - 1)
+
+
+def chosen(
+    segments: Sequence[Produced], now_ms: int = NOW, cap: int = 1000, **offsets: int
+) -> tuple[list[Due], list[tuple[str, int, int]]]:
+    """The answer, and (queue, begin, end) of what is moved. ``offsets``: further positions by id."""
+    values = {max_id(s.queue): (s.base or 0) + s.count for s in sorted(segments, key=lambda s: s.base or 0)} | offsets
+    by_queue = {s.queue: [t for t in segments if t.queue == s.queue] for s in segments}
+
+    def segments_of(ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, Sequence[Produced]]:
+        return {range_.queue: by_queue.get(range_.queue, []) for range_ in ranges}
+
+    due = select_due(Positions(1, values), segments_of, LOCAL, DelayLevels(), now_ms, cap)
+    moved = [(f"{d.queue.broker_name}:{d.queue.queue_id + 1}", d.range.begin, d.range.end) for d in due if d.slices]
+    return due, moved
+
+
+def waiting(level: int, base: int, count: int, due_in_ms: int, broker_name: str = "lake-a~g") -> Produced:
+    return Produced(lane(level, broker_name), 0, count, 0, f"f{base}", base, deliver_at=NOW + due_in_ms)
+
+
+def test_a_segment_is_due_at_its_moment_and_not_before() -> None:
+    due, moved = chosen([waiting(3, 0, 5, 0), waiting(3, 5, 5, 1)])
+    assert moved == [("lake-a~g:3", 0, 5)]
+    assert next_due_ms(due) == NOW + 1
+
+
+def test_what_stands_behind_something_that_is_not_due_waits_too() -> None:
+    _, moved = chosen([waiting(3, 0, 5, 1), waiting(3, 5, 5, -1)])
+    assert moved == []
+
+
+def test_progress_is_the_offset_of_the_system_group() -> None:
+    _, moved = chosen([waiting(3, 0, 5, 0), waiting(3, 5, 5, 0)], **{off_id(SCHEDULE_GROUP, lane(3)): 3})
+    assert moved == [("lake-a~g:3", 3, 10)]
+
+
+def test_without_an_offset_delivery_begins_at_the_first_readable_message() -> None:
+    _, moved = chosen([waiting(3, 4, 5, 0)], **{min_id(lane(3)): 4})
+    assert moved == [("lake-a~g:3", 4, 9)]
+
+
+def test_a_cap_takes_what_has_been_due_for_longest_over_all_queues() -> None:
+    due, moved = chosen([waiting(3, 0, 5, -10), waiting(4, 0, 5, -30), waiting(5, 0, 5, -20)], cap=12)
+    assert moved == [("lake-a~g:3", 0, 2), ("lake-a~g:4", 0, 5), ("lake-a~g:5", 0, 5)]
+    assert [d.capped for d in due] == [True, False, False]
+
+
+def test_a_capped_queue_gives_nothing_that_stands_behind() -> None:
+    due, moved = chosen([waiting(3, 0, 5, -10), waiting(3, 5, 5, -9), waiting(4, 0, 5, -8)], cap=3)
+    assert moved == [("lake-a~g:3", 0, 3)]
+    assert [d.capped for d in due] == [True, True]
+
+
+@pytest.mark.parametrize("cap", [1, 3, 5, 8, 10])
+def test_due_times_that_fall_never_make_a_delivery_skip_a_message(cap: int) -> None:
+    """A level table that changed, or a broker's clock that stepped back: what stands first is still moved first."""
+    _, moved = chosen([waiting(3, 0, 5, -1), waiting(3, 5, 5, -60_000)], cap=cap)
+    assert moved == [("lake-a~g:3", 0, cap)]
+
+
+def test_a_time_beyond_the_levels_delay_counts_as_due() -> None:
+    _, moved = chosen([waiting(3, 0, 1, 10_001), waiting(4, 0, 1, 30_000)])
+    assert moved == [("lake-a~g:3", 0, 1)]
+
+
+def test_a_living_brokers_own_queues_are_left_to_it_until_its_cut_over() -> None:
+    segments = [waiting(3, 0, 1, 0, "broker-a"), waiting(3, 0, 1, 0), waiting(3, 0, 1, 0, "lake-b~g")]
+    assert chosen(segments)[1] == [("lake-a~g:3", 0, 1)]
+    assert chosen(segments, **{cutover_id("broker-a"): 1})[1] == [("broker-a:3", 0, 1), ("lake-a~g:3", 0, 1)]
+
+
+def test_a_waiting_message_that_cannot_be_found_stops_the_delivery() -> None:
+    with pytest.raises(BadData, match=r"has no message at \[5, 7\): nothing was delivered"):
+        chosen([waiting(3, 0, 5, 0), waiting(3, 7, 5, 0)])

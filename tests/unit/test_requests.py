@@ -1,0 +1,182 @@
+"""Parameters of a run become typed requests, or one clear sentence about what is wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from rmq_store.errors import WrongUse
+from rmq_store.message import MessageQueue
+from rmq_store.requests import (
+    ImportParams,
+    ReplayParams,
+    Run,
+    Until,
+    consume_request,
+    dag_id_of,
+    pool_of,
+    reset_request,
+)
+from rmq_store.reset import ResetTo
+from rmq_store.store import Actor
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOON_MS = 1_772_366_400_000
+RUN = Run("rmq_consume__orders", "manual__1", "manual", NOON, user="ada")
+
+
+def test_a_request_id_starts_with_the_utc_date_after_which_the_run_could_start() -> None:
+    assert RUN.request_id == "2026-03-01/rmq_consume__orders/manual__1"
+    in_auckland = datetime(2026, 3, 1, 8, tzinfo=timezone(timedelta(hours=13)))
+    assert Run("d", "r", "manual", in_auckland).request_id == "2026-02-28/d/r"
+
+
+def test_a_time_without_a_zone_is_no_fact_of_a_run() -> None:
+    with pytest.raises(ValueError, match="run_after"):
+        Run("d", "r", "manual", datetime(2026, 3, 1))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize(
+    ("run_type", "user", "actor"),
+    [
+        ("manual", "ada", Actor("ada", "airflow")),
+        ("backfill", "ada", Actor("ada", "airflow")),
+        ("manual", None, Actor("unknown", "unverified")),
+        ("scheduled", None, Actor("d", "schedule")),
+        ("asset_triggered", None, Actor("d", "schedule")),
+    ],
+)
+def test_who_asked_and_how_that_is_known(run_type: str, user: str | None, actor: Actor) -> None:
+    assert Run("d", "r", run_type, NOON, user).actor == actor
+
+
+@pytest.mark.parametrize(
+    ("explicit_ms", "partition_key", "interval_end", "until"),
+    [
+        (7, "2026-01-01T00:00:00", NOON, Until(7, "params")),
+        (None, "2026-03-01T12:00:00", None, Until(NOON_MS, "partition_key")),
+        (None, "2026-03-01T11:00:00/2026-03-01T12:00:00", NOON, Until(NOON_MS, "partition_key")),
+        (None, "2026-03-01T13:00:00+01:00", NOON, Until(NOON_MS, "partition_key")),
+        (None, None, NOON, Until(NOON_MS, "data_interval_end")),
+        (None, None, None, Until(None, "none")),
+    ],
+)
+def test_the_upper_bound_is_explicit_else_partition_else_interval_else_none(
+    explicit_ms: int | None, partition_key: str | None, interval_end: datetime | None, until: Until
+) -> None:
+    run = Run("d", "r", "manual", NOON, partition_key=partition_key, data_interval_end=interval_end)
+    assert run.until(explicit_ms) == until
+
+
+def test_a_partition_key_that_is_no_time_is_refused() -> None:
+    with pytest.raises(WrongUse, match="partition key 'eu-west' is no time"):
+        Run("d", "r", "manual", NOON, partition_key="eu-west").until(None)
+
+
+def test_a_window_records_which_rule_gave_its_bound() -> None:
+    request = consume_request(RUN, {"until": "2026-03-01T12:00:00Z", "max_messages": 10})
+    assert (request.until_ms, request.max_messages) == (NOON_MS, 10)
+    assert request.parameters == {"until_rule": "params"}
+    assert request.actor == Actor("ada", "airflow")
+    assert consume_request(RUN, {"until": None, "max_messages": None}).until_ms is None
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"until": "yesterday"}, "until: no such time: 'yesterday'"),
+        ({"until": "2026-03-01T12:00:00"}, "until: .* has no zone"),
+        ({"until": 1772366400}, "looks like seconds"),
+        ({"max_messages": 0}, "max_messages must be a whole number, 1 or more; it is 0"),
+        ({"max_messages": True}, "max_messages must be a whole number"),
+        ({"max_messages": "5"}, "max_messages must be a whole number"),
+    ],
+)
+def test_a_window_with_a_bad_parameter_is_refused(params: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongUse, match=says):
+        consume_request(RUN, params)
+
+
+RESET = {"group": "orders", "topic": "OrderEvents", "to": "min", "reason": "a defect"}
+
+
+def test_a_reset_is_a_dry_run_unless_somebody_says_otherwise() -> None:
+    assert reset_request(RUN, RESET).dry_run is True
+    assert reset_request(RUN, RESET | {"dry_run": None}).dry_run is True
+    assert reset_request(RUN, RESET | {"dry_run": False}).dry_run is False
+
+
+def test_a_reset_says_where_to_and_for_which_queues() -> None:
+    to_time = reset_request(RUN, RESET | {"to": "time", "time": str(NOON_MS), "queues": ["broker-a:3", "b:c:0"]})
+    assert (to_time.to, to_time.value) == (ResetTo.TIME, NOON_MS)
+    assert to_time.queues == (MessageQueue("OrderEvents", "broker-a", 3), MessageQueue("OrderEvents", "b:c", 0))
+    assert reset_request(RUN, RESET | {"to": "offset", "offset": 0}).value == 0
+    assert reset_request(RUN, RESET).queues == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"group": " "}, "group is missing"),
+        ({"topic": None}, "topic is missing"),
+        ({"reason": ""}, "reason is missing"),
+        ({"to": "noon"}, "to must be one of time, offset, min, max, it is 'noon'"),
+        ({"to": "time"}, "a reset to time needs the time"),
+        ({"to": "offset"}, "a reset to offset needs the offset"),
+        ({"to": "offset", "offset": -1}, "offset must be a whole number, 0 or more; it is -1"),
+        ({"offset": 5}, "a reset to min takes no offset"),
+        ({"to": "offset", "offset": 5, "time": "0"}, "a reset to offset takes no time"),
+        ({"queues": ["broker-a"]}, "'broker-a' names no queue: write BROKER:QUEUE"),
+        ({"queues": ["broker-a:-1"]}, "names no queue"),
+    ],
+)
+def test_a_reset_that_contradicts_itself_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongUse, match=says):
+        reset_request(RUN, RESET | change)
+
+
+REPLAY = {"group": "orders", "topic": "OrderEvents", "from": "2026-03-01T12:00:00Z"}
+
+
+def test_a_replay_asks_for_a_span_of_time() -> None:
+    asked = ReplayParams.of(REPLAY | {"until": NOON_MS + 1, "reason": "look again"})
+    assert (asked.from_ms, asked.until_ms, asked.is_follow_up) == (NOON_MS, NOON_MS + 1, False)
+    request = asked.request(RUN)
+    assert (request.request_id, request.until_ms, request.reason) == (RUN.request_id, NOON_MS + 1, "look again")
+
+
+def test_a_replay_without_topic_and_time_is_a_follow_up() -> None:
+    assert ReplayParams.of({"group": "orders-replay-0123456789", "topic": "", "from": None}).is_follow_up
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"group": ""}, "group is missing"),
+        ({"topic": None}, "needs a topic and a time"),
+        ({"from": ""}, "needs a topic and a time"),
+        ({"until": NOON_MS}, "must be later than from"),
+        ({"from": "noon"}, "from: no such time"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongUse, match=says):
+        ReplayParams.of(REPLAY | change)
+
+
+def test_an_import_goes_to_the_shard_of_the_brokers_name_unless_another_is_given() -> None:
+    asked = {"source": "/copies/a", "broker_name": "broker-a"}
+    assert ImportParams.of(asked) == ImportParams("/copies/a", "broker-a", "broker-a", salvage=False, engine="spark")
+    assert ImportParams.of(asked | {"shard": "eu", "salvage": True, "engine": "local"}).shard == "eu"
+    with pytest.raises(WrongUse, match="source is missing"):
+        ImportParams.of(asked | {"source": ""})
+    with pytest.raises(WrongUse, match="engine must be one of spark, local"):
+        ImportParams.of(asked | {"engine": "flink"})
+
+
+def test_names_of_a_groups_dag_and_pool() -> None:
+    assert dag_id_of("orders-eu_1") == "rmq_consume__orders-eu_1"
+    assert dag_id_of("a%b|c") == "rmq_consume__a.25b.7cc"
+    assert pool_of("a%b|c") == "rmq_a%b|c"

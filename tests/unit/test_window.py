@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.errors import BadData, OffsetOutOfRange
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Positions, QueueRange, grp_id, max_id, min_id, off_id, pas_id
+from rmq_store.window import STORED, PlannedRange, Start, plan_ranges, starts, window_id
+
+Q = [MessageQueue("Orders", "broker-a", n) for n in range(4)]
+
+
+def positions(*ends: int, **more: int) -> Positions:
+    """Queues that end at these offsets; ``min0=3``: queue 0 begins at 3, ``pas0``: its pass, ``epoch``: the group's."""
+    values = {max_id(queue): end for queue, end in zip(Q, ends, strict=False)}
+    for name, value in more.items():
+        ids = {"min": min_id, "pas": lambda queue: pas_id("g", queue), "off": lambda queue: off_id("g", queue)}
+        values[grp_id("g") if name == "epoch" else ids[name[:3]](Q[int(name[3:])])] = value
+    return Positions(1, values)
+
+
+def planned(
+    at: Positions, begins: dict[int, int], bounds: dict[int, int] | None = None, rule: str = STORED, **more: object
+) -> list[tuple[int, int, int]]:
+    """(queue, begin, end) of the planned ranges."""
+    start_of = {Q[n]: Start(offset, rule) for n, offset in begins.items()}
+    resolved = {Q[n]: end for n, end in (bounds or {}).items()}
+    found = plan_ranges("g", at, start_of, resolved, **more)  # type: ignore[arg-type]
+    return [(p.queue.queue_id, p.range.begin, p.range.end) for p in found]
+
+
+def test_stored_offsets_are_starts_and_the_others_are_unknown() -> None:
+    known, unknown = starts("g", Q[:3], positions(9, 9, 9, off0=4, off2=0))
+    assert known == {Q[0]: Start(4, STORED), Q[2]: Start(0, STORED)}
+    assert unknown == [Q[1]]
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        (7, [(0, 4, 7)]),
+        (10, [(0, 4, 10)]),
+        (99, [(0, 4, 10)]),
+        (4, []),
+        (2, []),
+    ],
+)
+def test_a_window_ends_at_its_bound_but_within_the_queue_and_never_before_its_start(
+    bound: int, expected: list[tuple[int, int, int]]
+) -> None:
+    assert planned(positions(10), {0: 4}, {0: bound}) == expected
+
+
+def test_without_a_bound_a_queue_is_read_to_its_end() -> None:
+    assert planned(positions(10, 3), {0: 4, 1: 0}) == [(0, 4, 10), (1, 0, 3)]
+
+
+def test_a_first_start_is_kept_even_when_there_is_nothing_to_read() -> None:
+    assert planned(positions(10), {0: 10}, rule="last_offset") == [(0, 10, 10)]
+    assert planned(positions(10), {0: 10}) == []
+
+
+def test_ranges_come_in_queue_order() -> None:
+    assert planned(positions(5, 5, 5), {2: 0, 0: 0, 1: 0}) == [(0, 0, 5), (1, 0, 5), (2, 0, 5)]
+
+
+def test_a_start_beyond_the_end_is_refused_with_the_command_that_repairs_it() -> None:
+    with pytest.raises(
+        BadData, match=r"stands at 11 of .*beyond its end 10 .*--topic Orders --queue broker-a:0 --to-max"
+    ):
+        planned(positions(10), {0: 11})
+
+
+def test_a_start_below_the_first_readable_offset_is_refused_or_the_range_between_is_lost() -> None:
+    at = positions(10, min0=6)
+    with pytest.raises(OffsetOutOfRange, match=r"stands at 4 .*\[4, 6\) was removed.*on_offset_out_of_range.*--to-min"):
+        planned(at, {0: 4})
+    (found,) = plan_ranges("g", at, {Q[0]: Start(4, STORED)}, {}, lost_is_skipped=True)
+    assert found == PlannedRange(QueueRange(Q[0], 6, 10), QueueRange(Q[0], 4, 6), 0, STORED)
+    assert found.begin == 4
+
+
+def test_lost_ranges_are_recorded_even_when_nothing_is_left_to_read() -> None:
+    (found,) = plan_ranges("g", positions(6, min0=6), {Q[0]: Start(4, STORED)}, {}, lost_is_skipped=True)
+    assert (found.begin, found.range.begin, found.range.end) == (4, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cap", "shares"),
+    [
+        ((10, 10), 100, [10, 10]),
+        ((10, 10), 10, [5, 5]),
+        ((10, 10), 9, [5, 4]),
+        ((1, 10, 10), 7, [1, 3, 3]),
+        ((10, 1, 10), 9, [4, 1, 4]),
+        ((3, 3, 3, 3), 2, [1, 1]),
+        ((5,), 0, []),
+    ],
+)
+def test_a_cap_is_shared_fairly_and_what_small_queues_leave_goes_to_the_others(
+    lengths: tuple[int, ...], cap: int, shares: list[int]
+) -> None:
+    found = planned(positions(*lengths), dict.fromkeys(range(len(lengths)), 0), max_messages=cap)
+    assert [end - begin for _, begin, end in found] == shares
+    assert sum(shares) == min(cap, sum(lengths))
+
+
+def test_a_cap_keeps_first_starts_and_lost_ranges() -> None:
+    assert planned(positions(5, 5), {0: 0, 1: 0}, rule="first_offset", max_messages=1) == [(0, 0, 1), (1, 0, 0)]
+    lost = planned(positions(9, 9, min0=2), {0: 0, 1: 0}, max_messages=0, lost_is_skipped=True)
+    assert lost == [(0, 2, 2)]
+
+
+def test_a_stored_start_has_the_queues_pass_and_a_first_one_that_of_the_last_action() -> None:
+    at = positions(5, 5, pas0=2, epoch=3)
+    found = plan_ranges("g", at, {Q[0]: Start(0, STORED), Q[1]: Start(0, "later_queue_from_min")}, {})
+    assert [p.pass_ for p in found] == [2, 3]
+
+
+def test_a_window_is_named_by_its_group_epoch_and_ranges_alone() -> None:
+    one = [PlannedRange(QueueRange(Q[0], 0, 5), None, 0, STORED)]
+    lost_first = [PlannedRange(QueueRange(Q[0], 2, 5), QueueRange(Q[0], 0, 2), 1, "observed")]
+    assert window_id("g", 1, one) == window_id("g", 1, lost_first)
+    assert window_id("g", 1, one).startswith("g-1-")
+    others = [window_id("g", 2, one), window_id("h", 1, one), window_id("g", 1, [])]
+    assert window_id("g", 1, one) not in others
