@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import commands, commits, import_files, moves, windows
-from benchmarks.bench import Bench, WrongResult, json_text, machine
+from benchmarks.bench import Bench, json_text, machine
 from benchmarks.table import Measurement, Section, document, table
-from rmq_store.errors import RmqError
 
 FOLDER = Path(__file__).resolve().parents[1] / "var" / "bench"
 
@@ -53,6 +53,7 @@ FULL, QUICK = Sizes(5_000_000, 3, 1_000), Sizes(200_000, 1, 100)
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says; wrong use ends the process with exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, not how fast it is")
     parser.add_argument("--only", action="append", metavar="NAME", choices=SCENARIOS, help=f"{', '.join(SCENARIOS)}")
@@ -61,7 +62,10 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--windows", type=_at_least_one, metavar="N", help=f"in history; default {FULL.windows:,}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to a file, too")
     parser.add_argument("--keep", action="store_true", help="keep the messages in var/bench for the next run")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if chosen.json and not chosen.json.parent.is_dir():
+        parser.error(f"--json: there is no folder {chosen.json.parent}")
+    return chosen
 
 
 def _at_least_one(text: str) -> int:
@@ -100,13 +104,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(scenario: Scenario, bench: Bench) -> Section:
-    """What one scenario measured until it ended or failed; the others go on."""
+    """What one scenario measured until it ended or failed; whatever stops it, the others go on."""
     bench.say(scenario.title)
     found: list[Measurement] = []
     try:
         found.extend(scenario.measure(bench))
-    except (WrongResult, RmqError, OSError) as error:
-        return Section(scenario.title, tuple(found), f"{type(error).__name__}: {error}")
+    except Exception as error:
+        traceback.print_exception(error)
+        return Section(scenario.title, tuple(found), f"{type(error).__name__}: {str(error)[:500]}")
     return Section(scenario.title, tuple(found))
 
 

@@ -147,9 +147,9 @@ class Bench:
         warm_up(session)
         return session
 
-    @property
+    @cached_property
     def engine(self) -> SparkEngine:
-        return SparkEngine(self.spark, SLOTS)
+        return SparkEngine.of(self.spark)
 
     def close(self, *, keep: bool) -> None:
         if "spark" in self.__dict__:

@@ -133,7 +133,7 @@ class BrokerLog:
         start = first // self.per_file * self.file_bytes
         with (folder / "commitlog" / f"{start:020}").open("wb") as file:
             for begin, end in pairwise([*range(first, last, _BATCH_ROWS), last]):
-                file.write(self._records(np.arange(begin, end), tags[begin - first : end - first], rng))
+                file.write(self._records(np.arange(begin, end), tags[begin - first : end - first], rng).data)
             if last - first == self.per_file:
                 left = self.file_bytes - file.tell()
                 file.write(left.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big", signed=True))
@@ -161,7 +161,7 @@ class BrokerLog:
         records[_UNIQUE_KEY] = _digits(numbers, len(_UNIQUE_KEY))
         records[_TAG] = np.array(_TAGS, dtype="S4")[tags]
         records[_NOTE] = _notes(rng, n, _LAYOUT[_NOTE].itemsize)
-        bodies = memoryview(np.ascontiguousarray(chars[:, _BODY_BEGIN:_BODY_END]).reshape(-1))
+        bodies = np.ascontiguousarray(chars[:, _BODY_BEGIN:_BODY_END]).reshape(-1).data
         size = _BODY_END - _BODY_BEGIN
         records["body_crc"] = [body_crc(bodies[at : at + size]) for at in range(0, n * size, size)]
         return chars
@@ -174,7 +174,7 @@ class BrokerLog:
         entries["size"], entries["code"] = RECORD_BYTES, codes
         for begin in range(0, len(codes), _QUEUE_FILE_ENTRIES):
             with (path / f"{begin * UNIT_BYTES:020}").open("wb") as file:
-                file.write(entries[begin : begin + _QUEUE_FILE_ENTRIES])
+                file.write(entries[begin : begin + _QUEUE_FILE_ENTRIES].tobytes())
                 file.truncate(_QUEUE_FILE_ENTRIES * UNIT_BYTES)
 
     def sums(self) -> dict[str, int]:

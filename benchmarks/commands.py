@@ -53,14 +53,13 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         "python": lambda: seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)),
     }
     found = bench.in_turns(cases, rounds=_RUNS)
-    yield Measurement(
-        "command.empty", "rmq consume, nothing to do, no JVM", "s", found["rmq consume"], Target("<=", 1.0),
-        more_is_better=False,
-    )  # fmt: skip
-    yield Measurement("command.sql", 'rmq sql "select 1"', "s", found["rmq sql"], more_is_better=False)
-    yield Measurement(
-        "command.python", "start Python, do nothing", "s", found["python"], is_peer=True, more_is_better=False
-    )
+
+    def row(key: str, what: str, case: str, target: Target | None = None, is_peer: bool = False) -> Measurement:
+        return Measurement(key, what, "s", found[case], target, is_peer=is_peer, more_is_better=False)
+
+    yield row("command.empty", "rmq consume, nothing to do, no JVM", "rmq consume", Target("<=", 1.0))
+    yield row("command.sql", 'rmq sql "select 1"', "rmq sql")
+    yield row("command.python", "start Python, do nothing", "python", is_peer=True)
 
 
 def _rmq(*arguments: str, environment: dict[str, str]) -> str:

@@ -34,6 +34,8 @@ PARTS = {
 }
 """What a window does up to a step of ``lake/commit.py``, since the one before in this table."""
 
+assert set(PARTS) <= set(commit.STEPS)
+
 COMMIT = "6.read-back"
 WHOLE = "whole"
 
@@ -135,6 +137,10 @@ def measure_history(bench: Bench) -> Iterator[Measurement]:
         slower = statistics.median(last[part]) / statistics.median(first[part])
         target = Target("<", 1.3) if part == WHOLE else None
         yield Measurement(
-            f"history.{part}", f"after {bench.windows:,} windows: {name}", "times", (slower,), target,
+            f"history.{part}",
+            f"{name}: time after {bench.windows:,} windows by that in a fresh store",
+            "times",
+            (slower,),
+            target,
             more_is_better=False,
-        )  # fmt: skip
+        )

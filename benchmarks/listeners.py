@@ -55,7 +55,15 @@ class Everything(Named):
 
 
 class EverythingFails83(Everything):
+    """1.2 % fail."""
+
     every = 83
+
+
+class EverythingFails10(Everything):
+    """10 % fail."""
+
+    every = 10
 
 
 class JsonBodies:

@@ -34,24 +34,32 @@ class Peer:
 
     key: str
     what: str
+    short: str
     seconds: Callable[[], float]
 
 
 def peers(bench: Bench, lake: Lake) -> list[Peer]:
     """All of them."""
     return [
-        Peer("peer.spark-parquet", "Spark read + write Parquet", lambda: _copied(bench, lake, _spark_parquet)),
-        Peer("peer.delta-append", "Delta append (delta-spark)", lambda: _copied(bench, lake, _delta_append)),
-        Peer("peer.available-now", "Delta stream, foreachBatch + txn", lambda: _copied(bench, lake, _available_now)),
-        Peer("peer.delta-rs", "delta-rs loop, a commit per file", lambda: _copied(bench, lake, _delta_rs)),
+        Peer("peer.parquet", "Spark: read, write Parquet", "Parquet", lambda: _copied(bench, lake, _spark_parquet)),
+        Peer("peer.append", "Spark: read, append to Delta", "append", lambda: _copied(bench, lake, _delta_append)),
+        Peer(
+            "peer.stream",
+            "Delta stream: AvailableNow, foreachBatch with txnAppId",
+            "stream",
+            lambda: _copied(bench, lake, _available_now),
+        ),
+        Peer("peer.delta-rs", "delta-rs: a loop over the files", "delta-rs", lambda: _copied(bench, lake, _delta_rs)),
         Peer(
             "peer.map-named",
-            "spark.read + mapInArrow, 3 columns",
+            "Spark: read, mapInArrow, 3 columns",
+            "mapInArrow",
             lambda: _mapped(bench, lake, listeners.NAMED, listeners.Named()),
         ),
         Peer(
             "peer.map-all",
-            "spark.read + mapInArrow, all columns",
+            "Spark: read, mapInArrow, all columns",
+            "mapInArrow",
             lambda: _mapped(bench, lake, MESSAGE_COLUMNS, listeners.Everything()),
         ),
     ]

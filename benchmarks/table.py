@@ -37,7 +37,7 @@ class Measurement:
     """One row. ``value`` is the ``quantile`` of the samples, by default their median.
 
     ``key`` is unique in a run; ``peers`` are the keys of what did the same work in the same run; ``is_peer``: somebody
-    else's way to do it, or a bound that nothing can beat.
+    else's way to do it, or a bound that nothing can beat, and then ``short`` is its name beside a ratio.
     """
 
     key: str
@@ -47,6 +47,7 @@ class Measurement:
     target: Target | None = None
     peers: tuple[str, ...] = ()
     is_peer: bool = False
+    short: str = ""
     more_is_better: bool = True
     quantile: float = 0.5
 
@@ -113,7 +114,7 @@ def table(sections: Sequence[Section], caption: str) -> Table:
     rows.add_column("min..max", justify="right", no_wrap=True)
     rows.add_column("n", justify="right")
     rows.add_column("unit")
-    rows.add_column("times as fast as its peers")
+    rows.add_column("times as fast as")
     rows.add_column("reach", no_wrap=True)
     rows.add_column("met")
     for section in sections:
@@ -136,7 +137,7 @@ def _cells(measurement: Measurement, of_key: Mapping[str, Measurement]) -> list[
         f"{shown(min(samples))}..{shown(max(samples))}" if len(samples) > 1 else "",
         str(len(samples)),
         measurement.unit,
-        ", ".join(f"{ratio:.1f} {of_key[key].what}" for key, ratio in found.items()),
+        ", ".join(f"{shown(ratio)} {of_key[key].short or key}" for key, ratio in found.items()),
         str(measurement.target or ""),
         met,
     ]

@@ -305,15 +305,13 @@ def export_all() -> list[Answer]:
 
 
 def _replaced(file: Path, text: str) -> bool:
-    """Write it as a broker does: the old one stays as ``.bak``, nobody sees half of it. False: it is there already."""
-    if file.exists():
-        if file.read_text(encoding="utf-8") == text:
-            return False
-        file.with_name(f"{file.name}.bak").write_bytes(file.read_bytes())
+    """Write it as a broker does, which keeps the file before as ``.bak``. False: it says so already."""
+    from rmq_store.broker_files.config_files import write_config
+
+    if file.exists() and file.read_text(encoding="utf-8") == text:
+        return False
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f"{file.name}.tmp")
-    new.write_text(text, encoding="utf-8")
-    new.replace(file)
+    write_config(file, text)
     return True
 
 
@@ -380,7 +378,7 @@ def import_files() -> Answer:
             salvage=asked.salvage,
             progress=lambda done, total: log.info("%s of %s bytes", f"{done:,}", f"{total:,}"),
         )
-    return _logged(asdict(done) | {"salvaged": len(done.salvaged)})
+    return _logged(asdict(done) | {"salvaged": len(done.salvaged), "notes": list(done.notes)})
 
 
 def _logged(answer: Answer) -> Answer:

@@ -70,12 +70,21 @@ class Due:
 
 
 def select_due(
-    positions: Positions, segments_of: SegmentsOf, local_broker: str, levels: DelayLevels, now_ms: int, cap: int
+    positions: Positions,
+    segments_of: SegmentsOf,
+    local_broker: str,
+    levels: DelayLevels,
+    now_ms: int,
+    cap: int,
+    clock_ms: int | None = None,
 ) -> list[Due]:
     """Per level queue what is due at ``now_ms``, oldest first over all queues up to ``cap`` messages.
 
+    ``clock_ms``: the real time where ``now_ms`` is another one; whether a due time lies impossibly far ahead is judged
+    by the later of the two, so that a delivery "as of yesterday" does not take everything for a mistake.
     Raises BadData when a waiting message cannot be found.
     """
+    latest_ms = max(now_ms, clock_ms or now_ms)
     waiting = {queue: _waiting_range(positions, queue) for queue in waiting_queues(positions, local_broker)}
     segments = segments_of(list(waiting.values()))
     ripe: list[tuple[int, int, Slice]] = []
@@ -83,7 +92,7 @@ def select_due(
     for queue, range_ in waiting.items():
         level, next_due[queue], reached = queue_id_to_delay_level(queue.queue_id), None, 0
         for due_at, slice_ in _with_due(range_, segments.get(queue, ())):
-            if not levels.is_due(due_at, level, now_ms):
+            if now_ms < due_at <= latest_ms + levels.delay_ms(level):
                 next_due[queue] = due_at
                 break
             # A queue is never overtaken by itself, whatever its due times say: an offset can only move forwards.
@@ -161,7 +170,7 @@ def _capped(ripe: list[tuple[int, int, Slice]], next_due: Mapping[MessageQueue, 
     capped: set[MessageQueue] = set()
     left = cap
     for _, due_at, slice_ in sorted(ripe, key=lambda item: (item[0], item[2].queue, item[2].begin)):
-        if left <= 0 or slice_.queue in capped:
+        if left <= 0:
             capped.add(slice_.queue)
             continue
         piece = slice_.cut(left)[0]

@@ -155,7 +155,8 @@ class Proposal:
     """A commit that waits for its decision.
 
     ``expect``: positions that must still have these numbers (None: absent) when the commit is decided.
-    ``advance``: what they become. Segments without a base get theirs from ``max/`` at the decision; their queues'
+    ``advance``: what they become. What is expected is also written, if only as it is, so that whoever moves it in between
+    conflicts with the commit. Segments without a base get theirs from ``max/`` at the decision; their queues'
     ``max/`` positions are advanced by it.
     """
 

@@ -36,6 +36,10 @@ LOCAL_BELOW_MESSAGES = 100_000
 """``auto``: a smaller window is done sooner in this process than by any Spark job (design 4.1)."""
 
 
+_WITHOUT_DELTA = {"spark.sql.extensions": "", "spark.sql.catalog.spark_catalog": "builtin"}
+"""No table is read through Spark here, so spark-submit needs no Delta jars."""
+
+
 # --- what a request works on -----------------------------------------------------------------------------------------
 
 
@@ -83,7 +87,8 @@ def engines(
             if not made:
                 from spark_jobs.engine import SparkEngine
 
-                session = open_session("rmq", remote=remote, python_path=python_path)
+                conf = {} if remote else _WITHOUT_DELTA
+                session = open_session("rmq", remote=remote, python_path=python_path, conf=conf)
                 at_the_end.callback(session.stop)
                 made.append(SparkEngine.of(session))
             return made[0]

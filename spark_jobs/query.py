@@ -16,13 +16,13 @@ from rmq_store.errors import WrongUse
 from rmq_store.lake.relations import (
     BASE_SQL,
     FILE_RELATIONS,
-    FUNCTIONS,
     SMALL_RELATIONS,
     LiveFiles,
     Snapshot,
     base_needs,
     sql_type,
 )
+from rmq_store.lake.sql_functions import FUNCTIONS
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.views import views, with_needs, words_of
 

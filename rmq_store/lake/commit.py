@@ -79,6 +79,7 @@ def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, qui
     Raises StaleAttempt, ClockSkew, EvidenceMismatch, StoreUnusable (nothing was committed) and CommitOutcomeUnknown.
     """
     step = _nothing if quiet else reached
+    assert proposal.expect.keys() <= proposal.advance.keys(), "what is expected is written too, else nothing conflicts"
     check_evidence(proposal.ctl, tally_of_range)
     _check_age(proposal, started_ms, host.now_ms())
     deadline_ms = host.now_ms() + DEADLINE_MS

@@ -14,18 +14,20 @@ from rmq_store.plan import LIVE, ConsumeRequest, Plan, Scope, request_parameters
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Action, Observed
 
-__all__ = ["LIVE", "ConsumeRequest", "Plan", "Planner", "Scope", "request_parameters"]
+__all__ = ["LIVE", "ConsumeRequest", "Plan", "Planner", "Scope", "ShardLookup", "request_parameters"]
 
 
 class Planner(plan.Planner):
     """Plans requests of one group in one shard; the shard's handles have just been refreshed."""
 
     def __init__(self, shard: Shard, group: GroupSettings, now_ms: int, scope: Scope = LIVE) -> None:
-        super().__init__(_View(shard), group, now_ms, scope)
+        super().__init__(ShardLookup(shard), group, now_ms, scope)
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class ShardLookup:
+    """A shard of the lake as the rules see it."""
+
     shard: Shard
 
     @property

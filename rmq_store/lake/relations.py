@@ -17,18 +17,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.lake import tables
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.dispatch import consumequeue_rows, offsets_rows, undispatched
-from rmq_store.lake.evidence import hashes, tally_of_range
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.lake.store import LakeStore
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import ABSENT, Positions, QueueRange, split_id
+from rmq_store.offsets import ABSENT, Positions, split_id
 from rmq_store.store import Ctl
 
 SHARD = pa.field("shard", pa.string())
@@ -222,7 +219,7 @@ def base_needs(names: Iterable[str]) -> set[str]:
     return wanted | {below for name in wanted if name in BASE_SQL for below in BASE_SQL[name].needs}
 
 
-# --- types and functions ---------------------------------------------------------------------------------------------
+# --- types -----------------------------------------------------------------------------------------------------------
 
 _SQL_TYPES = {
     pa.string(): "string",
@@ -242,41 +239,3 @@ def sql_type(type_: pa.DataType) -> str:
     if pa.types.is_struct(type_):
         return f"struct<{','.join(f'`{field.name}`:{sql_type(field.type)}' for field in type_)}>"
     return _SQL_TYPES[type_]
-
-
-def offset_hash(offsets: pa.Array) -> pa.Array:
-    """SQL ``offset_hash(bigint)``: the hash of an offset, as the signed 64 bits that ctl rows hold."""
-    hashed = hashes(_numbers(offsets)).view(np.int64)
-    return pa.array(hashed, mask=~_valid(offsets))
-
-
-def range_hash(begins: pa.Array, ends: pa.Array) -> pa.Array:
-    """SQL ``range_hash(begin, end)``: the hash sum of all offsets of a range, signed; null for what is no range."""
-    begin, end = _numbers(begins), _numbers(ends)
-    valid = _valid(begins) & _valid(ends) & (begin >= 0) & (begin <= end)
-    sums = np.zeros(len(begin), dtype=np.uint64)
-    single = valid & (end - begin == 1)
-    sums[single] = hashes(begin[single])
-    for at in np.flatnonzero(valid & ~single):
-        sums[at] = tally_of_range(QueueRange(_NO_QUEUE, int(begin[at]), int(end[at]))).hash_sum
-    return pa.array(sums.view(np.int64), mask=~valid)
-
-
-_NO_QUEUE = MessageQueue("", "", 0)
-
-
-def _numbers(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    numbers: np.ndarray[tuple[int], np.dtype[np.int64]] = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
-    return numbers.astype(np.int64, copy=False)
-
-
-def _valid(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    valid: np.ndarray[tuple[int], np.dtype[np.bool_]] = pc.is_valid(values).to_numpy(zero_copy_only=False)
-    return valid
-
-
-FUNCTIONS: Mapping[str, tuple[Callable[..., pa.Array], int]] = {
-    "offset_hash": (offset_hash, 1),
-    "range_hash": (range_hash, 2),
-}
-"""Scalar functions of both engines over BIGINT, and how many arguments they take."""

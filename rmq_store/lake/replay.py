@@ -1,47 +1,19 @@
-"""Replay: the messages of a topic from a moment on, once more, under a group name of its own.
-
-The live group's offsets do not move. The replay group's first window starts where the time search says and ends at the
-bounds that were resolved then; what fails is retried in its own retry topic, and consumed by its follow-up windows.
-"""
+"""Replay: the messages of a topic from a moment on, once more; ``rmq_store/replay.py`` says under which name."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable
-from dataclasses import replace
 
-from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.engine import Engine
-from rmq_store.lake.plan import ConsumeRequest, Plan, Scope
+from rmq_store.lake.plan import ConsumeRequest, Plan
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import WindowReport, consume_window
-from rmq_store.settings import GroupSettings, Settings
+from rmq_store.replay import as_replay, group_settings, replay_group, replayed_group
+from rmq_store.settings import GroupSettings
 
-_REPLAY_GROUP = re.compile(r"(?P<group>.+)-replay-[0-9a-f]{10}")
-_LONGEST_GROUP = 120
-
-
-def replay_group(group: str, request_id: str) -> str:
-    """The name under which a replay consumes: legal for RocketMQ, and the same for the same request."""
-    suffix = f"-replay-{hashlib.sha256(request_id.encode()).hexdigest()[:10]}"
-    return group[: _LONGEST_GROUP - len(suffix)] + suffix
-
-
-def replayed_group(name: str) -> str | None:
-    """The group that a replay group was made from, None for an ordinary name."""
-    matched = _REPLAY_GROUP.fullmatch(name)
-    return matched["group"] if matched else None
-
-
-def group_settings(settings: Settings, name: str) -> tuple[GroupSettings, Scope]:
-    """The settings of a group, or of a replay group's follow-up windows: its retries only."""
-    base = replayed_group(name)
-    if base is not None and name not in {group.name for group in settings.groups}:
-        return replace(settings.group(base), name=name), Scope(retries_only=True)
-    return settings.group(name), Scope()
+__all__ = ["group_settings", "replay", "replay_group", "replayed_group"]
 
 
 def replay(
@@ -56,13 +28,5 @@ def replay(
 ) -> WindowReport:
     """The next window of a replay; ``request.until_ms`` ends it. Raises WrongUse (a topic that the group does not read,
     an empty span of time) and the errors of ``consume_window``."""
-    wanted = tuple(s for s in group.subscriptions if s.topic == topic)
-    if not wanted:
-        known = ", ".join(s.topic for s in group.subscriptions)
-        raise WrongUse(f"group {group.name} does not read {topic}; it reads {known}")
-    if request.until_ms is not None and request.until_ms <= from_ms:
-        raise WrongUse(f"nothing lies between --from {from_ms} and --until {request.until_ms}")
-    name = replay_group(group.name, request.request_id)
-    recorded = replace(request, parameters={"replay_of": group.name, "from_ms": from_ms, "topic": topic})
-    as_replay = replace(group, name=name, subscriptions=wanted)
-    return consume_window(store, shard, as_replay, recorded, engine_of, host, Scope(from_ms=from_ms))
+    replaying, recorded, scope = as_replay(group, topic, from_ms, request)
+    return consume_window(store, shard, replaying, recorded, engine_of, host, scope)

@@ -1,132 +1,34 @@
-"""Resetting a group's offsets (S13.1), in one commit. The operator always wins: it raises the group's epoch, so a window
-that was planned before cannot commit after it (promise P3)."""
+"""Resetting a group's offsets, in one commit; ``rmq_store/reset.py`` says where to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-
-from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
 from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.shard import Shard
-from rmq_store.lake.time_search import search_offsets
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Positions, grp_id, off_id, pas_id
-from rmq_store.store import Action, Actor, Ctl, Moved, Proposal, canonical_json
+from rmq_store.reset import ResetReport, ResetRequest, ResetTo, reset_moves, reset_proposal
+from rmq_store.store import Action
 
-
-class ResetTo(StrEnum):
-    """Where to: the first message stored at or after a time (UTC ms), an offset, the first readable one, the end."""
-
-    TIME = "time"
-    OFFSET = "offset"
-    MIN = "min"
-    MAX = "max"
-
-
-@dataclass(frozen=True, slots=True)
-class ResetRequest:
-    """``queues`` empty: all queues of the topic. ``value``: the time or the offset. ``reason`` is asked of everybody."""
-
-    group: str
-    topic: str
-    to: ResetTo
-    request_id: str
-    actor: Actor
-    reason: str
-    value: int | None = None
-    queues: tuple[MessageQueue, ...] = ()
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.reason.strip():
-            raise WrongUse("a reset needs a reason (--reason): it stands in the offset history for good")
-        if (self.value is None) == (self.to in (ResetTo.TIME, ResetTo.OFFSET)):
-            raise WrongUse(f"reset to {self.to}: {'give the value' if self.value is None else 'takes no value'}")
-
-
-@dataclass(frozen=True, slots=True)
-class ResetReport:
-    """``status``: committed, already_committed or dry_run. ``messages``: how many more (or fewer) will be read."""
-
-    status: str
-    shard: str
-    group: str
-    request_id: str
-    moves: tuple[Moved, ...]
-    commit_id: str | None = None
-
-    @property
-    def messages(self) -> int:
-        return sum((move.from_offset or 0) - move.to_offset for move in self.moves)
+__all__ = ["ResetReport", "ResetRequest", "ResetTo", "reset"]
 
 
 def reset(shard: Shard, request: ResetRequest, host: Host) -> ResetReport:
     """Move the group's offsets of one topic.
 
-    Raises WrongUse (unknown topic or queue, an offset outside the queue) and the errors of ``commit``; StaleAttempt when
-    a window committed in between: then the same request can be given again.
+    Raises WrongUse (unknown topic or queue, an offset outside the queue) and the errors of ``commit``; StaleAttempt
+    when a window committed in between: then the same request can be given again.
     """
     shard.commitlog.refresh()
+    said = (shard.name, request.group, request.request_id)
     done = [c for c in shard.ctls_of_request(request.request_id, request.group) if c.action is Action.RESET]
     if done:
-        return ResetReport(
-            "already_committed", shard.name, request.group, request.request_id, done[0].moved, done[0].commit_id
-        )
+        return ResetReport("already_committed", *said, done[0].moved, done[0].commit_id)
     positions = shard.positions()
-    grp = grp_id(request.group)
-    epoch = (positions.get(grp) or 0) + 1
-    moves = tuple(
-        Moved(request.group, queue, positions.get(off_id(request.group, queue)), target, epoch)
-        for queue, target in _targets(shard, positions, request).items()
-    )
+    moves = reset_moves(ShardLookup(shard), positions, request)
     if request.dry_run:
-        return ResetReport("dry_run", shard.name, request.group, request.request_id, moves)
-    expect = {grp: positions.get(grp)} | {off_id(request.group, m.queue): m.from_offset for m in moves}
-    advance = {grp: epoch}
-    for move in moves:
-        advance |= {off_id(request.group, move.queue): move.to_offset, pas_id(request.group, move.queue): epoch}
-    ctl = Ctl(
-        host.new_commit_id(),
-        Action.RESET,
-        request.actor,
-        reason=request.reason,
-        request_id=request.request_id,
-        group=request.group,
-        epoch=epoch,
-        parameters=canonical_json({"topic": request.topic, "to": str(request.to), "value": request.value}),
-        moved=moves,
-    )
-    committed = commit(shard, Proposal(ctl, expect, advance), host, started_ms=host.now_ms())
+        return ResetReport("dry_run", *said, moves)
+    proposal = reset_proposal(host.new_commit_id(), request, positions, moves)
+    committed = commit(shard, proposal, host, started_ms=host.now_ms())
     dispatch(shard, host, fresh=False)
-    return ResetReport("committed", shard.name, request.group, request.request_id, moves, committed.ctl.commit_id)
-
-
-def _targets(shard: Shard, positions: Positions, request: ResetRequest) -> dict[MessageQueue, int]:
-    known = positions.queues_of(request.topic)
-    if not known:
-        raise WrongUse(f"shard {shard.name} has no topic {request.topic}")
-    queues: Sequence[MessageQueue] = request.queues or known
-    strange = sorted(set(queues) - set(known))
-    if strange:
-        listed = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in known)
-        raise WrongUse(f"{strange[0]} does not exist in shard {shard.name}; topic {request.topic} has {listed}")
-    match request.to:
-        case ResetTo.MIN:
-            return {queue: positions.min_offset(queue) for queue in queues}
-        case ResetTo.MAX:
-            return {queue: positions.max_offset(queue) for queue in queues}
-        case ResetTo.TIME:
-            return search_offsets(shard, positions, queues, request.value or 0)
-        case ResetTo.OFFSET:
-            return {queue: _checked(positions, queue, request.value or 0) for queue in queues}
-
-
-def _checked(positions: Positions, queue: MessageQueue, offset: int) -> int:
-    least, most = positions.min_offset(queue), positions.max_offset(queue)
-    if not least <= offset <= most:
-        raise WrongUse(f"target offset {offset} not in consume queue range [{least}-{most}] of {queue}")
-    return offset
+    return ResetReport("committed", *said, moves, committed.ctl.commit_id)

@@ -1,6 +1,7 @@
 """S3 as this project uses it: settings, clients, the two calls that need care, and errors in plain words.
 
 Only object_store.py uses this. "Options" are delta-rs storage options, as sorted pairs so that they can be hashed.
+boto3 is imported where it is needed: a store in a folder must not wait a quarter of a second for it at every command.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import boto3
 import pyarrow.fs
 import tenacity
-from botocore.config import Config
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from rmq_store.errors import StoreUnusable
@@ -53,7 +52,10 @@ def options_from(env: Mapping[str, str]) -> Options:
         if endpoint.startswith("http://"):
             options["AWS_ALLOW_HTTP"] = "true"
         region = region or "us-east-1"  # what stores without regions expect in a signature
-    region = region or boto3.Session().region_name
+    if not region:
+        import boto3
+
+        region = boto3.Session().region_name
     if not region:
         raise StoreUnusable("the region of the bucket is not known: set AWS_REGION")
     return tuple(sorted((options | {"AWS_REGION": region}).items()))
@@ -62,6 +64,9 @@ def options_from(env: Mapping[str, str]) -> Options:
 @functools.lru_cache(maxsize=8)
 def client(options: Options) -> Any:
     """One boto3 client per process and set of options; threads may share it."""
+    import boto3
+    from botocore.config import Config
+
     known = dict(options)
     endpoint = known.get("AWS_ENDPOINT_URL")
     return boto3.Session().client(

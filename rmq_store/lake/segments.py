@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pyarrow.compute as pc
 
 from rmq_store.lake import tables
@@ -57,3 +60,35 @@ def _dispatched(shard: Shard, ranges: Iterable[QueueRange]) -> list[dict[str, ob
         overlaps = (pc.field("topic") == topic) & (pc.field("base_offset") < end) & (pc.field("end_offset") > begin)
         rows += table.read(paths, where=overlaps).to_pylist()
     return rows
+
+
+def waiting_segments(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
+    """As ``segments_of``, for level queues: each segment is due as a whole at its ``deliver_at``.
+
+    That is so for what was born here. A broker's own level queue holds messages that were stored one after the other:
+    its segments are cut by the second in which their messages are due, each due with the last of them.
+    """
+    found = segments_of(shard, ranges)
+    return {
+        queue: [piece for segment in segments for piece in _by_second(shard, segment)]
+        for queue, segments in found.items()
+    }
+
+
+def _by_second(shard: Shard, segment: Produced) -> list[Produced]:
+    if segment.min_store_timestamp == segment.max_store_timestamp:
+        return [segment]
+    rows = shard.commitlog.rows(segment.file, segment.first_row, segment.count, ["deliver_at"])
+    due_at = rows.column("deliver_at").to_numpy()
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(due_at // 1000)) + 1, [len(due_at)]]).tolist()
+    return [
+        replace(
+            segment,
+            base=(segment.base or 0) + begin,
+            count=end - begin,
+            first_row=segment.first_row + begin,
+            first_rel=segment.first_rel + begin,
+            deliver_at=int(due_at[begin:end].max()),
+        )
+        for begin, end in pairwise(starts)
+    ]

@@ -23,12 +23,12 @@ from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.relations import (
     BASE_SQL,
     FILE_RELATIONS,
-    FUNCTIONS,
     SMALL_RELATIONS,
     LiveFiles,
     Snapshot,
     base_needs,
 )
+from rmq_store.lake.sql_functions import FUNCTIONS
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.views import views, with_needs, words_of
 

@@ -35,7 +35,7 @@ def _lower(shard: Shard, range_: QueueRange, segments: Sequence[Produced], time_
     for segment in segments:
         if segment.max_store_timestamp is None or segment.base is None:
             raise BadData(
-                f"segment of {range_.queue} at {segment.base} has no store times: rebuild with 'rmq dispatch --rebuild'"
+                f"segment of {range_.queue} at {segment.base} has no store times: its consume queue row is damaged"
             )
         if segment.max_store_timestamp < time_ms:
             continue

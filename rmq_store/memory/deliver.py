@@ -32,15 +32,16 @@ def deliver(
 
     Raises HeldByAnother when another delivery of the shard runs, and the errors of ``commit``.
     """
-    at_ms = host.now_ms() if now_ms is None else now_ms
-    due = _plan(store, shard, request_id, at_ms, cap)
+    clock_ms = host.now_ms()
+    at_ms = clock_ms if now_ms is None else now_ms
+    due = _plan(store, shard, request_id, at_ms, clock_ms, cap)
     if isinstance(due, DeliverReport):
         return due
     shard.on_step("1.planned")
     with claimed(shard, ("~deliver",), request_id, actor, host, group=SCHEDULE_GROUP) as claim:
         shard.on_step("2.claimed")
         positions = shard.positions()
-        due = _plan(store, shard, request_id, at_ms, cap)  # what was delivered until the claim was ours counts
+        due = _plan(store, shard, request_id, at_ms, clock_ms, cap)  # what was delivered until the claim was ours counts
         if isinstance(due, DeliverReport):
             claim.release()
             return due
@@ -65,12 +66,16 @@ def deliver(
     )
 
 
-def _plan(store: MemoryStore, shard: MemoryShard, request_id: str, now_ms: int, cap: int) -> list[Due] | DeliverReport:
+def _plan(
+    store: MemoryStore, shard: MemoryShard, request_id: str, now_ms: int, clock_ms: int, cap: int
+) -> list[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request."""
     if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
         delivered = sum(len(consumed.range) for consumed in done[0].consumed)
         return DeliverReport("already_committed", shard.name, request_id, delivered, False, None, done[0].commit_id)
-    due = select_due(shard.positions(), shard.segments_of, shard.local_broker, store.levels, now_ms, cap)
+    due = select_due(
+        shard.positions(), shard.segments_of, shard.local_broker, store.levels, now_ms, cap, clock_ms
+    )
     if any(one.slices for one in due):
         return due
     return DeliverReport("empty", shard.name, request_id, 0, False, next_due_ms(due))

@@ -5,7 +5,6 @@ Airflow reads its environment when it is first imported, so no test module impor
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -100,14 +99,14 @@ Answers = dict[str, Any]
 
 
 @pytest.fixture
-def run(dags: dict[str, Any]) -> Callable[..., Answers]:
+def run(airflow_home: AirflowHome) -> Callable[..., Answers]:
     """``run(dag_id, conf)`` is a DAG run: its ``state``, its ``run``, and per task what it answered (a list when mapped;
     "skipped" or "failed" when it did not). ``again``: an earlier run, which is run once more under its own id."""
 
     def run_dag(dag_id: str, conf: dict[str, Any] | None = None, again: Any = None, **when: Any) -> Answers:
         if again is not None:
             when = {"run_after": again.run_after, "logical_date": again.logical_date}
-        dag_run = without_retries(dags[dag_id]).test(run_conf=conf or {}, **when)
+        dag_run = dag_without_retries(dag_id).test(run_conf=conf or {}, **when)
         answers: Answers = {"state": str(dag_run.state), "run": dag_run}
         for task in dag_run.get_task_instances():
             if str(task.state) != "success":
@@ -122,16 +121,18 @@ def run(dags: dict[str, Any]) -> Callable[..., Answers]:
     return run_dag
 
 
-def without_retries(dag: Any) -> Any:
-    """A copy whose failures are final: a test waits for nothing. A copy also because in one process a DAG's parameters
-    keep what an earlier run was given."""
-    copied = copy.deepcopy(dag)
-    for task in copied.tasks:
+def dag_without_retries(dag_id: str) -> Any:
+    """A DAG, read anew (in one process its parameters would keep what an earlier run was given), whose failures are
+    final, so that a test waits for nothing."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(CHECKOUT / "dags").dags[dag_id]
+    for task in dag.tasks:
         if task.is_mapped:
             task.partial_kwargs["retries"] = 0
         else:
             task.retries = 0
-    return copied
+    return dag
 
 
 def in_a_new_process(code: str, *arguments: str, env: dict[str, str]) -> Any:

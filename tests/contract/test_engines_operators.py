@@ -194,6 +194,15 @@ def test_a_replay_leaves_the_live_offsets_alone_and_ends_at_its_bounds(world: Wo
 
 
 @story
+def test_a_replay_reads_the_one_topic_that_it_names(world: World) -> None:
+    world.fill(orders(0), several(3))
+    world.fill(orders(0, "Refunds"), several(3, first=50))
+    both = group(topics=("Orders", "Refunds"))
+    replayed = world.replay(both, "Refunds", NOON - HOUR, ConsumeRequest(f"{DAY}-replay", ANA))
+    assert consumed(replayed) == {orders(0, "Refunds"): (0, 3)}
+
+
+@story
 def test_the_retries_of_a_replay_are_its_own(world: World) -> None:
     world.fill(orders(0), several(4))
     request = ConsumeRequest(f"{DAY}-replay", ANA)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.errors import HeldByAnother
+from rmq_store.errors import HeldByAnother, StaleAttempt
 from rmq_store.memory.rows import MessageRow
 from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Claim, own_id
@@ -211,6 +211,18 @@ def test_what_is_delivered_between_plan_and_claim_is_not_delivered_again(world: 
     assert world.deliver(f"{DAY}-d1", host=overtaken).status == status
     assert [ctl.request_id for ctl in world.ctls() if ctl.action is Action.DELIVER] == [f"{DAY}-{other}"]
     assert len(world.retries()) == 2
+
+
+@story
+def test_a_later_attempt_of_the_same_delivery_takes_over_and_fences_the_earlier_one(world: World) -> None:
+    world.fill(orders(0), several(2))
+    world.consume(BILLING, f"{DAY}-1", fail)
+    world.clock.advance(10_000)
+    slow = world.another_host(lambda: world.deliver(f"{DAY}-d"), before_id=2)
+    with pytest.raises(StaleAttempt, match="own/~deliver was claim 1 and is claim 2"):
+        world.deliver(f"{DAY}-d", host=slow)
+    assert len(world.retries()) == 2
+    assert world.deliver(f"{DAY}-d").status == "already_committed"
 
 
 @story

@@ -12,10 +12,12 @@ import pytest
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.cutover import cutover
+from rmq_store.lake.deliver import deliver
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.lake.import_store import ImportReport, import_store
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
+from rmq_store.message import MessageQueue
 from rmq_store.store import Actor
 from tests.unit.vectors import expected
 
@@ -279,3 +281,30 @@ def test_a_damaged_record_is_named_by_file_and_position(lake: Lake, broker: Path
         lake.load(broker)
     assert (raised.value.file, raised.value.position) == ("commitlog/00000000000000000000", start)
     assert raised.value.commit_log_offset == start
+
+
+# --- the cut-over -----------------------------------------------------------------------------------------------------
+
+
+def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_and_not_early(
+    lake: Lake, broker_store: Callable[[str], Path]
+) -> None:
+    """In the clean store retries of gm_waiting wait at level 17 (ten minutes there) when the broker stops."""
+    lake.load(broker_store("market-clean"))
+    (shard,) = lake.store.shards()
+    waiting = [
+        row["tagsCode"]
+        for row in expected("market-clean.messages")
+        if row["topic"] == "SCHEDULE_TOPIC_XXXX" and row["queueId"] in (16, 17)
+    ]
+    first, last = min(waiting), max(waiting)
+    assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=last).status == "empty"
+    assert cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host).waiting == len(waiting)
+    early = deliver(lake.store, shard, "2026-01-01-d2", TESTS, lake.host, now_ms=first - 1)
+    assert (early.status, early.delivered) == ("empty", 0)
+    due = deliver(lake.store, shard, "2026-01-01-d3", TESTS, lake.host, now_ms=last)
+    assert (due.status, due.delivered, due.more) == ("committed", len(waiting), False)
+    again = deliver(lake.store, shard, "2026-01-01-d4", TESTS, lake.host, now_ms=last)
+    assert again.status == "empty"
+    positions = shard.positions()
+    assert positions.max_offset(MessageQueue("%RETRY%gm_waiting", "lake-s1", 0)) > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,16 @@ import pytest
 
 from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.object_store import Root
-from rmq_store.lake.relations import BASE_SQL, FILE_RELATIONS, FUNCTIONS, SMALL_RELATIONS
+from rmq_store.lake.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
 from rmq_store.lake.sql import open_duckdb, query
+from rmq_store.lake.sql_functions import FUNCTIONS
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.views import views
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome, Tally, off_id, tally
 from rmq_store.store import Action, Observed, lake_message_id
+from tests.lake_damages import DAMAGES, GROUPS, QUEUE, Problem, damaged_store
 from tests.lake_fixtures import HOUR_MS, Bench, SmallStore, bench, message, small_store
 
-QUEUE = MessageQueue("Orders", "broker-a", 0)
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 PLACE = ("shard", "topic", "broker_name", "queue_id")
 
@@ -369,9 +369,6 @@ def _kind(name: str) -> Any:
 
 # --- audit -----------------------------------------------------------------------------------------------------------
 
-Problem = tuple[str, int | None, int | None]
-Damage = Callable[[Bench, str], object]
-
 
 def problems(store: LakeStore, group: str, lane: str) -> set[Problem]:
     where = f"group_name = '{group}' OR broker_name = '{lane}'"
@@ -394,130 +391,9 @@ def test_everything_an_operator_and_a_window_may_do_passes_the_audit(hand: Bench
     assert rows(of(hand), "SELECT * FROM audit") == []
 
 
-def _two(first: tuple[int, int], second: tuple[int, int]) -> Damage:
-    def damage(hand: Bench, group: str) -> None:
-        hand.window(group, QUEUE, *first, start_rule="first")
-        hand.window(group, QUEUE, *second)
-
-    return damage
-
-
-def _window(**values: Any) -> Damage:
-    return lambda hand, group: hand.window(group, QUEUE, 0, 10, start_rule="first", **values)
-
-
-def _moved(hand: Bench, group: str) -> None:
-    hand.window(group, QUEUE, 0, 5, start_rule="first")
-    hand.move(group, QUEUE, 7, 2)
-
-
-def _position(value: int, *, after: int | None) -> Damage:
-    """A position that somebody wrote, after a window up to ``after``."""
-
-    def damage(hand: Bench, group: str) -> None:
-        if after is not None:
-            hand.window(group, QUEUE, 0, after, start_rule="first")
-        hand.commit(hand.ctl(Action.RELEASE), {off_id(group, QUEUE): value})
-
-    return damage
-
-
-def _delivered(end: int, copies: list[int]) -> Damage:
-    def damage(hand: Bench, group: str) -> None:
-        hand.window(group, QUEUE, 0, 10, start_rule="first", retried=[1, 2, 3])
-        hand.deliver(group, 2, 0, end, copies=copies)
-
-    return damage
-
-
-def _acked(begin: int, end: int) -> dict[Outcome, Tally]:
-    return {Outcome.ACKED: tally(range(begin, end))}
-
-
-DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
-    "a gap": (_two((0, 5), (7, 10)), {("gap", 5, 7)}),
-    "an overlap": (_two((0, 5), (3, 10)), {("overlap", 3, 5)}),
-    "a range inside the one before": (_two((0, 8), (3, 5)), {("overlap", 3, 5)}),
-    "a start that nobody recorded": (
-        lambda hand, group: hand.window(group, QUEUE, 4, 10),
-        {("start not recorded", 4, 10)},
-    ),
-    "a move from where the group did not stand": (_moved, {("moved from elsewhere", 5, 7)}),
-    "a position that was changed": (_position(3, after=5), {("position differs", 5, 3)}),
-    "a position that was deleted": (_position(-1, after=5), {("position differs", 5, None)}),
-    "a position without a history": (_position(3, after=None), {("position differs", None, 3)}),
-    "a window that moved the position elsewhere": (_window(position=9), {("position differs", 10, 9)}),
-    "too few answers": (_window(tallies=_acked(0, 9)), {("counts do not add up", 0, 10)}),
-    "too many answers": (_window(tallies=_acked(0, 11)), {("counts do not add up", 0, 10)}),
-    "as many answers, of other offsets": (_window(tallies=_acked(1, 11)), {("hash sums do not add up", 0, 10)}),
-    "a retry whose row is not there": (
-        _window(retried=[3, 4], retried_rows=[3]),
-        {("retried differs from its rows", 0, 10)},
-    ),
-    "a retry of another offset": (
-        _window(retried=[3], retried_rows=[4]),
-        {("retried differs from its rows", 0, 10)},
-    ),
-    "a dead letter that is not there": (_window(dead=[3], dead_rows=[]), {("dead differs from its rows", 0, 10)}),
-    "a dead letter that nobody recorded": (_window(dead_rows=[3]), {("dead differs from its rows", 0, 10)}),
-    "a lost range that is shorter": (
-        _window(lost=[(2, 5)], lost_rows=[(2, 4)]),
-        {("lost differs from its rows", 0, 10)},
-    ),
-    "a lost range elsewhere": (
-        _window(lost=[(2, 4)], lost_rows=[(5, 7)]),
-        {("lost differs from its rows", 0, 10)},
-    ),
-    "a row outside its range": (
-        _window(retried=[3], retried_rows=[12]),
-        {("retried differs from its rows", 0, 10), ("retried outside its range", 12, 13)},
-    ),
-    "a lost range that leaves its range": (
-        _window(lost=[(8, 10)], lost_rows=[(8, 12)]),
-        {("lost differs from its rows", 0, 10), ("lost outside its range", 8, 12)},
-    ),
-    "a row twice": (
-        _window(retried=[3, 4], retried_rows=[3, 3]),
-        {("retried differs from its rows", 0, 10), ("retried twice", 3, 4)},
-    ),
-    "a message both retried and lost": (
-        _window(retried=[3], lost=[(6, 8)], lost_rows=[(3, 5)]),
-        {("lost differs from its rows", 0, 10), ("lost twice", 3, 4)},
-    ),
-    "a copy that stands in no queue": (_window(retried=[3], queued=False), {("copy in no queue", 3, 4)}),
-    "a due retry that was not delivered": (
-        _delivered(2, [0]),
-        {("delivered differs from its rows", 0, 2), ("retry not delivered", 2, 3)},
-    ),
-    "a retry that was delivered twice": (
-        _delivered(2, [0, 1, 1]),
-        {("delivered differs from its rows", 0, 2), ("delivered twice", 1, 2), ("retry delivered twice", 2, 3)},
-    ),
-    "a retry that was delivered before its turn": (
-        _delivered(1, [0, 2]),
-        {
-            ("delivered differs from its rows", 0, 1),
-            ("delivered outside its range", 2, 3),
-            ("retry delivered early", 3, 4),
-        },
-    ),
-}
-GROUPS = {name: name.replace(" ", "-").replace(",", "") for name in DAMAGES}
-
-
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> LakeStore:
-    """A store in which every damage has happened to a group of its own, and another shard where nothing has."""
-    store, _ = LakeStore.init(Root.parse(str(tmp_path_factory.mktemp("damaged"))))
-    for shard in ("broker-a", "broker-b"):
-        made = Bench(store.create_shard(shard))
-        now_ms = made.host.now_ms()
-        made.import_messages({QUEUE: [message(QUEUE, offset, now_ms - 100 + offset) for offset in range(10)]})
-        for name, (damage, _) in DAMAGES.items():
-            if shard == "broker-a":
-                damage(made, GROUPS[name])
-        made.window(GROUPS["a gap"], QUEUE, *((0, 10) if shard == "broker-b" else (10, 10)), start_rule="first")
-    return store
+    return damaged_store(tmp_path_factory.mktemp("damaged"))
 
 
 @pytest.mark.parametrize("name", DAMAGES)

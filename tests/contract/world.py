@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -165,16 +166,16 @@ class World(ABC):
         self._hosts = self._fills = 0
         self.host = self.another_host()
 
-    def another_host(self, before_its_first_id: Callable[[], object] | None = None) -> Host:
-        """A host that lives in this world, with ids of its own. ``before_its_first_id``: what happens to the world
-        between the host's first look at it and its first commit (a claim, where it takes one)."""
+    def another_host(self, interruption: Callable[[], object] | None = None, before_id: int = 1) -> Host:
+        """A host that lives in this world, with ids of its own. ``interruption``: what happens to the world just before
+        the host makes its n-th id. The first one is that of its claim, the second that of what it does then."""
         self._hosts += 1
-        entropy, waiting = Random(self._hosts).randbytes, [before_its_first_id] if before_its_first_id else []
+        entropy, made = Random(self._hosts).randbytes, count(1)
 
-        def interrupted(count: int) -> bytes:
-            if waiting:
-                waiting.pop()()
-            return entropy(count)
+        def interrupted(size: int) -> bytes:
+            if next(made) == before_id and interruption:
+                interruption()
+            return entropy(size)
 
         return Host(
             now_ms=self.clock,

@@ -1,8 +1,9 @@
 """A breadth-first search through everything that can happen around a commit, over the real decisions.
 
-What is real: ``decide`` and ``compare`` (``consumer/commit.py``) and ``next_claim`` (``consumer/claim.py``). What is modelled: the
-log, delta-rs as *check* (a commit after the handle touched one of my ids: conflict) and *PUT* (lands if its slot is free,
-also if the slot was taken and then cleaned away), and the order of the steps around them.
+What is real: ``decide`` and ``compare`` (``consumer/commit.py``) and ``next_claim`` (``consumer/claim.py``). What is
+modelled: the log, delta-rs as *check* (a commit after the handle touched one of my ids: conflict) and *PUT* (lands if its
+slot is free, also if the slot was taken and then cleaned away), and the order of the steps around them; the real loop of
+``lake/commit.py`` has a search of its own (``test_commit_loop.py``).
 
 One shard, one group that reads one queue, and produces one copy into a level queue. The steps of a run: take a claim
 (a lease may count as over at any moment, which covers every clock and every pause), plan, decide, PUT with read-back,
@@ -14,7 +15,7 @@ Two pairs of steps are taken as one, because what can come between them shows on
 delta-rs' first check (a later commit is met by the check that follows a taken slot), and a PUT with its read-back (a
 commit that lands after it is met by the look at the start of the next decision or of the withdrawal).
 
-Not in it: files, parts of a request, deliveries, audits of liveness; a withdrawal is one step and always answered.
+Not in it: files, parts of a request, a second queue, deliveries, liveness; a withdrawal is one step, always answered.
 
 ``GUARDS`` names what can be left out, to see that the search would notice.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 from rmq_store.consumer.claim import LEASE_S, Holder, next_claim
@@ -102,7 +103,7 @@ class Run(NamedTuple):
 
 
 class State(NamedTuple):
-    """``log`` from version 1 on; ``cleaned``: versions up to it are gone as files. ``flying``: a PUT on its way and its slot."""
+    """``log`` from version 1 on; ``cleaned``: versions up to it are gone as files; ``flying``: a PUT on its way, its slot."""
 
     log: tuple[Commit, ...]
     now: tuple[int, ...]
@@ -113,11 +114,13 @@ class State(NamedTuple):
     clean_ups: int
     producers: int
     operator: tuple[str, ...]
+    leases_end: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who takes part. ``runs``: name and request; ``operator``: his actions, in order. ``offset``: the group's at first."""
+    """Who takes part. ``runs``: name and request; ``operator``: his actions, in order; ``losses``: PUTs that are lost or
+    late; ``offset``: the group's at first; ``leases_end`` False: nobody waits so long."""
 
     runs: tuple[tuple[str, str], ...]
     operator: tuple[str, ...] = ()
@@ -125,12 +128,15 @@ class Scenario:
     clean_ups: int = 0
     producers: int = 0
     offset: int = ABSENT
+    leases_end: bool = True
 
     def first(self) -> State:
         runs = tuple(Run(name, request) for name, request in self.runs)
         known = 0 if self.offset != ABSENT else ABSENT
         now = (known, 0, self.offset, 0)
-        return State((), now, runs, None, 0, self.losses, self.clean_ups, self.producers, self.operator)
+        return State(
+            (), now, runs, None, 0, self.losses, self.clean_ups, self.producers, self.operator, self.leases_end
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,8 @@ class _Model:
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         for n, run in enumerate(state.runs):
+            if run.at == "start" and any(one.at == "start" and one.request == run.request for one in state.runs[:n]):
+                continue  # attempts of a request are alike: the first one starts first
             for what, step in self._run_steps(state, run):
                 yield f"{run.name}: {what}", _with_run(step[0], n, step[1])
         if state.flying is not None:
@@ -244,7 +252,7 @@ class _Model:
         """Steps 2 and, for the claim's own commit, 4."""
         current = Claim.of(state.now[1])
         for what, now_ms in (("takes a claim", 0), ("takes a claim that is over", _LONG_AFTER_MS)):
-            if now_ms and not current.lease_end_s:
+            if now_ms and not (current.lease_end_s and state.leases_end):
                 continue
             holder = _holder(state, current) if self.has("lease") else Holder(run.request, "", current.number)
             number = _claim_number(current, holder, run.request, now_ms)
@@ -255,7 +263,10 @@ class _Model:
                 number = current.number or 1
             own = Claim(number, LEASE_S).packed()
             ready = _commit(f"{run.name}.claim{run.claims + 1}", "claim", {OWN: own}, run.request)
-            yield what, (state, run._replace(at="put claim", claims=run.claims + 1, own=own, ready=ready, slot=_next(state)))
+            yield (
+                what,
+                (state, run._replace(at="put claim", claims=run.claims + 1, own=own, ready=ready, slot=_next(state))),
+            )
 
     def _plan(self, state: State, run: Run) -> tuple[str, tuple[State, Run]]:
         """Step 1, which is repeated under the claim."""
@@ -276,7 +287,9 @@ class _Model:
             return "drops", (state, self._ended(state, run, "dropped"))
         if run.ready is not None and not self.has("new bases"):
             values = run.ready.values
-        touched = tuple(value is not None and self.has(f"{id_.split('/')[0]} txn") for id_, value in zip(IDS, values, strict=True))
+        touched = tuple(
+            value is not None and self.has(f"{id_.split('/')[0]} txn") for id_, value in zip(IDS, values, strict=True)
+        )
         base = (values[3] or 0) - 1
         ready = Commit(
             run.commit_id, "window", run.request, values, touched, run.off or 0, base, run.planned, len(state.log)
@@ -407,7 +420,7 @@ def _holder(state: State, current: Claim) -> Holder | None:
 # --- the real decisions ----------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def _claim_number(current: Claim, holder: Holder | None, request: str, now_ms: int) -> int | None:
     try:
         return next_claim(current, holder, request, "g", now_ms)[0].number
@@ -415,7 +428,9 @@ def _claim_number(current: Claim, holder: Holder | None, request: str, now_ms: i
         return None
 
 
-def _proposal(name: str, epoch: int | None, off: int | None, own: int, checked: frozenset[str], claimed: bool) -> Proposal:
+def _proposal(
+    name: str, epoch: int | None, off: int | None, own: int, checked: frozenset[str], claimed: bool
+) -> Proposal:
     """What ``lake/window.py`` proposes. Only what is in ``checked`` is expected."""
     ctl = Ctl(name, Action.CONSUME, Actor("", ""), produced=(Produced(_LEVEL, 0, 1, 0, "file", delay_ms=0),))
     expect = {GRP: epoch, OFF: off} | ({OWN: own} if claimed else {})
@@ -423,9 +438,15 @@ def _proposal(name: str, epoch: int | None, off: int | None, own: int, checked: 
     return Proposal(ctl, {id_: value for id_, value in expect.items() if id_ in checked}, advance)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _decided(
-    name: str, epoch: int | None, off: int | None, own: int, checked: frozenset[str], claimed: bool, now: tuple[int, ...]
+    name: str,
+    epoch: int | None,
+    off: int | None,
+    own: int,
+    checked: frozenset[str],
+    claimed: bool,
+    now: tuple[int, ...],
 ) -> tuple[int | None, ...] | None:
     """The positions that the commit writes; None: it was overtaken."""
     proposal = _proposal(name, epoch, off, own, checked, claimed)
@@ -436,9 +457,15 @@ def _decided(
     return tuple(decided.positions.get(id_) for id_ in IDS)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _has_moved(
-    name: str, epoch: int | None, off: int | None, own: int, checked: frozenset[str], claimed: bool, now: tuple[int, ...]
+    name: str,
+    epoch: int | None,
+    off: int | None,
+    own: int,
+    checked: frozenset[str],
+    claimed: bool,
+    now: tuple[int, ...],
 ) -> bool:
     proposal = _proposal(name, epoch, off, own, checked, claimed)
     try:

@@ -30,6 +30,7 @@ BROKER, SHARD, TOPIC, GROUP = "broker-a", "s1", "Orders", "billing"
 QUEUES = 3
 MESSAGES = 30
 TESTS = Actor("tests", "tests")
+OPERATOR = Actor("olga", "airflow")
 REQUEST = "2026-01-01-r1"
 LOG_FILE_BYTES = 64 << 10
 FIRST_STORED_MS = 1_750_000_000_000

@@ -9,11 +9,9 @@ import pytest
 from rmq_store.errors import CommitOutcomeUnknown, StaleAttempt, StoreUnusable
 from rmq_store.lake import commit as commit_steps
 from rmq_store.lake.delta_table import LakeTable
-from rmq_store.store import SCHEDULE_GROUP, Actor
+from rmq_store.store import SCHEDULE_GROUP
 from tests.faults.answers import Clock, InFlight, NoAnswer, Put, answer_puts, clean_log, other_commits, set_clock
-from tests.faults.stores import GROUP, REQUEST, Lake, group_named, write_broker
-
-OPERATOR = Actor("olga", "airflow")
+from tests.faults.stores import GROUP, OPERATOR, REQUEST, Lake, group_named, write_broker
 
 
 @pytest.fixture

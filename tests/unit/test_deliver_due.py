@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 
@@ -94,3 +95,22 @@ def test_a_living_brokers_own_queues_are_left_to_it_until_its_cut_over() -> None
 def test_a_waiting_message_that_cannot_be_found_stops_the_delivery() -> None:
     with pytest.raises(BadData, match=r"has no message at \[5, 7\): nothing was delivered"):
         chosen([waiting(3, 0, 5, 0), waiting(3, 7, 5, 0)])
+
+
+def test_delivering_as_of_a_moment_in_the_past_does_not_take_what_waits_for_a_mistake() -> None:
+    """A due time is impossibly far ahead only if it is so by the real clock too (S11.3)."""
+    segment = waiting(1, 0, 1, 0)
+    queue, an_hour_ago = segment.queue, NOW - 3_600_000
+    asked = partial(
+        select_due,
+        Positions(1, {max_id(queue): 1}),
+        lambda _: {queue: [segment]},
+        LOCAL,
+        DelayLevels(),
+        an_hour_ago,
+        10,
+    )
+    (then,) = asked(clock_ms=NOW + 5)
+    assert (then.slices, then.next_due_ms) == ((), NOW)
+    (with_a_wrong_clock,) = asked(clock_ms=an_hour_ago)
+    assert with_a_wrong_clock.range == QueueRange(queue, 0, 1)

@@ -8,8 +8,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from rmq_store.lake.relations import BASE_SQL, FUNCTIONS, SMALL_RELATIONS, sql_type
+from rmq_store.lake.relations import BASE_SQL, SMALL_RELATIONS, sql_type
 from rmq_store.lake.sql import open_duckdb
+from rmq_store.lake.sql_functions import FUNCTIONS
 from rmq_store.lake.views import views
 from tests.lake_fixtures import SmallStore, small_store
 

@@ -1,0 +1,160 @@
+"""What a user starts first: ``make demo`` and ``make up``, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from demo.__main__ import FOLDER
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.sql import query
+from rmq_store.lake.store import LakeStore
+from scripts.airflow_home import CHECKOUT, direct_opener, free_port, is_free
+
+
+class Started:
+    """A process with all that it has started so far; whatever a failed test leaves of them is killed."""
+
+    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=CHECKOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | (env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.said = ""
+        self._family: set[psutil.Process] = set()
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.look_around()
+        if self.process.poll() is None:
+            self.process.kill()
+        for process in self.alive():
+            with suppress(psutil.Error):
+                process.kill()
+
+    def read_until(self, words: str) -> str:
+        """All that was said, up to the line with these words. Raises AssertionError when it ends before."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+            self.look_around()
+            if words in line:
+                return self.said
+        raise AssertionError(f"it ended with code {self.process.wait()} and said:\n{self.said}")
+
+    def end(self, number: signal.Signals | None = None) -> int:
+        """Wait for its end, after a signal if one is given; its exit code."""
+        self.look_around()
+        if number is not None:
+            self.process.send_signal(number)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+            self.look_around()
+        return self.process.wait()
+
+    def look_around(self) -> list[psutil.Process]:
+        """What it has started and what is alive of that."""
+        with suppress(psutil.NoSuchProcess):
+            self._family.update(psutil.Process(self.process.pid).children(recursive=True))
+        return self.alive()
+
+    def alive(self) -> list[psutil.Process]:
+        return [process for process in self._family if is_alive(process)]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_tells_its_whole_story_and_leaves_a_store_to_look_at_and_no_process() -> None:
+    (FOLDER / "store").mkdir(parents=True, exist_ok=True)
+    (FOLDER / "store" / "store.json").write_text("what an earlier demo left, half written")
+    with Started("-m", "demo") as demo:
+        assert demo.end() == 0, demo.said
+        assert demo.alive() == []
+    for number in range(1, 11):
+        assert f"[{number}/10]" in demo.said
+    for words in ("by engine spark", "already_committed: the same 5,100 messages", "audit: empty", "Done in"):
+        assert words in demo.said
+
+    store = LakeStore.open(Root.parse(str(FOLDER / "store")))
+    windows = query(store, "SELECT group_name, messages, retried, dead FROM windows ORDER BY committed_at").to_pylist()
+    assert [(w["messages"], w["retried"], w["dead"]) for w in windows[:3]] == [(5100, 28, 0), (28, 1, 0), (1, 0, 1)]
+    assert windows[3]["group_name"].startswith("demo-payments-replay-")
+    letters = query(
+        store, "SELECT error_type, attempt FROM dead_letters WHERE group_name = 'demo-payments'"
+    ).to_pylist()
+    assert letters == [{"error_type": "AccountClosed", "attempt": 3}]
+    assert "PaymentFlow@demo-payments" in (FOLDER / "exports/broker-a/broker-a/consumerOffset.json").read_text()
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_ends_the_demo_wherever_it_is_and_leaves_no_process() -> None:
+    with Started("-m", "demo") as demo:
+        demo.read_until("[2/10]")
+        while not any(process.name() == "java" for process in demo.look_around()):
+            assert demo.process.poll() is None, demo.said
+            time.sleep(0.1)
+        with Started("-m", "demo") as second:
+            assert second.end() == 1
+            assert "the demo runs already" in second.said
+        assert demo.end(signal.SIGINT) == 130
+        assert "stopped" in demo.said
+        assert demo.alive() == []
+
+
+@pytest.mark.timeout(300)
+def test_make_up_serves_airflow_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
+    LakeStore.init(Root.parse(str(tmp_path / "store")))
+    port, env = free_port(), {"RMQ_ROOT": str(tmp_path / "store")}
+    with Started("scripts/up.py", "--port", str(port), "--home", str(tmp_path / "airflow"), env=env) as up:
+        up.read_until("password")
+        assert f"http://127.0.0.1:{port}   user: admin   password: " in up.said
+        with direct_opener().open(f"http://127.0.0.1:{port}/api/v2/monitor/health", timeout=10) as answer:
+            health = json.load(answer)
+        assert {name: state["status"] for name, state in health.items()} == dict.fromkeys(
+            ("metadatabase", "scheduler", "triggerer", "dag_processor"), "healthy"
+        )
+        mine = up.look_around()
+        assert len(mine) >= 4
+        listening = {
+            connection.laddr.ip
+            for member in mine
+            for connection in member.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert listening == {"127.0.0.1"}
+        assert up.end(signal.SIGINT) == 0
+        assert f"port {port} is free" in up.said
+        assert is_free(port)
+        assert up.alive() == []
+
+
+def test_make_up_says_what_is_wrong_before_it_starts_anything(tmp_path: Path) -> None:
+    env = {"RMQ_ROOT": str(tmp_path / "none")}
+    with Started("scripts/up.py", "--home", str(tmp_path / "airflow"), env=env) as up:
+        assert up.end() == 1
+        assert "no store at" in up.said
+        assert not (tmp_path / "airflow" / "airflow.db").exists()

@@ -1,0 +1,150 @@
+"""The same views in Spark SQL, classic and Connect: unchanged files, the same answers as DuckDB."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.sql import open_duckdb
+from rmq_store.lake.store import LakeStore
+from rmq_store.lake.views import views
+from spark_jobs.session import ConnectServer
+from tests.lake_damages import damaged_store
+from tests.lake_fixtures import SmallStore, small_store
+from tests.spark.test_session import in_a_new_process
+
+EXAMPLE = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
+
+# What is executed here; the others are made of these by choosing rows and columns.
+ASKED = (
+    "message_rows", "scheduled", "outcomes", "windows", "consumer_offsets", "lag", "groups", "topics", "offset_history",
+)  # fmt: skip
+
+CLASSIC = """
+import json, sys
+import pyarrow as pa
+from rmq_store.errors import WrongUse
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from spark_jobs.query import query, register_views
+from spark_jobs.session import open_session
+
+told = json.load(open(sys.argv[1]))
+small, damaged = (LakeStore.open(Root.parse(told[name])) for name in ("small", "damaged"))
+
+def answer(name, table):
+    with pa.OSFile(told["answers"] + "/" + name, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+session = open_session("test", master="local[2]", conf=told["conf"])
+try:
+    register_views(session, small)
+    for name in told["asked"]:
+        answer(name, session.table(name).toArrow())
+    columns = {name: session.table(name).dtypes for name in told["views"]}
+    examples = [session.sql(text).columns for text in told["examples"]]
+    answer("audit", query(session, damaged, "SELECT * FROM audit"))
+    try:
+        query(session, small, "SELECT nothing FROM lag")
+        refused = ""
+    except WrongUse as error:
+        refused = str(error)
+finally:
+    session.stop()
+print(json.dumps({"columns": columns, "examples": examples, "refused": refused}))
+"""
+
+
+def duckdb_answer(store: LakeStore, name: str) -> pa.Table:
+    with open_duckdb(store, {name}) as connection:
+        return connection.sql(f"SELECT * FROM {name}").to_arrow_table()
+
+
+def spark_answer(folder: Path, name: str) -> pa.Table:
+    with pa.memory_map(str(folder / name)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def in_any_order(table: pa.Table) -> list[str]:
+    """The rows as text, sorted; a map by its names."""
+    return sorted(repr({name: _plain(value) for name, value in row.items()}) for row in table.to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, list) else value
+
+
+def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
+    small = small_store(tmp_path / "small").store
+    damaged = damaged_store(tmp_path / "damaged")
+    task = {
+        "small": small.root.location,
+        "damaged": damaged.root.location,
+        "answers": str(tmp_path),
+        "asked": ASKED,
+        "views": sorted(views()),
+        "examples": EXAMPLE.findall(DOCUMENT.read_text()),
+        "conf": {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"},
+    }
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    told = in_a_new_process(CLASSIC, str(tmp_path / "task.json"))
+
+    for name in ASKED:
+        in_duckdb = duckdb_answer(small, name)
+        assert in_duckdb.num_rows > 0
+        assert in_any_order(spark_answer(tmp_path, name)) == in_any_order(in_duckdb), name
+    problems = duckdb_answer(damaged, "audit")
+    assert problems.num_rows > 26
+    assert in_any_order(spark_answer(tmp_path, "audit")) == in_any_order(problems)
+
+    with open_duckdb(small) as connection:
+        documented = {
+            name: [tuple(cells) for cells in re.findall(r"^\| `(\w+)` \| ([\w<>,]+) \|", section, re.MULTILINE)]
+            for name, section in re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", DOCUMENT.read_text(), re.M | re.S)
+        }
+        examples = [connection.sql(text).columns for text in task["examples"]]
+    assert {name: [tuple(column) for column in columns] for name, columns in told["columns"].items()} == documented
+    assert told["examples"] == examples
+    assert "`nothing`" in told["refused"]
+
+
+CONNECT = """
+import json, os, sys
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from spark_jobs.query import query
+from spark_jobs.session import open_session
+
+store = LakeStore.open(Root.parse(sys.argv[1]))
+session = open_session("client", remote=os.environ["REMOTE"])
+try:
+    lag = query(session, store, "SELECT * FROM lag").to_pylist()
+    sums = query(session, store, "SELECT range_hash(0, 10) AS sum, offset_hash(7) AS one, range_hash(3, 1) AS none")
+finally:
+    session.stop()
+print(json.dumps({"lag": lag, "sums": sums.to_pylist()[0]}))
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> SmallStore:
+    return small_store(tmp_path / "small", ["broker-a"])
+
+
+def test_a_connect_client_has_the_views_and_the_functions(tmp_path: Path, small: SmallStore) -> None:
+    with ConnectServer(master="local[2]", log_file=tmp_path / "server.log") as server:
+        told = in_a_new_process(CONNECT, small.store.root.location, env={"REMOTE": server.remote})
+    store = LakeStore.open(Root.parse(small.store.root.location))
+    lag = duckdb_answer(store, "lag").to_pylist()
+    assert sorted(told["lag"], key=repr) == sorted(lag, key=repr)
+    with open_duckdb(store) as connection:
+        sums = connection.sql("SELECT range_hash(0, 10) AS sum, offset_hash(7) AS one, range_hash(3, 1) AS none")
+        assert told["sums"] == sums.to_arrow_table().to_pylist()[0]
+    assert told["sums"]["none"] is None
