@@ -52,7 +52,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         "rmq sql": lambda: seconds(sql),
         "python": lambda: seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)),
     }
-    found = bench.in_turns(cases, rounds=_RUNS)
+    found = bench.in_turns(cases, rounds=1 if bench.quick else _RUNS)
 
     def row(key: str, what: str, case: str, target: Target | None = None, is_peer: bool = False) -> Measurement:
         return Measurement(key, what, "s", found[case], target, is_peer=is_peer, more_is_better=False)

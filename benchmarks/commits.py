@@ -138,7 +138,7 @@ def measure_history(bench: Bench) -> Iterator[Measurement]:
         target = Target("<", 1.3) if part == WHOLE else None
         yield Measurement(
             f"history.{part}",
-            f"{name}: time after {bench.windows:,} windows by that in a fresh store",
+            f"{name}: time by that in a fresh store",
             "times",
             (slower,),
             target,

@@ -36,10 +36,10 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     }
     found = bench.in_turns(cases)
     of = f"{megabytes:,.0f} MB"
-    peers = ("import.read", "import.decode")
+    peers = ("import.decode",)
     yield Measurement("import.spark", f"{of}, Spark", "MB/s", found["spark"], Target(">=", 120), peers)
     yield Measurement("import.local", f"{of}, this process", "MB/s", found["local"], peers=peers)
-    yield Measurement("import.read", "read the bytes, do nothing", "MB/s", found["read"], is_peer=True, short="read")
+    yield Measurement("import.read", "read the bytes, do nothing", "MB/s", found["read"], is_peer=True)
     yield Measurement(
         "import.decode",
         "decode record by record in Python",

@@ -5,7 +5,8 @@ it: allocate, pull, filter, the group's listener, retries and dead letters, all 
 Where nothing is waiting it ends after the first task and no JVM is started.
 
 **The window.** It always begins at the committed offset. It ends at the first message stored at or after: the parameter
-`until`, else the run's partition key, else the end of its data interval, else it takes all there is.
+`until`, else the run's partition key, else the end of its data interval, else it takes all there is. A run with a
+logical date has a data interval, the last one that is over: to take all there is, trigger without a logical date.
 
 **Again.** A run is one request: retry it, clear it, run it twice, its messages are committed once, and a finished run
 answers `already_committed`. A backfill is therefore harmless and moves nothing backwards.

@@ -55,7 +55,7 @@ def _import(chosen: argparse.Namespace, host: Host) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WhenNeeded:
-    """An engine that is made for the first tasks: an import that finds nothing new starts no JVM."""
+    """An engine that is made for the first tasks: an import that is refused, or was done before, starts no JVM."""
 
     make: Callable[[], Engine]
     name: str = "spark"

@@ -341,11 +341,13 @@ class SmallStore:
             dispatch(shard, self.host)
 
 
-def small_store(path: Path, shards: Sequence[str] = ("broker-a", "broker-b"), per_queue: int = 24) -> SmallStore:
+def small_store(
+    where: Path | Root, shards: Sequence[str] = ("broker-a", "broker-b"), per_queue: int = 24
+) -> SmallStore:
     """Two shards with an imported topic of two queues, a delayed message, a group known only from its broker, and a log
     record without an entry. In the first shard the group ``shop`` has consumed: retries are waiting and delivered, one
     was retried again, letters are dead; an operator has moved an offset back and it was consumed again."""
-    store, _ = LakeStore.init(Root.parse(str(path)))
+    store, _ = LakeStore.init(where if isinstance(where, Root) else Root.parse(str(where)))
     made = SmallStore(store)
     for name in shards:
         store.create_shard(name)

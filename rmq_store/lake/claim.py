@@ -51,10 +51,11 @@ class HeldClaim:
 
     def _renew_until_stopped(self) -> None:
         while not self._stopped.wait(RENEW_EVERY_S):
-            try:
-                self._renew()
-            except RmqError:
-                return  # taken over: the commit will be refused and say by whom
+            with suppress(RmqError):  # a store that is silent for a while is no reason to stop
+                try:
+                    self._renew()
+                except StaleAttempt:
+                    return  # taken over: the commit will be refused and say by whom
 
     def _renew(self) -> None:
         longer = Claim(self.claim.number, self._host.now_ms() // 1000 + LEASE_S)

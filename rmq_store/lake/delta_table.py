@@ -37,6 +37,15 @@ CONFIGURATION = {
 }
 
 
+def _handle_of(root: Root, path: str) -> DeltaTable:
+    try:
+        return DeltaTable(root.uri_of(path), storage_options=root.storage_options)
+    except TableNotFoundError as error:
+        raise StoreUnusable(f"no table at {root.uri_of(path)}: run 'rmq init' or import a store first") from error
+    except (DeltaError, OSError) as error:
+        raise StoreUnusable(f"the table at {root.uri_of(path)} cannot be read: {error}") from error
+
+
 class LakeTable:
     """A Delta table at ``<root>/<path>``; ``schema`` includes the partition columns."""
 
@@ -53,12 +62,8 @@ class LakeTable:
 
     @classmethod
     def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> LakeTable:
-        """Raises StoreUnusable when there is no such table."""
-        try:
-            handle = DeltaTable(root.uri_of(path), storage_options=root.storage_options)
-        except TableNotFoundError as error:
-            raise StoreUnusable(f"no table at {root.uri_of(path)}: run 'rmq init' or import a store first") from error
-        return cls(root, path, schema, partition_by, handle)
+        """Raises StoreUnusable when there is no such table, or the store does not answer."""
+        return cls(root, path, schema, partition_by, _handle_of(root, path))
 
     @classmethod
     def create(
@@ -84,12 +89,12 @@ class LakeTable:
         return int(self._handle.version())
 
     def refresh(self) -> None:
-        """Move the handle to the newest version."""
+        """Move the handle to the newest version. Raises StoreUnusable when the store does not answer."""
         try:
             self._handle.update_incremental()
-        except DeltaError:
+        except (DeltaError, OSError):
             # The versions between were cleaned away: start from the newest checkpoint.
-            self._handle = DeltaTable(self.root.uri_of(self.path), storage_options=self.root.storage_options)
+            self._handle = _handle_of(self.root, self.path)
 
     # --- live files ---
 

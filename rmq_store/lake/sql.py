@@ -9,6 +9,7 @@ files; a column without complete statistics promises nothing (else rows would be
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from duckdb.func import PythonUDFType
+from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.relations import (
@@ -75,10 +76,18 @@ def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> d
     if mentioned is None:
         names |= _KNOWN
     names = base_needs(names)
-    scratch = Path(tempfile.gettempdir(), "rmq-duckdb")
+    # Made only when a query spills, and gone when the connection is closed; two of them must not share one.
+    scratch = Path(tempfile.gettempdir(), f"rmq-sql-{uuid.uuid4().hex}")
     connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
     for name, (function, arguments) in FUNCTIONS.items():
-        connection.create_function(name, function, ["BIGINT"] * arguments, "BIGINT", type=PythonUDFType.ARROW)
+        connection.create_function(
+            name,
+            function,
+            ["BIGINT"] * arguments,
+            "BIGINT",
+            type=PythonUDFType.ARROW,
+            null_handling=FunctionNullHandling.SPECIAL,
+        )
     snapshot = Snapshot(store, names)
     for name in sorted(names & set(SMALL_RELATIONS)):
         connection.register(name, snapshot.small(name))

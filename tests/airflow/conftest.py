@@ -23,6 +23,9 @@ from rmq_store.lake.store import LakeStore
 from rmq_store.store import Actor
 from scripts.airflow_home import CHECKOUT, AirflowHome, free_port
 
+WARNINGS_OF_AIRFLOW = ("ignore:GitWildMatchPattern", "ignore:Using `httpx` with `starlette.testclient`")
+"""What Airflow 3.3.2 says of its own libraries."""
+
 CONSUMERS = """
 [[group]]
 name = "payments"

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from scripts.airflow_home import CHECKOUT, AirflowHome
-from tests.airflow.conftest import CAPPED, CONSUME, in_a_new_process
+from tests.airflow.conftest import CAPPED, CONSUME, WARNINGS_OF_AIRFLOW, in_a_new_process
+
+pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
 DAG_IDS = {
     CONSUME,

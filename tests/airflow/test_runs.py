@@ -19,7 +19,9 @@ from rmq_store.host import Host
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
 from scripts.airflow_home import AirflowHome
-from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, in_a_new_process
+from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, WARNINGS_OF_AIRFLOW, in_a_new_process
+
+pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
 Run = Callable[..., dict[str, Any]]
 

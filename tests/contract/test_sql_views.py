@@ -22,9 +22,11 @@ from rmq_store.lake.sql_functions import FUNCTIONS
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.views import views
 from rmq_store.message import MessageQueue
+from rmq_store.offsets import offset_hash, tally
 from rmq_store.store import Action, Observed, lake_message_id
-from tests.lake_damages import DAMAGES, GROUPS, QUEUE, Problem, damaged_store
+from tests.lake_damages import DAMAGES, GROUPS, QUEUE, damaged_store
 from tests.lake_fixtures import HOUR_MS, Bench, SmallStore, bench, message, small_store
+from tests.s3 import S3Root
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 PLACE = ("shard", "topic", "broker_name", "queue_id")
@@ -290,6 +292,17 @@ def test_a_store_without_shards_has_empty_views(tmp_path: Path) -> None:
         assert rows(store, f"SELECT * FROM {name}") == []
 
 
+def test_a_store_on_s3_answers_too(s3_root: S3Root) -> None:
+    made = small_store(s3_root.root, ["broker-a"])
+    where = "topic = 'Orders' AND queue_id = 1 AND queue_offset = 9"
+    assert rows(made.store, f"SELECT keys FROM messages WHERE {where}") == [{"keys": "order-9"}]
+    assert rows(made.store, "SELECT state, count(*) AS n FROM retries GROUP BY ALL ORDER BY ALL") == [
+        {"state": "delivered", "n": 8},
+        {"state": "waiting", "n": 9},
+    ]
+    assert rows(made.store, "SELECT * FROM audit") == []
+
+
 def test_a_view_needs_exactly_what_it_says() -> None:
     with duckdb.connect() as empty:
         for name, (function, arguments) in FUNCTIONS.items():
@@ -356,6 +369,23 @@ def test_all_relations_are_there_when_nothing_is_mentioned(small: SmallStore) ->
             assert connection.execute(f"SELECT count(*) FROM {name}").fetchone() is not None
 
 
+def test_the_hash_functions_are_those_of_the_evidence(small: SmallStore) -> None:
+    offsets = [0, 7, 20_000, (1 << 62) + 3]
+    ranges = [(0, 0), (0, 10), (3, 4), (16_000, 33_000)]
+    with open_duckdb(small.store, {"positions"}) as connection:
+
+        def answer(text: str) -> int | None:
+            row = connection.execute(f"SELECT {text}").fetchone()
+            assert row is not None
+            return None if row[0] is None else row[0] % (1 << 64)
+
+        assert [answer(f"offset_hash({offset})") for offset in offsets] == [offset_hash(offset) for offset in offsets]
+        sums = [tally(range(begin, end)).hash_sum for begin, end in ranges]
+        assert [answer(f"range_hash({begin}, {end})") for begin, end in ranges] == sums
+        for text in ("range_hash(4, 3)", "range_hash(-1, 3)", "range_hash(NULL, 3)", "offset_hash(NULL)"):
+            assert answer(text) is None
+
+
 def test_a_file_that_vanished_is_the_stores_fault_not_the_querys(hand: Bench) -> None:
     (path,) = hand.shard.commitlog.files().filter(_kind("msg")).column("path").to_pylist()
     hand.shard.root.delete(f"{hand.shard.commitlog.path}/{path}")
@@ -368,12 +398,6 @@ def _kind(name: str) -> Any:
 
 
 # --- audit -----------------------------------------------------------------------------------------------------------
-
-
-def problems(store: LakeStore, group: str, lane: str) -> set[Problem]:
-    where = f"group_name = '{group}' OR broker_name = '{lane}'"
-    found = rows(store, f"SELECT problem, begin_offset, end_offset FROM audit WHERE {where}")
-    return {(row["problem"], row["begin_offset"], row["end_offset"]) for row in found}
 
 
 def test_a_healthy_store_has_nothing_to_audit(small: SmallStore) -> None:
@@ -396,16 +420,26 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> LakeStore:
     return damaged_store(tmp_path_factory.mktemp("damaged"))
 
 
+@pytest.fixture(scope="module")
+def findings(damaged: LakeStore) -> list[dict[str, Any]]:
+    return rows(damaged, "SELECT * FROM audit")
+
+
 @pytest.mark.parametrize("name", DAMAGES)
-def test_the_audit_names(damaged: LakeStore, name: str) -> None:
+def test_the_audit_names(damaged: LakeStore, findings: list[dict[str, Any]], name: str) -> None:
     group = GROUPS[name]
     lane = damaged.shards("broker-a")[0].lane(group)
-    assert problems(damaged, group, lane) == DAMAGES[name][1]
+    of_group = [row for row in findings if row["group_name"] == group or row["broker_name"] == lane]
+    assert {(row["problem"], row["begin_offset"], row["end_offset"]) for row in of_group} == DAMAGES[name][1]
 
 
-def test_the_audit_names_the_place_and_no_other(damaged: LakeStore) -> None:
-    found = rows(damaged, "SELECT * FROM audit WHERE problem = 'gap'")
-    assert found == [
+def test_the_audit_names_nothing_else(findings: list[dict[str, Any]]) -> None:
+    assert len(findings) == sum(len(expected) for _, expected in DAMAGES.values())
+    assert {row["shard"] for row in findings} == {"broker-a"}
+
+
+def test_the_audit_names_the_place(findings: list[dict[str, Any]]) -> None:
+    assert [row for row in findings if row["problem"] == "gap"] == [
         {
             "shard": "broker-a",
             "group_name": "a-gap",
@@ -418,13 +452,12 @@ def test_the_audit_names_the_place_and_no_other(damaged: LakeStore) -> None:
             "end_offset": 7,
         }
     ]
-    assert rows(damaged, "SELECT DISTINCT shard FROM audit") == [{"shard": "broker-a"}]
 
 
-def test_every_problem_of_the_document_has_been_seen_and_no_other(damaged: LakeStore) -> None:
+def test_every_problem_of_the_document_has_been_seen_and_no_other(findings: list[dict[str, Any]]) -> None:
     table = re.findall(r"^\| (`.+) \| .+ \|$", DOCUMENT.read_text().partition("### audit")[2], re.MULTILINE)
     documented = {name for cell in table for name in re.findall(r"`([^`]+ [^`]+|gap|overlap)`", cell)}
-    seen = {row["problem"] for row in rows(damaged, "SELECT DISTINCT problem FROM audit")}
+    seen = {row["problem"] for row in findings}
     assert {re.sub(r"^(\w+) (differs|outside|twice)", r"… \2", name) for name in seen} == {
         re.sub(r"^position differs", "… differs", name) for name in documented
     }

@@ -87,6 +87,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.xdist_group("demo")  # there is one var/demo
 @pytest.mark.timeout(900)
 def test_the_demo_tells_its_whole_story_and_leaves_a_store_to_look_at_and_no_process() -> None:
     (FOLDER / "store").mkdir(parents=True, exist_ok=True)
@@ -110,6 +111,7 @@ def test_the_demo_tells_its_whole_story_and_leaves_a_store_to_look_at_and_no_pro
     assert "PaymentFlow@demo-payments" in (FOLDER / "exports/broker-a/broker-a/consumerOffset.json").read_text()
 
 
+@pytest.mark.xdist_group("demo")
 @pytest.mark.timeout(300)
 def test_ctrl_c_ends_the_demo_wherever_it_is_and_leaves_no_process() -> None:
     with Started("-m", "demo") as demo:

@@ -11,13 +11,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from rmq_store.host import Host
+from rmq_store.lake import delta_table
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.object_store import Root
-from rmq_store.offsets import Positions
-from tests.faults.stores import GROUP, Lake
+from tests.faults.stores import Lake
 
 _real_put = LakeTable.put
 
@@ -81,6 +82,16 @@ def answer_puts(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Put], None]) 
     monkeypatch.setattr(LakeTable, "put", lambda table, *arguments, **options: answer(Put(table, arguments, options)))
 
 
+def fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on nothing of any log can be read."""
+
+    def silence(*arguments: object, **options: object) -> None:
+        raise OSError("silence")
+
+    monkeypatch.setattr(DeltaTable, "update_incremental", silence)
+    monkeypatch.setattr(delta_table, "DeltaTable", silence)
+
+
 @dataclass
 class Clock:
     """The clock of the hosts and of the store. It stands still but for sleeping, which takes ``stride_ms`` at least.
@@ -121,7 +132,3 @@ def clean_log(lake: Lake) -> None:
     for file in Path(table.root.location, table.path, "_delta_log").glob("*.json"):
         if int(file.stem) < table.version:
             file.unlink()
-
-
-def positions_of_group(positions: Positions) -> dict[str, int]:
-    return {app_id: value for app_id, value in positions.values.items() if f"/{GROUP}" in app_id}

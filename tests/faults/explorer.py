@@ -22,6 +22,7 @@ Not in it: files, parts of a request, a second queue, deliveries, liveness; a wi
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -159,8 +160,14 @@ def explore(scenario: Scenario, without: frozenset[str] = frozenset(), most: int
     """Every state that can be reached, breadth first, up to the first violation. Stops with an AssertionError when there
     are more than ``most``, so that a search is never taken for complete that is not."""
     assert without <= GUARDS.keys()
-    model = _Model(without)
-    first = scenario.first()
+    gc.disable()  # states have no cycles, and the collector would walk through all of them again and again
+    try:
+        return _explored(_Model(without), scenario.first(), most)
+    finally:
+        gc.enable()
+
+
+def _explored(model: _Model, first: State, most: int) -> Found:
     came_from: dict[State, tuple[State, str] | None] = {first: None}
     level = [first]
     while level:
@@ -202,6 +209,8 @@ class _Model:
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         for n, run in enumerate(state.runs):
+            if run.at.startswith("end"):
+                continue
             if run.at == "start" and any(one.at == "start" and one.request == run.request for one in state.runs[:n]):
                 continue  # attempts of a request are alike: the first one starts first
             for what, step in self._run_steps(state, run):
@@ -245,8 +254,8 @@ class _Model:
                 yield from self._put(state, run)
             case "give up":
                 yield self._give_up(state, run)
-            case _:
-                return
+            case unknown:
+                raise ValueError(unknown)
 
     def _claim(self, state: State, run: Run) -> Iterator[tuple[str, tuple[State, Run]]]:
         """Steps 2 and, for the claim's own commit, 4."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from rmq_store.lake.shard import Shard
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import WindowReport, consume_window
-from rmq_store.message import MessageQueue
 from rmq_store.record import encode, new_record
 from rmq_store.settings import GroupSettings
 from rmq_store.store import SCHEDULE_GROUP, Actor
@@ -144,10 +142,3 @@ class Lake:
 
 def copied(lake: Lake, folder: Path) -> Lake:
     return replace(lake, folder=Path(shutil.copytree(lake.folder, folder)))
-
-
-def queue(queue_id: int) -> MessageQueue:
-    return MessageQueue(TOPIC, BROKER, queue_id)
-
-
-Prepare = Callable[[Path], Lake]

@@ -31,13 +31,12 @@ def whole_history(lake: Lake, group: GroupSettings) -> Lake:
 def test_the_history_of_a_group_is_the_same_on_any_number_of_cores_and_in_any_number_of_commits(
     new_lake: NewLake,
 ) -> None:
-    group = group_named()
+    group = group_named(listener="tests.faults.listeners:fail_others", retry_queue_nums=3, max_reconsume_times=3)
     plain = whole_history(new_lake("plain"), group)
     for name, other in {
         "one consumer": replace(group, consumers=1),
-        "a consumer per queue": replace(group, consumers=3),
-        "more consumers than queues": replace(group, consumers=7),
-        "capped": replace(group, max_messages=7),
+        "in another order": replace(group, consumers=2, allocate_strategy="AVG_BY_CIRCLE"),
+        "capped": replace(group, max_messages=12, consumers=7),
     }.items():
         lake = whole_history(new_lake(name.replace(" ", "-")), other)
         assert lake.projections() == plain.projections(), name

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Any
 
 import pytest
 
 from rmq_store.errors import CommitOutcomeUnknown, StaleAttempt, StoreUnusable
+from rmq_store.host import Host
+from rmq_store.lake import claim
 from rmq_store.lake import commit as commit_steps
-from rmq_store.lake.delta_table import LakeTable
-from rmq_store.store import SCHEDULE_GROUP
-from tests.faults.answers import Clock, InFlight, NoAnswer, Put, answer_puts, clean_log, other_commits, set_clock
+from rmq_store.lake.commit import Committed
+from rmq_store.lake.shard import Shard
+from rmq_store.store import SCHEDULE_GROUP, Action, Proposal
+from tests.faults.answers import (
+    Clock,
+    InFlight,
+    NoAnswer,
+    Put,
+    answer_puts,
+    clean_log,
+    fall_silent,
+    other_commits,
+    set_clock,
+)
 from tests.faults.stores import GROUP, OPERATOR, REQUEST, Lake, group_named, write_broker
 
 
@@ -25,6 +40,13 @@ def patient(lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return Lake(lake.folder, set_clock(monkeypatch, clock))
 
 
+@pytest.fixture
+def wrong() -> Iterator[pytest.MonkeyPatch]:
+    """For what the store does wrong, to be undone before its clock is."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
 def assert_committed_once(lake: Lake, windowed: Lake) -> None:
     assert lake.commits("consume") == [REQUEST]
     assert lake.projections() == windowed.projections()
@@ -37,12 +59,23 @@ def assert_not_committed(lake: Lake) -> None:
     assert lake.audit() == []
 
 
+def at_step(wrong: pytest.MonkeyPatch, step: str, do: Callable[[], object]) -> None:
+    """``do`` when the step is reached for the first time; its own steps are not watched."""
+
+    def at(reached: str) -> None:
+        if reached == step:
+            wrong.setattr(commit_steps, "on_step", lambda step: None)
+            do()
+
+    wrong.setattr(commit_steps, "on_step", at)
+
+
 # --- one PUT ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("landed", [True, False], ids=["the reply is lost", "the request is lost"])
 def test_a_put_without_an_answer_is_committed_once(
-    patient: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch, landed: bool
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch, landed: bool
 ) -> None:
     puts: list[Put] = []
 
@@ -54,24 +87,24 @@ def test_a_put_without_an_answer_is_committed_once(
         if first:
             raise NoAnswer("gone")
 
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     assert patient.consume().status == "committed"
     assert len(puts) == (1 if landed else 2)
     assert_committed_once(patient, windowed)
 
 
 def test_a_store_that_never_confirms_anything_still_gets_every_commit_once(
-    patient: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
 ) -> None:
     def answer(put: Put) -> None:
         put.send()
         raise NoAnswer("gone")
 
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     assert patient.consume().status == "committed"
     assert patient.deliver().status == "committed"
     assert patient.consume().status == "already_committed"
-    monkeypatch.undo()
+    wrong.undo()
     assert patient.commits("consume") == [REQUEST]
     assert patient.projections(GROUP) == windowed.projections(GROUP)
     assert len(patient.commits("deliver", SCHEDULE_GROUP)) == 1
@@ -79,7 +112,7 @@ def test_a_store_that_never_confirms_anything_still_gets_every_commit_once(
 
 
 def test_a_put_that_lands_after_the_read_back_is_found_before_anything_is_dropped(
-    patient: Lake, windowed: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    patient: Lake, windowed: Lake, clock: Clock, wrong: pytest.MonkeyPatch
 ) -> None:
     """M2: at the next decision the offsets have moved, and it was this very run that moved them."""
 
@@ -89,7 +122,7 @@ def test_a_put_that_lands_after_the_read_back_is_found_before_anything_is_droppe
         clock.while_asleep.append(put.held_back().arrive)
         raise NoAnswer("late")
 
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     assert patient.consume().status == "committed"
     assert_committed_once(patient, windowed)
 
@@ -98,7 +131,7 @@ def test_a_put_that_lands_after_the_read_back_is_found_before_anything_is_droppe
 
 
 def test_a_window_that_is_given_up_is_withdrawn_first_and_its_late_put_finds_the_slot_taken(
-    patient: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
 ) -> None:
     """M2b."""
     late: list[InFlight] = []
@@ -109,10 +142,10 @@ def test_a_window_that_is_given_up_is_withdrawn_first_and_its_late_put_finds_the
         late.append(put.held_back())
         raise NoAnswer("late")
 
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     with pytest.raises(StaleAttempt, match="withdrawn"):
         patient.consume()
-    monkeypatch.undo()
+    wrong.undo()
     assert late
     assert not any(put.arrive() for put in late)
     assert_not_committed(patient)
@@ -121,7 +154,7 @@ def test_a_window_that_is_given_up_is_withdrawn_first_and_its_late_put_finds_the
 
 
 def test_a_put_that_lands_while_it_is_given_up_is_a_commit(
-    patient: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
 ) -> None:
     late: list[InFlight] = []
 
@@ -134,23 +167,23 @@ def test_a_put_that_lands_while_it_is_given_up_is_a_commit(
         late.append(put.held_back())
         raise NoAnswer("late")
 
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     assert patient.consume().status == "committed"
     assert_committed_once(patient, windowed)
 
 
 def test_when_nothing_can_be_confirmed_the_outcome_is_unknown_and_the_same_request_tells_it_later(
-    patient: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
 ) -> None:
     def answer(put: Put) -> None:
         if put.action == "claim":
             return put.send()
         raise NoAnswer("silence")
 
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     with pytest.raises(CommitOutcomeUnknown, match="Touch nothing"):
         patient.consume()
-    monkeypatch.undo()
+    wrong.undo()
     assert_not_committed(patient)
     assert patient.consume().status == "committed"
     assert_committed_once(patient, windowed)
@@ -158,49 +191,37 @@ def test_when_nothing_can_be_confirmed_the_outcome_is_unknown_and_the_same_reque
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_store_that_cannot_be_read_after_a_put_leaves_the_outcome_unknown(
-    patient: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch, landed: bool
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch, landed: bool
 ) -> None:
     def answer(put: Put) -> None:
         if put.action == "consume":
             if landed:
                 put.send()
-            monkeypatch.setattr(LakeTable, "refresh", silent)
+            fall_silent(wrong)
             raise NoAnswer("silence")
         put.send()
 
-    def silent(table: LakeTable) -> None:
-        raise NoAnswer("silence")
-
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     with pytest.raises(CommitOutcomeUnknown):
         patient.consume()
-    monkeypatch.undo()
+    wrong.undo()
     assert patient.consume().status == ("already_committed" if landed else "committed")
     assert_committed_once(patient, windowed)
 
 
 def test_a_store_that_cannot_be_read_before_the_first_put_is_unusable_and_nothing_was_written(
-    patient: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
 ) -> None:
-    def silent(table: LakeTable) -> None:
-        raise NoAnswer("silence")
-
-    def at(step: str) -> None:
-        if step == "3.staged":
-            monkeypatch.setattr(LakeTable, "refresh", silent)
-
-    monkeypatch.setattr(commit_steps, "on_step", at)
+    at_step(wrong, "3.staged", lambda: fall_silent(wrong))
     with pytest.raises(StoreUnusable, match="silence"):
         patient.consume()
-    monkeypatch.undo()
+    wrong.undo()
     assert_not_committed(patient)
     assert patient.consume().status == "committed"
     assert_committed_once(patient, windowed)
 
 
-def test_giving_up_does_not_undo_what_an_operator_did_meanwhile(
-    patient: Lake, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_giving_up_does_not_undo_what_an_operator_did_meanwhile(patient: Lake, wrong: pytest.MonkeyPatch) -> None:
     """P3: the withdrawal must not write old offsets back."""
     patient.consume()
     patient.reset("2026-01-02-back", 3)
@@ -208,19 +229,43 @@ def test_giving_up_does_not_undo_what_an_operator_did_meanwhile(
 
     def answer(put: Put) -> None:
         if put.action == "release" and not resets:
-            resets.append(lake.reset("2026-01-02-operator", 6, actor=OPERATOR).status)
+            resets.append(patient.reset("2026-01-02-operator", 6, actor=OPERATOR).status)
             raise NoAnswer("silence")
         if put.action != "consume":
             return put.send()
         raise NoAnswer("silence")
 
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     with pytest.raises(StaleAttempt):
         patient.consume("2026-01-02-r2")
-    monkeypatch.undo()
+    wrong.undo()
     assert resets == ["committed"]
-    assert lake.offsets() == {0: 6, 1: 6, 2: 6}
-    assert lake.audit() == []
+    assert patient.offsets() == {0: 6, 1: 6, 2: 6}
+    assert patient.audit() == []
+
+
+def test_a_store_that_is_silent_for_a_while_does_not_end_the_renewals(
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
+) -> None:
+    tried: list[Action] = []
+    renewed = Event()
+
+    def commit(shard: Shard, proposal: Proposal, host: Host, **options: Any) -> Committed:
+        if proposal.ctl.action is not Action.RENEW:
+            return commit_steps.commit(shard, proposal, host, **options)
+        tried.append(proposal.ctl.action)
+        if len(tried) < 3:
+            raise StoreUnusable("silence")
+        committed = commit_steps.commit(shard, proposal, host, **options)
+        renewed.set()
+        return committed
+
+    wrong.setattr(claim, "commit", commit)
+    wrong.setattr(claim, "RENEW_EVERY_S", 0.001)
+    at_step(wrong, "2.claimed", lambda: renewed.wait(30))
+    assert patient.consume().status == "committed"
+    assert renewed.is_set()
+    assert_committed_once(patient, windowed)
 
 
 # --- the log is cleaned ----------------------------------------------------------------------------------------------
@@ -228,7 +273,7 @@ def test_giving_up_does_not_undo_what_an_operator_did_meanwhile(
 
 @pytest.mark.parametrize("others", [1, 9])
 def test_a_success_that_is_in_no_snapshot_is_noticed(
-    patient: Lake, lake: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch, others: int
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch, others: int
 ) -> None:
     """M1, the phantom commit: the PUT is held while others commit and the log is cleaned, and lands in the freed slot."""
     puts: list[Put] = []
@@ -239,15 +284,14 @@ def test_a_success_that_is_in_no_snapshot_is_noticed(
             return put.send()
         puts.append(put)
         held = put.held_back()
-        other_commits(lake, others)
-        other_commits(lake, 1)
-        clean_log(lake)
+        other_commits(patient, others + 1)
+        clean_log(patient)
         assert held.arrive(), "the slot is not free"
         return None  # the store says: done
 
-    answer_puts(monkeypatch, answer)
+    answer_puts(wrong, answer)
     report = patient.consume()
-    monkeypatch.undo()
+    wrong.undo()
     assert (report.status, len(puts)) == ("committed", 2)
     assert report.commit_id in {ctl.commit_id for ctl in patient.shard.ctls_since(0, action="consume")}
     assert_committed_once(patient, windowed)
@@ -255,15 +299,13 @@ def test_a_success_that_is_in_no_snapshot_is_noticed(
 
 @pytest.mark.parametrize("step", ["2.claimed", "3.staged", "4.decided"])
 def test_the_log_may_be_cleaned_while_a_window_runs(
-    lake: Lake, windowed: Lake, monkeypatch: pytest.MonkeyPatch, step: str
+    lake: Lake, windowed: Lake, wrong: pytest.MonkeyPatch, step: str
 ) -> None:
-    def at(reached: str) -> None:
-        if reached == step:
-            monkeypatch.setattr(commit_steps, "on_step", lambda step: None)
-            other_commits(lake, 3)
-            clean_log(lake)
+    def others() -> None:
+        other_commits(lake, 3)
+        clean_log(lake)
 
-    monkeypatch.setattr(commit_steps, "on_step", at)
+    at_step(wrong, step, others)
     assert lake.consume().status == "committed"
     assert_committed_once(lake, windowed)
 
@@ -271,22 +313,9 @@ def test_the_log_may_be_cleaned_while_a_window_runs(
 # --- others commit between the decision and the PUT ------------------------------------------------------------------
 
 
-def at_step(monkeypatch: pytest.MonkeyPatch, step: str, do: Callable[[], object]) -> None:
-    """``do`` when the step is reached for the first time; its own steps are not watched."""
-
-    def at(reached: str) -> None:
-        if reached == step:
-            monkeypatch.setattr(commit_steps, "on_step", lambda step: None)
-            do()
-
-    monkeypatch.setattr(commit_steps, "on_step", at)
-
-
 @pytest.mark.parametrize("step", ["3.staged", "4.decided", "4.ctl-written"])
-def test_a_reset_wins_over_a_running_window_which_names_it(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    at_step(monkeypatch, step, lambda: lake.reset("2026-01-02-back", 5, actor=OPERATOR))
+def test_a_reset_wins_over_a_running_window_which_names_it(lake: Lake, wrong: pytest.MonkeyPatch, step: str) -> None:
+    at_step(wrong, step, lambda: lake.reset("2026-01-02-back", 5, actor=OPERATOR))
     with pytest.raises(StaleAttempt, match=r"reset 2026-01-02-back of olga \(airflow\): a test says so"):
         lake.consume()
     assert lake.commits("consume") == []
@@ -297,7 +326,7 @@ def test_a_reset_wins_over_a_running_window_which_names_it(
 
 @pytest.mark.parametrize("step", ["3.staged", "4.decided"])
 def test_offsets_that_were_moved_away_and_back_are_not_the_ones_that_were_planned(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, step: str
+    lake: Lake, wrong: pytest.MonkeyPatch, step: str
 ) -> None:
     """ABA: every offset has its old value again, but an operator has spoken."""
     lake.consume()
@@ -308,7 +337,7 @@ def test_offsets_that_were_moved_away_and_back_are_not_the_ones_that_were_planne
         lake.reset("2026-01-03-away", 9, actor=OPERATOR)
         lake.reset("2026-01-03-back", 2, actor=OPERATOR)
 
-    at_step(monkeypatch, step, away_and_back)
+    at_step(wrong, step, away_and_back)
     with pytest.raises(StaleAttempt, match="2026-01-03-back of olga"):
         lake.consume("2026-01-02-r2")
     assert lake.offsets() == before
@@ -317,7 +346,7 @@ def test_offsets_that_were_moved_away_and_back_are_not_the_ones_that_were_planne
 
 
 def test_what_does_not_touch_the_group_does_not_stop_its_window(
-    lake: Lake, windowed: Lake, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, windowed: Lake, tmp_path_factory: pytest.TempPathFactory, wrong: pytest.MonkeyPatch
 ) -> None:
     """An import, another group's window and a delivery, all between the decision and the PUT."""
     lake.consume("2026-01-01-earlier", group_named("shipping"))
@@ -328,7 +357,7 @@ def test_what_does_not_touch_the_group_does_not_stop_its_window(
         assert lake.consume("2026-01-01-other", group_named("invoices")).status == "committed"
         assert lake.deliver().status == "committed"
 
-    at_step(monkeypatch, "4.decided", others)
+    at_step(wrong, "4.decided", others)
     assert lake.consume().status == "committed"
     assert lake.projections(GROUP) == windowed.projections(GROUP)
     assert len(lake.commits("deliver", SCHEDULE_GROUP)) == 1

@@ -14,9 +14,9 @@ from tests.faults.stores import GROUP, MESSAGES, QUEUES, TESTS, TOPIC, Lake
 SEEDS = range(10)
 
 
-def started(*jobs: Job) -> list[Racer]:
-    """One process each, all of them stopped where the plan is made and the claim is not."""
-    racers = [Racer(job, "1.planned", "2.claimed") for job in jobs]
+def started(*jobs: Job, then: str = "2.claimed") -> list[Racer]:
+    """One process each, all of them stopped where the plan is made and the claim is not, and next at ``then``."""
+    racers = [Racer(job, "1.planned", then) for job in jobs]
     assert [racer.wait() for racer in racers] == ["1.planned"] * len(racers)
     return racers
 
@@ -51,6 +51,23 @@ def test_of_two_windows_of_a_group_one_commits_and_the_other_says_who_won(
     assert lost.exit_code == 3
     assert f"request {winner.request} of {TESTS.name}" in lost.said
     assert lake.commits("consume") == [winner.request]
+    assert [assert_each_range_once(lake, GROUP)] == windowed.projections(GROUP)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_windows_that_wait_for_nobody_still_commit_each_range_once(lake: Lake, windowed: Lake, seed: int) -> None:
+    jobs = [Job("consume", lake.folder, f"2026-01-0{n}-r{seed}") for n in (1, 2)]
+    Random(seed).shuffle(jobs)
+    racers = started(*jobs, then="never")
+    for racer in racers:
+        racer.go()
+    ends = {racer.job.request: racer.wait() for racer in racers}
+    (winner,) = lake.commits("consume")
+    assert ends.pop(winner) == Ended(0, "committed")
+    (other,) = ends.values()
+    # It depends on when the winner was through: the other one was refused, or found nothing left.
+    assert isinstance(other, Ended)
+    assert other == Ended(0, "empty") or (other.exit_code == 3 and winner in other.said)
     assert [assert_each_range_once(lake, GROUP)] == windowed.projections(GROUP)
 
 

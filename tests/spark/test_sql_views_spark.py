@@ -27,6 +27,15 @@ ASKED = (
     "message_rows", "scheduled", "outcomes", "windows", "consumer_offsets", "lag", "groups", "topics", "offset_history",
 )  # fmt: skip
 
+# Many small queries, each run once: nothing is worth compiling well.
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+QUICK = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 CLASSIC = """
 import json, sys
 import pyarrow as pa
@@ -91,10 +100,10 @@ def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
         "asked": ASKED,
         "views": sorted(views()),
         "examples": EXAMPLE.findall(DOCUMENT.read_text()),
-        "conf": {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"},
+        "conf": QUICK,
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
-    told = in_a_new_process(CLASSIC, str(tmp_path / "task.json"))
+    told = in_a_new_process(CLASSIC, str(tmp_path / "task.json"), env=SHORT_LIVED)
 
     for name in ASKED:
         in_duckdb = duckdb_answer(small, name)
@@ -138,8 +147,11 @@ def small(tmp_path: Path) -> SmallStore:
     return small_store(tmp_path / "small", ["broker-a"])
 
 
-def test_a_connect_client_has_the_views_and_the_functions(tmp_path: Path, small: SmallStore) -> None:
-    with ConnectServer(master="local[2]", log_file=tmp_path / "server.log") as server:
+def test_a_connect_client_has_the_views_and_the_functions(
+    tmp_path: Path, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*next(iter(SHORT_LIVED.items())))
+    with ConnectServer(master="local[2]", log_file=tmp_path / "server.log", conf=QUICK) as server:
         told = in_a_new_process(CONNECT, small.store.root.location, env={"REMOTE": server.remote})
     store = LakeStore.open(Root.parse(small.store.root.location))
     lag = duckdb_answer(store, "lag").to_pylist()

@@ -1,0 +1,107 @@
+"""The entry points of spark-submit: arguments in, one JSON line out, exit codes that scripts can trust."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.host import Host, day_of
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from spark_jobs import consume_window, import_store
+from spark_jobs.java import find_java
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+CONSUMERS = str(CHECKOUT / "demo" / "consumers.toml")
+TODAY = day_of(Host().now_ms())
+
+
+@pytest.fixture
+def root(tmp_path: Path, broker_store: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> str:
+    """A store that the import job has filled in this process."""
+    folder = str(tmp_path / "store")
+    LakeStore.init(Root.parse(folder))
+    source = str(broker_store("market-clean"))
+    words = [source, "--root", folder, "--broker", "broker-a", "--engine", "local", "--request", f"{TODAY}/import/1"]
+    for status in ("committed", "already_committed"):
+        assert import_store.main(words) == 0
+        assert answer(capsys)["status"] == status
+    return folder
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    (line,) = capsys.readouterr().out.splitlines()
+    return json.loads(line)
+
+
+def test_spark_submit_consumes_a_window_and_prints_one_line_of_json(root: str) -> None:
+    words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--request", f"{TODAY}/consume/1"]
+    command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
+    # spark-submit asks the first python of the PATH where Spark is.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*command, str(CHECKOUT / "spark_jobs" / "consume_window.py"), *words],
+        cwd=CHECKOUT,
+        env=os.environ | {"PATH": path, "JAVA_HOME": str(find_java())},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (line,) = done.stdout.splitlines()
+    (shard,) = json.loads(line)["shards"]
+    assert (shard["status"], shard["engine"], shard["messages"]) == ("committed", "spark", 5100)
+    assert shard["outcomes"] == {"acked": 1752, "filtered": 3320, "retried": 28}
+
+
+def test_the_same_request_again_is_done_and_says_so(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--request", f"{TODAY}/consume/1"]
+    told = []
+    for engine in ("auto", "spark"):  # the second finds nothing to do, so it starts no JVM
+        assert consume_window.main([*words, "--engine", engine]) == 0
+        told += answer(capsys)["shards"]
+    assert [(shard["status"], shard["engine"]) for shard in told] == [
+        ("committed", "local"),
+        ("already_committed", "none"),
+    ]
+    assert told[0]["outcomes"] == told[1]["outcomes"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        (["--group", "nobody"], 2, "has no group 'nobody'"),
+        (["--until", "yesterday"], 2, "no such time"),
+        (["--shard", "broker-z"], 2, "no shard broker-z"),
+        (["--request", "once"], 2, "must begin with its UTC date"),
+        (["--request", "2999-01-01/later"], 2, "today or earlier"),
+        (["--root", "/nonexistent/store"], 1, "no store at"),
+    ],
+)
+def test_what_is_wrong_is_said_as_json_with_the_exit_code_of_its_kind(
+    root: str, capsys: pytest.CaptureFixture[str], change: list[str], code: int, says: str
+) -> None:
+    words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--engine", "local"]
+    assert consume_window.main([*words, *change]) == code
+    told = answer(capsys)
+    assert told["status"] == "failed"
+    assert says in told["message"]
+
+
+def test_an_import_that_was_done_or_is_refused_starts_no_jvm(
+    root: str, broker_store: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_window, "open_session", lambda *_, **__: pytest.fail("a session was opened"))
+    words = ["--root", root, "--broker", "broker-a", "--request", f"{TODAY}/import/1"]
+    assert import_store.main([str(broker_store("market-clean")), *words]) == 0
+    assert answer(capsys)["status"] == "already_committed"
+    assert import_store.main([root, "--root", root, "--broker", "broker-b"]) == 1
+    assert answer(capsys)["error"] == "BadData"
