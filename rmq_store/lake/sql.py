@@ -72,13 +72,20 @@ def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> d
     ``mentioned``: only the relations among these words and what is below them are there, which opens less of the store;
     None: all.
     """
-    names = with_needs(views() if mentioned is None else set(mentioned) & _KNOWN)
-    if mentioned is None:
-        names |= _KNOWN
-    names = base_needs(names)
+    names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
     # Made only when a query spills, and gone when the connection is closed; two of them must not share one.
     scratch = Path(tempfile.gettempdir(), f"rmq-sql-{uuid.uuid4().hex}")
     connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
+    try:
+        _register(connection, store, names)
+        connection.execute("SET lock_configuration = true")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _register(connection: duckdb.DuckDBPyConnection, store: LakeStore, names: set[str]) -> None:
     for name, (function, arguments) in FUNCTIONS.items():
         connection.create_function(
             name,
@@ -99,8 +106,6 @@ def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> d
     for view in views().values():
         if view.name in names:
             connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-    connection.execute("SET lock_configuration = true")
-    return connection
 
 
 _KNOWN = {*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS}

@@ -77,7 +77,7 @@ def _run_until_put(job: Job, number: int) -> None:
         if len(puts) == number:
             _die()
 
-    LakeTable.put = put  # type: ignore[method-assign]
+    LakeTable.put = put  # type: ignore[method-assign, assignment]
     job.run()
 
 

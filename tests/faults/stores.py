@@ -133,7 +133,8 @@ class Lake:
         return [projection(self.shard, group) for group in (groups or (GROUP, SCHEDULE_GROUP))]
 
     def audit(self) -> list[dict[str, object]]:
-        return query(self.store, "SELECT * FROM audit").to_pylist()
+        found: list[dict[str, object]] = query(self.store, "SELECT * FROM audit").to_pylist()
+        return found
 
     def commits(self, action: str, group: str | None = GROUP) -> list[str]:
         """The request ids of the commits of one kind, oldest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -50,7 +51,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
 
 
 @pytest.fixture(scope="module")
-def connection(small: SmallStore) -> duckdb.DuckDBPyConnection:
+def connection(small: SmallStore) -> Iterator[duckdb.DuckDBPyConnection]:
     with open_duckdb(small.store) as opened:
         yield opened
 
