@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -79,6 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = options(arguments)
     default = QUICK if chosen.quick else FULL
     sizes = Sizes(*(getattr(chosen, name) or getattr(default, name) for name in ("messages", "rounds", "windows")))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that it cleans up, as on Ctrl-C
+    with only_one(FOLDER.with_suffix(".lock")):
+        sections = _run(chosen, sizes)
+    return 1 if any(section.failed for section in sections) else 0
+
+
+def _run(chosen: argparse.Namespace, sizes: Sizes) -> list[Section]:
+    """Measure, print the table and write the file."""
     where = machine()
     started = time.monotonic()
     notes = Console(stderr=True, highlight=False)
@@ -98,9 +109,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     Console(width=None if sys.stdout.isatty() else 200).print(table(sections, caption))
     if chosen.json:
-        sizes_used = {"messages": sizes.messages, "rounds": sizes.rounds, "windows": sizes.windows}
-        chosen.json.write_text(json_text(document(sections, where, sizes_used | {"quick": chosen.quick})))
-    return 1 if any(section.failed for section in sections) else 0
+        chosen.json.write_text(json_text(document(sections, where, asdict(sizes) | {"quick": chosen.quick})))
+    return sections
+
+
+@contextmanager
+def only_one(lock_file: Path) -> Iterator[None]:
+    """Ends the process when another one is inside: two runs would disturb each other, and share their folder."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sys.exit(f"error: the benchmarks run already in this checkout ({lock_file} is locked)")
+        yield
 
 
 def _measured(scenario: Scenario, bench: Bench) -> Section:

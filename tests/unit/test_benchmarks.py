@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from benchmarks.__main__ import SCENARIOS, options
+from benchmarks.__main__ import SCENARIOS, only_one, options
 from benchmarks.broker_log import QUEUES, RECORD_BYTES, TOPIC, BrokerLog
 from benchmarks.listeners import NAMED, Everything, EverythingFails10, Named, NamedFails10, NamedFails83, failing
 from benchmarks.table import Measurement, Section, Target, at_quantile, document, ratios, shown, table
@@ -124,6 +124,11 @@ def test_sizes_are_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options(["--rounds", "0"])
     assert "--rounds" in capsys.readouterr().err
+
+
+def test_a_second_run_in_the_same_checkout_ends_at_once(tmp_path: Path) -> None:
+    with only_one(tmp_path / "lock"), pytest.raises(SystemExit, match="run already"), only_one(tmp_path / "lock"):
+        pytest.fail("both are inside")
 
 
 # --- the data --------------------------------------------------------------------------------------------------------
