@@ -117,7 +117,8 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
         return TaskResult(task.number, tuple(done))
     rows, segments = retry_rows(failures, job.retry, part=task.number, window_id=job.window_id, commit_id=job.commit_id)
     name = f"{job.commit_id}-{task.number:05d}-{attempt}"
-    file = stage(job.root, job.table, "msg", name, rows, tables.COMMITLOG_STATS)
+    runs = [segment.first_row for segment in segments]
+    file = stage(job.root, job.table, "msg", name, rows, tables.COMMITLOG_STATS, runs=runs)
     produced = tuple(segment.in_file(file.path) for segment in segments)
     return TaskResult(task.number, tuple(done), (file,), produced)
 

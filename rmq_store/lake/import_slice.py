@@ -160,7 +160,16 @@ def _staged(job: ImportJob, rows: pa.Table, part: int, attempt: str) -> Iterator
         )
         table, runs = _sorted(job, of_day, part + number)
         name = f"{job.commit_id}-{part + number:08d}-{attempt}"
-        file = stage(job.root, job.table, "msg", name, table, tables.COMMITLOG_STATS, day_of(day * _DAY_MS))
+        file = stage(
+            job.root,
+            job.table,
+            "msg",
+            name,
+            table,
+            tables.COMMITLOG_STATS,
+            day_of(day * _DAY_MS),
+            runs=[begin for _, begin, _ in runs],
+        )
         yield file, [_segment(table, queue, begin, end, part + number, file.path) for queue, begin, end in runs]
 
 

@@ -7,7 +7,7 @@ share it, so the copies are those of the rule by construction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ class RetryPolicy:
     lane: str
 
 
+Route = tuple[SendBack, npt.NDArray[np.int64]]
+
+
 @dataclass(slots=True)
 class Failures:
     """The failed messages of one queue: their offsets, what the listener answered, and their rows (COPY_COLUMNS)."""
@@ -43,9 +46,15 @@ class Failures:
     offsets: npt.NDArray[np.int64]
     answers: Sequence[Answer]
     rows: pa.Table
+    _routes: list[Route] | None = field(default=None, init=False, repr=False)
 
-    def routes(self, policy: RetryPolicy) -> list[tuple[SendBack, npt.NDArray[np.int64]]]:
+    def routes(self, policy: RetryPolicy) -> list[Route]:
         """Where they go, each place with the positions of its messages. The rule is asked once per combination."""
+        if self._routes is None:
+            self._routes = self._find_routes(policy)
+        return self._routes
+
+    def _find_routes(self, policy: RetryPolicy) -> list[Route]:
         count = len(self.offsets)
         levels = np.fromiter((answer.delay_level for answer in self.answers), dtype=np.int64, count=count)
         times = self.rows.column("reconsume_times").to_numpy()
@@ -152,9 +161,10 @@ COPY_COLUMNS = [*_COPIED, "properties", "offset_msg_id", "reconsume_times"]
 
 
 def _copies(failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue) -> pa.Table:
-    rows = failed.rows.take(pa.array(chosen))
     n = len(chosen)
-    answers = [failed.answers[row] for row in chosen.tolist()]
+    is_all = n == failed.rows.num_rows
+    rows = failed.rows if is_all else failed.rows.take(pa.array(chosen))
+    answers = failed.answers if is_all else [failed.answers[row] for row in chosen.tolist()]
     edits = property_edits(send_back, failed.queue.topic, "")
     per_row = {
         name: rows.column("offset_msg_id").combine_chunks() if value == "" else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,9 @@ class SliceReader:
         self._slice = slice_
         filesystem, base = root.filesystem()
         self._path = f"{base}/{table}/{slice_.file}"
-        self._file = pq.ParquetFile(filesystem.open_input_file(self._path), pre_buffer=not root.is_local)
+        self._file = pq.ParquetFile(
+            filesystem.open_input_file(self._path), metadata=_footer(root, self._path), pre_buffer=not root.is_local
+        )
         sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(sizes)])
 
@@ -53,13 +56,19 @@ class SliceReader:
             raise BadData(f"{self._path} ends before offset {self._slice.end} of {self._slice.queue}")
 
     def rows(self, offsets: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of some offsets, in their order. Only the row groups that hold them are read."""
+        """The rows of some offsets, which ascend. Only the row groups that hold them are read, a batch at a time."""
         rows = offsets - self._slice.begin + self._slice.first_row
         group_of = np.searchsorted(self._starts, rows, side="right") - 1
         groups, place = np.unique(group_of, return_inverse=True)
-        within = np.cumsum([0, *(self._starts[g + 1] - self._starts[g] for g in groups)])
-        table = self._file.read_row_groups(groups.tolist(), columns=self._stored(columns))
-        table = table.take(pa.array(rows - self._starts[group_of] + within[place]))
+        before = np.cumsum([0, *np.diff(self._starts)[groups]])
+        rows += before[place] - self._starts[group_of]
+        wanted, found, row = self._stored(columns), [], 0
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups.tolist(), columns=wanted):
+            begin, end = np.searchsorted(rows, [row, row + batch.num_rows])
+            if begin < end:
+                found.append(batch.take(pa.array(rows[begin:end] - row)))
+            row += batch.num_rows
+        table = pa.Table.from_batches(found)
         return self.with_ids(table, offsets) if "offset_msg_id" in table.column_names else table
 
     def with_ids(self, table: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
@@ -81,3 +90,11 @@ class SliceReader:
     def _stored(self, columns: Sequence[str] | None) -> list[str]:
         names = set(self._file.schema_arrow.names)
         return [name for name in (MESSAGE_COLUMNS if columns is None else columns) if name in names]
+
+
+@lru_cache(maxsize=256)
+def _footer(root: Root, path: str) -> pq.FileMetaData:
+    """A file never changes, and one file is read slice by slice."""
+    filesystem, _ = root.filesystem()
+    with filesystem.open_input_file(path) as source:
+        return pq.read_metadata(source)

@@ -7,7 +7,8 @@ make pyarrow and DuckDB lose rows silently. Staged rows hold no clock; their tim
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +21,16 @@ from rmq_store.lake.object_store import Root
 from rmq_store.store import Ctl, StagedFile
 
 ROW_GROUP_ROWS = 10_000
+LONG_RUN_ROWS = 4_000
 _LONGEST_STATISTIC = 32
 _LAST_CHARACTER = "\U0010ffff"
-_PLAIN = {"body", "properties.key_value.value", "unique_key", "offset_msg_id"}
+_GROWING = {"rel", "queue_offset", "commit_log_offset", "store_timestamp", "born_timestamp", "origin_queue_offset"}
+"""Numbers that grow from row to row: written as their differences, they take a third and are read in a quarter."""
+
+_PLAIN = _GROWING | {"body", "unique_key", "keys", "offset_msg_id", "body_crc"}
+"""Columns whose values differ in every row: a dictionary of them would be as long as they are."""
+
+_PROPERTY_NAMES = "properties.key_value.key"
 
 
 def statistics(table: pa.Table, columns: Sequence[str]) -> str:
@@ -57,22 +65,46 @@ def stage(
     rows: pa.Table,
     stats: Sequence[str],
     store_day: str | None = None,
+    runs: Sequence[int] = (),
 ) -> StagedFile:
-    """Write ``rows`` to ``<table>/kind=<kind>/<name>.parquet``; the name must be new."""
+    """Write ``rows`` to ``<table>/kind=<kind>/<name>.parquet``; the name must be new. ``runs``: the rows, in order, with
+    which another queue begins."""
     path = f"kind={kind}/{name}.parquet" if kind else f"{name}.parquet"
+    names = rows.schema.names
     dictionary = [
-        column.name for column in rows.schema if column.name not in _PLAIN and not pa.types.is_nested(column.type)
+        column.name for column in rows.schema if not (column.name in _PLAIN or pa.types.is_nested(column.type))
     ]
+    if "properties" in names:
+        dictionary.append(_PROPERTY_NAMES)
     filesystem, base = root.filesystem()
     target = f"{base}/{table_path}/{path}"
     if root.is_local:
         filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
     with filesystem.open_output_stream(target) as sink:
-        pq.write_table(
-            rows, sink, compression="zstd", row_group_size=ROW_GROUP_ROWS, use_dictionary=dictionary, store_schema=False
-        )
+        with pq.ParquetWriter(
+            sink,
+            rows.schema,
+            compression="zstd",
+            use_dictionary=dictionary,
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _GROWING},
+            store_schema=False,
+        ) as writer:
+            for begin, end in row_groups(rows.num_rows, runs):
+                writer.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
         size = sink.tell()
     return StagedFile(path, kind, size, rows.num_rows, statistics(rows, stats), store_day)
+
+
+def row_groups(rows: int, runs: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The bounds of row groups of at most ROW_GROUP_ROWS. A long run has its own, so that who reads it reads no rows of
+    its neighbours; short ones share."""
+    cuts = {0, rows}
+    for begin, end in pairwise([*runs, rows]):
+        if end - begin >= LONG_RUN_ROWS:
+            cuts |= {begin, end}
+    for begin, end in pairwise(sorted(cuts)):
+        pieces = -(-(end - begin) // ROW_GROUP_ROWS)
+        yield from pairwise([begin + (end - begin) * piece // pieces for piece in range(pieces + 1)])
 
 
 def stage_ctl(root: Root, table_path: str, ctl: Ctl, attempt: int) -> StagedFile:
