@@ -20,7 +20,7 @@ from typing import Any
 
 from rmq_store.errors import RmqError, WrongUse
 from rmq_store.host import Host, day_of
-from rmq_store.lake.engine import Engine, LocalEngine
+from rmq_store.lake.engine import AUTO_LOCAL_MESSAGES, Engine, LocalEngine
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.lake.replay import group_settings
@@ -31,10 +31,6 @@ from rmq_store.settings import GroupSettings, read_settings
 from rmq_store.store import Action, Actor
 from rmq_store.times import parse_time
 from spark_jobs.session import open_session
-
-LOCAL_BELOW_MESSAGES = 100_000
-"""``auto``: a smaller window is done sooner in this process than by any Spark job (design 4.1)."""
-
 
 _WITHOUT_DELTA = {"spark.sql.extensions": "", "spark.sql.catalog.spark_catalog": "builtin"}
 """No table is read through Spark here, so spark-submit needs no Delta jars."""
@@ -82,7 +78,7 @@ def engines(
         made: list[Engine] = []
 
         def engine_of(plan: Plan | None) -> Engine:
-            if name == "local" or (name == "auto" and plan is not None and _messages(plan) < LOCAL_BELOW_MESSAGES):
+            if name == "local" or (name == "auto" and plan is not None and _messages(plan) < AUTO_LOCAL_MESSAGES):
                 return LocalEngine(host)
             if not made:
                 from spark_jobs.engine import SparkEngine

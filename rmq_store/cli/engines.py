@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from rmq_store.lake.engine import Engine, Job, Result, Task
     from rmq_store.plan import Plan
 
-AUTO_LOCAL_MESSAGES = 100_000
-"""``auto`` runs a window of fewer in this process (design 4.1)."""
-
 AUTO_LOCAL_BYTES = 512 << 20
 """``auto`` imports less than this in this process: a JVM would take as long to start."""
 
@@ -63,6 +60,8 @@ class Engines:
         """For ``consume_window``, which asks when it has found work. ``default``: the group's setting."""
 
         def engine_of(plan: Plan) -> Engine:
+            from rmq_store.lake.engine import AUTO_LOCAL_MESSAGES
+
             pandas_for_listeners()
             messages = sum(len(planned.range) for planned in plan.ranges)
             choice = self._choice or default

@@ -274,7 +274,7 @@ def test_auto_stays_in_this_process_for_little_work(
 ) -> None:
     done = imported.json("consume", "-g", "orders", "--max-messages", "100", "--engine", "auto")
     assert (done["windows"][0]["engine"], spark.opened) == ("local", [])
-    monkeypatch.setattr(engines, "AUTO_LOCAL_MESSAGES", 1000)
+    monkeypatch.setattr("rmq_store.lake.engine.AUTO_LOCAL_MESSAGES", 1000)
     assert imported.json("consume", "-g", "orders")["windows"][0]["engine"] == "spark"
 
 
