@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.consumer.listener import (
     Answer,
@@ -31,6 +30,7 @@ from rmq_store.consumer.pull import Slice
 from rmq_store.lake import tables
 from rmq_store.lake.batch_answers import judge_batch
 from rmq_store.lake.evidence import hashes
+from rmq_store.lake.filter import Mask, filter_columns, matching
 from rmq_store.lake.message_view import MessageViews
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.retry_rows import COPY_COLUMNS, Failures, RetryPolicy, retry_rows
@@ -40,8 +40,6 @@ from rmq_store.message import MessageQueue
 from rmq_store.offsets import Outcome, QueueRange, Tally
 from rmq_store.store import Produced, StagedFile
 from rmq_store.subscription import SubscriptionData
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ def _consume(job: ConsumeJob, listener: Listener, slice_: Slice) -> tuple[dict[O
     failed_rows: list[pa.RecordBatch] = []
     for offsets, batch in reader.batches(columns):
         hashed = hashes(offsets)
-        wanted = _matching(batch, subscription)
+        wanted = matching(batch, subscription)
         if wanted is not None:
             tallies.add(Outcome.FILTERED, hashed[~wanted])
             offsets, hashed, batch = offsets[wanted], hashed[wanted], batch.filter(pa.array(wanted))
@@ -177,18 +175,7 @@ def _columns_for(listener: Listener, subscription: SubscriptionData) -> list[str
     """What must be read for the listener and the filter; None: everything."""
     if listener.columns is None:
         return None
-    return [*dict.fromkeys([*listener.columns, *([] if subscription.takes_all else ["tags_code", "tags"])])]
-
-
-def _matching(batch: pa.RecordBatch, subscription: SubscriptionData) -> Mask | None:
-    """Which rows the group wants: by the hash of the tag, then by the tag itself (S7.7); None: all."""
-    if subscription.takes_all:
-        return None
-    codes = pa.array(sorted(subscription.codes), pa.int32())
-    by_code = pc.is_in(batch.column("tags_code").cast(pa.int32(), safe=False), value_set=codes)
-    by_tag = pc.is_in(batch.column("tags"), value_set=pa.array(sorted(subscription.tags), pa.string()))
-    found: Mask = pc.and_(by_code, by_tag).to_numpy(zero_copy_only=False)
-    return None if found.all() else found
+    return [*dict.fromkeys([*listener.columns, *filter_columns(subscription)])]
 
 
 def _ask(

@@ -54,6 +54,11 @@ type = "TAG"
 [[group.subscription]]
 topic = "OrderEvents"
 expression = "*"
+
+[[group.subscription]]
+topic = "StockTicks"
+expression = "price > 100"
+type = "SQL92"
 """
 
 
@@ -87,8 +92,10 @@ def test_every_key_can_be_said() -> None:
     assert [(s.topic, s.expression, s.sub_version) for s in group.subscriptions] == [
         ("AuditTrail", "TagA || TagB", 4),
         ("OrderEvents", "*", 4),
+        ("StockTicks", "price > 100", 4),
     ]
     assert group.subscriptions[0].tags == {"TagA", "TagB"}
+    assert group.subscriptions[2] == build_subscription_data("StockTicks", "price > 100", "SQL92", version=4)
     assert group.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
     assert group.consume_timestamp_ms == 1_709_222_399_000
     assert group.start_switches == StartSwitches(True, False)
@@ -168,8 +175,8 @@ def test_a_wrong_line_is_named_with_what_would_be_right(line: str, problem: str)
         ('topic = "OrderEvents"', 'topic = "T"\nexpression = " "', "topic T: the expression ' ' matches nothing"),
         (
             'topic = "OrderEvents"',
-            'topic = "T"\ntype = "SQL92"\nexpression = "a > 5"',
-            "topic T: SQL92 is not yet supported",
+            'topic = "T"\ntype = "SQL92"\nexpression = "a > 5 AND"',
+            "subscription 1: topic T: the SQL92 expression 'a > 5 AND' is wrong at character 10: expected a property, ",
         ),
         (
             'topic = "OrderEvents"',

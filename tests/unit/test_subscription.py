@@ -1,49 +1,32 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from rmq_store.errors import WrongUse
-from rmq_store.message import tags_code
-from rmq_store.subscription import ExpressionType, build_subscription_data
+from rmq_store.message import MessageConst, tags_code
+from rmq_store.subscription import ExpressionType, SubscriptionData, build_subscription_data
+from tests.conformance import tags
+from tests.conformance.checks import passed
 from tests.unit import vectors
 
 
-def test_tag_expressions_are_parsed_as_filter_api_does() -> None:
-    rows = [row for row in vectors.read("tags") if row["kind"] == "subscription"]
-    assert len(rows) == 275
-    for row in rows:
-        if "error" in row:
-            with pytest.raises(WrongUse, match="names no tag"):
-                build_subscription_data("T", row["expression"])
-            continue
-        data = build_subscription_data("T", row["expression"])
-        found = (data.expression, sorted(data.tags), sorted(data.codes), data.expression_type)
-        assert found == (row["subString"], sorted(row["tags"]), sorted(row["codes"]), row["type"]), row
+def test_tag_codes_and_expressions_are_rocketmqs() -> None:
+    assert passed(tags.check(vectors.read("tags"))) == 729
 
 
-def test_a_given_type_is_respected_and_all_but_tags_is_refused() -> None:
-    rows = [row for row in vectors.read("tags") if row["kind"] == "typed"]
-    assert len(rows) == 140
-    for row in rows:
-        if row["type"] == "SQL92":
-            with pytest.raises(WrongUse, match="SQL92 is not yet supported"):
-                build_subscription_data("T", row["expression"], row["type"])
-        elif row["type"] == "OTHER":  # FilterAPI takes any name and then matches nothing by it
-            with pytest.raises(WrongUse, match="unknown expression type 'OTHER'"):
-                build_subscription_data("T", row["expression"], row["type"])
-        else:
-            data = build_subscription_data("T", row["expression"], row["type"])
-            assert (data.expression, sorted(data.tags)) == (row["subString"], sorted(row["tags"])), row
-            assert data.expression_type is ExpressionType.TAG
+def tagged(tag: str) -> dict[str, str]:
+    return {MessageConst.TAGS: tag}
 
 
 def test_tags_with_one_hash_are_told_apart_by_their_text() -> None:
     data = build_subscription_data("T", "Aa || TagA")
     assert tags_code("Aa") == tags_code("BB")
     assert data.matches_code(tags_code("BB"))
-    assert not data.matches(tags_code("BB"), "BB")
-    assert data.matches(tags_code("Aa"), "Aa")
-    assert data.matches(tags_code("TagA"), "TagA")
+    assert not data.matches(tags_code("BB"), tagged("BB"))
+    assert data.matches(tags_code("Aa"), tagged("Aa"))
+    assert data.matches(tags_code("TagA"), tagged("TagA"))
 
 
 def test_only_the_low_32_bits_of_a_stored_code_count() -> None:
@@ -57,8 +40,8 @@ def test_only_the_low_32_bits_of_a_stored_code_count() -> None:
 def test_a_star_takes_messages_with_and_without_tags(expression: str | None) -> None:
     data = build_subscription_data("T", expression, version=7)
     assert data.takes_all
-    assert data.matches(0, None)
-    assert data.matches(tags_code("TagA"), "TagA")
+    assert data.matches(0, {})
+    assert data.matches(tags_code("TagA"), tagged("TagA"))
     assert data.sub_version == 7
 
 
@@ -66,22 +49,68 @@ def test_a_star_takes_messages_with_and_without_tags(expression: str | None) -> 
 def test_blanks_match_nothing(expression: str) -> None:
     data = build_subscription_data("T", expression)
     assert data.takes_none
-    assert not data.matches(0, None)
-    assert not data.matches(tags_code("TagA"), "TagA")
+    assert not data.matches(0, {})
+    assert not data.matches(tags_code("TagA"), tagged("TagA"))
 
 
 def test_a_message_without_a_tag_is_not_for_a_subscription_by_tags() -> None:
-    assert not build_subscription_data("T", "TagA").matches(0, None)
+    assert not build_subscription_data("T", "TagA").matches(0, {})
 
 
-def test_a_real_pull_consumer_gets_what_the_expression_says() -> None:
-    """Against the walks of a running broker: the offsets that a client was given, by tags."""
-    messages: dict[tuple[str, int], list[tuple[int, int, str | None]]] = {}
-    for m in vectors.expected("market-clean.messages"):
-        messages.setdefault((m["topic"], m["queueId"]), []).append((m["queueOffset"], m["tagsCode"], m["tags"]))
-    walks = [row for row in vectors.expected("market-clean.pull") if row["kind"] == "walk" and row["type"] == "TAG"]
-    assert len(walks) == 364
-    for walk in walks:
-        data = build_subscription_data(walk["topic"], walk["expression"])
-        queue = sorted(messages.get((walk["topic"], walk["queueId"]), []))
-        assert [offset for offset, code, tag in queue if data.matches(code, tag)] == walk["delivered"], walk
+# --- SQL92 -----------------------------------------------------------------------------------------------------------
+
+
+def test_sql92_is_the_brokers_half_and_the_client_lets_all_pass() -> None:
+    data = build_subscription_data("T", "price > 100", "SQL92", version=7)
+    assert (data.expression, data.tags, data.codes, data.sub_version) == ("price > 100", set(), set(), 7)
+    assert not data.takes_all
+    assert not data.takes_none
+    assert data.matches_code(tags_code("TagA"))
+    assert data.matches_tag(None)
+    assert data.matches_properties({"price": "101"})
+    assert [data.matches(0, properties) for properties in ({"price": "101"}, {"price": "100"}, {})] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_message_on_which_the_evaluation_fails_is_filtered() -> None:
+    assert not build_subscription_data("T", "price > 100", "SQL92").matches(0, {"price": "n/a"})
+    assert not build_subscription_data("T", "NOT (price > 100)", "SQL92").matches(0, {"price": "n/a"})
+
+
+def test_a_sql92_expression_that_is_always_true_is_no_star() -> None:
+    data = build_subscription_data("T", "TRUE", "SQL92")
+    assert not data.takes_all
+    assert data.matches(0, {})
+
+
+def test_subscriptions_are_equal_by_what_they_say_and_travel_to_other_processes() -> None:
+    data = build_subscription_data("T", "price > 100", "SQL92")
+    assert data == build_subscription_data("T", "price > 100", "SQL92")
+    assert data != build_subscription_data("T", "price > 100")
+    copy = pickle.loads(pickle.dumps(data))
+    assert copy == data
+    assert copy.matches(0, {"price": "101"})
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        (None, "needs an expression"),
+        ("", "needs an expression"),
+        ("*", "is wrong at character 1: '*' is no part of the language"),
+        ("a = 3 foo bar", "is complete before character 7, and RocketMQ ignores 'foo bar' without a word"),
+        ("a = 3 -- three", "RocketMQ ignores '-- three'"),
+    ],
+)
+def test_a_sql92_subscription_without_a_whole_expression_is_refused(expression: str | None, reason: str) -> None:
+    with pytest.raises(WrongUse, match="topic T: ") as caught:
+        build_subscription_data("T", expression, "SQL92")
+    assert reason in str(caught.value)
+
+
+def test_a_tree_belongs_to_sql92_and_to_nothing_else() -> None:
+    with pytest.raises(ValueError, match="has a tree"):
+        SubscriptionData("T", "price > 100", ExpressionType.SQL92)
