@@ -1,8 +1,8 @@
 """JSON as RocketMQ's brokers and clients write and read it, which is not quite JSON (S3.1, S4, Appendix E, C10).
 
 Reading takes, beside JSON: unquoted integers and objects as keys, single quotes, a trailing comma. An object with an
-object as key occurs in a broadcasting client's offset file. Writing is the pretty form of 5.5.0: tabs, one entry per
-line, arrays of numbers on one line, integer keys unquoted.
+object as key occurs in a broadcasting client's offset file. Writing is that of 5.5.0, with integer keys unquoted: the
+pretty form of its files with tabs, one entry per line and arrays of numbers on one line, or all on one line.
 """
 
 from __future__ import annotations
@@ -68,8 +68,57 @@ def render(value: Any, indent: str = "") -> str:
             return str(value)
 
 
+def render_compact(value: Any) -> str:
+    """As ``render``, without any white space."""
+    match value:
+        case Mapping():
+            entries = (f"{render_compact(_as_value(key))}:{render_compact(item)}" for key, item in value.items())
+            return "{" + ",".join(entries) + "}"
+        case list():
+            return "[" + ",".join(map(render_compact, value)) + "]"
+        case _:
+            return render(value)
+
+
 def _render_key(key: Any, indent: str) -> str:
-    return render(dict(key) if isinstance(key, tuple) else key, indent)
+    return render(_as_value(key), indent)
+
+
+def _as_value(key: Any) -> Any:
+    return dict(key) if isinstance(key, tuple) else key
+
+
+def object_of(value: Any) -> dict[Any, Any]:
+    """The object that a value has to be; null is an empty one.
+
+    :raises BadData: it is something else.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadData(f"an object was expected, {type(value).__name__} found")
+    return value
+
+
+def numbers_of(value: Any, bits: int) -> dict[int, int]:
+    """An object of ints as keys and numbers of ``bits`` as values. Raises as ``object_of`` and ``number_of``."""
+    return {number_of(key, 32): number_of(number, bits) for key, number in object_of(value).items()}
+
+
+def number_of(value: Any, bits: int) -> int:
+    """A Java int or long: RocketMQ's reader takes "2" as 2 and 1.5 as 1.
+
+    :raises BadData: it is no number, or too large.
+    """
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = int(value)
+        except (ValueError, OverflowError):
+            pass
+        else:
+            if -(1 << bits - 1) <= number < 1 << bits - 1:
+                return number
+    raise BadData(f"{value!r} is no number of {bits} bits")
 
 
 class _Parser:

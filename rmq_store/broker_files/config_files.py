@@ -1,4 +1,4 @@
-"""The broker's ``config/*.json``: offsets, delay offsets, topics, groups (S3, Appendix E, C10, C11).
+"""The broker's ``config/*.json``: offsets, delay offsets, topics, groups, filters (S3, Appendix E, C10, C11).
 
 Loading follows ``ConfigManager#load``: a main file that is missing, blank or unreadable gives way to its ``.bak``; one
 that can be read counts, even if it holds nothing. RocketMQ does this silently and removes the bad file; here the
@@ -8,15 +8,14 @@ answer says which file was used and why, and nothing is removed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from rmq_store.broker_files.broker_json import parse, render
+from rmq_store.broker_files.broker_json import number_of, numbers_of, object_of, parse
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.errors import BadData
-from rmq_store.message import MessageQueue
 
 FOLDER: Final = "config"
 TOPIC_GROUP_SEPARATOR: Final = "@"
@@ -93,7 +92,30 @@ class SubscriptionGroupConfig:
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
+    subscription_data_set: Sequence[Mapping[str, Any]] | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerFilterData:
+    """One SQL92 subscription of ``consumerFilter.json`` (``ConsumerFilterData``). Times in epoch ms.
+
+    ``bloom_filter_data``: the bits of topic and group, ``{"bitNum": n, "bitPos": [...]}``, as the broker computed them.
+    """
+
+    consumer_group: str
+    topic: str
+    expression: str
+    expression_type: str = "SQL92"
+    born_time: int = 0
+    dead_time: int = 0
+    client_version: int = 0
+    bloom_filter_data: Mapping[str, Any] | None = None
+
+    @property
+    def dead(self) -> bool:
+        """Nobody subscribes any more."""
+        return self.dead_time >= self.born_time
 
 
 def read_consumer_offsets(source: FileSource) -> ConfigFile[ConsumerOffsets]:
@@ -117,6 +139,11 @@ def read_topics(source: FileSource) -> ConfigFile[dict[str, TopicConfig]]:
 def read_subscription_groups(source: FileSource) -> ConfigFile[dict[str, SubscriptionGroupConfig]]:
     """The groups by name. Raises as :func:`read_consumer_offsets`."""
     return load_config(source, "subscriptionGroup.json", parse_subscription_groups)
+
+
+def read_consumer_filters(source: FileSource) -> ConfigFile[dict[tuple[str, str], ConsumerFilterData]]:
+    """The SQL92 subscriptions by topic and group. Raises as :func:`read_consumer_offsets`."""
+    return load_config(source, "consumerFilter.json", parse_consumer_filters)
 
 
 def load_config(source: FileSource, name: str, parse_text: Callable[[str], T]) -> ConfigFile[T]:
@@ -149,18 +176,18 @@ def parse_consumer_offsets(text: str) -> ConsumerOffsets:
     :raises BadData: it cannot be read, or an offset is no 64-bit number.
     """
     root = _root(text)
-    table = {str(key): _numbers(offsets, 64) for key, offsets in _object(root.get("offsetTable")).items()}
+    table = {str(key): numbers_of(offsets, 64) for key, offsets in object_of(root.get("offsetTable")).items()}
     return ConsumerOffsets(table, _data_version(root))
 
 
 def parse_delay_offsets(text: str) -> dict[int, int]:
     """``delayOffset.json``. Raises as :func:`parse_consumer_offsets`."""
-    return _numbers(_root(text).get("offsetTable"), 64)
+    return numbers_of(_root(text).get("offsetTable"), 64)
 
 
 def parse_topics(text: str) -> dict[str, TopicConfig]:
     """``topics.json``. Raises as :func:`parse_consumer_offsets`."""
-    table = _object(_root(text).get("topicConfigTable"))
+    table = object_of(_root(text).get("topicConfigTable"))
     return {
         name: TopicConfig(**_known_fields(TopicConfig, {"topicName": name} | value)) for name, value in table.items()
     }
@@ -168,50 +195,56 @@ def parse_topics(text: str) -> dict[str, TopicConfig]:
 
 def parse_subscription_groups(text: str) -> dict[str, SubscriptionGroupConfig]:
     """``subscriptionGroup.json``. Raises as :func:`parse_consumer_offsets`."""
-    table = _object(_root(text).get("subscriptionGroupTable"))
+    table = object_of(_root(text).get("subscriptionGroupTable"))
     return {
         name: SubscriptionGroupConfig(**_known_fields(SubscriptionGroupConfig, {"groupName": name} | value))
         for name, value in table.items()
     }
 
 
-def parse_local_offsets(text: str) -> dict[MessageQueue, int]:
-    """``offsets.json`` of a broadcasting client: keys are objects (S4). Raises as :func:`parse_consumer_offsets`."""
-    offsets = {}
-    for key, offset in _object(_root(text).get("offsetTable")).items():
-        queue = dict(key)
-        offsets[MessageQueue(queue["topic"], queue["brokerName"], queue["queueId"])] = _number(offset, 64)
-    return offsets
+def parse_consumer_filters(text: str) -> dict[tuple[str, str], ConsumerFilterData]:
+    """``consumerFilter.json`` by topic and group. Raises as :func:`parse_consumer_offsets`."""
+    return {
+        (topic, group): ConsumerFilterData(
+            **_known_fields(ConsumerFilterData, {"topic": topic, "consumerGroup": group} | value)
+        )
+        for topic, by_topic in object_of(_root(text).get("filterDataByTopic")).items()
+        for group, value in object_of(object_of(by_topic).get("groupFilterData")).items()
+    }
 
 
-def consumer_offsets_text(offset_table: OffsetTable, data_version: DataVersion) -> str:
-    """``consumerOffset.json`` as a 5.5.0 broker writes it, but sorted; the broker reads the same table back."""
-    table = {key: dict(sorted(offsets.items())) for key, offsets in sorted(offset_table.items())}
-    topics_of_group: dict[str, list[str]] = {}
-    for topic, group in filter(None, map(split_key, table)):
-        topics_of_group.setdefault(group, []).append(topic)
-    return render(
-        {
-            "dataVersion": {
-                "counter": data_version.counter,
-                "stateVersion": data_version.state_version,
-                "timestamp": data_version.timestamp,
-            },
-            "groupTopicMap": dict(sorted(topics_of_group.items())),
-            "offsetTable": table,
-            "pullOffsetTable": {},
-        }
-    )
+def parse_forbidden_table(text: str) -> dict[str, dict[str, int]]:
+    """Of ``subscriptionGroup.json``: group -> topic -> bits of what it must not do there.
+
+    Raises as :func:`parse_consumer_offsets`.
+    """
+    table = object_of(_root(text).get("forbiddenTable"))
+    return {
+        group: {topic: number_of(bits, 32) for topic, bits in object_of(topics).items()}
+        for group, topics in table.items()
+    }
+
+
+def parse_data_version(text: str) -> DataVersion:
+    """The version that every file but ``consumerFilter.json`` carries. Raises as :func:`parse_consumer_offsets`."""
+    return _data_version(_root(text))
 
 
 def write_config(path: Path, text: str) -> None:
-    """Write a configuration file in ``MixAll#string2File``'s order: the old one becomes ``.bak``, then the new one."""
-    if path.exists():
+    """Write a configuration file in ``MixAll#string2File``'s order: the old one becomes ``.bak``, then the new one.
+
+    Whatever moment the process dies at, one of the two can be read. A file that holds no object, which RocketMQ removes
+    when it loads, is written over: it must not take the place of a good ``.bak``.
+    """
+    content = text.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_readable(path):
         os.replace(path, path.with_name(f"{path.name}.bak"))
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(path, "wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
+    _sync_folder(path.parent)
 
 
 def split_key(key: str) -> tuple[str, str] | None:
@@ -223,50 +256,43 @@ def split_key(key: str) -> tuple[str, str] | None:
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
+def _is_readable(path: Path) -> bool:
+    try:
+        object_of(parse(path.read_text("utf-8", "replace")))
+    except (FileNotFoundError, BadData):
+        return False
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Names are on disk only when their folder is; Windows cannot open one."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def _text(source: FileSource, path: str, size: int) -> str:
     return source.read(path, 0, size).decode("utf-8", "replace")
 
 
 def _root(text: str) -> dict[Any, Any]:
-    return _object(parse(text)) if text else {}
-
-
-def _object(value: Any) -> dict[Any, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise BadData(f"an object was expected, {type(value).__name__} found")
-    return value
-
-
-def _numbers(value: Any, bits: int) -> dict[int, int]:
-    return {_number(key, 32): _number(number, bits) for key, number in _object(value).items()}
-
-
-def _number(value: Any, bits: int) -> int:
-    """A Java int or long: RocketMQ's reader takes "2" as 2 and 1.5 as 1."""
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            number = int(value)
-        except (ValueError, OverflowError):
-            pass
-        else:
-            if -(1 << bits - 1) <= number < 1 << bits - 1:
-                return number
-    raise BadData(f"{value!r} is no number of {bits} bits")
+    return object_of(parse(text)) if text else {}
 
 
 def _data_version(root: dict[Any, Any]) -> DataVersion:
-    version = _object(root.get("dataVersion"))
+    version = object_of(root.get("dataVersion"))
     return DataVersion(version.get("stateVersion", 0), version.get("timestamp", 0), version.get("counter", 0))
 
 
 def _known_fields(kind: type, value: dict[str, Any]) -> dict[str, Any]:
     """The entries whose Java names the class knows under its own; a later broker's new fields are left out."""
-    names = {_java_name(name): name for name in kind.__slots__}  # type: ignore[attr-defined]
+    names = {java_name(name): name for name in kind.__slots__}  # type: ignore[attr-defined]
     return {names[key]: item for key, item in value.items() if key in names}
 
 
-def _java_name(name: str) -> str:
+def java_name(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(map(str.capitalize, rest))

@@ -4,7 +4,7 @@ Three small decisions, in order: ``process_consume_result`` says who is sent bac
 send-backs failed, ``offset_to_commit`` whether the offset moves. A window of the lake stores all send-backs in its one
 commit: none of them can fail alone, so everything is finished and the second step has nothing to do.
 
-Consumption in order (S9.2) has other rules and will have functions of its own here.
+Consumption in order has other rules (S9.2), in ``consume_result_orderly``.
 """
 
 from __future__ import annotations

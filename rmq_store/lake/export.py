@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, consumer_offsets_text
+from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion
+from rmq_store.broker_files.config_texts import consumer_offsets_text
 from rmq_store.lake.shard import Shard
 from rmq_store.message import SCHEDULE_TOPIC, retry_topic
 from rmq_store.offsets import Positions, off_id, queue_of, split_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,86 +12,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.broker_files.broker_json import parse, render
+from rmq_store.broker_files.broker_json import parse, render, render_compact
 from rmq_store.broker_files.config_files import (
+    ConsumerFilterData,
     DataVersion,
     SubscriptionGroupConfig,
     TopicConfig,
-    consumer_offsets_text,
+    parse_consumer_filters,
     parse_consumer_offsets,
+    parse_data_version,
     parse_delay_offsets,
-    parse_local_offsets,
+    parse_forbidden_table,
     parse_subscription_groups,
     parse_topics,
+    read_consumer_filters,
     read_consumer_offsets,
     read_delay_offsets,
     read_subscription_groups,
     read_topics,
     write_config,
 )
+from rmq_store.broker_files.config_texts import (
+    consumer_filters_text,
+    consumer_offsets_text,
+    delay_offsets_text,
+    parse_topic_line,
+    subscription_groups_text,
+    topics_text,
+)
+from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.errors import BadData
-from rmq_store.message import MessageQueue
+from rmq_store.errors import BadData, WrongUse
+from tests.conformance.checks import passed
+from tests.conformance.offset_files import check, in_our_order
+from tests.conformance.recovery import check_recovery
 from tests.unit import vectors
 
 
-def of_kind(kind: str) -> list[dict[str, Any]]:
-    lines = [line for line in vectors.read("offset-files") if line["kind"] == kind]
-    assert lines
-    return lines
-
-
-def queues(table: dict[str, int] | None) -> dict[int, int]:
-    """The vectors are JSON, where every key is a text."""
-    return {int(key): value for key, value in (table or {}).items()}
-
-
-def offset_table(table: dict[str, dict[str, int]] | None) -> dict[str, dict[int, int]]:
-    return {key: queues(value) for key, value in (table or {}).items()}
-
-
-def test_consumer_offsets_are_read_from_both_shapes_the_broker_writes() -> None:
-    for line in of_kind("consumerOffset"):
-        for text in (line["pretty"], line["compact"]):
-            offsets = parse_consumer_offsets(text)
-            assert offsets.offset_table == offset_table(line["table"])
-            assert offsets.data_version == DataVersion(*line["version"])
-
-
-def test_what_we_write_reads_back_to_the_same_table_and_is_the_brokers_text_but_for_the_order() -> None:
-    for line in of_kind("consumerOffset"):
-        text = consumer_offsets_text(offset_table(line["table"]), DataVersion(*line["version"]))
-        assert parse_consumer_offsets(text).offset_table == offset_table(line["readBack"])
-        assert sorted(text.replace(",\n", "\n").splitlines()) == sorted(
-            line["pretty"].replace(",\n", "\n").splitlines()
-        )
-        assert list(parse(text)["offsetTable"]) == sorted(line["table"])
-
-
-def test_every_text_of_the_broker_is_rendered_again_byte_by_byte() -> None:
-    for kind in ("consumerOffset", "delayOffset", "localOffsets"):
-        for line in of_kind(kind):
-            assert render(parse(line["pretty"])) == line["pretty"]
-
-
-def test_odd_texts_are_read_or_refused_as_by_the_broker() -> None:
-    for line in of_kind("readConsumerOffset"):
-        if "error" in line:
-            with pytest.raises(BadData):
-                parse_consumer_offsets(line["text"])
-        else:
-            assert parse_consumer_offsets(line["text"]).offset_table == offset_table(line["table"])
-
-
-def test_delay_offsets_are_read() -> None:
-    for line in of_kind("delayOffset"):
-        assert parse_delay_offsets(line["pretty"]) == queues(line["table"])
-
-
-def test_the_local_offset_file_is_read_although_its_keys_are_objects() -> None:
-    for line in of_kind("localOffsets"):
-        expected = {MessageQueue(*entry[:3]): entry[3] for entry in line["entries"]}
-        assert parse_local_offsets(line["pretty"]) == parse_local_offsets(line["compact"]) == expected
+def test_offset_files_and_the_offset_manager_are_rocketmqs() -> None:
+    assert passed(check(vectors.read("offset-files"))) == 2614
 
 
 def test_pull_offsets_are_not_taken_for_commits() -> None:
@@ -105,27 +65,9 @@ def test_keys_without_exactly_one_at_sign_are_kept_but_are_no_commits() -> None:
     assert parse(consumer_offsets_text(offsets.offset_table, DataVersion()))["groupTopicMap"] == {"g": ["T"]}
 
 
-OFFSET_FILES = [line for line in vectors.expected("market-killed.recovery") if line["kind"] == "offsetFile"]
-
-
-@pytest.mark.parametrize("line", OFFSET_FILES, ids=[f"{line['main']} {line['bak']}" for line in OFFSET_FILES])
-def test_the_bak_file_is_used_when_rocketmq_uses_it_and_the_note_says_so(tmp_path: Path, line: dict[str, Any]) -> None:
-    (tmp_path / "config").mkdir()
-    for name, text in (("consumerOffset.json", line["main"]), ("consumerOffset.json.bak", line["bak"])):
-        if text is not None:
-            (tmp_path / "config" / name).write_text(text, encoding="utf-8")
-    source = LocalFileSource(tmp_path)
-    before = source.list("")
-    if not line["loaded"]:
-        with pytest.raises(BadData, match="restore one of the two"):
-            read_consumer_offsets(source)
-    else:
-        found = read_consumer_offsets(source)
-        assert found.value.offset_table == offset_table(line["table"])
-        # RocketMQ removes a main file that it could not use; we leave it and say so.
-        assert (found.used == "config/consumerOffset.json") is line["mainExistsAfter"]
-        assert ("is readable" in found.note) is line["mainExistsAfter"]
-    assert source.list("") == before
+def test_the_bak_file_is_used_when_rocketmq_uses_it_and_the_note_says_so() -> None:
+    lines = [line for line in vectors.expected("market-killed.recovery") if line["kind"] == "offsetFile"]
+    assert passed(check_recovery(lines, None)) == 47
 
 
 def test_the_files_of_a_real_store_are_read(broker_store: Callable[[str], Path]) -> None:
@@ -136,6 +78,7 @@ def test_the_files_of_a_real_store_are_read(broker_store: Callable[[str], Path])
     groups = read_subscription_groups(source).value
     assert groups["gm_ack"] == SubscriptionGroupConfig("gm_ack", group_retry_policy={"type": "CUSTOMIZED"})
     assert read_delay_offsets(source).value == {1: 56, 2: 6, 3: 432, 4: 154, 5: 127, 6: 3, 7: 3, 17: 0, 18: 0}
+    assert list(read_consumer_filters(source).value) == [("PaymentFlow", "gm_sql")]
     offsets = read_consumer_offsets(source)
     assert offsets.used == "config/consumerOffset.json"
     assert {topic for topic, *_ in offsets.value.commits()} <= set(topics)
@@ -156,11 +99,153 @@ def test_fields_that_a_newer_broker_adds_are_left_out() -> None:
     }
 
 
+WRITTEN_AGAIN: dict[str, Callable[[str], str]] = {
+    "consumerOffset.json": lambda text: consumer_offsets_text(
+        parse_consumer_offsets(text).offset_table, parse_data_version(text)
+    ),
+    "delayOffset.json": lambda text: delay_offsets_text(parse_delay_offsets(text), parse_data_version(text)),
+    "topics.json": lambda text: topics_text(parse_topics(text).values(), parse_data_version(text)),
+    "subscriptionGroup.json": lambda text: subscription_groups_text(
+        parse_subscription_groups(text).values(), parse_data_version(text), parse_forbidden_table(text)
+    ),
+    "consumerFilter.json": lambda text: consumer_filters_text(parse_consumer_filters(text).values()),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_AGAIN)
+def test_a_real_brokers_file_is_written_again_with_every_field_and_in_order(
+    broker_store: Callable[[str], Path], name: str
+) -> None:
+    for store in ("market-clean", "market-trimmed", "market-killed"):
+        text = (broker_store(store) / "config" / name).read_text(encoding="utf-8")
+        wanted = parse(text)
+        if name == "consumerOffset.json":
+            wanted["pullOffsetTable"] = {}
+        assert WRITTEN_AGAIN[name](text) == render(in_our_order(wanted))
+
+
+def test_equal_tables_are_equal_files_whatever_order_they_were_filled_in() -> None:
+    topics = [TopicConfig("b", attributes={"+x": "1", "+a": "2"}), TopicConfig("a")]
+    groups = [SubscriptionGroupConfig("h"), SubscriptionGroupConfig("g")]
+    filters = [ConsumerFilterData("h", "T", "a = 1"), ConsumerFilterData("g", "T", "b = 2")]
+    version = DataVersion(counter=3)
+    forwards, backwards = (
+        (
+            consumer_offsets_text({"b@g": {10: 1, 2: 3}, "a@g": {0: 1}}, version),
+            delay_offsets_text({10: 1, 2: 3}, version),
+            topics_text(topics, version),
+            subscription_groups_text(groups, version, {"h": {"b": 1, "a": 2}, "g": {}}),
+            consumer_filters_text(filters),
+        ),
+        (
+            consumer_offsets_text({"a@g": {0: 1}, "b@g": {2: 3, 10: 1}}, version),
+            delay_offsets_text({2: 3, 10: 1}, version),
+            topics_text(reversed([replace(topics[0], attributes={"+a": "2", "+x": "1"}), topics[1]]), version),
+            subscription_groups_text(reversed(groups), version, {"g": {}, "h": {"a": 2, "b": 1}}),
+            consumer_filters_text(reversed(filters)),
+        ),
+    )
+    assert forwards == backwards
+
+
+def test_what_a_group_must_not_do_and_its_subscriptions_are_read_back() -> None:
+    group = SubscriptionGroupConfig("g", subscription_data_set=[{"topic": "T", "subString": "*"}])
+    text = subscription_groups_text([group], DataVersion(), {"g": {"T": 2}})
+    assert parse_subscription_groups(text) == {"g": group}
+    assert parse_forbidden_table(text) == {"g": {"T": 2}}
+
+
+def test_a_subscription_is_dead_when_it_ended_after_it_began() -> None:
+    alive = ConsumerFilterData("g", "T", "a = 1", born_time=5)
+    assert (alive.dead, replace(alive, dead_time=5).dead) == (False, True)
+    assert parse_consumer_filters(consumer_filters_text([alive])) == {("T", "g"): alive}
+
+
+def test_the_table_of_a_file_is_changed_by_commits_and_written_again() -> None:
+    offsets = parse_consumer_offsets('{"offsetTable":{"T@g":{0:5}}}')
+    manager = ConsumerOffsetManager.of(offsets)
+    assert [manager.commit_offset("g", "T", queue_id, 3) for queue_id in (0, 1)] == [5, None]
+    manager.commit_pull_offset("viewer", "T", 0, 9)
+    assert parse_consumer_offsets(manager.text(DataVersion())).offset_table == {"T@g": {0: 3, 1: 3}}
+    assert offsets.offset_table == {"T@g": {0: 5}}
+
+
+def test_a_pending_reset_answers_for_the_commit_unless_the_broker_is_told_otherwise() -> None:
+    for server_side, answers in ((True, [7, 7, 8]), (False, [8, 7, 8])):
+        manager = ConsumerOffsetManager(use_server_side_reset_offset=server_side)
+        manager.assign_reset_offset("g", "T", 0, 7)
+        manager.commit_offset("g", "T", 0, 8)
+        found = [manager.query_offset("g", "T", 0), manager.query_then_erase_reset_offset("g", "T", 0)]
+        assert [*found, manager.query_offset("g", "T", 0)] == answers
+
+
+@pytest.mark.parametrize("call", [("", "T", 0, 1), ("g", "", 0, 1), ("g", "T", -1, 1), ("g", "T", 0, -1)])
+def test_a_reset_of_nothing_or_to_nowhere_is_refused(call: tuple[str, str, int, int]) -> None:
+    manager = ConsumerOffsetManager()
+    with pytest.raises(WrongUse, match="numbers from 0 on"):
+        manager.assign_reset_offset(*call)
+    assert manager == ConsumerOffsetManager()
+
+
+@pytest.mark.parametrize("line", ["", "T 1 2 6", "T one 2 6 SINGLE_TAG"])
+def test_a_line_that_is_no_topic_is_refused(line: str) -> None:
+    with pytest.raises(BadData, match="is no topic"):
+        parse_topic_line(line)
+
+
+@pytest.mark.parametrize("attributes", ["", " {", " 5"])
+def test_attributes_of_a_topics_line_that_cannot_be_read_are_left_out(attributes: str) -> None:
+    assert parse_topic_line(f"T 1 2 6 MULTI_TAG{attributes}") == TopicConfig("T", 1, 2, 6, "MULTI_TAG")
+
+
 def test_writing_keeps_the_file_before_as_bak(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "consumerOffset.json"
+    for text in ('{"first":1}', '{"second":{2:3}}'):
+        write_config(path, text)
+    assert (path.read_text(), path.with_name("consumerOffset.json.bak").read_text()) == (
+        '{"second":{2:3}}',
+        '{"first":1}',
+    )
+
+
+@pytest.mark.parametrize("bad", ["", "garbage", '{"offsetTable":{', "[]"])
+def test_a_file_that_cannot_be_read_does_not_take_the_place_of_its_bak(tmp_path: Path, bad: str) -> None:
     path = tmp_path / "consumerOffset.json"
-    write_config(path, "first")
-    write_config(path, "second")
-    assert (path.read_text(), path.with_name("consumerOffset.json.bak").read_text()) == ("second", "first")
+    bak = path.with_name("consumerOffset.json.bak")
+    path.write_text(bad, encoding="utf-8")
+    bak.write_text('{"good":1}', encoding="utf-8")
+    write_config(path, "{}")
+    assert (path.read_text(), bak.read_text()) == ("{}", '{"good":1}')
+
+
+class Died(Exception):
+    """The process, while it wrote."""
+
+
+def test_whatever_moment_writing_dies_at_one_of_the_two_files_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config" / "consumerOffset.json"
+    tables = [{"T@g": {0: offset}} for offset in range(4)]
+    texts = [consumer_offsets_text(table, DataVersion()) for table in tables]
+    for text in texts[:2]:
+        write_config(path, text)
+
+    def die(*_: object) -> None:
+        raise Died
+
+    def loaded() -> object:
+        return read_consumer_offsets(LocalFileSource(tmp_path)).value.offset_table
+
+    with monkeypatch.context() as patch:  # twice, so that the second finds what the first left behind
+        patch.setattr("rmq_store.broker_files.config_files.os.fsync", die)
+        for half in (texts[2][:40], texts[3][:40]):
+            with pytest.raises(Died):
+                write_config(path, half)
+            assert loaded() == tables[1]
+    write_config(path, texts[3])
+    assert loaded() == tables[3]
+    assert path.with_name("consumerOffset.json.bak").read_text(encoding="utf-8") == texts[1]
 
 
 @pytest.mark.parametrize(
@@ -199,3 +284,4 @@ def test_json_is_read_as_json(value: Any) -> None:
     assert parse(json.dumps(value)) == value
     assert parse(json.dumps(value, ensure_ascii=False)) == value
     assert parse(render(value)) == value
+    assert parse(render_compact(value)) == value

@@ -1,0 +1,121 @@
+"""``offsets.json`` of a broadcasting client (S4): queues as keys, which no other reader of JSON takes.
+
+The text is RocketMQ's own, byte for byte, also in the order of its queues, which is that of a ``ConcurrentHashMap``.
+Queues that fall into one bin of the map stand in the order in which they were first put into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rmq_store.broker_files.broker_json import number_of, object_of, parse, render
+from rmq_store.broker_files.config_files import write_config
+from rmq_store.errors import BadData
+from rmq_store.message import MessageQueue
+from rmq_store.properties import tags_code
+
+_LEAST_BINS: Final = 16
+_MASK_32: Final = 0xFFFFFFFF
+
+
+def local_offsets_path(root: Path, client_id: str, group: str) -> Path:
+    """Where RocketMQ keeps it; ``root`` is ``rocketmq.client.localOffsetStoreDir``, ``~/.rocketmq_offsets`` without."""
+    return root / client_id / group / "offsets.json"
+
+
+def local_offsets_text(offsets: Mapping[MessageQueue, int]) -> str:
+    """The file of these offsets."""
+    table = {_key(queue): offsets[queue] for queue in in_hash_map_order(offsets)}
+    return render({"offsetTable": table})
+
+
+def parse_local_offsets(text: str) -> dict[MessageQueue, int]:
+    """The offsets of a file, in its order.
+
+    :raises BadData: it cannot be read, or an offset is no 64-bit number.
+    """
+    table = object_of(object_of(parse(text)).get("offsetTable"))
+    return {_queue(key): number_of(offset, 64) for key, offset in table.items()}
+
+
+def usable_local_offsets(text: str | None, bak: str | None) -> dict[MessageQueue, int]:
+    """What RocketMQ takes from the two files: a main file that is missing, empty or unreadable gives way to ``.bak``.
+
+    None: there is no such file. Without both it is an empty table.
+
+    :raises BadData: the main file does not count and the ``.bak`` cannot be read.
+    """
+    try:
+        if text:
+            return parse_local_offsets(text)
+    except BadData:
+        pass
+    return parse_local_offsets(bak) if bak else {}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOffsetsFile:
+    """The file on this machine, the edge that ``LocalFileOffsetStore`` works on."""
+
+    path: Path
+
+    def read(self) -> dict[MessageQueue, int]:
+        """The offsets.
+
+        :raises BadData: neither the file nor its ``.bak`` can be read; says what to do.
+        """
+        bak = self.path.with_name(f"{self.path.name}.bak")
+        try:
+            return usable_local_offsets(_text(self.path), _text(bak))
+        except BadData as error:
+            raise BadData(f"neither {self.path} nor its .bak can be read ({error}); restore or remove them") from error
+
+    def write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write the file; the one before becomes ``.bak``."""
+        write_config(self.path, local_offsets_text(offsets))
+
+
+def in_hash_map_order(queues: Mapping[MessageQueue, Any]) -> list[MessageQueue]:
+    """The order in which a Java ``ConcurrentHashMap`` goes through these queues.
+
+    It starts with 16 bins and doubles them whenever it is three quarters full.
+    """
+    bins = _LEAST_BINS
+    while len(queues) >= bins * 3 // 4:
+        bins *= 2
+    return sorted(queues, key=lambda queue: _spread(_hash_code(queue)) % bins)
+
+
+def _hash_code(queue: MessageQueue) -> int:
+    """``MessageQueue#hashCode`` as 32 bits without a sign; ``tags_code`` is Java's hash of a text."""
+    code = 1
+    for part in (tags_code(queue.broker_name), queue.queue_id, tags_code(queue.topic)):
+        code = (31 * code + part) & _MASK_32
+    return code
+
+
+def _spread(code: int) -> int:
+    return code ^ code >> 16
+
+
+def _key(queue: MessageQueue) -> tuple[tuple[str, Any], ...]:
+    return ("brokerName", queue.broker_name), ("queueId", queue.queue_id), ("topic", queue.topic)
+
+
+def _queue(key: Any) -> MessageQueue:
+    try:
+        named = dict(key)
+        return MessageQueue(named["topic"], named["brokerName"], number_of(named["queueId"], 32))
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadData(f"{key!r} is no queue: topic, brokerName and queueId were expected") from error
+
+
+def _text(path: Path) -> str | None:
+    """None also for a file that cannot be opened; RocketMQ goes on to the ``.bak`` then."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return None
