@@ -339,7 +339,7 @@ HOST = Host(now_ms=lambda: NOW, entropy=lambda n: bytes(n))
 def test_a_commit_whose_answer_was_lost_is_found_by_its_id() -> None:
     log = Log(shard=Unanswered("s", lambda: NOW))
     run = log.plan(0, 5)
-    assert commit(log.shard, run, HOST).ctl.commit_id == run.ctl.commit_id
+    assert commit(log.shard, run, HOST, started_ms=NOW).ctl.commit_id == run.ctl.commit_id
     assert log.wrong() == set()
 
 
@@ -348,14 +348,14 @@ def test_without_looking_for_its_id_it_would_be_reported_as_dropped(monkeypatch:
     run = log.plan(0, 5)
     monkeypatch.setattr(Unanswered, "ctl_of", lambda self, commit_id: None)
     with pytest.raises(StaleAttempt):
-        commit(log.shard, run, HOST)
+        commit(log.shard, run, HOST, started_ms=NOW)
     assert log.shard.ctls()[-1].commit_id == run.ctl.commit_id
 
 
 def test_a_success_that_is_not_in_the_log_is_no_success() -> None:
     log = Log(shard=Phantom("s", lambda: NOW))
     run = log.plan(0, 5)
-    commit(log.shard, run, HOST)
+    commit(log.shard, run, HOST, started_ms=NOW)
     assert log.shard.ctls()[-1].commit_id == run.ctl.commit_id
     assert log.shard.puts == 3  # type: ignore[attr-defined]
 
@@ -366,10 +366,10 @@ def test_without_the_evidence_a_window_that_forgot_messages_would_be_committed(m
     forgetful = Consumed(QueueRange(Q, 0, 5), 0, {Outcome.ACKED: tally([0, 1, 3, 4])})
     run = replace(run, ctl=replace(run.ctl, consumed=(forgetful,)))
     with pytest.raises(EvidenceMismatch):
-        commit(log.shard, run, HOST)
+        commit(log.shard, run, HOST, started_ms=NOW)
     assert log.shard.positions().get(OFF) == 0
     monkeypatch.setattr(memory_commit, "check_evidence", lambda ctl, tally_of_range: None)
-    commit(log.shard, run, HOST)
+    commit(log.shard, run, HOST, started_ms=NOW)
     assert log.shard.positions().get(OFF) == 5
 
 

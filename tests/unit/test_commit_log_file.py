@@ -1,220 +1,24 @@
-"""Walking the commit logs of three real stores, and of copies that were damaged as RocketMQ's recovery was tested."""
+"""Walking commit logs that are made here; those of real stores are walked by tests/conformance."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log, was_killed
-from rmq_store.broker_files.consume_queue_file import QueueBounds, list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, walk
-from rmq_store.consume_queue import entry_of, is_indexed
+from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, walk
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.lake.records import DECOMPRESSORS
 from rmq_store.record import Record, encode, new_record
-from tests.unit import vectors
-
-STORES = ("market-clean", "market-trimmed", "market-killed")
-
-# The brokers' messageDelayLevel (README of the data).
-DELAY_LEVELS = {level: level * 1000 for level in range(1, 17)} | {17: 600_000, 18: 7_200_000}
 
 Extract = Callable[[str], Path]
-
-
-def log_items(root: Path, *, allow_missing: bool = False) -> list[Record | Stop]:
-    source = LocalFileSource(root)
-    return [item for _, item in read_log(source, list_commit_log(source, allow_missing=allow_missing))]
-
-
-def records_of(items: list[Record | Stop]) -> list[Record]:
-    return [item for item in items if isinstance(item, Record)]
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_the_log_is_walked_as_dispatch_walks_it(broker_store: Extract, name: str) -> None:
-    limits, *lines = vectors.expected(f"{name}.commitlog")
-    items = log_items(broker_store(name))
-    assert [seen_by_dispatch(item) for item in items[:-1]] == lines
-    assert items[-1] == NothingWritten(limits["maxPhyOffset"])
-    log = list_commit_log(LocalFileSource(broker_store(name)))
-    assert log.files[0].start_offset == limits["minPhyOffset"]
-    assert {file.size_bytes for file in log.files} == {limits["fileSize"]}
-
-
-def seen_by_dispatch(item: Record | Stop) -> dict[str, Any]:
-    if isinstance(item, Blank):
-        return {
-            "kind": "blank",
-            "offset": item.commit_log_offset,
-            "markedLength": item.marked_size,
-            "skipped": item.skipped,
-        }
-    assert isinstance(item, Record)
-    entry = entry_of(replace(item, sys_flag=0), DELAY_LEVELS)
-    assert entry is not None
-    return {
-        "kind": "message",
-        "offset": item.commit_log_offset,
-        "size": item.store_size,
-        "magic": f"{item.magic & 0xFFFFFFFF:08x}",
-        "topic": item.topic,
-        "queueId": item.queue_id,
-        "queueOffset": item.queue_offset,
-        "tagsCode": entry.tags_code,
-        "storeTimestamp": item.store_timestamp,
-        # Dispatch starts with "" and takes what the map holds, null when there are properties without KEYS.
-        "keys": item.properties.get("KEYS"),
-        "uniqKey": item.properties.get("UNIQ_KEY"),
-        "sysFlag": item.sys_flag,
-        "preparedTransactionOffset": item.prepared_transaction_offset,
-    }
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_every_message_a_consumer_can_reach_is_made_from_the_log(broker_store: Extract, name: str) -> None:
-    """For the killed store this is recovery: entries that were not yet on disk are made from the log."""
-    made = {}
-    for record in records_of(log_items(broker_store(name))):
-        if is_indexed(record.sys_flag):
-            made[record.topic, record.queue_id, record.queue_offset] = message_line(record)
-    lines = vectors.expected(f"{name}.messages")
-    assert len(made) == len(lines)
-    for line in lines:
-        assert made[line["topic"], line["queueId"], line["queueOffset"]] == line
-
-
-def message_line(record: Record) -> dict[str, Any]:
-    entry = entry_of(record, DELAY_LEVELS)
-    assert entry is not None
-    properties = record.properties
-    body = record.body(DECOMPRESSORS)
-    return {
-        "topic": record.topic,
-        "queueId": record.queue_id,
-        "queueOffset": record.queue_offset,
-        "commitLogOffset": entry.commit_log_offset,
-        "storeSize": entry.size,
-        "tagsCode": entry.tags_code,
-        "magic": f"{record.magic & 0xFFFFFFFF:08x}",
-        "msgId": record.offset_msg_id,
-        "uniqKey": properties.get("UNIQ_KEY"),
-        "tags": properties.get("TAGS"),
-        "keys": properties.get("KEYS"),
-        "properties": properties,
-        "flag": record.flag,
-        "sysFlag": record.sys_flag,
-        "bornTimestamp": record.born_timestamp,
-        "storeTimestamp": record.store_timestamp,
-        "bornHost": record.born_host,
-        "storeHost": record.store_host,
-        "reconsumeTimes": record.reconsume_times,
-        "preparedTransactionOffset": record.prepared_transaction_offset,
-        "bodyCRC": record.body_crc,
-        "storedBodyLength": None if body is None else len(record.stored_body),
-        "bodyLength": None if body is None else len(body),
-        "bodySha256": None if body is None else sha256(body).hexdigest(),
-        "recordTopic": record.topic,
-        "recordQueueId": record.queue_id,
-        "recordQueueOffset": record.queue_offset,
-    }
-
-
-def test_no_acknowledged_send_is_missing_after_a_kill(broker_store: Extract) -> None:
-    stored = {
-        (record.topic, record.queue_id, record.queue_offset, record.properties.get("UNIQ_KEY"), record.offset_msg_id)
-        for record in records_of(log_items(broker_store("market-killed")))
-    }
-    acknowledged = vectors.expected("market-killed.acknowledged")
-    assert len(acknowledged) == 4892
-    # The broker names the queue that the producer asked for; a delayed message lies in a schedule queue.
-    assert {(line[3], line[4]) for line in acknowledged} <= {(key, message_id) for *_, key, message_id in stored}
 
 
 def test_a_killed_broker_leaves_its_abort_file(broker_store: Extract) -> None:
     assert was_killed(LocalFileSource(broker_store("market-killed")))
     assert not was_killed(LocalFileSource(broker_store("market-clean")))
-
-
-RECOVERIES = [line for line in vectors.expected("market-killed.recovery") if line["kind"] == "recovery"]
-
-
-@pytest.mark.parametrize("line", RECOVERIES, ids=[line["name"] for line in RECOVERIES])
-def test_the_log_is_cut_where_rocketmqs_recovery_cuts_it(
-    broker_store: Extract, tmp_path: Path, line: dict[str, Any]
-) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(broker_store("market-killed"), store, ignore=shutil.ignore_patterns("timer*", "index"))
-    for edit in line["recipe"]:
-        apply(store, edit)
-    if "error" in line:
-        with pytest.raises(BadData, match="differ in size"):
-            log_items(store)
-        return
-    source = LocalFileSource(store)
-    log = list_commit_log(source, allow_missing=True)
-    records = records_of([item for _, item in read_log(source, log)])
-    log_min, log_max = log.files[0].start_offset, records[-1].commit_log_offset + records[-1].store_size
-    assert (log_min, log_max) == (line["minPhyOffset"], line["maxPhyOffset"])
-
-    # Entries that recovery makes from the log, joined with those that are on disk.
-    by_offset = {record.commit_log_offset: record for record in records if is_indexed(record.sys_flag)}
-    readable: dict[tuple[str, int], dict[int, Record]] = {}
-    for record in by_offset.values():
-        readable.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
-    bounds = {
-        queue: QueueBounds(0, 0, 0).with_log(range(min(offsets), max(offsets) + 1))
-        for queue, offsets in readable.items()
-    }
-    for queue in list_consume_queues(source):
-        key = queue.topic, queue.queue_id
-        made = readable.setdefault(key, {})
-        on_disk = queue.bounds(log_min, log_max)
-        bounds[key] = on_disk.with_log(range(min(made), max(made) + 1) if made else range(0))
-        for offset, entry in enumerate(queue.entries(on_disk.min_offset, on_disk.max_offset), on_disk.min_offset):
-            if entry.commit_log_offset in by_offset:
-                made[offset] = by_offset[entry.commit_log_offset]
-
-    assert sum(map(len, readable.values())) == line["readable"]
-    assert len(line["queues"]) == len(readable)
-    for expected in line["queues"]:
-        key = expected["topic"], expected["queueId"]
-        assert bounds[key].min_offset == expected["minOffset"]
-        assert bounds[key].max_offset == expected["maxOffset"]
-        assert len(readable[key]) == expected["readable"]
-        if "lastCommitLogOffset" in expected:
-            last = readable[key][expected["maxOffset"] - 1]
-            assert last.commit_log_offset == expected["lastCommitLogOffset"]
-            assert last.properties.get("UNIQ_KEY") == expected["lastUniqKey"]
-
-
-def apply(store: Path, edit: dict[str, Any]) -> None:
-    """One edit of a recipe."""
-    path = store / edit.get("file", edit.get("path", ""))
-    if edit["op"] == "delete":
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.exists():
-            path.unlink()
-        return
-    data = bytearray(path.read_bytes())
-    match edit["op"]:
-        case "zero":
-            data[edit["from"] : edit["to"]] = bytes(edit["to"] - edit["from"])
-        case "xor":
-            data[edit["at"]] ^= edit["mask"]
-        case "truncate":
-            del data[edit["length"] :]
-        case other:
-            raise AssertionError(other)
-    path.write_bytes(data)
 
 
 # ------------------------------------------------------------------ the walk itself, on files made here

@@ -1,15 +1,13 @@
-"""Consume queues of three real stores: bounds, entries, offset by time; and the rules on queues made here."""
+"""Consume queues that are made here: bounds, entries, offset by time; real ones are read by tests/conformance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.consume_queue_file import QueueBounds, list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.consume_queue import (
@@ -18,7 +16,6 @@ from rmq_store.consume_queue import (
     ConsumeQueueEntry,
     decode_entries,
     earliest_from_here,
-    entry_of,
     entry_tags_code,
     latest_so_far,
     max_offset,
@@ -27,85 +24,6 @@ from rmq_store.consume_queue import (
 )
 from rmq_store.errors import BadData
 from rmq_store.message import SCHEDULE_TOPIC, tags_code
-from rmq_store.record import Record
-from tests.unit import vectors
-
-STORES = ("market-clean", "market-trimmed", "market-killed")
-DELAY_LEVELS = {level: level * 1000 for level in range(1, 17)} | {17: 600_000, 18: 7_200_000}
-
-Extract = Callable[[str], Path]
-
-
-class Store:
-    """A real store: its records, and its queues as they are after RocketMQ's recovery."""
-
-    def __init__(self, root: Path) -> None:
-        source = LocalFileSource(root)
-        log = list_commit_log(source)
-        self.records = [item for _, item in read_log(source, log) if isinstance(item, Record)]
-        self.log_min = log.files[0].start_offset
-        self.log_max = self.records[-1].commit_log_offset + self.records[-1].store_size
-        self.on_disk = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(source)}
-        self.rows: dict[tuple[str, int], dict[int, Record]] = {}
-        for record in self.records:
-            if entry_of(record, DELAY_LEVELS):
-                self.rows.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
-
-    def bounds(self, queue: tuple[str, int]) -> QueueBounds:
-        rows = self.rows.get(queue, {})
-        on_disk = self.on_disk[queue].bounds(self.log_min, self.log_max)
-        return on_disk.with_log(range(min(rows), max(rows) + 1) if rows else range(0))
-
-
-@pytest.fixture(scope="module", params=STORES)
-def named_store(request: pytest.FixtureRequest, broker_store: Extract) -> tuple[str, Store]:
-    return request.param, Store(broker_store(request.param))
-
-
-def test_min_max_and_largest_physical_offset_are_the_brokers(named_store: tuple[str, Store]) -> None:
-    name, store = named_store
-    lines = vectors.expected(f"{name}.queues")
-    assert {(line["topic"], line["queueId"]) for line in lines} == set(store.on_disk)
-    for line in lines:
-        queue = line["topic"], line["queueId"]
-        bounds = store.bounds(queue)
-        assert (bounds.min_offset, bounds.max_offset) == (line["minOffset"], line["maxOffset"])
-        rows = store.rows.get(queue, {})
-        last = rows.get(bounds.max_offset - 1)
-        made_end = last.commit_log_offset + last.store_size if last else 0
-        assert max(bounds.max_physical_offset, made_end) == line["maxPhysicalOffset"]
-        first = rows.get(bounds.min_offset)
-        assert (first.store_timestamp if first else -1) == line["earliestStoreTime"]
-
-
-def test_every_entry_on_disk_is_the_one_its_record_makes(named_store: tuple[str, Store]) -> None:
-    _, store = named_store
-    compared = 0
-    for key, queue in store.on_disk.items():
-        bounds = queue.bounds(store.log_min, store.log_max)
-        for offset, entry in enumerate(queue.entries(bounds.min_offset, bounds.max_offset), bounds.min_offset):
-            assert entry == entry_of(store.rows[key][offset], DELAY_LEVELS)
-            compared += 1
-    assert compared > 5000
-
-
-def test_the_offset_at_a_time_is_rocketmqs_and_the_bound_over_the_rows(named_store: tuple[str, Store]) -> None:
-    name, store = named_store
-    lines = vectors.expected(f"{name}.timesearch")
-    assert lines
-    for line in lines:
-        queue = line["topic"], line["queueId"]
-        if queue not in store.on_disk:
-            readable = range(0)
-        else:
-            bounds = store.bounds(queue)
-            readable = range(bounds.min_offset, bounds.max_offset)
-        times = {offset: record.store_timestamp for offset, record in store.rows.get(queue, {}).items()}
-        lower = offset_by_time(readable, times.__getitem__, line["timestamp"])
-        upper = offset_by_time(readable, times.__getitem__, line["timestamp"], BoundaryType.UPPER)
-        assert (lower, upper, lower) == (line["lower"], line["upper"], line["default"])
-        at_or_after = [offset for offset in readable if times[offset] >= line["timestamp"]]
-        assert lower == min(at_or_after, default=readable.stop)
 
 
 def test_an_entry_is_20_bytes_big_endian() -> None:

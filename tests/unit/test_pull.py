@@ -45,9 +45,9 @@ def test_offsets_that_no_segment_holds_are_holes(begin: int, end: int, holes: li
 def test_a_slice_knows_its_rows_and_the_place_they_come_from() -> None:
     (found,), _ = cover(
         QueueRange(Q, 12, 15),
-        [segment(10, 10, first_row=40, first_rel=7, min_store_timestamp=5, max_store_timestamp=5)],
+        [segment(10, 10, first_row=40, min_store_timestamp=5, max_store_timestamp=5)],
     )
-    assert found == Slice(Q, 12, 15, "f", 42, 9, "c", 0, 5)
+    assert found == Slice(Q, 12, 15, "f", 42, "c", 0, 5)
     assert len(found) == 3
 
 
@@ -57,10 +57,10 @@ def test_rows_of_different_times_have_no_time_in_common() -> None:
 
 
 def test_a_slice_can_be_cut_into_pieces_of_the_same_rows() -> None:
-    whole = Slice(Q, 10, 15, "f", 100, 7)
-    assert [(p.begin, p.end, p.first_row, p.first_rel) for p in whole.cut(2)] == [
-        (10, 12, 100, 7),
-        (12, 14, 102, 9),
-        (14, 15, 104, 11),
+    whole = Slice(Q, 10, 15, "f", 100)
+    assert [(p.begin, p.end, p.first_row) for p in whole.cut(2)] == [
+        (10, 12, 100),
+        (12, 14, 102),
+        (14, 15, 104),
     ]
     assert whole.cut(5) == whole.cut(500) == [whole]

@@ -10,142 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import BadData
-from rmq_store.lake.records import DECOMPRESSORS
-from rmq_store.message import SCHEDULE_TOPIC, properties_text
-from rmq_store.record import (
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
-    Record,
-    Refused,
-    check,
-    decode,
-    encode,
-    encoded_size,
-    message_ext,
-    new_record,
-)
+from rmq_store.message import SCHEDULE_TOPIC
+from rmq_store.record import MESSAGE_MAGIC_V1, Record, check, encode, encoded_size, new_record
+from tests.conformance import records
+from tests.conformance.checks import passed
+from tests.conformance.records import decoded
 from tests.unit import vectors
 
 
-def fields(record: Record) -> dict[str, Any]:
-    """A record in the words of the vectors."""
-    return {
-        "topic": record.topic,
-        "queueId": record.queue_id,
-        "flag": record.flag,
-        "queueOffset": record.queue_offset,
-        "commitLogOffset": record.commit_log_offset,
-        "sysFlag": record.sys_flag,
-        "bornTimestamp": record.born_timestamp,
-        "bornHost": record.born_host,
-        "storeTimestamp": record.store_timestamp,
-        "storeHost": record.store_host,
-        "reconsumeTimes": record.reconsume_times,
-        "preparedTransactionOffset": record.prepared_transaction_offset,
-        "bodyCRC": record.body_crc,
-        "body": record.stored_body.hex() or None,
-        "properties": record.properties if record.properties_text else None,
-        "storeSize": record.store_size,
-        "msgId": record.offset_msg_id,
-    }
+def test_every_record_is_decoded_and_encoded_as_by_rocketmq() -> None:
+    assert passed(records.check_records(vectors.read("records"))) == 3870
 
 
-def decoded(data: bytes, position: int = 0) -> Record:
-    record = decode(data, position)
-    assert isinstance(record, Record)
-    return record
-
-
-RECORDS = [line for line in vectors.read("records") if line["kind"] == "record"]
-
-
-def test_every_record_decodes_to_rocketmqs_fields() -> None:
-    assert RECORDS
-    for line in RECORDS:
-        record = decoded(bytes.fromhex(line["hex"]))
-        assert fields(record) == line["fields"]
-        assert record.properties_text == line["propertiesText"]
-        assert record.magic == {"V1": MESSAGE_MAGIC_V1, "V2": MESSAGE_MAGIC_V2}[line["version"]]
-        assert f"{record.magic & 0xFFFFFFFF:08x}" == line["magic"]
-
-
-def test_every_record_encodes_to_rocketmqs_bytes() -> None:
-    for line in RECORDS:
-        data = bytes.fromhex(line["hex"])
-        record = decoded(data)
-        assert encode(record) == data
-        assert encoded_size(record) == len(data)
-
-
-def test_a_record_made_new_follows_rocketmq_in_version_crc_size_and_ipv6_bits() -> None:
-    for line in RECORDS:
-        record = decoded(bytes.fromhex(line["hex"]))
-        made = new_record(
-            topic=record.topic,
-            queue_id=record.queue_id,
-            queue_offset=record.queue_offset,
-            commit_log_offset=record.commit_log_offset,
-            stored_body=record.stored_body,
-            properties=record.properties,
-            born_timestamp=record.born_timestamp,
-            store_timestamp=record.store_timestamp,
-            born_host=record.born_host,
-            store_host=record.store_host,
-            flag=record.flag,
-            sys_flag=record.sys_flag & ~0x30,
-            reconsume_times=record.reconsume_times,
-            prepared_transaction_offset=record.prepared_transaction_offset,
-        )
-        assert made == replace(record, properties_text=properties_text(record.properties))
-
-
-def test_a_listener_gets_the_plain_body_and_a_flag_that_says_so() -> None:
-    with_plain_body = [line for line in RECORDS if "plainBody" in line]
-    assert with_plain_body
-    for line in with_plain_body:
-        message = message_ext(decoded(bytes.fromhex(line["hex"])), "broker-a", DECOMPRESSORS)
-        assert (message.body.hex() if message.body is not None else None) == line["plainBody"]
-        assert message.sys_flag == line["plainSysFlag"]
-        assert message.broker_name == "broker-a"
-        assert message.offset_msg_id == line["fields"]["msgId"]
-
-
-def test_the_brokers_check_answers_as_rocketmq_on_damaged_records() -> None:
-    for line in vectors.read("damaged"):
-        data = bytes.fromhex(line["hex"])
-        for check_crc, answer in ((True, line["checkWithCrc"]), (False, line["checkWithoutCrc"])):
-            checked = check(data, check_crc=check_crc)
-            assert (checked.success, checked.size) == (answer["success"], answer["size"]), line["edits"]
-            assert bool(checked.reason) is not checked.success
-
-
-def test_the_clients_decoder_answers_as_rocketmq_on_damaged_records() -> None:
-    for line in vectors.read("damaged"):
-        data = bytes.fromhex(line["hex"])
-        record = decode(data)
-        if line["decoded"] is None:
-            assert isinstance(record, Refused), line["edits"]
-            assert record.reason
-            # RocketMQ moves to the end of the buffer when it refuses.
-            assert line["positionAfter"] == len(data)
-        else:
-            assert isinstance(record, Record), line["edits"]
-            assert fields(record) == line["decoded"]
-            # A damaged name may be no UTF-8; then its length in bytes is gone.
-            if "\ufffd" not in record.topic + record.properties_text:
-                assert encoded_size(record) == line["positionAfter"]
-
-
-def test_the_strict_decoder_checks_the_crc_and_unpacks_the_body() -> None:
-    for line in vectors.read("damaged"):
-        record = decode(bytes.fromhex(line["hex"]), check_crc=True)
-        strict = isinstance(record, Record)
-        if isinstance(record, Record):
-            try:
-                record.body(DECOMPRESSORS)
-            except BadData:
-                strict = False
-        assert strict is line["strictDecoded"], line["edits"]
+def test_damaged_records_are_checked_and_decoded_as_by_rocketmq() -> None:
+    assert passed(records.check_damaged(vectors.read("damaged"))) == 1419
 
 
 def test_the_example_of_the_specification_is_read_byte_by_byte() -> None:

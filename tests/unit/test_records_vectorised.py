@@ -366,3 +366,12 @@ def test_the_ends_of_a_file_are_told_apart() -> None:
     assert vectorised(data + bytes(100), 0, size + 100)[1] == NothingWritten(size)
     assert vectorised(data + blank.ljust(100), 0, size + 100)[1] == Blank(size, 100, 100)
     assert vectorised(data + blank, 0, size + 100)[1] == Blank(size, 100, 100)
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
+def test_records_inside_a_body_are_no_records(batch_rows: int) -> None:
+    inner = log_of([plain(), plain()], 0)
+    data = log_of([plain(), plain(inner), plain(inner + inner[:50]), plain(), plain(b"\xda\xa3\x20\xa7" * 9)], 0)
+    for end in (len(data), len(data) - 1, len(data) - 200):
+        found = vectorised(data[:end], 0, len(data), batch_rows=batch_rows)
+        assert found == by_rule(data[:end], 0, len(data))

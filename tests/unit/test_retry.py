@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from rmq_store.consumer.delay import DelayLevels
-from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, judge
 from rmq_store.consumer.retry import (
-    DELIVERED_EDITS,
     Cause,
     SendBack,
     message_id,
@@ -17,16 +15,7 @@ from rmq_store.consumer.retry import (
     retry_queue_id,
     route,
 )
-from rmq_store.message import MessageExt, MessageQueue
-from tests.unit import vectors
-
-ORACLE_LEVELS = DelayLevels("1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s 10m 2h")
-
-CONCURRENT = {"gm_single", "gm_ack", "gm_batch_later", "gm_never"}
-"""The scripted groups whose copies were all made by CONSUMER_SEND_MSG_BACK."""
-
-LEAK = ("DELAY", "REAL_QID", "REAL_TOPIC")
-"""What the broker leaves in a delivered copy, and REAL_* of it in the dead letter that follows; ours are without."""
+from rmq_store.message import MessageExt
 
 
 def back(**asked: Any) -> SendBack:
@@ -38,98 +27,6 @@ def back(**asked: Any) -> SendBack:
         "levels": DelayLevels(),
     }
     return route("g", **(usual | asked))
-
-
-# --- against the copies of a running broker --------------------------------------------------------------------------
-
-
-def test_every_copy_of_a_failed_message_is_the_one_that_the_broker_stored() -> None:
-    """Follows each chain with our own rules, from the first failure on, and compares each stored copy with ours."""
-    most = {row["group"]: row["maxReconsumeTimes"] for row in vectors.behaviour("market-clean.groups")}
-    sent = {(m["topic"], m["queueId"], m["queueOffset"]): m for m in vectors.expected("market-clean.messages")}
-    seen: Counter[str] = Counter()
-    for chain in vectors.behaviour("market-clean.chains"):
-        if chain["group"] not in CONCURRENT:
-            continue
-        copies = iter(chain["copies"])
-        first = chain["deliveries"][0]
-        original = sent[first["queue"]["topic"], first["queue"]["queueId"], first["queueOffset"]]
-        properties, topic, own_id, times = original["properties"], original["topic"], original["msgId"], 0
-        for delivery in chain["deliveries"]:
-            answer = answer_to(delivery)
-            if answer.acked:
-                continue
-            decided = route(
-                chain["group"],
-                delay_level=answer.delay_level,
-                reconsume_times=times,
-                max_reconsume_times=most[chain["group"]],
-                retry_queue=0,
-                levels=ORACLE_LEVELS,
-            )
-            properties = property_edits(decided, topic, own_id).apply(properties)
-            copy = next(copies)
-            assert place(copy) == (decided.topic, decided.queue_id, decided.reconsume_times)
-            if decided.dead:
-                leaked = set(LEAK[1:]) if times else set()
-                assert difference(copy["properties"], properties) == leaked
-                seen["dead, retried before" if times else "dead at once"] += 1
-                break
-            assert copy["properties"] == properties
-            due = ORACLE_LEVELS.compute_deliver_timestamp(decided.delay_level, copy["storeTimestamp"])
-            assert copy["tagsCode"] == due
-            seen["schedule"] += 1
-
-            delivered = next(copies)
-            properties = DELIVERED_EDITS.apply(properties)
-            assert place(delivered) == (decided.real_topic, decided.real_queue_id, decided.reconsume_times)
-            assert difference(delivered["properties"], properties) == set(LEAK)
-            seen["delivered"] += 1
-            topic, own_id, times = delivered["topic"], delivered["msgId"], delivered["reconsumeTimes"]
-        assert next(copies, None) is None
-    assert seen == {"schedule": 720, "delivered": 720, "dead at once": 173, "dead, retried before": 66}
-
-
-def answer_to(delivery: dict[str, Any]) -> Answer:
-    """What our ``judge`` makes of what the scripted listener did with the batch of this delivery."""
-    returned, ack_index = delivery["returned"], delivery["ackIndex"]
-    queue = delivery["queue"]
-    context = ConsumeConcurrentlyContext(MessageQueue(queue["topic"], queue["brokerName"], queue["queueId"]))
-    context.delay_level_when_next_consume = delivery["delayLevel"]
-    if ack_index is not None:
-        context.ack_index = ack_index
-    error = RuntimeError("scripted") if returned == "throw" else None
-    status = None if returned in ("null", "throw") else returned
-    return judge(status, delivery["batchSize"], context, error)[delivery["positionInBatch"]]
-
-
-def place(copy: dict[str, Any]) -> tuple[str, int, int]:
-    return copy["topic"], copy["queueId"], copy["reconsumeTimes"]
-
-
-def difference(theirs: dict[str, str], ours: dict[str, str]) -> set[str]:
-    """Names that only the broker's copy has; every other name must be equal."""
-    assert {name: theirs.get(name) for name in ours} == ours
-    return theirs.keys() - ours.keys()
-
-
-def test_odd_levels_are_stored_as_the_broker_stores_them() -> None:
-    """The single send-backs of ``market-requests``: levels 0 to 99, negative ones, limits 0 and 1."""
-    requests = vectors.behaviour("market-requests")
-    sent_back = [row["input"] for row in requests if row["what"] == "send back"]
-    sent_back = [asked for asked in sent_back if asked["maxReconsumeTimes"] != -1]  # on the wire: no retry at all
-    stored = Counter(
-        (row["answer"]["properties"]["DELAY"], row["answer"]["reconsumeTimes"])
-        for row in requests
-        if row["what"].startswith("stored in") and row["answer"]["properties"]["KEYS"] != "key9"
-    )
-    ours = Counter(
-        (str(decided.delay_level), decided.reconsume_times)
-        for asked in sent_back
-        for decided in [back(delay_level=asked["delayLevel"], max_reconsume_times=asked["maxReconsumeTimes"])]
-    )
-    assert len(sent_back) == 10
-    assert ours == stored
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------

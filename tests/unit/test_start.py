@@ -15,51 +15,20 @@ from rmq_store.consumer.start import (
     start_rule,
 )
 from rmq_store.errors import BadData, WrongUse
+from tests.conformance import start_offsets
+from tests.conformance.checks import passed
 from tests.unit import vectors
 
 LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 TIMESTAMP = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
 
-LENIENT = {"20260230120000", "20261301000000"}
-"""Dates that RocketMQ rolls over (30 February, month 13) and we refuse."""
-
-
-def number(value: Any) -> int:
-    """What the server answered; a failed call is no offset."""
-    return -1 if value == "error" else int(value)
-
 
 def test_a_queue_starts_where_a_push_consumer_starts_it() -> None:
     rows = vectors.read("start-offsets")
-    assert len(rows) == 252
-    skips_waiting_retries = 0
-    for row in rows:
-        where = ConsumeFromWhere(row["where"])
-        queue = QueueToStart(row["topic"], row["stored"], min_offset=0, max_offset=number(row["max"]))
-        if where is TIMESTAMP and row["stored"] == -1 and queue.topic.startswith("%RETRY%"):
-            # RocketMQ starts at the end; waiting retries are never skipped here.
-            start = compute_pull_from_where(where, queue, number(row["search"]))
-            assert (start.offset, start.rule) == (0, StartRule.RETRY_TOPIC)
-            skips_waiting_retries += 1
-        elif "error" in row:
-            with pytest.raises(BadData):
-                compute_pull_from_where(where, queue, number(row["search"]))
-        else:
-            assert compute_pull_from_where(where, queue, number(row["search"])).offset == row["start"], row
-    assert skips_waiting_retries == 3
-
-
-def test_the_time_to_search_for_is_read_strictly() -> None:
-    searched = [row for row in vectors.read("start-offsets") if row["searchedTime"] is not None]
-    assert {row["consumeTimestamp"] for row in searched} & LENIENT
-    for row in searched:
-        text = row["consumeTimestamp"] + "Z"
-        if row["consumeTimestamp"] in LENIENT:
-            with pytest.raises(WrongUse, match="no such time"):
-                parse_consume_timestamp(text)
-        else:
-            assert parse_consume_timestamp(text) == row["searchedTime"]
+    assert passed(start_offsets.check(rows)) == 255
+    skipping = [row for row in rows if start_offsets.skips_waiting_retries(ConsumeFromWhere(row["where"]), row)]
+    assert len(skipping) == 3  # where RocketMQ passes over waiting retries and we do not
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.conformance.checks import read_lines
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "rocketmq"
 
@@ -28,5 +28,4 @@ def expected(name: str) -> list[dict[str, Any]]:
 
 @cache
 def _lines(path: str) -> list[dict[str, Any]]:
-    with gzip.open(DATA / f"{path}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    return read_lines(DATA / f"{path}.jsonl.gz")

@@ -1,0 +1,178 @@
+"""``expected/NAME.admin``: what the admin tools answered (S13), and where new groups began (S5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager
+from rmq_store.consumer.start import (
+    ConsumeFromWhere,
+    QueueToStart,
+    StartSwitches,
+    compute_pull_from_where,
+    parse_consume_timestamp,
+)
+from rmq_store.errors import WrongUse
+from rmq_store.lake.plan import ShardLookup
+from rmq_store.lake.time_search import search_offsets
+from rmq_store.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from rmq_store.reset import ResetRequest, ResetTo, reset_moves
+from rmq_store.store import Actor
+from tests.conformance.broker_store import BrokerStore
+from tests.conformance.checks import Line, NotChecked, Outcomes, by_kind, refused, same
+from tests.conformance.pulls import pull_edge
+
+TO_MAX = (-1, -2)
+"""Times that mean the end of the queue (Appendix E, 13.1); here ``--to-max`` says it."""
+
+WRITTEN_AT_SHUTDOWN = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+"""A broker that stops looks at undecided messages once more, which writes them again (Appendix E.3): after the answer."""
+
+AS_ROCKETMQ = StartSwitches(young_topic_starts_at_zero=True, later_queues_start_at_min=False)
+
+
+def _consume_stats(line: Line, store: BrokerStore) -> Outcomes:
+    """``consumerProgress`` is our view ``lag``."""
+    lag = store.lag
+    for queue in line["stats"]["queues"]:
+        said = f"{line['group']} in {queue['topic']} {queue['queueId']}"
+        row = lag.get((line["group"], queue["topic"], queue["queueId"]))
+        found = row and (row["max_offset"], row["next_offset"], row["lag"])
+        yield same(said, found, (queue["brokerOffset"], queue["consumerOffset"], queue["diff"]))
+        last = store.messages.get((queue["topic"], queue["queueId"], queue["consumerOffset"] - 1))
+        time_ms = last["store_timestamp"] if last else 0
+        yield same(f"{said}: time of the last message", time_ms, queue["lastTimestamp"])
+    total = sum(row["lag"] for (group, *_), row in lag.items() if group == line["group"])
+    yield same(f"lag of {line['group']}", total, line["stats"]["diffTotal"])
+
+
+def _topic_stats(line: Line, store: BrokerStore) -> Outcomes:
+    for answer in line["queues"]:
+        queue = store.queue(answer | {"topic": line["topic"]})
+        bounds = store.positions.min_offset(queue), store.positions.max_offset(queue)
+        if queue.topic in WRITTEN_AT_SHUTDOWN:
+            bounds = bounds[0], min(bounds[1], answer["maxOffset"])
+        yield same(f"bounds of {queue}", bounds, (answer["minOffset"], answer["maxOffset"]))
+        last = store.messages.get((queue.topic, queue.queue_id, answer["maxOffset"] - 1))
+        yield same(f"last update of {queue}", last["store_timestamp"] if last else 0, answer["lastUpdate"])
+
+
+def _direct_commit(line: Line, store: BrokerStore) -> Outcomes:
+    """A broker takes any offset; the import sees the last one."""
+    manager = ConsumerOffsetManager()
+    for commit in line["commits"]:
+        place = line["group"], commit["topic"], commit["queueId"]
+        manager.commit_offset(*place, commit["committed"])
+        yield same(f"read back of {place}", manager.query_offset(*place), commit["readBack"])
+    last = {(commit["topic"], commit["queueId"]): commit["readBack"] for commit in line["commits"]}
+    for (topic, queue_id), offset in last.items():
+        row = store.lag.get((line["group"], topic, queue_id))
+        yield same(f"{line['group']} in {topic} {queue_id}", row and row["next_offset"], offset)
+
+
+def _clone(line: Line, store: BrokerStore) -> Outcomes:
+    manager = ConsumerOffsetManager()
+    for (group, topic, queue_id), row in store.lag.items():
+        if group == line["from"] and row["has_offset"]:
+            manager.commit_offset(group, topic, queue_id, row["next_offset"])
+    manager.clone_offset(line["from"], line["to"], line["topic"])
+    for queue in _of_topic(line, line["after"]):
+        found = manager.query_offset(line["to"], queue["topic"], queue["queueId"])
+        yield same(f"{line['to']} in {queue['topic']} {queue['queueId']}", found, queue["consumerOffset"])
+
+
+def _of_topic(line: Line, stats: Line) -> list[Line]:
+    return [queue for queue in stats["queues"] if queue["topic"] == line["topic"]]
+
+
+# --- resets ----------------------------------------------------------------------------------------------------------
+
+
+def _moves(line: Line, store: BrokerStore, to: ResetTo, value: int | None, queues: tuple[int, ...] = ()) -> Any:
+    """Queue id -> offset of what our reset would do."""
+    asked = tuple(store.queue(line | {"queueId": queue_id}) for queue_id in queues)
+    request = ResetRequest(line["group"], line["topic"], to, "2026-01-01-reset", Actor("a", "b"), "asked", value, asked)
+    moves = reset_moves(ShardLookup(store.imported.shard), store.positions, request)
+    return {move.queue.queue_id: move.to_offset for move in moves}
+
+
+def _by_time(line: Line, store: BrokerStore) -> Any:
+    time_ms = line["timestamp"]
+    return _moves(line, store, ResetTo.MAX, None) if time_ms in TO_MAX else _moves(line, store, ResetTo.TIME, time_ms)
+
+
+def _reset(line: Line, store: BrokerStore) -> Outcomes:
+    said = f"{line['group']} of {line['topic']} to {line['timestamp']}"
+    if "error" not in line:
+        moves = _by_time(line, store)
+        yield same(said, moves, {answer["queueId"]: answer["offset"] for answer in line["result"]})
+        if line["kind"] == "reset" and "after" in line:  # a running consumer goes on from there
+            after = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
+            yield same(f"{said}: afterwards", moves, after)
+    elif "does not exist" in line["error"]:
+        yield NotChecked("reset of a group that does not exist: nothing says here which groups there are")
+    else:
+        yield refused(said, WrongUse, lambda: _by_time(line, store), "has no topic")
+
+
+def _reset_old(line: Line, store: BrokerStore) -> Outcomes:
+    """The old tool moves forward only with force; we only compare where the time leads."""
+    wanted = {answer["queueId"]: answer["timestampOffset"] for answer in line["result"]}
+    yield same(f"{line['topic']} at {line['timestamp']}", _by_time(line, store), wanted)
+
+
+def _reset_queue(line: Line, store: BrokerStore) -> Outcomes:
+    queue_id, offset = line["queueId"], line["offset"]
+    said = f"{line['topic']} {queue_id} to {offset}"
+
+    def moves() -> Any:
+        return _moves(line, store, ResetTo.OFFSET, offset, (queue_id,))
+
+    if "error" in line or offset < 0:  # a negative one ends at 0 there; here it is refused as what it is
+        yield refused(said, WrongUse, moves, "not in consume queue range")
+        return
+    after = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
+    yield same(said, moves(), {queue_id: after[queue_id]})
+
+
+# --- where new groups began ------------------------------------------------------------------------------------------
+
+
+def _start_rule(line: Line, store: BrokerStore) -> Outcomes:
+    """Nothing was seen of a queue that was started at its end."""
+    where = ConsumeFromWhere(line["where"])
+    time_ms = parse_consume_timestamp(f"{line['consumeTimestamp']}Z")
+    delivered = 0
+    for answer in line["queues"]:
+        queue = store.queue(answer | {"topic": line["topic"]})
+        found = search_offsets(store.imported.shard, store.positions, [queue], time_ms)[queue]
+        state = QueueToStart(queue.topic, -1, answer["min"], answer["max"])
+        start = compute_pull_from_where(where, state, min(found, answer["max"]), AS_ROCKETMQ)
+        wanted = answer["max"] if answer["firstSeen"] is None else answer["firstSeen"]
+        yield same(f"{where} of {queue}", start.offset, wanted)
+        delivered += answer["max"] - start.offset
+    yield same(f"{where} of {line['topic']}: delivered", delivered, line["delivered"])
+
+
+def _delete(line: Line, store: BrokerStore) -> Outcomes:
+    """Retention took whole files from the beginning, and the broker went on writing."""
+    left = line["filesBefore"] - line["filesMarkedOld"]
+    yield same(f"at least {left} commit log files", len(store.log.files) >= left, True)
+
+
+check = by_kind(
+    {
+        "consumeStats": _consume_stats,
+        "topicStats": _topic_stats,
+        "directCommit": _direct_commit,
+        "reset": _reset,
+        "resetOld": _reset_old,
+        "resetQueue": _reset_queue,
+        "onlineReset": _reset,
+        "startRule": _start_rule,
+        "edge": pull_edge,
+        "delete": _delete,
+        "clone": _clone,
+        "messageTrack": "no rule says what each group did with a message",
+    }
+)

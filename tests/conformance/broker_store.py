@@ -1,0 +1,192 @@
+"""A real broker's store: its files read by our rules, and the same files imported into a lake."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, QueueBounds, list_consume_queues
+from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.commit_log import Stop
+from rmq_store.consume_queue import is_indexed
+from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels
+from rmq_store.host import Host
+from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.import_store import ImportReport, import_store
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.sql import query
+from rmq_store.lake.store import LakeStore
+from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageQueue
+from rmq_store.offsets import Positions
+from rmq_store.record import Record, parse_level
+from rmq_store.store import Actor
+
+BROKER = "broker-a"
+"""The name to import under; no answer that is compared names the broker."""
+
+QueueKey = tuple[str, int]
+MessageKey = tuple[str, int, int]
+
+
+def extract(archive: Path, folder: Path) -> Path:
+    """Unpack a store's archive into the folder."""
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The lake into which the store was imported."""
+
+    store: LakeStore
+    shard: Shard
+    report: ImportReport
+
+    def rows(self, text: str) -> list[dict[str, Any]]:
+        """What SQL answers; maps are dicts."""
+        found: list[dict[str, Any]] = query(self.store, text).to_pylist(maps_as_pydicts="strict")
+        return found
+
+
+class BrokerStore:
+    """Everything is read when it is first asked for. ``lines(kind)`` reads what a scripted consumer saw of this store."""
+
+    def __init__(
+        self, name: str, folder: Path, lake_folder: Path, lines: Callable[[str], list[Any]] | None = None
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self._lake_folder = lake_folder
+        self.lines = lines or (lambda kind: [])
+
+    # --- the files, by our rules -------------------------------------------------------------------------------------
+
+    @cached_property
+    def source(self) -> LocalFileSource:
+        return LocalFileSource(self.folder)
+
+    @cached_property
+    def log(self) -> MappedFileQueue:
+        return list_commit_log(self.source)
+
+    @cached_property
+    def log_items(self) -> list[Record | Stop]:
+        """The log as it is walked."""
+        return [item for _, item in read_log(self.source, self.log)]
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return [item for item in self.log_items if isinstance(item, Record)]
+
+    @cached_property
+    def log_end(self) -> int:
+        return self.records[-1].commit_log_offset + self.records[-1].store_size
+
+    @cached_property
+    def on_disk(self) -> dict[QueueKey, ConsumeQueueFiles]:
+        return {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(self.source)}
+
+    @cached_property
+    def made(self) -> dict[QueueKey, dict[int, Record]]:
+        """Per queue the records that make its entries, by queue offset."""
+        made: dict[QueueKey, dict[int, Record]] = {}
+        for record in self.records:
+            if is_indexed(record.sys_flag):
+                made.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
+        return made
+
+    def bounds(self, queue: QueueKey) -> QueueBounds:
+        """After recovery: what is on disk, and what the log makes."""
+        made = self.made.get(queue, {})
+        files = self.on_disk.get(queue)
+        on_disk = files.bounds(self.log.files[0].start_offset, self.log_end) if files else QueueBounds(0, 0, 0)
+        return on_disk.with_log(range(min(made), max(made) + 1) if made else range(0))
+
+    @cached_property
+    def levels(self) -> DelayLevels:
+        """The broker's table. No file of the store names it: its schedule entries show it, ours says the rest."""
+        delays_ms = list(DelayLevels(MESSAGE_DELAY_LEVEL).delays_ms)
+        for level, delay_ms in self._delays_seen():
+            delays_ms += [0] * (level - len(delays_ms))
+            delays_ms[level - 1] = delay_ms
+        return DelayLevels(" ".join(f"{delay_ms // 1000}s" for delay_ms in delays_ms))
+
+    @property
+    def delays_ms(self) -> dict[int, int]:
+        """The same as RocketMQ's delayLevelTable."""
+        return dict(enumerate(self.levels.delays_ms, 1))
+
+    def _delays_seen(self) -> Iterator[tuple[int, int]]:
+        for (topic, queue_id), files in self.on_disk.items():
+            if topic != SCHEDULE_TOPIC:
+                continue
+            written = files.written()
+            made = self.made.get((topic, queue_id), {})
+            for offset in sorted(made.keys() & set(written))[:1]:
+                level = parse_level(made[offset].properties.get(MessageConst.DELAY_TIME_LEVEL, ""))
+                if level == queue_id + 1:
+                    yield level, files.entry(offset).tags_code - made[offset].store_timestamp
+
+    # --- the lake ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def imported(self) -> Imported:
+        store, _ = LakeStore.init(Root.parse(str(self._lake_folder)), levels=self.levels.text)
+        host = Host()
+        actor = Actor("conformance", "conformance")
+        source = Root.parse(str(self.folder))
+        report = import_store(store, source, BROKER, BROKER, f"2026-01-01-{self.name}", actor, host, LocalEngine(host))
+        (shard,) = store.shards()
+        return Imported(store, shard, report)
+
+    @cached_property
+    def message_table(self) -> pa.Table:
+        """The view ``messages`` of the lake, ordered by queue and offset."""
+        return query(self.imported.store, "SELECT * FROM messages ORDER BY topic, queue_id, queue_offset")
+
+    @cached_property
+    def messages(self) -> dict[MessageKey, dict[str, Any]]:
+        """The same, by queue and offset; maps are dicts."""
+        rows = self.message_table.to_pylist(maps_as_pydicts="strict")
+        return {(row["topic"], row["queue_id"], row["queue_offset"]): row for row in rows}
+
+    @cached_property
+    def by_queue(self) -> dict[QueueKey, list[dict[str, Any]]]:
+        """The same, per queue in order."""
+        found: dict[QueueKey, list[dict[str, Any]]] = {}
+        for (topic, queue_id, _), row in self.messages.items():
+            found.setdefault((topic, queue_id), []).append(row)
+        return found
+
+    @cached_property
+    def batches(self) -> dict[QueueKey, pa.RecordBatch]:
+        """The same as one batch a queue."""
+        table, row, found = self.message_table.combine_chunks(), 0, {}
+        for queue, rows in self.by_queue.items():
+            (found[queue],) = table.slice(row, len(rows)).to_batches()
+            row += len(rows)
+        return found
+
+    @cached_property
+    def lag(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+        """The view of that name, by group, topic and queue."""
+        rows = self.imported.rows("SELECT * FROM lag")
+        return {(row["group_name"], row["topic"], row["queue_id"]): row for row in rows}
+
+    @cached_property
+    def positions(self) -> Positions:
+        return self.imported.shard.positions()
+
+    def queue(self, line: dict[str, Any]) -> MessageQueue:
+        """The queue that a line names."""
+        return MessageQueue(line["topic"], BROKER, line["queueId"])

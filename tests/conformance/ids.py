@@ -1,0 +1,70 @@
+"""``vectors/ids``: message ids, body CRC, compressed bodies and flag bits (S1.3, S1.6, S1.8)."""
+
+from __future__ import annotations
+
+from rmq_store.errors import BadData
+from rmq_store.lake.records import DECOMPRESSORS
+from rmq_store.message import (
+    CompressionType,
+    MessageSysFlag,
+    body_crc,
+    decode_offset_message_id,
+    decode_unique_key,
+    offset_message_id,
+    plain_body,
+)
+from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
+
+HEX = frozenset("0123456789abcdefABCDEF")
+
+
+def _offset_id(line: Line) -> Outcomes:
+    yield same("offset id", offset_message_id(f"{line['address']}|{line['port']}", line["offset"]), line["id"])
+    yield same(line["id"], decode_offset_message_id(line["id"]), (line["decodedHost"], line["decodedOffset"]))
+
+
+def _decode_offset_id(line: Line) -> Outcomes:
+    # RocketMQ takes letters behind F for digits; we refuse what is not hex.
+    if "error" in line or not HEX.issuperset(line["id"]):
+        yield refused(line["id"], BadData, lambda: decode_offset_message_id(line["id"]))
+    else:
+        yield same(line["id"], decode_offset_message_id(line["id"]), (line["host"], line["offset"]))
+
+
+def _unique_key(line: Line) -> Outcomes:
+    wanted = tuple(line[key] for key in ("ip", "pidLow16", "loaderHash", "msInMonth", "counter"))
+    yield same(line["id"], tuple(decode_unique_key(line["id"])), wanted)
+
+
+def _crc(line: Line) -> Outcomes:
+    yield same(line["hex"], body_crc(None if line["hex"] is None else bytes.fromhex(line["hex"])), line["crc"])
+
+
+def _sys_flag(line: Line) -> Outcomes:
+    flag = line["flag"]
+    yield same(f"transaction of {flag}", MessageSysFlag.transaction_type(flag), line["transaction"])
+    yield same(f"{flag} cleared", MessageSysFlag.clear_compressed(flag), line["cleared"])
+    if "compressionError" in line:
+        yield refused(flag, BadData, lambda: MessageSysFlag.compression_type(flag), "compression type")
+    else:
+        found = MessageSysFlag.compression_type(flag)
+        yield same(f"compression of {flag}", found, CompressionType[line["compression"]])
+
+
+def _compressed(line: Line) -> Outcomes:
+    packed = bytes.fromhex(line["packed"])
+    sys_flag = line["sysFlagBits"] | MessageSysFlag.COMPRESSED_FLAG
+    yield same(f"{line['type']} unpacked", plain_body(packed, sys_flag, DECOMPRESSORS).hex(), line["plain"])
+    yield same("not compressed", plain_body(packed, line["sysFlagBits"], DECOMPRESSORS), packed)
+
+
+check = by_kind(
+    {
+        "offsetId": _offset_id,
+        "decodeOffsetId": _decode_offset_id,
+        "uniqKey": _unique_key,
+        "crc": _crc,
+        "sysFlag": _sys_flag,
+        "compressed": _compressed,
+    }
+)

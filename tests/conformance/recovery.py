@@ -1,0 +1,154 @@
+"""``expected/NAME.recovery`` and ``acknowledged``: what is kept of a killed broker's store, also of damaged copies."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.config_files import read_consumer_offsets
+from rmq_store.broker_files.consume_queue_file import QueueBounds, list_consume_queues
+from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.consume_queue import is_indexed
+from rmq_store.errors import BadData
+from rmq_store.record import Record
+from tests.conformance.broker_store import BrokerStore, QueueKey
+from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
+from tests.conformance.offset_files import offset_table
+
+
+def check_acknowledged(lines: Sequence[Sequence[Any]], store: BrokerStore) -> Outcomes:
+    """Nothing that was acknowledged is missing: [topic, queue, queue offset, UNIQ_KEY, offset id] of each send.
+
+    The broker names the queue that the producer asked for; a delayed message lies in a schedule queue.
+    """
+    in_files = {(record.properties.get("UNIQ_KEY"), record.offset_msg_id): record for record in store.records}
+    text = "SELECT unique_key, commit_log_offset FROM msg"
+    in_lake = {(row["unique_key"], row["commit_log_offset"]) for row in store.imported.rows(text)}
+    for topic, queue_id, queue_offset, *ids in lines:
+        record = in_files.get(tuple(ids))
+        if record is None:
+            yield f"{ids} is not in the log"
+            continue
+        if record.topic == topic:
+            found = record.queue_id, record.queue_offset
+            yield same(f"place of {ids}", found, (queue_id, queue_offset))
+        yield same(f"{ids} is in the lake", (ids[0], record.commit_log_offset) in in_lake, True)
+
+
+# --- damaged copies --------------------------------------------------------------------------------------------------
+
+
+def _basis(line: Line, store: BrokerStore) -> Outcomes:
+    yield same("end of the log", store.log_end, line["maxPhyOffset"])
+    written = [file.start_offset for file in store.log.files if file.start_offset < store.log_end]
+    yield same("last file", max(written), line["lastFile"])
+    starts = {record.commit_log_offset for record in store.records}
+    for key in ("recordUsed", "earlyRecordUsed"):
+        yield same(f"a record begins at {line[key]}", line[key] in starts, True)
+
+
+def recovered(line: Line, store: BrokerStore) -> Outcomes:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made, "store")
+        shutil.copytree(store.folder, folder, ignore=shutil.ignore_patterns("timer*", "index"))
+        for edit in line["recipe"]:
+            _apply(folder, edit)
+        source = LocalFileSource(folder)
+        if "error" in line:
+            yield refused(line["name"], BadData, lambda: _records(source), "differ in size")
+        else:
+            yield from _kept(source, line)
+
+
+def _records(source: LocalFileSource) -> list[Record]:
+    log = list_commit_log(source, allow_missing=True)
+    return [item for _, item in read_log(source, log) if isinstance(item, Record)]
+
+
+def _kept(source: LocalFileSource, line: Line) -> Outcomes:
+    """Entries that recovery makes from the log, joined with those that are on disk."""
+    name, records = line["name"], _records(source)
+    log_min = list_commit_log(source, allow_missing=True).files[0].start_offset
+    log_max = records[-1].commit_log_offset + records[-1].store_size
+    yield same(f"{name}: log", (log_min, log_max), (line["minPhyOffset"], line["maxPhyOffset"]))
+    by_offset = {record.commit_log_offset: record for record in records if is_indexed(record.sys_flag)}
+    readable: dict[QueueKey, dict[int, Record]] = {}
+    for record in by_offset.values():
+        readable.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
+    bounds = {key: QueueBounds(0, 0, 0).with_log(_span(made)) for key, made in readable.items()}
+    for queue in list_consume_queues(source):
+        key = queue.topic, queue.queue_id
+        made = readable.setdefault(key, {})
+        on_disk = queue.bounds(log_min, log_max)
+        bounds[key] = on_disk.with_log(_span(made))
+        for offset, entry in enumerate(queue.entries(on_disk.min_offset, on_disk.max_offset), on_disk.min_offset):
+            if entry.commit_log_offset in by_offset:
+                made[offset] = by_offset[entry.commit_log_offset]
+    counts = sum(map(len, readable.values())), len(readable)
+    yield same(f"{name}: readable, in queues", counts, (line["readable"], len(line["queues"])))
+    for wanted in line["queues"]:
+        key = wanted["topic"], wanted["queueId"]
+        found = bounds[key].min_offset, bounds[key].max_offset, len(readable[key])
+        yield same(f"{name}: {key}", found, (wanted["minOffset"], wanted["maxOffset"], wanted["readable"]))
+        if "lastCommitLogOffset" in wanted:
+            last = readable[key][wanted["maxOffset"] - 1]
+            ids = last.commit_log_offset, last.properties.get("UNIQ_KEY")
+            yield same(f"{name}: last of {key}", ids, (wanted["lastCommitLogOffset"], wanted["lastUniqKey"]))
+
+
+def _span(made: dict[int, Record]) -> range:
+    return range(min(made), max(made) + 1) if made else range(0)
+
+
+def _apply(folder: Path, edit: Line) -> None:
+    """One edit of a recipe."""
+    path = folder / edit.get("file", edit.get("path", ""))
+    if edit["op"] == "delete":
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.exists():
+            path.unlink()
+        return
+    data = bytearray(path.read_bytes())
+    match edit["op"]:
+        case "zero":
+            data[edit["from"] : edit["to"]] = bytes(edit["to"] - edit["from"])
+        case "xor":
+            data[edit["at"]] ^= edit["mask"]
+        case "truncate":
+            del data[edit["length"] :]
+        case other:
+            raise ValueError(f"unknown edit {other!r}")
+    path.write_bytes(data)
+
+
+# --- damaged offset files --------------------------------------------------------------------------------------------
+
+
+def offset_file(line: Line, store: BrokerStore | None = None) -> Outcomes:
+    """Which of ``consumerOffset.json`` and its ``.bak`` is used. Nothing is removed here: the answer says which."""
+    said = f"{line['main']!r}, .bak {line['bak']!r}"
+    with tempfile.TemporaryDirectory() as made:
+        config = Path(made, "config")
+        config.mkdir()
+        for name, text in (("consumerOffset.json", line["main"]), ("consumerOffset.json.bak", line["bak"])):
+            if text is not None:
+                (config / name).write_text(text, encoding="utf-8")
+        source = LocalFileSource(Path(made))
+        before = source.list("")
+        if not line["loaded"]:
+            yield refused(said, BadData, lambda: read_consumer_offsets(source), "restore one of the two")
+        else:
+            found = read_consumer_offsets(source)
+            # RocketMQ removes a main file that it could not use; we leave it and say so.
+            used_main = found.used == "config/consumerOffset.json", "is readable" in found.note
+            yield same(f"{said}: table", found.value.offset_table, offset_table(line["table"]))
+            yield same(f"{said}: main file used", used_main, (line["mainExistsAfter"],) * 2)
+        yield same(f"{said}: files", source.list(""), before)
+
+
+check_recovery = by_kind({"basis": _basis, "recovery": recovered, "offsetFile": offset_file})
