@@ -19,67 +19,31 @@ Made from the groups of `$RMQ_SETTINGS`, one DAG each. Manual triggering is inte
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, dag, get_current_context, task
-from rmq_operators import (
-    DEFAULTS,
-    FIRST_DAY,
-    LONGEST_RUN,
-    Answer,
-    Deployment,
-    consume_shard,
-    plan_shards,
-    report,
-    translated,
-)
+from airflow.sdk import Asset, get_current_context, task
+from rmq_dags import LONGEST_RUN, intervals, moment, most_messages, rmq_dag
+from rmq_operators import Answer, Deployment, consume_shard, plan_shards, report
 
 from rmq_store.requests import dag_id_of, pool_of
 from rmq_store.settings import GroupSettings, read_settings
 
-PARAMS = {
-    "until": Param(
-        None,
-        type=["null", "string", "integer"],
-        title="Until",
-        description="Only what was stored before it: ISO 8601 with a zone, or epoch milliseconds.",
-        examples=["2026-01-31T12:00:00Z"],
-    ),
-    "max_messages": Param(
-        None, type=["null", "integer"], minimum=1, title="At most", description="So many messages in all, per shard."
-    ),
-}
 
-
-def consume_dag(group: GroupSettings) -> DAG:
+def consume_dag(group: GroupSettings) -> None:
     """The DAG of one group."""
     offsets = Asset(f"rmq_offsets__{group.name}", uri=f"x-rmq://offsets/{group.name}")
+    params = {"until": moment("Until", "Only what was stored before it."), "max_messages": most_messages()}
 
-    @dag(
-        dag_id=dag_id_of(group.name),
-        schedule=None if group.schedule is None else CronDataIntervalTimetable(group.schedule, timezone="UTC"),
-        start_date=FIRST_DAY,
-        catchup=False,
-        max_active_runs=1,
-        default_args=DEFAULTS,
-        params=PARAMS,
-        doc_md=__doc__,
-        tags=["rmq", "consume"],
-    )
+    @rmq_dag(__doc__, "consume", dag_id=dag_id_of(group.name), schedule=intervals(group.schedule), params=params)
     def consume_group() -> None:
-        pool = pool_of(group.name)
-
         @task
-        @translated
         def plan() -> list[str]:
             return plan_shards(group.name)
 
-        @task(pool=pool, map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
-        @translated
+        @task(pool=pool_of(group.name), map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
         def consume(shard: str) -> Answer:
             get_current_context()["shard"] = shard
             return consume_shard(group.name, shard)
 
         @task(outlets=[offsets])
-        @translated
         def report_offsets(answers: list[Answer]) -> Answer:
             answer = report(list(answers))
             get_current_context()["outlet_events"][offsets].extra = answer
@@ -87,7 +51,7 @@ def consume_dag(group: GroupSettings) -> DAG:
 
         report_offsets(consume.expand(shard=plan()))
 
-    return consume_group()
+    consume_group()
 
 
 for settings in read_settings(Deployment.from_env().settings).groups:

@@ -12,25 +12,14 @@ Runs every minute (`$RMQ_DELIVER_SCHEDULE`). Triggering it by hand is harmless.
 
 from __future__ import annotations
 
-from airflow.sdk import CronTriggerTimetable, dag, task
-from rmq_operators import DEFAULTS, FIRST_DAY, Answer, Deployment, deliver_due, translated
+from airflow.sdk import task
+from rmq_dags import rmq_dag, ticks
+from rmq_operators import Answer, Deployment, deliver_due
 
-SCHEDULE = Deployment.from_env().deliver_schedule
 
-
-@dag(
-    dag_id="rmq_deliver_delayed",
-    schedule=None if SCHEDULE is None else CronTriggerTimetable(SCHEDULE, timezone="UTC"),
-    start_date=FIRST_DAY,
-    catchup=False,
-    max_active_runs=1,
-    default_args=DEFAULTS,
-    doc_md=__doc__,
-    tags=["rmq", "retry"],
-)
+@rmq_dag(__doc__, "retry", schedule=ticks(Deployment.from_env().deliver_schedule))
 def rmq_deliver_delayed() -> None:
     @task
-    @translated
     def deliver() -> list[Answer]:
         return deliver_due()
 

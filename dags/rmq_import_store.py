@@ -13,37 +13,26 @@ Triggered by a person or by whatever copied the files. The source must lie below
 
 from __future__ import annotations
 
-from airflow.sdk import Param, dag, task
-from rmq_operators import DEFAULTS, FIRST_DAY, LONGEST_RUN, Answer, check_import, import_files, translated
+from airflow.sdk import Param, task
+from rmq_dags import LONGEST_RUN, needed, optional, rmq_dag
+from rmq_operators import Answer, check_import, import_files
 
 PARAMS = {
-    "source": Param("", type="string", minLength=1, title="Source", description="A folder, or s3://bucket/prefix."),
-    "broker_name": Param("", type="string", minLength=1, title="Broker"),
-    "shard": Param(None, type=["null", "string"], title="Shard", description="Empty: the broker's name."),
+    "source": needed("Source", "A folder, or s3://bucket/prefix."),
+    "broker_name": needed("Broker"),
+    "shard": optional("Shard", "Empty: the broker's name."),
     "salvage": Param(False, type="boolean", title="Salvage", description="Skip what is damaged, and record it."),
     "engine": Param("spark", type="string", enum=["spark", "local"], title="Engine"),
 }
 
 
-@dag(
-    dag_id="rmq_import_store",
-    schedule=None,
-    start_date=FIRST_DAY,
-    catchup=False,
-    max_active_runs=1,
-    default_args=DEFAULTS,
-    params=PARAMS,
-    doc_md=__doc__,
-    tags=["rmq", "import"],
-)
+@rmq_dag(__doc__, "import", params=PARAMS)
 def rmq_import_store() -> None:
     @task
-    @translated
     def check() -> str:
         return check_import()
 
     @task(execution_timeout=LONGEST_RUN)
-    @translated
     def import_new() -> Answer:
         return import_files()
 

@@ -13,30 +13,18 @@ Runs every five minutes (`$RMQ_PERSIST_SCHEDULE`). Triggering it by hand is harm
 
 from __future__ import annotations
 
-from airflow.sdk import CronTriggerTimetable, dag, task
-from rmq_operators import DEFAULTS, FIRST_DAY, Answer, Deployment, dispatch_all, export_all, translated
+from airflow.sdk import task
+from rmq_dags import rmq_dag, ticks
+from rmq_operators import Answer, Deployment, dispatch_all, export_all
 
-SCHEDULE = Deployment.from_env().persist_schedule
 
-
-@dag(
-    dag_id="rmq_persist_offsets",
-    schedule=None if SCHEDULE is None else CronTriggerTimetable(SCHEDULE, timezone="UTC"),
-    start_date=FIRST_DAY,
-    catchup=False,
-    max_active_runs=1,
-    default_args=DEFAULTS,
-    doc_md=__doc__,
-    tags=["rmq", "offsets"],
-)
+@rmq_dag(__doc__, "offsets", schedule=ticks(Deployment.from_env().persist_schedule))
 def rmq_persist_offsets() -> None:
     @task
-    @translated
     def dispatch() -> Answer:
         return dispatch_all()
 
     @task
-    @translated
     def export() -> list[Answer]:
         return export_all()
 

@@ -13,44 +13,27 @@ Only ever triggered by a person. `group` must be in `$RMQ_SETTINGS` (or be a rep
 
 from __future__ import annotations
 
-from airflow.sdk import Param, dag, get_current_context, task
-from rmq_operators import DEFAULTS, FIRST_DAY, LONGEST_RUN, Answer, replay_plan, replay_shard, translated
+from airflow.sdk import get_current_context, task
+from rmq_dags import LONGEST_RUN, moment, most_messages, needed, optional, rmq_dag
+from rmq_operators import Answer, replay_plan, replay_shard
 
-_TIME = ["null", "string", "integer"]
 PARAMS = {
-    "group": Param("", type="string", minLength=1, title="Group"),
-    "topic": Param(None, type=["null", "string"], title="Topic"),
-    "from": Param(
-        None,
-        type=_TIME,
-        title="From",
-        description="The first message stored then: ISO 8601 with a zone, or epoch milliseconds.",
-        examples=["2026-01-31T12:00:00Z"],
-    ),
-    "until": Param(None, type=_TIME, title="Until", description="Only what was stored before it; empty: all there is."),
-    "max_messages": Param(None, type=["null", "integer"], minimum=1, title="At most", description="Per shard."),
-    "reason": Param("", type="string", title="Why"),
+    "group": needed("Group"),
+    "topic": optional("Topic"),
+    "from": moment("From", "The first message stored then."),
+    "until": moment("Until", "Only what was stored before it; empty: all there is."),
+    "max_messages": most_messages(),
+    "reason": optional("Why"),
 }
 
 
-@dag(
-    dag_id="rmq_replay",
-    schedule=None,
-    start_date=FIRST_DAY,
-    catchup=False,
-    default_args=DEFAULTS,
-    params=PARAMS,
-    doc_md=__doc__,
-    tags=["rmq", "replay"],
-)
+@rmq_dag(__doc__, "replay", params=PARAMS, one_at_a_time=False)
 def rmq_replay() -> None:
     @task
-    @translated
     def plan() -> list[str]:
         return replay_plan()
 
     @task(map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
-    @translated
     def replay(shard: str) -> Answer:
         get_current_context()["shard"] = shard
         return replay_shard(shard)

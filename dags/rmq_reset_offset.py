@@ -13,21 +13,16 @@ Only ever triggered by a person.
 
 from __future__ import annotations
 
-from airflow.sdk import Param, dag, task
-from rmq_operators import DEFAULTS, FIRST_DAY, Answer, is_dry_run, reset_group, translated
+from airflow.sdk import Param, task
+from rmq_dags import moment, needed, optional, rmq_dag
+from rmq_operators import Answer, is_dry_run, reset_group
 
 PARAMS = {
-    "group": Param("", type="string", minLength=1, title="Group"),
-    "topic": Param("", type="string", minLength=1, title="Topic"),
+    "group": needed("Group"),
+    "topic": needed("Topic"),
     "to": Param("time", type="string", enum=["time", "offset", "min", "max"], title="To"),
-    "time": Param(
-        None,
-        type=["null", "string", "integer"],
-        title="Time",
-        description="For 'time': to the first message stored then. ISO 8601 with a zone, or epoch milliseconds.",
-        examples=["2026-01-31T12:00:00Z"],
-    ),
-    "offset": Param(None, type=["null", "integer"], minimum=0, title="Offset", description="For 'offset'."),
+    "time": moment("Time", "For 'time': to the first message stored then."),
+    "offset": optional("Offset", "For 'offset'.", kind="integer", minimum=0),
     "queues": Param(
         [],
         type="array",
@@ -35,35 +30,22 @@ PARAMS = {
         title="Queues",
         description="BROKER:QUEUE, like broker-a:0; none is all queues of the topic.",
     ),
-    "reason": Param("", type="string", minLength=1, title="Why", description="It stands in the history for good."),
+    "reason": needed("Why", "It stands in the history for good."),
     "dry_run": Param(True, type="boolean", title="Dry run", description="Only show what would move."),
 }
 
 
-@dag(
-    dag_id="rmq_reset_offset",
-    schedule=None,
-    start_date=FIRST_DAY,
-    catchup=False,
-    max_active_runs=1,
-    default_args=DEFAULTS,
-    params=PARAMS,
-    doc_md=__doc__,
-    tags=["rmq", "admin"],
-)
+@rmq_dag(__doc__, "admin", params=PARAMS)
 def rmq_reset_offset() -> None:
     @task
-    @translated
     def preview() -> list[Answer]:
         return reset_group(dry_run=True)
 
     @task.short_circuit
-    @translated
     def is_meant() -> bool:
         return not is_dry_run()
 
     @task
-    @translated
     def move() -> list[Answer]:
         return reset_group(dry_run=False)
 

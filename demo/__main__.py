@@ -41,8 +41,8 @@ def main() -> int:
     narrator = Narrator(STEPS + 3)
     code = 1
     try:
-        with only_one(CHECKOUT / "var" / "demo.lock", "the demo"):
-            run(narrator)
+        with only_one(CHECKOUT / "var" / "demo.lock", "the demo", narrator.say) as lock:
+            run(narrator, lock)
         code = 0
     except KeyboardInterrupt:
         narrator.error("stopped")
@@ -56,7 +56,7 @@ def main() -> int:
     return code
 
 
-def run(narrator: Narrator) -> None:
+def run(narrator: Narrator, lock: int) -> None:
     with narrator.step("A fresh store, and the files of a RocketMQ broker (var/demo)"):
         store = prepare()
         narrator.say(f"broker files: {files_in(FOLDER / 'broker')}, as Apache RocketMQ 5.5.0 wrote them")
@@ -65,7 +65,7 @@ def run(narrator: Narrator) -> None:
         )
     with ExitStack() as at_the_end:
         with narrator.step("A warm Spark Connect server, and Airflow's database, pools and processes"):
-            api = at_the_end.enter_context(services(narrator))
+            api = at_the_end.enter_context(services(narrator, lock))
         tell(store, api, narrator)
         with narrator.step("Stopping Airflow and Spark"):
             at_the_end.close()
@@ -74,7 +74,7 @@ def run(narrator: Narrator) -> None:
         [
             f"The store is {short(FOLDER / 'store')}, Airflow's files and logs are in {short(FOLDER / 'airflow')}.",
             "Try next:",
-            "  .venv/bin/rmq --root var/demo/store lag",
+            "  .venv/bin/rmq --root var/demo/store lag --group demo-payments",
             "  .venv/bin/rmq --root var/demo/store sql 'SELECT * FROM offset_history ORDER BY committed_at'",
             "  RMQ_ROOT=var/demo/store RMQ_SETTINGS=demo/consumers.toml make up     # the same DAGs in Airflow's UI",
         ]
@@ -93,13 +93,13 @@ def prepare() -> LakeStore:
 
 
 @contextmanager
-def services(narrator: Narrator) -> Iterator[AirflowApi]:
+def services(narrator: Narrator, lock: int) -> Iterator[AirflowApi]:
     """Spark and Airflow. Spark starts beside Airflow's set-up; both end with the block."""
     spark = ConnectServer(python_path=[CHECKOUT], log_file=FOLDER / "spark-connect.log")
     with ThreadPoolExecutor() as beside, ExitStack() as at_the_end:
         at_the_end.callback(spark.stop)
         starting = beside.submit(spark.start)
-        home = AirflowHome(FOLDER / "airflow", free_port(), HERE / "consumers.toml")
+        home = AirflowHome(FOLDER / "airflow", free_port(), HERE / "consumers.toml", lock=lock)
         home.initialise(lambda: narrator.waiting("Airflow makes its database"))
         narrator.wait_until(starting.done, "Spark starts")
         starting.result()

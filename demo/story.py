@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
 from rmq_store.requests import dag_id_of
 from rmq_store.times import format_time
+from scripts.airflow_home import CHECKOUT
 
 GROUP = "demo-payments"
 BROKER = "broker-a"
@@ -28,17 +30,20 @@ def tell(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
     with narrator.step(f"Import the broker's files (rmq_import_store, broker {BROKER})"):
         import_files(store, api, narrator)
     with narrator.step(f"A first window of group {GROUP} ({CONSUME})"):
+        narrator.say("the group reads PaymentFlow, and of OrderEvents only three tags: the rest counts as filtered")
+        narrator.say("its listener (demo/listener.py) fails payments that have no price yet, and one each time")
         first = consume(api, narrator, "window-1")
         expect(first["outcomes"].get("retried", 0) > 0, "the listener of the demo fails some messages", first)
     with narrator.step("Deliver the retries when they are due, and consume again, until a message is dead"):
         retry_until_dead(store, api, narrator)
-    with narrator.step("Clear the first window's run, which has finished: nothing is done twice"):
+    with narrator.step("Clear the first window's run, as in Airflow's UI: its tasks run again, nothing is done twice"):
         again = api.clear(CONSUME, "window-1")["report_offsets"]
         expect(again["status"] == "already_committed" and again["messages"] == first["messages"], "same answer", again)
         narrator.say(f"{again['status']}: the same {again['messages']:,} messages as before")
     with narrator.step("Persist offsets, and export them for the broker (rmq_persist_offsets)"):
         for export in api.run("rmq_persist_offsets", "persist")["export"]:
-            narrator.say(f"{export['broker_name']}: {export['file']}, {export['groups']} group(s)")
+            file = os.path.relpath(export["file"], CHECKOUT)
+            narrator.say(f"offsets of {counted(export['groups'], 'group')}, in RocketMQ's own form: {file}")
     with narrator.step("Replay the last second of PaymentFlow under a replay group (rmq_replay)"):
         replay(store, api, narrator)
     with narrator.step("What the tables say, in SQL"):
@@ -49,7 +54,7 @@ def import_files(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
     source = Path(store.root.location).parent / "broker"
     done = api.run("rmq_import_store", "import", {"source": str(source), "broker_name": BROKER})["import_new"]
     narrator.say(
-        f"{done['status']}: {done['messages']:,} messages of {done['queues']} queues, {done['end']:,} bytes of log"
+        f"{done['status']}: {done['messages']:,} messages of {done['queues']} queues, from {done['end']:,} bytes of log"
     )
     narrator.table(
         "the largest topics",
@@ -67,7 +72,9 @@ def consume(api: AirflowApi, narrator: Narrator, run_id: str) -> Mapping[str, An
     (of_shard,) = answers["consume"]
     done: Mapping[str, Any] = answers["report_offsets"]
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in done["outcomes"].items())
-    narrator.say(f"{done['status']} by engine {of_shard['engine']}: {done['messages']:,} messages: {outcomes}")
+    narrator.say(
+        f"{done['status']} by engine {of_shard['engine']}: {counted(done['messages'], 'message')}, that is {outcomes}"
+    )
     expect(of_shard["engine"] == "spark", "the windows of the demo run in Spark", of_shard)
     return done
 
@@ -86,10 +93,10 @@ def retry_until_dead(store: LakeStore, api: AirflowApi, narrator: Narrator) -> N
         delivered = sum(
             answer["delivered"] for answer in api.run("rmq_deliver_delayed", f"deliver-{number}")["deliver"]
         )
-        narrator.say(f"delivered: {delivered:,} retries")
+        narrator.say(f"delivered: {counted(delivered, 'message')} to %RETRY%{GROUP}")
         done = consume(api, narrator, f"window-{number + 1}")
         if done["outcomes"].get("dead"):
-            narrator.say("a message has failed for the last time: it is in %DLQ%demo-payments")
+            narrator.say(f"a message has failed for the last time: it is in %DLQ%{GROUP}")
     expect(next_due_ms(store) is None, f"no retry waits after {_MOST_ROUNDS} rounds", {})
 
 
@@ -127,13 +134,13 @@ def show_tables(store: LakeStore, narrator: Narrator) -> None:
     tables = {
         "windows": "SELECT group_name, committed_at, queues, messages, acked, filtered, retried, dead, actor, actor_source "
         f"FROM windows WHERE {ours} ORDER BY committed_at",
-        "consumer_offsets": "SELECT group_name, topic, broker_name, queue_id, next_offset, updated_at FROM consumer_offsets "
-        f"WHERE {ours} AND topic <> 'OrderEvents' ORDER BY ALL",
+        "consumer_offsets, but those of OrderEvents": "SELECT group_name, topic, broker_name, queue_id, next_offset, "
+        f"updated_at FROM consumer_offsets WHERE {ours} AND topic <> 'OrderEvents' ORDER BY ALL",
         "lag": "SELECT group_name, topic, count(*) AS queues, CAST(sum(lag) AS BIGINT) AS lag FROM lag "
         f"WHERE {ours} GROUP BY ALL ORDER BY ALL",
         "retries": "SELECT group_name, state, attempt, error_type, count(*) AS messages, max(deliver_at) AS last_due_at "
         f"FROM retries WHERE {ours} GROUP BY ALL ORDER BY ALL",
-        "dead_letters": "SELECT group_name, original_topic, unique_key, attempt, cause, error_type, error_text "
+        "dead_letters": "SELECT group_name, original_topic, attempt, error_type, error_text "
         f"FROM dead_letters WHERE {ours}",
         "audit": "SELECT * FROM audit",
     }
@@ -147,6 +154,10 @@ def show_tables(store: LakeStore, narrator: Narrator) -> None:
 
 def first_value(store: LakeStore, text: str) -> Any:
     return query(store, text).column(0)[0].as_py()
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def expect(right: bool, what: str, found: Mapping[str, Any]) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import quote
@@ -22,14 +20,15 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, StoreUnusable, WrongUse
 from rmq_store.host import Host
+from rmq_store.plan import ConsumeRequest, Scope
+from rmq_store.replay import as_replay, group_settings
 from rmq_store.requests import ImportParams, ReplayParams, Run, consume_request, reset_request
 from rmq_store.settings import GroupSettings, read_settings
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol
 
-    from rmq_store.lake.engine import Engine
-    from rmq_store.lake.plan import Plan
+    from rmq_store.lake.engine import Engines
     from rmq_store.lake.store import LakeStore
 
 log = logging.getLogger(__name__)
@@ -38,19 +37,12 @@ Answer = dict[str, Any]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin"})
-"""The only tags there are."""
-
-FIRST_DAY = datetime(2024, 1, 1, tzinfo=UTC)
-DEFAULTS: Mapping[str, Any] = {"owner": "rmq", "retries": 2, "retry_delay": timedelta(seconds=15)}
-LONGEST_RUN = timedelta(hours=23)
-"""A run older than a day cannot commit."""
-
 _WORTH_A_RETRY = (StoreUnusable, ClockSkew, HeldByAnother, StaleAttempt)
 
 
 def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """An RmqError as Airflow's error: retried where waiting helps, final where the call or the data must be mended."""
+    """For what a task calls. An RmqError becomes Airflow's error: retried where waiting helps, final where the call or the
+    data must be mended."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -105,12 +97,11 @@ class Deployment:
 
         return LakeStore.open(Root.parse(self.root))
 
-    @contextmanager
-    def engines(self, name: str) -> Iterator[Callable[[Plan | None], Engine]]:
-        from spark_jobs.consume_window import engines
+    def engines(self, choice: str) -> Engines:
+        from rmq_store.lake.engine import Engines
+        from spark_jobs.engine import opened_engine
 
-        with engines(name, Host(), remote=self.spark_remote) as engine_of:
-            yield engine_of
+        return Engines(choice, Host(), functools.partial(opened_engine, "rmq", remote=self.spark_remote))
 
     def allowed_source(self, source: str) -> str:
         """The source of an import, as it may be read. Raises WrongUse when it lies outside ``RMQ_IMPORT_ROOTS``."""
@@ -163,9 +154,10 @@ def _settings_of(here: Deployment, group: str) -> GroupSettings:
 # --- consume ---------------------------------------------------------------------------------------------------------
 
 
+@translated
 def plan_shards(group_name: str) -> list[str]:
     """The shards in which the run has something to do, or to say again. Starts no JVM."""
-    from spark_jobs.consume_window import has_work, shards_of
+    from rmq_store.lake.consumption import has_work, shards_of
 
     run, params = current_run()
     here = Deployment.from_env()
@@ -177,19 +169,23 @@ def plan_shards(group_name: str) -> list[str]:
     return found
 
 
+@translated
 def consume_shard(group_name: str, shard_name: str) -> Answer:
     """All windows of the run's request in one shard."""
-    from spark_jobs.consume_window import consume
+    from rmq_store.lake.consumption import Consumption
+    from rmq_store.lake.window import consume_window
 
     run, params = current_run()
     here = Deployment.from_env()
     group = _settings_of(here, group_name)
-    store = here.open_store()
+    store, request = here.open_store(), consume_request(run, params)
     (shard,) = store.shards(shard_name)
-    with here.engines(group.engine) as engine_of:
-        return _logged(consume(store, shard, group, consume_request(run, params), engine_of, Host()))
+    with here.engines(group.engine) as engines:
+        window = functools.partial(consume_window, store, shard, group, request, engines.for_window, Host())
+        return _logged(Consumption.of(window).summary())
 
 
+@translated
 def report(answers: list[Answer]) -> Answer:
     """What the shards' answers come to, for the run's asset event."""
     outcomes: dict[str, int] = {}
@@ -210,47 +206,47 @@ def report(answers: list[Answer]) -> Answer:
 # --- replay ----------------------------------------------------------------------------------------------------------
 
 
+@translated
 def replay_plan() -> list[str]:
     """The shards that the replay, or the follow-up of one, reads. Checks all parameters; starts no JVM."""
-    from rmq_store.lake.replay import group_settings
-    from spark_jobs.consume_window import shards_of
+    from rmq_store.lake.consumption import shards_of
 
-    _, params = current_run()
-    asked = ReplayParams.of(params)
     here = Deployment.from_env()
-    group, scope = group_settings(read_settings(here.settings), asked.group)
-    if asked.is_follow_up and not scope.retries_only:
-        raise WrongUse(f"{asked.group} is no replay group: give a topic and a time to begin from")
-    if asked.topic is not None and asked.topic not in {subscription.topic for subscription in group.subscriptions}:
-        known = ", ".join(subscription.topic for subscription in group.subscriptions)
-        raise WrongUse(f"group {group.name} does not read {asked.topic}; it reads {known}")
-    shards = shards_of(here.open_store(), group)
-    return [shard.name for shard in shards if asked.topic is None or shard.positions().queues_of(asked.topic)]
+    group, _, scope = _replay_asked(here)
+    return [shard.name for shard in shards_of(here.open_store(), group, scope)]
 
 
+@translated
 def replay_shard(shard_name: str) -> Answer:
     """All windows of the replay in one shard, under the replay's own group."""
-    from rmq_store.lake.replay import group_settings, replay
-    from spark_jobs.consume_window import all_parts, consume, summary
+    from rmq_store.lake.consumption import Consumption
+    from rmq_store.lake.window import consume_window
 
+    here = Deployment.from_env()
+    group, request, scope = _replay_asked(here)
+    store = here.open_store()
+    (shard,) = store.shards(shard_name)
+    with here.engines(group.engine) as engines:
+        window = functools.partial(consume_window, store, shard, group, request, engines.for_window, Host(), scope)
+        return _logged(Consumption.of(window).summary())
+
+
+def _replay_asked(here: Deployment) -> tuple[GroupSettings, ConsumeRequest, Scope]:
+    """What the run asks of its windows."""
     run, params = current_run()
     asked = ReplayParams.of(params)
-    here, host = Deployment.from_env(), Host()
     group, scope = group_settings(read_settings(here.settings), asked.group)
-    store, request = here.open_store(), asked.request(run)
-    (shard,) = store.shards(shard_name)
-    with here.engines(group.engine) as engine_of:
-        if asked.topic is None or asked.from_ms is None:
-            return _logged(consume(store, shard, group, request, engine_of, host, scope))
-        topic, from_ms = asked.topic, asked.from_ms
-        return _logged(
-            summary(all_parts(lambda: replay(store, shard, group, topic, from_ms, request, engine_of, host)))
-        )
+    if asked.topic is not None and asked.from_ms is not None:
+        return as_replay(group, asked.topic, asked.from_ms, asked.request(run))
+    if not scope.retries_only:
+        raise WrongUse(f"{asked.group} is no replay group: give a topic and a time to begin from")
+    return group, asked.request(run), scope
 
 
 # --- deliver, persist, reset, import ---------------------------------------------------------------------------------
 
 
+@translated
 def deliver_due() -> list[Answer]:
     """Everything due, over all levels and shards; ``next_due_ms`` says when the next one is."""
     from rmq_store.lake.deliver import deliver
@@ -270,6 +266,7 @@ def deliver_due() -> list[Answer]:
     return answers
 
 
+@translated
 def dispatch_all() -> Answer:
     """Bring the derived tables up to the newest commit."""
     from rmq_store.lake.dispatch import dispatch
@@ -278,6 +275,7 @@ def dispatch_all() -> Answer:
     return _logged({shard.name: dispatch(shard, host) for shard in Deployment.from_env().open_store().shards()})
 
 
+@translated
 def export_all() -> list[Answer]:
     """``consumerOffset.json`` of every imported broker, written where it changed."""
     from rmq_store.lake.export import export_offsets
@@ -315,6 +313,7 @@ def _replaced(file: Path, text: str) -> bool:
     return True
 
 
+@translated
 def reset_group(*, dry_run: bool) -> list[Answer]:
     """Where the group's offsets would go, or go. All shards that have the topic."""
     from dataclasses import replace
@@ -345,27 +344,29 @@ def _moved(move: Any) -> list[Any]:
     return [f"{move.queue.broker_name}:{move.queue.queue_id}", move.from_offset, move.to_offset]
 
 
+@translated
 def is_dry_run() -> bool:
     run, params = current_run()
     return reset_request(run, params).dry_run
 
 
+@translated
 def check_import() -> str:
     """Checks the parameters and that the source may be read. Opens nothing of it."""
     _, params = current_run()
     return Deployment.from_env().allowed_source(ImportParams.of(params).source)
 
 
+@translated
 def import_files() -> Answer:
     """What is new in the broker's files, into the commit log."""
     from rmq_store.lake.import_store import import_store
     from rmq_store.lake.object_store import Root
-    from spark_jobs.import_store import WhenNeeded
 
     run, params = current_run()
     asked, here = ImportParams.of(params), Deployment.from_env()
     source = Root.parse(here.allowed_source(asked.source))
-    with here.engines(asked.engine) as engine_of:
+    with here.engines(asked.engine) as engines:
         done = import_store(
             here.open_store(),
             source,
@@ -374,7 +375,7 @@ def import_files() -> Answer:
             run.request_id,
             run.actor,
             Host(),
-            WhenNeeded(lambda: engine_of(None)),
+            engines.for_import(),
             salvage=asked.salvage,
             progress=lambda done, total: log.info("%s of %s bytes", f"{done:,}", f"{total:,}"),
         )

@@ -1,8 +1,8 @@
 """An Airflow of one's own in a folder of this checkout: its settings, its set-up, and its processes while they run.
 
 Everything is said by environment variables made here; what the caller's environment says to Airflow (``AIRFLOW*``) is
-left out, so that nothing outside the folder is used or changed. All processes listen on loopback only, belong to the
-``Airflow`` that started them, and end with it.
+left out, so that nothing outside the folder is used or changed. All processes listen on loopback only, and end with the
+``Airflow`` that started them, or with its process if that is killed (``scripts/keeper.py``).
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 import psutil
 
 from rmq_store.requests import pool_of
 from rmq_store.settings import read_settings
+from scripts.keeper import CHECKOUT, end_kept, start_kept
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 USER = "admin"
 
 Meanwhile = Callable[[], None]
@@ -54,12 +56,14 @@ class AirflowNotReady(Exception):
 @dataclass(frozen=True, slots=True)
 class AirflowHome:
     """``folder``: the AIRFLOW_HOME. ``port``: of the UI, which is the API too. ``settings``: the groups' file, from
-    which the pools are made. ``variables``: what else the processes' environment says."""
+    which the pools are made. ``variables``: what else the processes' environment says. ``lock``: what ``only_one`` gave,
+    held until the last process has ended."""
 
     folder: Path
     port: int
     settings: Path
     variables: Mapping[str, str] = field(default_factory=dict)
+    lock: int | None = None
 
     @property
     def url(self) -> str:
@@ -103,8 +107,16 @@ class AirflowHome:
             | dict(self.variables)
         )
 
+    def start(self, command: Sequence[str], log_file: Path) -> subprocess.Popen[bytes]:
+        """The keeper of a command in this Airflow's environment; ``log_file`` is written anew."""
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        keep_open = () if self.lock is None else (self.lock,)
+        with log_file.open("wb") as log:
+            return start_kept(command, log, env=self.environment(), keep_open=keep_open)
+
     def initialise(self, meanwhile: Meanwhile = _nothing) -> None:
-        """The database, the login, and a pool with one slot for every group. Can be done again at any time.
+        """The database, the login, and a pool with one slot for every group. What has been made for the same Airflow
+        and the same groups is left as it is, so it can be called at every start.
 
         Raises WrongUse for settings that are wrong, AirflowNotReady when Airflow refuses.
         """
@@ -113,32 +125,36 @@ class AirflowHome:
         if not self._password_file.exists():
             with open(self._password_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)
+        made_file, made = self.folder / "made.json", {"airflow": version("apache-airflow"), "pools": pools}
+        if made_file.exists() and json.loads(made_file.read_text()) == made and (self.folder / "airflow.db").exists():
+            return
+        made_file.unlink(missing_ok=True)
         pools_file = self.folder / "pools.json"
         pools_file.write_text(json.dumps(pools))
-        for command in (("db", "migrate"), ("pools", "import", str(pools_file))):
-            self._run_to_its_end(command, meanwhile)
+        self._run_to_its_end([sys.executable, "-c", _SET_UP, str(pools_file)], meanwhile)
+        made_file.write_text(json.dumps(made))
 
-    def _run_to_its_end(self, command: tuple[str, ...], meanwhile: Meanwhile) -> None:
+    def _run_to_its_end(self, command: Sequence[str], meanwhile: Meanwhile) -> None:
         log_file = self.folder / "process-logs" / "init.log"
-        log_file.parent.mkdir(exist_ok=True)
-        with log_file.open("wb") as log:
-            running = subprocess.Popen(
-                airflow_command(*command),
-                env=self.environment(),
-                cwd=CHECKOUT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        running = self.start(command, log_file)
         try:
             while running.poll() is None:
                 meanwhile()
                 time.sleep(0.1)
         finally:
-            running.kill()
-            running.wait()
+            end_kept([running])
         if running.returncode != 0:
-            raise AirflowNotReady(f"'airflow {' '.join(command)}' failed:\n{_end_of(log_file)}")
+            raise AirflowNotReady(f"Airflow could not make its database or its pools:\n{_end_of(log_file)}")
+
+
+_SET_UP = """
+import sys
+from airflow.__main__ import main
+for words in (["db", "migrate"], ["pools", "import", sys.argv[1]]):
+    sys.argv = ["airflow", *words]
+    main()
+"""
+"""Two commands in one process, as most of their time goes into importing Airflow."""
 
 
 def _pool(group: str) -> dict[str, object]:
@@ -154,7 +170,8 @@ def airflow_command(*words: str) -> list[str]:
 
 
 class Airflow:
-    """The processes of an ``AirflowHome``, each in a session of its own, for as long as the ``with`` block lasts."""
+    """The processes of an ``AirflowHome`` for as long as the ``with`` block lasts, each with a keeper and a session of
+    its own: a task has a process group of its own, but the session of its scheduler."""
 
     def __init__(self, home: AirflowHome, names: Sequence[str] = tuple(PROCESSES)) -> None:
         self._home = home
@@ -173,25 +190,17 @@ class Airflow:
         self.stop()
 
     def start(self) -> None:
-        logs = self._home.folder / "process-logs"
-        logs.mkdir(parents=True, exist_ok=True)
         for name in self._names:
-            with (logs / f"{name}.log").open("wb") as log:
-                self._processes[name] = subprocess.Popen(
-                    airflow_command(*PROCESSES[name]),
-                    env=self._home.environment(),
-                    cwd=CHECKOUT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            self._processes[name] = self._home.start(airflow_command(*PROCESSES[name]), self._log_of(name))
+
+    def _log_of(self, name: str) -> Path:
+        return self._home.folder / "process-logs" / f"{name}.log"
 
     def check_alive(self) -> None:
         """Raises AirflowNotReady for a process that has ended, with the end of its log."""
         for name, process in self._processes.items():
             if process.poll() is not None:
-                log = self._home.folder / "process-logs" / f"{name}.log"
+                log = self._log_of(name)
                 raise AirflowNotReady(
                     f"Airflow's {name} ended with code {process.returncode}. End of its log {log}:\n{_end_of(log)}"
                 )
@@ -218,42 +227,13 @@ class Airflow:
             return set()
         return {name for name, state in found.items() if state and state.get("status") == "healthy"}
 
-    def stop(self, timeout_s: float = 12.0) -> None:
-        """End all processes and whatever they started; safe to call twice. None is left when this returns.
-
-        A task runs in a process group of its own but in the session of its scheduler, so sessions are what is ended:
-        asked once, asked again after a third of the time (Airflow then no longer waits for what it runs), then killed.
-        """
-        sessions = {process.pid for process in self._processes.values()}
-        for patience_s in (timeout_s / 3, timeout_s * 2 / 3):
-            for process in self._processes.values():
-                if process.poll() is None:
-                    process.terminate()
-            deadline = time.monotonic() + patience_s
-            while members_of(sessions) and time.monotonic() < deadline:
-                for process in self._processes.values():
-                    process.poll()
-                time.sleep(0.1)
-        stubborn = members_of(sessions)
-        for process in stubborn:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(stubborn, timeout=timeout_s)
-        for process in self._processes.values():
-            process.wait(timeout_s)
+    def stop(self) -> None:
+        """End all processes and whatever they started; safe to call twice. None is left when this returns."""
+        try:
+            end_kept(self._processes.values())
+        except TimeoutError as error:
+            raise AirflowNotReady(f"Airflow has not ended: {error}") from error
         self._processes = {}
-        if left := members_of(sessions):
-            raise AirflowNotReady(f"these processes of Airflow do not end: {', '.join(str(one.pid) for one in left)}")
-
-
-def members_of(sessions: set[int]) -> list[psutil.Process]:
-    """The living processes of these sessions."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
-            if os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 # --- small things that running it needs ------------------------------------------------------------------------------
@@ -285,15 +265,50 @@ def free_port(preferred: int | None = None) -> int:
 
 
 @contextmanager
-def only_one(lock_file: Path, what: str) -> Iterator[None]:
-    """Raises AirflowNotReady when another process is inside for the same file."""
+def only_one(lock_file: Path, what: str, say: Callable[[str], None] = print, timeout_s: float = 30.0) -> Iterator[int]:
+    """The descriptor of the lock, which is held by every process that inherits it.
+
+    Raises AirflowNotReady when another process is inside for the same file. When that process was killed, what it had
+    started is waited for.
+    """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise AirflowNotReady(f"{what} runs already in this checkout ({lock_file} is locked)") from error
-        yield
+    deadline, said = time.monotonic() + timeout_s, False
+    with lock_file.open("a+") as file:
+        while not _locked(file):
+            if _holder_lives(lock_file) or time.monotonic() > deadline:
+                raise AirflowNotReady(f"{what} runs already in this checkout ({lock_file} is locked)")
+            if not said:
+                say(f"{what} was killed; waiting until what it had started has ended")
+                said = True
+            time.sleep(0.2)
+        file.truncate(0)
+        file.write(_identity(os.getpid()))
+        file.flush()
+        yield file.fileno()
+
+
+def _locked(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _holder_lives(lock_file: Path) -> bool:
+    """Whether the process that locked it last is alive: a process id alone could be another's by now."""
+    written = lock_file.read_text()
+    try:
+        return written == "" or written == _identity(int(written.split()[0]))
+    except (ValueError, psutil.NoSuchProcess):
+        return False
+
+
+def _identity(process_id: int) -> str:
+    process = psutil.Process(process_id)
+    if process.status() == psutil.STATUS_ZOMBIE:
+        raise psutil.ZombieProcess(process_id)
+    return f"{process_id} {process.create_time()}"
 
 
 def stop_on_signals() -> None:

@@ -12,7 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -58,22 +60,26 @@ def run(folder: Path, wanted_port: int | None, *, spark: bool) -> None:
     """Start everything, say where it is, wait until told to stop or a process ends."""
     if wanted_port is not None and not is_free(wanted_port):
         raise AirflowNotReady(f"port {wanted_port} is taken: leave out --port, or choose another")
-    with ExitStack() as at_the_end:
-        at_the_end.enter_context(only_one(folder / "lock", "Airflow"))
+    with ThreadPoolExecutor() as beside, ExitStack() as at_the_end:
+        lock = at_the_end.enter_context(only_one(folder / "lock", "Airflow", say))
         port = wanted_port or free_port(USUAL_PORT)
         variables = places()
         for name, value in variables.items():
             say(f"{name} = {value}")
+        home = AirflowHome(folder, port, Path(variables["RMQ_SETTINGS"]), variables, lock)
         if spark:
             say("starting a Spark Connect server")
             server = ConnectServer(log_file=folder / "process-logs" / "spark-connect.log")
-            variables["SPARK_REMOTE"] = at_the_end.enter_context(server).remote
-        home = AirflowHome(folder, port, Path(variables["RMQ_SETTINGS"]), variables)
-        say("making Airflow's database and pools")
+            at_the_end.callback(server.stop)
+            starting = beside.submit(server.start)
+        say("preparing Airflow's database and pools")
         home.initialise()
+        if spark:
+            starting.result()
+            home = replace(home, variables=variables | {"SPARK_REMOTE": server.remote})
         at_the_end.callback(say_stopped, port)
+        say("starting Airflow: about 10 s on a machine that has nothing else to do")
         airflow = at_the_end.enter_context(Airflow(home))
-        say("starting Airflow")
         airflow.wait_until_healthy()
         say(f"Airflow is at {home.url}   user: {USER}   password: {home.password}")
         say("DAGs are paused at first; switch on what you want. Ctrl-C stops everything.")

@@ -13,14 +13,18 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
+import psutil
 from pyspark.errors import PySparkException
 
 from rmq_store.errors import RmqError
 from spark_jobs.session import open_session, warm_up
 
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+_LONGEST_STOP_S = 15.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,13 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends")
     chosen = parser.parse_args(arguments)
 
-    told = threading.Event()
+    told, ready = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(
-        sys.stderr.fileno(), sys.stdout.fileno()
-    )  # whatever the JVM or a listener prints must not fill the answer's pipe
+    # Whatever the JVM or a listener prints must not fill the answer's pipe.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    if chosen.stop_with_stdin:
+        threading.Thread(target=_when_stdin_ends, args=(told, ready), daemon=True).start()
     token_is_ours = _TOKEN_VARIABLE not in os.environ
     token = os.environ.setdefault(_TOKEN_VARIABLE, secrets.token_urlsafe(24))
     try:
@@ -63,10 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
         port = getattr(service, "MODULE$").localPort()
         _warm_up_through(f"sc://localhost:{port}/;token={token}")
-        ready = {"remote": f"sc://localhost:{port}", "port": port} | ({"token": token} if token_is_ours else {})
-        print(json.dumps(ready), file=answer, flush=True)
-        if chosen.stop_with_stdin:
-            threading.Thread(target=_when_stdin_ends, args=(told,), daemon=True).start()
+        place = {"remote": f"sc://localhost:{port}", "port": port} | ({"token": token} if token_is_ours else {})
+        print(json.dumps(place), file=answer, flush=True)
+        ready.set()
         told.wait()
     finally:
         session.stop()
@@ -84,10 +88,18 @@ def _warm_up_through(remote: str) -> None:
         client.stop()
 
 
-def _when_stdin_ends(told: threading.Event) -> None:
-    while sys.stdin.buffer.read(4096):
+def _when_stdin_ends(told: threading.Event, ready: threading.Event) -> None:
+    """The starter has closed its end, or was killed. A server that still starts, or hangs while it stops, is not waited
+    for: nobody may be left to end it."""
+    while os.read(sys.stdin.fileno(), 4096):
         pass
-    told.set()
+    if ready.is_set():
+        told.set()
+        time.sleep(_LONGEST_STOP_S)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    os._exit(1)
 
 
 if __name__ == "__main__":

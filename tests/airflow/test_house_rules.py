@@ -31,7 +31,7 @@ def test_there_is_a_dag_for_every_job_and_one_for_every_group(dags: dict[str, An
 
 @pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
 def test_a_dag_says_what_it_is_for_and_keeps_the_house_rules(dag_id: str, dags: dict[str, Any]) -> None:
-    from rmq_operators import FIRST_DAY, TAGS
+    from rmq_dags import FIRST_DAY, TAGS
 
     dag = dags[dag_id]
     assert "rmq" in dag.tags
@@ -112,15 +112,15 @@ print(json.dumps({name: dag.timetable.__class__.__name__ for name, dag in DagBag
     assert told[CAPPED] == "NullTimetable"
 
 
-def test_plugins_load_without_an_error_and_the_operators_are_no_plugin(airflow_home: AirflowHome) -> None:
+def test_plugins_load_without_an_error_and_what_the_dags_import_is_no_plugin(airflow_home: AirflowHome) -> None:
     code = """
 import json
 from airflow import plugins_manager
 plugins, errors = plugins_manager._get_plugins()
 import sys
-print(json.dumps({"errors": errors, "loaded": "rmq_operators" in sys.modules}))
+print(json.dumps({"errors": errors, "loaded": [name for name in sys.modules if name.startswith("rmq_")]}))
 """
-    assert in_a_new_process(code, env=airflow_home.environment()) == {"errors": {}, "loaded": False}
+    assert in_a_new_process(code, env=airflow_home.environment()) == {"errors": {}, "loaded": []}
 
 
 BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [

@@ -127,6 +127,25 @@ def test_ctrl_c_ends_the_demo_wherever_it_is_and_leaves_no_process() -> None:
         assert demo.alive() == []
 
 
+@pytest.mark.xdist_group("demo")
+@pytest.mark.timeout(300)
+def test_nothing_outlives_a_demo_that_is_killed_and_the_next_one_can_start() -> None:
+    with Started("-m", "demo") as demo:
+        demo.read_until("[3/10]")
+        commands = {process: " ".join(process.cmdline()) for process in demo.look_around()}
+        airflow = [process for process, words in commands.items() if "airflow" in words]
+        assert len(airflow) >= 6, "three processes and their keepers"
+        assert any("connect_server" in words for words in commands.values())
+        assert demo.end(signal.SIGKILL) == -signal.SIGKILL
+        with Started("-m", "demo") as second:
+            second.read_until("[1/10]")
+            assert "waiting until what it had started has ended" in second.said
+            assert [process for process in airflow if is_alive(process)] == []
+            assert second.end(signal.SIGINT) == 130
+        _, left = psutil.wait_procs(demo.alive(), timeout=30)
+        assert [process for process in left if is_alive(process)] == []
+
+
 @pytest.mark.timeout(300)
 def test_make_up_serves_airflow_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
     LakeStore.init(Root.parse(str(tmp_path / "store")))

@@ -1,0 +1,82 @@
+"""What the DAGs have in common: how each is declared, its schedules, its parameters. What one does, its file says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Param, dag
+
+TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin"})
+"""The only tags there are."""
+
+FIRST_DAY = datetime(2024, 1, 1, tzinfo=UTC)
+LONGEST_RUN = timedelta(hours=23)
+"""A run older than a day cannot commit."""
+
+
+def rmq_dag(
+    doc: str | None,
+    tag: str,
+    *,
+    schedule: CronTriggerTimetable | CronDataIntervalTimetable | None = None,
+    params: Mapping[str, Param] | None = None,
+    dag_id: str = "",
+    one_at_a_time: bool = True,
+) -> Callable[[Callable[[], None]], Callable[[], DAG]]:
+    """``@dag`` as all of them use it. ``doc``: the file's docstring, which the UI shows. ``schedule``: none is only when
+    triggered. ``dag_id``: by default the function's name. What was missed is never caught up: a window begins at the
+    committed offset, so the next run does it."""
+    return dag(
+        dag_id,
+        schedule=schedule,
+        start_date=FIRST_DAY,
+        catchup=False,
+        max_active_runs=1 if one_at_a_time else None,
+        default_args={"owner": "rmq", "retries": 2, "retry_delay": timedelta(seconds=15)},
+        params=dict(params or {}),
+        doc_md=doc,
+        tags=["rmq", tag],
+    )
+
+
+# --- schedules, from cron expressions in UTC; None stays None ----------------------------------------------------------
+
+
+def ticks(cron: str | None) -> CronTriggerTimetable | None:
+    """A run at each moment."""
+    return None if cron is None else CronTriggerTimetable(cron, timezone="UTC")
+
+
+def intervals(cron: str | None) -> CronDataIntervalTimetable | None:
+    """A run for each interval between two moments, once it is over; only these can be backfilled."""
+    return None if cron is None else CronDataIntervalTimetable(cron, timezone="UTC")
+
+
+# --- parameters, each a new one: a Param keeps the value that a run gave it -------------------------------------------
+
+
+def needed(title: str, description: str | None = None) -> Param:
+    """A text that must be given."""
+    return Param("", type="string", minLength=1, title=title, description=description)
+
+
+def optional(title: str, description: str | None = None, *, kind: str = "string", **rules: Any) -> Param:
+    """A value of a JSON type, or None; ``rules`` are of JSON Schema, like ``minimum``."""
+    return Param(None, type=["null", kind], title=title, description=description, **rules)
+
+
+def moment(title: str, description: str) -> Param:
+    """A time as ``rmq_store.times.parse_time`` reads it, or None."""
+    return Param(
+        None,
+        type=["null", "string", "integer"],
+        title=title,
+        description=f"{description} ISO 8601 with a zone, or epoch milliseconds.",
+        examples=["2026-01-31T12:00:00Z"],
+    )
+
+
+def most_messages() -> Param:
+    return optional("At most", "So many messages in all, per shard.", kind="integer", minimum=1)
