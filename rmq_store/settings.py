@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from rmq_store.consumer.allocate import strategy_named
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches, parse_consume_timestamp
 from rmq_store.errors import WrongUse
+from rmq_store.known_names import did_you_mean
 from rmq_store.message import retry_topic
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from rmq_store.validators import check_group, check_topic
@@ -101,7 +101,7 @@ class Settings:
                 return group
         known = [group.name for group in self.groups]
         listed = ", ".join(known) or "none"
-        raise WrongUse(f"{self.source} has no group {name!r}{_did_you_mean(name, known)}; known: {listed}")
+        raise WrongUse(f"{self.source} has no group {name!r}{did_you_mean(name, known)}; known: {listed}")
 
 
 def read_settings(path: str | Path) -> Settings:
@@ -328,12 +328,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def _unknown_keys(table: Mapping[str, Any], known: list[str], what: str) -> list[str]:
-    return [f"{what} has an unknown key {key!r}{_did_you_mean(key, known)}" for key in table if key not in known]
-
-
-def _did_you_mean(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
+    return [f"{what} has an unknown key {key!r}{did_you_mean(key, known)}" for key in table if key not in known]
 
 
 def _listed(what: str, problems: list[str]) -> str:

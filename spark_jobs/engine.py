@@ -2,19 +2,27 @@
 
 One ``mapInArrow`` stage, one partition per task. The stage gets no rows: every task reads its own row ranges from
 Parquet with pyarrow (``rmq_store/lake/consume_slice.py``), so messages never cross between JVM and Python.
+
+``opened_engine`` and ``opened_session`` are for ``with``: Spark for as long as the block lasts, or one clear error.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from rmq_store.errors import RmqError
+from rmq_store.errors import RmqError, StoreUnusable
+from rmq_store.lake.engine import keep_loaded
+from spark_jobs.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +32,10 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _RESULT = pa.schema([("result", pa.binary())])
+_WITHOUT_DELTA = {"spark.sql.extensions": "", "spark.sql.catalog.spark_catalog": "builtin"}
+"""An engine reads no table through Spark, so spark-submit needs no Delta jars."""
+_CONNECT_PORT = 15002
+_CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,7 @@ def run_stage(
                 except RmqError as error:
                     answer = error
                 yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)])], schema=_RESULT)
+        keep_loaded()
 
     frame = session.range(0, number_of, 1, number_of).mapInArrow(stage, "result binary")
     answers = [pickle.loads(answer) for answer in frame.toArrow().column("result").to_pylist()]
@@ -71,3 +84,68 @@ def run_stage(
         if isinstance(answer, RmqError):
             raise answer
     return answers
+
+
+# --- for as long as a block lasts ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened_engine(
+    app_name: str, *, remote: str | None, python_path: Sequence[str | Path] = ()
+) -> Iterator[SparkEngine]:
+    """An engine in a session of ``opened_session``."""
+    conf = {} if remote else _WITHOUT_DELTA
+    with opened_session(app_name, remote=remote, python_path=python_path, conf=conf) as session:
+        with _explained():
+            engine = SparkEngine.of(session)
+        yield engine
+
+
+@contextmanager
+def opened_session(
+    app_name: str,
+    *,
+    remote: str | None,
+    python_path: Sequence[str | Path] = (),
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A session on the Connect server ``remote``, else in this process; the end of the block stops it.
+
+    Raises StoreUnusable when there is none to be had, MachineNotReady when set-up is incomplete.
+    """
+    if remote is not None:
+        _check_answers(remote)
+    with _explained():
+        session = open_session(app_name, remote=remote, python_path=python_path, conf=conf)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """The errors of Spark, and of its absence, as one of ours."""
+    try:
+        yield
+    except RmqError:
+        raise
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        raise StoreUnusable(
+            f"no Spark session ({type(error).__name__}: {said}): see 'rmq doctor --spark', or work with --engine local"
+        ) from error
+
+
+def _check_answers(remote: str) -> None:
+    """Raises StoreUnusable when nobody listens there: Spark's own client would go on trying for many minutes."""
+    try:
+        address = urlsplit(remote)
+        host, port = address.hostname or "", address.port or _CONNECT_PORT
+        socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        where = remote.partition("/;")[0]  # what follows may be a token
+        raise StoreUnusable(
+            f"no Spark Connect server answers at {where} ({error}): start it, or unset SPARK_REMOTE for a session of "
+            "our own"
+        ) from error

@@ -7,20 +7,17 @@ standard output; exit codes as in ``consume_window.py``.
 from __future__ import annotations
 
 import argparse
-import getpass
-import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rmq_store.host import Host
-from rmq_store.lake.engine import Engine, Job, Result, Task
-from rmq_store.lake.import_store import ImportReport, import_store
+from rmq_store.lake.import_store import import_store
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
-from rmq_store.store import Actor
-from spark_jobs.consume_window import engines, job_parser, report_as_json, request_id_of
+from rmq_store.requester import actor_of, request_id_of
+from spark_jobs.job import engines_of, job_parser, report_as_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,38 +33,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _import(chosen: argparse.Namespace, host: Host) -> dict[str, Any]:
     store = LakeStore.open(Root.parse(chosen.root))
-    with engines(chosen.engine, host, remote=os.environ.get("SPARK_REMOTE")) as engine_of:
-        return summary(
-            import_store(
-                store,
-                Root.parse(chosen.source),
-                chosen.broker,
-                chosen.shard or chosen.broker,
-                request_id_of(chosen.request, "import-store", host),
-                Actor(getpass.getuser(), "os"),
-                host,
-                WhenNeeded(lambda: engine_of(None)),
-                salvage=chosen.salvage,
-                progress=_say_progress,
-            )
+    with engines_of("import-store", chosen.engine, host) as engines:
+        report = import_store(
+            store,
+            Root.parse(chosen.source),
+            chosen.broker,
+            chosen.shard or chosen.broker,
+            request_id_of(chosen.request, "import", host),
+            actor_of(),
+            host,
+            engines.for_import(),
+            salvage=chosen.salvage,
+            progress=_say_progress,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class WhenNeeded:
-    """An engine that is made for the first tasks: an import that is refused, or was done before, starts no JVM."""
-
-    make: Callable[[], Engine]
-    name: str = "spark"
-    slots: int = os.cpu_count() or 1
-
-    def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
-        return self.make()(run, job, tasks) if tasks else []
-
-
-def summary(report: ImportReport) -> dict[str, Any]:
-    """The report as a small JSON value."""
-    return asdict(report) | {"salvaged": [asdict(skipped) for skipped in report.salvaged]}
+    return asdict(report)
 
 
 def _say_progress(done_bytes: int, all_bytes: int) -> None:

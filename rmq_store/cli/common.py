@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import pwd
-import re
 from collections.abc import Sequence
 from contextvars import ContextVar
-from datetime import date
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rmq_store.cli.options import QueueName, before_the_command
 from rmq_store.cli.quick import start_pyarrow
 from rmq_store.errors import WrongUse
-from rmq_store.host import Host, day_of
+from rmq_store.host import Host
+from rmq_store.known_names import did_you_mean, listed
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import split_id
-from rmq_store.store import SCHEDULE_GROUP, Actor
-from rmq_store.validators import is_system_topic
+from rmq_store.requester import request_id_of
+from rmq_store.store import SCHEDULE_GROUP
 
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ROOT = "var/store"
 DEFAULT_SETTINGS = "consumers.toml"
-_REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
-_LONGEST_REQUEST_ID = 250
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
 """The request of the running command; errors name it, so that it can be given again."""
@@ -74,68 +69,13 @@ def settings_of(settings: str | None) -> Settings:
 
 
 def new_request(command: str, given: str | None, host: Host) -> str:
-    """The request's id: ``given``, which must begin with its UTC date, else a new one.
-
-    The date is where the log is searched for earlier attempts, so one that is still to come would find none.
-    """
-    today = day_of(host.now_ms())
-    request_id = f"{today}-{command}-{host.entropy(4).hex()}" if given is None else _checked_id(given, command, today)
+    """The request's id, which errors name from now on; see ``request_id_of``."""
+    request_id = request_id_of(given, command, host)
     REQUEST.set(request_id)
     return request_id
 
 
-def _checked_id(given: str, command: str, today: str) -> str:
-    matched = _REQUEST_ID.fullmatch(given)
-    example = f"for example {today}-{command}-1"
-    if not matched or not _is_date(matched[1]) or len(given) > _LONGEST_REQUEST_ID:
-        raise WrongUse(f"the request id {given!r} must begin with its UTC date, YYYY-MM-DD, {example}")
-    if matched[1] > today:
-        raise WrongUse(f"the request id {given!r} begins with a date still to come; today is {today} in UTC, {example}")
-    return given
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return bool(date.fromisoformat(text))
-    except ValueError:
-        return False
-
-
-def actor_of(given: str | None) -> Actor:
-    """Who asks: the OS user, or a name that nobody has verified."""
-    if given is not None:
-        return Actor(given, "unverified")
-    user_id = os.getuid()
-    try:
-        return Actor(pwd.getpwuid(user_id).pw_name, "os")
-    except KeyError:  # a container's user without an entry
-        return Actor(f"uid-{user_id}", "os")
-
-
 # --- where things are ------------------------------------------------------------------------------------------------
-
-
-def shards_of_group(store: LakeStore, chosen: str | None, allowed: Sequence[str] | None, name: str) -> list[Shard]:
-    """The shards in which a group consumes: the chosen one, else those of its settings, else all."""
-    if chosen is not None:
-        if allowed is not None and chosen not in allowed:
-            raise WrongUse(f"group {name} does not consume in shard {chosen}; its settings say {', '.join(allowed)}")
-        return store.shards(chosen)
-    shards = store.shards() if allowed is None else [shard for one in allowed for shard in store.shards(one)]
-    if not shards:
-        raise WrongUse(f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store'")
-    return shards
-
-
-def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Shard]:
-    """Those that have one of the topics. Raises WrongUse when none has, naming what there is."""
-    found = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
-    if not found:
-        there = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
-        known = sorted(topic for topic in there if not (topic.startswith("%") or is_system_topic(topic)))
-        missing = " or ".join(topics)
-        raise WrongUse(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
-    return found
 
 
 def queues_by_shard(
@@ -145,6 +85,8 @@ def queues_by_shard(
 
     Raises WrongUse for a topic or queue that is nowhere.
     """
+    from rmq_store.lake.consumption import shards_with_topic
+
     having = shards_with_topic(shards, [topic])
     if not names:
         return [(shard, ()) for shard in having]
@@ -194,13 +136,3 @@ def check_group(store: LakeStore, name: str, settings: str | None) -> None:
     names = sorted(known - {SCHEDULE_GROUP})
     if name not in names:
         raise WrongUse(f"there is no group {name!r}{did_you_mean(name, names)}; known: {listed(names)}")
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
-
-
-def listed(names: Sequence[str], most: int = 30) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "none") + more

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_store.cli.common import (
-    actor_of,
-    new_request,
-    open_store,
-    settings_of,
-    shards_of_group,
-    shards_with_topic,
-)
-from rmq_store.cli.engines import Engines, listener_folders
+from rmq_store.cli.common import new_request, open_store, settings_of
+from rmq_store.cli.engines import engines_of, for_windows, listener_folders
 from rmq_store.cli.options import (
     ActorOption,
     EngineOption,
@@ -35,12 +29,18 @@ from rmq_store.cli.options import (
 from rmq_store.cli.output import Output
 from rmq_store.host import Host
 from rmq_store.offsets import Outcome
+from rmq_store.requester import actor_of
 from rmq_store.times import format_time
 
 if TYPE_CHECKING:
+    from rmq_store.consume import WindowReport
+    from rmq_store.lake.consumption import Consumption
     from rmq_store.lake.deliver import DeliverReport
+    from rmq_store.lake.engine import Engine
     from rmq_store.lake.shard import Shard
-    from rmq_store.lake.window import WindowReport
+    from rmq_store.lake.store import LakeStore
+    from rmq_store.plan import ConsumeRequest, Plan, Scope
+    from rmq_store.settings import GroupSettings
 
 MaxMessagesOption = Annotated[
     int | None, typer.Option("--max-messages", metavar="N", min=1, help="At most so many messages of each shard.")
@@ -85,21 +85,17 @@ def consume(
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
-    from rmq_store.lake.window import consume_window
+    from rmq_store.lake.consumption import shards_of
     from rmq_store.plan import ConsumeRequest
     from rmq_store.replay import group_settings
 
     found, scope = group_settings(settings_of(settings), group)
     request_id = new_request("consume", request, host)
-    shards = shards_of_group(store, shard, found.shards, group)
-    if shard is None and not scope.retries_only:
-        shards = shards_with_topic(shards, [subscription.topic for subscription in found.subscriptions])
     asked = ConsumeRequest(request_id, actor_of(actor), until_ms=until, max_messages=max_messages)
-    folders = listener_folders(listener_path or ())
-    with Engines("consume", engine, host, folders) as engines:
-        engine_of = engines.for_window(found.engine)
-        reports = _windows(output, shards, lambda one: consume_window(store, one, found, asked, engine_of, host, scope))
-    _answer(output, group, request_id, reports)
+    shards = shards_of(store, found, scope, chosen=shard)
+    with engines_of("consume", engine or found.engine, host, listener_folders(listener_path or ())) as engines:
+        done = _all_windows(output, store, shards, found, asked, for_windows(engines), host, scope)
+    _answer(output, group, request_id, done)
 
 
 def replay(
@@ -123,39 +119,37 @@ def replay(
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
-    from rmq_store.lake.replay import replay as replay_window
+    from rmq_store.lake.consumption import shards_of
     from rmq_store.plan import ConsumeRequest
-    from rmq_store.replay import replay_group
+    from rmq_store.replay import as_replay
 
     found = settings_of(settings).group(group)
     request_id = new_request("replay", request, host)
-    shards = shards_of_group(store, shard, found.shards, group)
-    if any(subscription.topic == topic for subscription in found.subscriptions):
-        shards = shards_with_topic(shards, [topic])
-    asked = ConsumeRequest(request_id, actor_of(actor), until_ms=until)
-    folders = listener_folders(listener_path or ())
-    with Engines("replay", engine, host, folders) as engines:
-        engine_of = engines.for_window(found.engine)
-        reports = _windows(
-            output, shards, lambda one: replay_window(store, one, found, topic, since, asked, engine_of, host)
-        )
-    name = replay_group(group, request_id)
-    _answer(output, name, request_id, reports, f"its retries: rmq deliver, then rmq consume --group {name}")
+    live = ConsumeRequest(request_id, actor_of(actor), until_ms=until)
+    replaying, asked, scope = as_replay(found, topic, since, live)
+    shards = shards_of(store, replaying, scope, chosen=shard)
+    with engines_of("replay", engine or found.engine, host, listener_folders(listener_path or ())) as engines:
+        done = _all_windows(output, store, shards, replaying, asked, for_windows(engines), host, scope)
+    hint = f"its retries: rmq deliver, then rmq consume --group {replaying.name}"
+    _answer(output, replaying.name, request_id, done, hint)
 
 
-def _windows(
-    output: Output, shards: Sequence[Shard], one_window: Callable[[Shard], WindowReport]
-) -> list[WindowReport]:
-    """All parts of a request in all shards, a line for each."""
-    reports = []
-    for shard in shards:
-        while True:
-            report = one_window(shard)
-            reports.append(report)
-            output.line(_window_line(report))
-            if report.complete or report.status != "committed":
-                break
-    return reports
+def _all_windows(
+    output: Output,
+    store: LakeStore,
+    shards: Sequence[Shard],
+    group: GroupSettings,
+    request: ConsumeRequest,
+    engine_of: Callable[[Plan], Engine],
+    host: Host,
+    scope: Scope,
+) -> list[Consumption]:
+    """The request in all its shards, a line for each window."""
+    from rmq_store.lake.consumption import Consumption
+    from rmq_store.lake.window import consume_window
+
+    windows = [partial(consume_window, store, shard, group, request, engine_of, host, scope) for shard in shards]
+    return [Consumption.of(window, lambda report: output.line(_window_line(report))) for window in windows]
 
 
 def _window_line(report: WindowReport) -> str:
@@ -165,46 +159,12 @@ def _window_line(report: WindowReport) -> str:
     return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}"
 
 
-def _answer(output: Output, group: str, request_id: str, reports: Sequence[WindowReport], hint: str = "") -> None:
-    retried = any(report.counts()[Outcome.RETRIED] for report in reports)
-    found = {
-        "status": _overall([report.status for report in reports]),
-        "group": group,
-        "request_id": request_id,
-        "messages": sum(report.messages() for report in reports),
-        "windows": [_window(report) for report in reports],
-    }
+def _answer(output: Output, group: str, request_id: str, done: Sequence[Consumption], hint: str = "") -> None:
+    from rmq_store.lake.consumption import answer
+
+    retried = any(Outcome.RETRIED in of_shard.outcomes for of_shard in done)
     lines = [f"group: {group}", f"request: {request_id}"]
-    output.answer(found, *lines, *([hint] if hint and retried else []))
-
-
-def _overall(statuses: Sequence[str]) -> str:
-    """One word for several windows: something was done, or had been done before, or there was nothing to do."""
-    return next((status for status in ("committed", "already_committed") if status in statuses), "empty")
-
-
-def _window(report: WindowReport) -> dict[str, Any]:
-    return {
-        "status": report.status,
-        "shard": report.shard,
-        "engine": report.engine,
-        "window_id": report.window_id,
-        "commit_id": report.commit_id,
-        "version": report.version,
-        "complete": report.complete,
-        "counts": {str(outcome): count for outcome, count in report.counts().items()},
-        "ranges": [
-            {
-                "topic": consumed.range.queue.topic,
-                "broker_name": consumed.range.queue.broker_name,
-                "queue_id": consumed.range.queue.queue_id,
-                "begin_offset": consumed.range.begin,
-                "end_offset": consumed.range.end,
-                "start_rule": consumed.start_rule,
-            }
-            for consumed in report.consumed
-        ],
-    }
+    output.answer(answer(group, request_id, done), *lines, *([hint] if hint and retried else []))
 
 
 def deliver(
@@ -221,6 +181,7 @@ def deliver(
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
+    from rmq_store.lake.consumption import overall
     from rmq_store.lake.deliver import deliver as deliver_due
 
     request_id, who = new_request("deliver", request, host), actor_of(actor)
@@ -237,7 +198,7 @@ def deliver(
                 break
             part += 1
     found = {
-        "status": _overall([report.status for report in reports]),
+        "status": overall(report.status for report in reports),
         "request_id": request_id,
         "delivered": sum(report.delivered for report in reports),
         "next_due_ms": min((r.next_due_ms for r in reports if r.next_due_ms is not None), default=None),

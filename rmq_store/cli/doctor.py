@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmq_store.cli.common import root_of, settings_path
-from rmq_store.cli.engines import Engines, spark_module
+from rmq_store.cli.engines import spark_module, spark_remote
 from rmq_store.errors import StoreUnusable
 from rmq_store.host import Host
 
@@ -23,10 +23,10 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
     def spark_found() -> str:
         if not spark:
             raise NotLooked("asked for by --spark")
-        with Engines("doctor", "spark", Host()) as engines:
-            session = engines.spark_session()
+        remote = spark_remote()
+        with spark_module("engine").opened_session("rmq doctor", remote=remote) as session:
             spark_module("session").warm_up(session)
-            where = "the server of SPARK_REMOTE" if os.environ.get("SPARK_REMOTE") else "a session of its own"
+            where = "the server of SPARK_REMOTE" if remote else "a session of its own"
             return f"Spark {session.version} answered in {where}"
 
     yield from machine_checks(lambda: Path(spark_module("java").find_java()), _jars_found)

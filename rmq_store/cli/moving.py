@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rmq_store.cli.common import (
-    actor_of,
-    check_group,
-    new_request,
-    open_store,
-    queues_by_shard,
-    shard_of_broker,
-)
+from rmq_store.cli.common import check_group, new_request, open_store, queues_by_shard, shard_of_broker
 from rmq_store.cli.options import (
     ActorOption,
     AtOption,
@@ -37,6 +30,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
+from rmq_store.requester import actor_of
 
 if TYPE_CHECKING:
     from rmq_store.store import Moved

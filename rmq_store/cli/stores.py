@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_store.cli.common import actor_of, new_request, open_store, root_of, shard_of_broker
-from rmq_store.cli.engines import Engines
+from rmq_store.cli.common import new_request, open_store, root_of, shard_of_broker
+from rmq_store.cli.engines import engines_of
 from rmq_store.cli.options import (
     ActorOption,
     BrokerOption,
@@ -26,6 +26,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.output import Output
 from rmq_store.host import Host
+from rmq_store.requester import actor_of
 
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
@@ -92,7 +93,7 @@ def import_store(
     request_id = new_request("import", request, host)
     shard_name = shard or broker
     files = Root.parse(source)
-    with Engines("import-store", engine, host) as engines, _progress(output) as progress:
+    with engines_of("import-store", engine or "auto", host) as engines, _progress(output) as progress:
         report = import_into(
             store,
             files,

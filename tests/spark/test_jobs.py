@@ -15,7 +15,7 @@ import pytest
 from rmq_store.host import Host, day_of
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
-from spark_jobs import consume_window, import_store
+from spark_jobs import consume_window, engine, import_store
 from spark_jobs.java import find_java
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -65,8 +65,8 @@ def test_spark_submit_consumes_a_window_and_prints_one_line_of_json(root: str) -
 def test_the_same_request_again_is_done_and_says_so(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--request", f"{TODAY}/consume/1"]
     told = []
-    for engine in ("auto", "spark"):  # the second finds nothing to do, so it starts no JVM
-        assert consume_window.main([*words, "--engine", engine]) == 0
+    for name in ("auto", "spark"):  # the second finds nothing to do, so it starts no JVM
+        assert consume_window.main([*words, "--engine", name]) == 0
         told += answer(capsys)["shards"]
     assert [(shard["status"], shard["engine"]) for shard in told] == [
         ("committed", "local"),
@@ -82,7 +82,7 @@ def test_the_same_request_again_is_done_and_says_so(root: str, capsys: pytest.Ca
         (["--until", "yesterday"], 2, "no such time"),
         (["--shard", "broker-z"], 2, "no shard broker-z"),
         (["--request", "once"], 2, "must begin with its UTC date"),
-        (["--request", "2999-01-01/later"], 2, "today or earlier"),
+        (["--request", "2999-01-01/later"], 2, "a date still to come"),
         (["--root", "/nonexistent/store"], 1, "no store at"),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_as_json_with_the_exit_code_of_its_kind(
 def test_an_import_that_was_done_or_is_refused_starts_no_jvm(
     root: str, broker_store: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consume_window, "open_session", lambda *_, **__: pytest.fail("a session was opened"))
+    monkeypatch.setattr(engine, "open_session", lambda *_, **__: pytest.fail("a session was opened"))
     words = ["--root", root, "--broker", "broker-a", "--request", f"{TODAY}/import/1"]
     assert import_store.main([str(broker_store("market-clean")), *words]) == 0
     assert answer(capsys)["status"] == "already_committed"

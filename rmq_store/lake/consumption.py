@@ -1,0 +1,168 @@
+"""One request of a group: the shards it works in, all its windows in each of them, and what came of it.
+
+The command line, the job for spark-submit and the tasks of the DAGs run requests with this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.consume import WindowReport
+from rmq_store.errors import WrongUse
+from rmq_store.host import Host
+from rmq_store.known_names import did_you_mean, listed
+from rmq_store.lake.plan import LIVE, ConsumeRequest, Planner, Scope
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.store import LakeStore
+from rmq_store.offsets import Outcome
+from rmq_store.settings import GroupSettings
+from rmq_store.store import Action
+from rmq_store.validators import is_system_topic
+
+# --- where it works --------------------------------------------------------------------------------------------------
+
+
+def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, chosen: str | None = None) -> list[Shard]:
+    """The group's shards: the chosen one, else those that its settings name, else all; of these the ones that hold a
+    topic of it. What a replay left to retry may be in any.
+
+    Raises WrongUse: a shard that is not the group's or not there, an empty store, topics that are nowhere.
+    """
+    if chosen is not None and group.shards is not None and chosen not in group.shards:
+        raise WrongUse(f"shard {chosen} is none of the group's; its settings say {', '.join(group.shards)}")
+    names = (chosen,) if chosen is not None else group.shards
+    shards = store.shards() if names is None else [shard for name in names for shard in store.shards(name)]
+    if not shards:
+        raise WrongUse(f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store'")
+    if scope.retries_only:
+        return shards
+    return shards_with_topic(shards, [subscription.topic for subscription in group.subscriptions])
+
+
+def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Shard]:
+    """Those that hold one of the topics. Raises WrongUse when none does, naming what there is."""
+    found = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
+    if not found:
+        there = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
+        known = sorted(topic for topic in there if not (topic.startswith("%") or is_system_topic(topic)))
+        missing = " or ".join(topics)
+        raise WrongUse(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
+    return found
+
+
+def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:
+    """Whether a window of the request has something to do, or something to say of what it has done. Reads only."""
+    shard.commitlog.refresh()
+    if any(ctl.action is Action.CONSUME for ctl in shard.ctls_of_request(request.request_id, group.name)):
+        return True
+    return bool(Planner(shard, group, host.now_ms(), scope).plan(request, []).ranges)
+
+
+# --- doing it --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """What a request did in one shard, window by window; there is at least one, which may be empty."""
+
+    windows: tuple[WindowReport, ...]
+
+    @classmethod
+    def of(
+        cls, window: Callable[[], WindowReport], finished: Callable[[WindowReport], None] | None = None
+    ) -> Consumption:
+        """Window after window until the request is complete. ``window`` does the next one, and its errors are raised;
+        ``finished`` is told of each."""
+        reports = []
+        while True:
+            report = window()
+            reports.append(report)
+            if finished is not None:
+                finished(report)
+            if report.complete or report.status != "committed":
+                return cls(tuple(reports))
+
+    @property
+    def status(self) -> str:
+        return overall(window.status for window in self.windows)
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """Messages per outcome that there was."""
+        counts = [window.counts() for window in self._that_count]
+        sums = {outcome: sum(count[outcome] for count in counts) for outcome in Outcome}
+        return {outcome: count for outcome, count in sums.items() if count}
+
+    @property
+    def messages(self) -> int:
+        return sum(self.outcomes.values())
+
+    @property
+    def _that_count(self) -> tuple[WindowReport, ...]:
+        """Those committed here, else the last, which says what was done before: it would count these once more."""
+        return tuple(window for window in self.windows if window.status == "committed") or self.windows[-1:]
+
+    def summary(self) -> dict[str, Any]:
+        """As a small JSON value. ``offsets``: "topic broker:queue" to the next offset to read."""
+        ranges = [consumed.range for window in self._that_count for consumed in window.consumed]
+        last = self.windows[-1]
+        return {
+            "status": self.status,
+            "shard": last.shard,
+            "group": last.group,
+            "request_id": last.request_id,
+            "engine": self.windows[0].engine,
+            "windows": len(self.windows),
+            "complete": last.complete,
+            "messages": self.messages,
+            "outcomes": {str(outcome): count for outcome, count in self.outcomes.items()},
+            "offsets": {f"{r.queue.topic} {r.queue.broker_name}:{r.queue.queue_id}": r.end for r in ranges},
+            "commit_id": last.commit_id,
+        }
+
+
+# --- what it answers -------------------------------------------------------------------------------------------------
+
+
+def overall(statuses: Iterable[str]) -> str:
+    """One word for several: something was done, or had been done before, or there was nothing to do."""
+    found = set(statuses)
+    return next((status for status in ("committed", "already_committed") if status in found), "empty")
+
+
+def answer(group: str, request_id: str, done: Sequence[Consumption]) -> dict[str, Any]:
+    """A request as a JSON value: in all, shard by shard, window by window."""
+    return {
+        "status": overall(of_shard.status for of_shard in done),
+        "group": group,
+        "request_id": request_id,
+        "messages": sum(of_shard.messages for of_shard in done),
+        "shards": [of_shard.summary() for of_shard in done],
+        "windows": [_window(window) for of_shard in done for window in of_shard.windows],
+    }
+
+
+def _window(report: WindowReport) -> dict[str, Any]:
+    return {
+        "status": report.status,
+        "shard": report.shard,
+        "engine": report.engine,
+        "window_id": report.window_id,
+        "commit_id": report.commit_id,
+        "version": report.version,
+        "complete": report.complete,
+        "counts": {str(outcome): count for outcome, count in report.counts().items()},
+        "ranges": [
+            {
+                "topic": consumed.range.queue.topic,
+                "broker_name": consumed.range.queue.broker_name,
+                "queue_id": consumed.range.queue.queue_id,
+                "begin_offset": consumed.range.begin,
+                "end_offset": consumed.range.end,
+                "start_rule": consumed.start_rule,
+            }
+            for consumed in report.consumed
+        ],
+    }

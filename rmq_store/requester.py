@@ -1,0 +1,51 @@
+"""Who asks, and under which id, where no orchestrator says it: what every command and every job begins with."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from datetime import date
+
+from rmq_store.errors import WrongUse
+from rmq_store.host import Host, day_of
+from rmq_store.store import Actor
+
+_REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
+_LONGEST_REQUEST_ID = 250
+
+
+def request_id_of(given: str | None, verb: str, host: Host) -> str:
+    """The request's id: ``given``, which must begin with its UTC date, else a new one, ``YYYY-MM-DD-verb-random``.
+
+    The date is where the log is searched for earlier attempts, so one that is still to come would find none. Raises
+    WrongUse.
+    """
+    today = day_of(host.now_ms())
+    if given is None:
+        return f"{today}-{verb}-{host.entropy(8).hex()}"
+    matched = _REQUEST_ID.fullmatch(given)
+    example = f"for example {today}-{verb}-1"
+    if not matched or not _is_date(matched[1]) or len(given) > _LONGEST_REQUEST_ID:
+        raise WrongUse(f"the request id {given!r} must begin with its UTC date, YYYY-MM-DD, {example}")
+    if matched[1] > today:
+        raise WrongUse(f"the request id {given!r} begins with a date still to come; today is {today} in UTC, {example}")
+    return given
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def actor_of(given: str | None = None) -> Actor:
+    """Who asks: the OS user, or a name that nobody has verified."""
+    if given is not None:
+        return Actor(given, "unverified")
+    user_id = os.getuid()
+    try:
+        return Actor(pwd.getpwuid(user_id).pw_name, "os")
+    except KeyError:  # a container's user without an entry
+        return Actor(f"uid-{user_id}", "os")

@@ -1,0 +1,190 @@
+"""A request in a shard: all its windows, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rmq_store.consume import WindowReport
+from rmq_store.errors import HeldByAnother, WrongUse
+from rmq_store.lake.consumption import Consumption, answer, overall, shards_of
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.store import LakeStore
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Outcome, Positions, QueueRange, Tally, max_id
+from rmq_store.plan import Scope
+from rmq_store.settings import load_settings
+from rmq_store.store import Consumed
+
+QUEUE = MessageQueue("Orders", "broker-a", 0)
+
+
+def window(begin: int, end: int, *, retried: int = 0, **changes: Any) -> WindowReport:
+    tallies = {Outcome.ACKED: Tally(end - begin - retried), Outcome.RETRIED: Tally(retried)}
+    consumed = (Consumed(QueueRange(QUEUE, begin, end), 0, tallies),)
+    report = WindowReport("committed", "a", "shop", "2026-03-01-1", "local", "w", f"c{end}", 7, consumed=consumed)
+    return replace(report, **changes)
+
+
+EMPTY = WindowReport("empty", "a", "shop", "2026-03-01-1", "none")
+
+
+def consumed_in(windows: Sequence[WindowReport]) -> Consumption:
+    """As many of the windows as are asked for."""
+    left = iter(windows)
+    return Consumption.of(lambda: next(left))
+
+
+def test_windows_follow_each_other_until_the_request_is_complete_and_each_is_told() -> None:
+    parts = iter([window(0, 10, complete=False), window(10, 15, complete=False), window(15, 17), EMPTY])
+    told: list[WindowReport] = []
+    done = Consumption.of(lambda: next(parts), told.append)
+    assert done.windows == tuple(told)
+    assert (done.status, done.messages, len(done.windows)) == ("committed", 17, 3)
+
+
+@pytest.mark.parametrize("report", [EMPTY, window(0, 9, status="already_committed", engine="none", version=None)])
+def test_a_window_that_commits_nothing_is_the_last(report: WindowReport) -> None:
+    done = consumed_in([report, window(0, 10)])
+    assert (done.windows, done.status, done.messages) == ((report,), report.status, report.messages())
+
+
+def test_what_another_attempt_did_meanwhile_is_not_counted_twice() -> None:
+    """The answer "already committed" is the sum of all windows of the request, also of those committed here."""
+    done = consumed_in([window(0, 10, complete=False), window(0, 25, status="already_committed", engine="none")])
+    assert (done.status, done.messages, done.outcomes) == ("committed", 10, {Outcome.ACKED: 10})
+
+
+def test_windows_that_were_told_are_not_lost_with_the_one_that_fails() -> None:
+    parts = iter([window(0, 10, complete=False)])
+    told: list[WindowReport] = []
+
+    def next_window() -> WindowReport:
+        for part in parts:
+            return part
+        raise HeldByAnother("held")
+
+    with pytest.raises(HeldByAnother):
+        Consumption.of(next_window, told.append)
+    assert [report.messages() for report in told] == [10]
+
+
+def test_a_summary_says_how_many_had_which_outcome_and_where_the_queues_stand() -> None:
+    done = consumed_in([window(0, 10, retried=2, complete=False), window(10, 15)])
+    assert done.summary() == {
+        "status": "committed",
+        "shard": "a",
+        "group": "shop",
+        "request_id": "2026-03-01-1",
+        "engine": "local",
+        "windows": 2,
+        "complete": True,
+        "messages": 15,
+        "outcomes": {"acked": 13, "retried": 2},
+        "offsets": {"Orders broker-a:0": 15},
+        "commit_id": "c15",
+    }
+
+
+def test_an_answer_is_told_in_all_and_by_shard_and_by_window() -> None:
+    done = [consumed_in([window(0, 10)]), consumed_in([replace(EMPTY, shard="b")])]
+    told = answer("shop", "2026-03-01-1", done)
+    assert {key: told[key] for key in ("status", "group", "request_id", "messages")} == {
+        "status": "committed",
+        "group": "shop",
+        "request_id": "2026-03-01-1",
+        "messages": 10,
+    }
+    assert told["shards"] == [one.summary() for one in done]
+    assert [(w["shard"], w["status"], w["commit_id"]) for w in told["windows"]] == [
+        ("a", "committed", "c10"),
+        ("b", "empty", None),
+    ]
+    assert told["windows"][0]["counts"] == {str(outcome): 10 * (outcome is Outcome.ACKED) for outcome in Outcome}
+    (range_,) = told["windows"][0]["ranges"]
+    assert (range_["topic"], range_["begin_offset"], range_["end_offset"]) == ("Orders", 0, 10)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        (["empty", "already_committed", "committed"], "committed"),
+        (["empty", "already_committed"], "already_committed"),
+        (["empty"], "empty"),
+        ([], "empty"),
+    ],
+)
+def test_several_statuses_come_to_the_one_that_did_most(statuses: list[str], status: str) -> None:
+    assert overall(statuses) == status
+
+
+# --- the shards of a group -------------------------------------------------------------------------------------------
+
+SHOP = load_settings(
+    '[[group]]\nname = "shop"\nlistener = "a:b"\n[[group.subscription]]\ntopic = "Orders"\n', "tests"
+).group("shop")
+
+
+class Store:
+    """Shards by name, each with one queue of a topic."""
+
+    root = SimpleNamespace(location="/data/store")
+
+    def __init__(self, **topics: str) -> None:
+        self._topics = topics
+
+    def shards(self, name: str | None = None) -> list[Any]:
+        if name is not None and name not in self._topics:
+            raise WrongUse(f"no shard {name}")
+        return [self._shard(known, topic) for known, topic in self._topics.items() if name in (None, known)]
+
+    @staticmethod
+    def _shard(name: str, topic: str) -> Any:
+        positions = Positions(0, {max_id(MessageQueue(topic, f"broker-{name}", 0)): 5})
+        return SimpleNamespace(name=name, positions=lambda: positions)
+
+
+def names_of(shards: list[Shard]) -> list[str]:
+    return [shard.name for shard in shards]
+
+
+THREE = cast("LakeStore", Store(a="Orders", b="Payments", c="Orders"))
+
+
+def test_a_group_consumes_where_a_topic_of_it_is() -> None:
+    assert names_of(shards_of(THREE, SHOP)) == ["a", "c"]
+    assert names_of(shards_of(THREE, SHOP, chosen="c")) == ["c"]
+    assert names_of(shards_of(THREE, replace(SHOP, shards=("b", "c")))) == ["c"]
+
+
+def test_the_retries_of_a_replay_may_be_in_any_shard() -> None:
+    assert names_of(shards_of(THREE, SHOP, Scope(retries_only=True))) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("shards", "chosen", "says"),
+    [
+        (None, "b", "there is no topic Orders; known: Payments"),
+        (None, "d", "no shard d"),
+        (("a", "b"), "c", "shard c is none of the group's; its settings say a, b"),
+        (("d",), None, "no shard d"),
+    ],
+)
+def test_a_shard_that_is_none_of_the_groups_is_refused(
+    shards: tuple[str, ...] | None, chosen: str | None, says: str
+) -> None:
+    with pytest.raises(WrongUse, match=says):
+        shards_of(THREE, replace(SHOP, shards=shards), chosen=chosen)
+
+
+def test_an_empty_store_says_how_to_fill_it_and_a_near_topic_is_named() -> None:
+    with pytest.raises(
+        WrongUse, match="the store /data/store is empty: import a broker's files with 'rmq import-store'"
+    ):
+        shards_of(cast("LakeStore", Store()), SHOP)
+    with pytest.raises(WrongUse, match="no topic Orders, did you mean 'Order'"):
+        shards_of(cast("LakeStore", Store(a="Order")), SHOP)
