@@ -1,9 +1,12 @@
-"""Dispatch: RocketMQ's reput. Derives ``consumequeue`` and ``offsets`` from the commit log's ctl rows.
+"""Dispatch: RocketMQ's reput. Derives ``consumequeue``, ``offsets`` and ``commits`` from the commit log's ctl rows.
 
 Each derived table has its own cursor, committed with its rows: the commit log version up to which everything is in it.
 The normal road reads the log entries after the cursor. When these have been cleaned away, the ctl rows of the days since
 a low-water mark are compared with the rows that are there, by commit id; nothing older can appear, since a run older
 than ``MAX_RUN_AGE_MS`` cannot commit. Racing dispatchers are harmless: the cursor is a position, one of them wins.
+
+``commits`` is there for its few files: a table that got a file for every commit would be as slow to read as the log itself.
+It is brought up every COMMITS_EVERY versions, and its readers take the rest from the log.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from rmq_store.host import Host, day_of
+from rmq_store.consumer.commit import MAX_RUN_AGE_MS
+from rmq_store.host import Host, day_of, uuid7_floor
 from rmq_store.lake import tables
-from rmq_store.lake.commit import MAX_RUN_AGE_MS
 from rmq_store.lake.delta_log import LogCleaned
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
@@ -30,18 +33,27 @@ from rmq_store.store import Ctl
 
 CURSOR = "dispatch/version"
 LOW_WATER = "dispatch/low-water-ms"
+COMMITS_EVERY = 256
+"""About how many ctl rows of ``commits`` are in one file, and at most that many are read from files of their own."""
+
 _QUIET_VERSIONS = 32
 """A tail without rows is left alone until it is this long: an empty commit is not worth its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """How one derived table is made."""
+    """How one derived table is made.
+
+    ``claims``: whether commits about claims have rows in it. ``every``: it is brought up when the commit log has passed a
+    multiple of so many versions.
+    """
 
     table: Callable[[Shard], LakeTable]
     rows: Callable[[Ctl], list[dict[str, Any]]]
     schema: pa.Schema
     stats: list[str]
+    claims: bool = False
+    every: int = 1
 
 
 def consumequeue_rows(ctl: Ctl) -> list[dict[str, Any]]:
@@ -81,31 +93,43 @@ def offsets_rows(ctl: Ctl) -> list[dict[str, Any]]:
     ]
 
 
-DERIVED = (
-    Derived(lambda shard: shard.consumequeue, consumequeue_rows, tables.CONSUMEQUEUE, tables.CONSUMEQUEUE_STATS),
-    Derived(lambda shard: shard.offsets, offsets_rows, tables.OFFSETS, tables.OFFSETS_STATS),
+def commits_rows(ctl: Ctl) -> list[dict[str, Any]]:
+    """The commit itself."""
+    return [tables.ctl_to_row(ctl)]
+
+
+QUEUES = Derived(lambda shard: shard.consumequeue, consumequeue_rows, tables.CONSUMEQUEUE, tables.CONSUMEQUEUE_STATS)
+MOVES = Derived(lambda shard: shard.offsets, offsets_rows, tables.OFFSETS, tables.OFFSETS_STATS)
+COMMITS = Derived(
+    lambda shard: shard.commits, commits_rows, tables.COMMITS, tables.COMMITS_STATS, claims=True, every=COMMITS_EVERY
 )
 
 
-def undispatched(shard: Shard, table: LakeTable) -> list[Ctl]:
-    """The commits of the commit log's handle that are not in ``table``'s handle, in commit order."""
-    positions = table.log.positions(table.version)
-    cursor = positions.get(CURSOR)
-    if cursor is not None:
-        if cursor >= shard.commitlog.version:
-            return []
+def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> list[Ctl]:
+    """The commits of the commit log's handle that are not in ``table``'s handle, in commit order. Those about claims
+    only with ``claims``."""
+    cursor = _cursor(table)
+    if cursor >= shard.commitlog.version:
+        return []
+    if cursor >= 0:
         try:
-            added = _ctl_files_after(shard.commitlog, cursor)
+            added = _ctl_files_after(shard.commitlog, cursor, claims)
         except LogCleaned:
             pass
         else:
             live = shard.commitlog.files().column("path")
             if not added or pc.all(pc.is_in(pa.array(added), value_set=live)).as_py():
                 return shard.ctls_in(added)
-    return _by_commit_id(shard, table, positions.get(LOW_WATER) or 0)
+    return _by_commit_id(shard, table, claims)
 
 
-def _ctl_files_after(commitlog: LakeTable, version: int) -> list[str]:
+def _cursor(table: LakeTable) -> int:
+    """The version of the commit log up to which everything is in the table's handle, -1: nothing."""
+    cursor = table.log.positions(table.version).get(CURSOR)
+    return -1 if cursor is None else cursor
+
+
+def _ctl_files_after(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
     added = (
         action["add"]
         for _, actions in commitlog.log.actions(version, commitlog.version)
@@ -115,7 +139,9 @@ def _ctl_files_after(commitlog: LakeTable, version: int) -> list[str]:
     return [
         add["path"]
         for add in added
-        if add["dataChange"] and add["partitionValues"]["kind"] == "ctl" and not _about_a_claim(add["stats"])
+        if add["dataChange"]
+        and add["partitionValues"]["kind"] == "ctl"
+        and (claims or not _about_a_claim(add["stats"]))
     ]
 
 
@@ -126,33 +152,62 @@ def _about_a_claim(stats: str) -> bool:
     return least == most and least in ABOUT_CLAIMS
 
 
-def _by_commit_id(shard: Shard, table: LakeTable, low_water_ms: int) -> list[Ctl]:
-    """The rebuild: every ctl row since the low-water mark whose commit is not in the table."""
-    there = set()
-    if table.files().num_rows:
-        since = pc.field("partition.store_day").cast("string") >= day_of(low_water_ms)
-        paths = table.files(since).column("path").to_pylist()
-        there = set(table.read(paths, ["commit_id"]).column("commit_id").to_pylist())
-    return [ctl for ctl in shard.ctls_since(max(0, low_water_ms - MAX_RUN_AGE_MS)) if ctl.commit_id not in there]
+def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
+    """The rebuild: every commit since the low-water mark that is not in the table. Of a file with one commit the
+    statistics name it, so as a rule only what is missing is opened."""
+    low_water_ms = table.log.positions(table.version).get(LOW_WATER) or 0
+    there = _commits_in(table, low_water_ms)
+    since = uuid7_floor(max(0, low_water_ms - MAX_RUN_AGE_MS))
+    files = shard.commitlog.files((pc.field("partition.kind") == "ctl") & (pc.field("max.commit_id") >= since))
+    if files.num_rows:
+        about = pa.array([] if claims else [str(action) for action in ABOUT_CLAIMS], pa.string())
+        of_claim = _ONE_ACTION & pc.field("min.action").isin(about)
+        files = files.filter(~(of_claim | _ONE_COMMIT & pc.field("min.commit_id").isin(there)))
+    known = set(there.to_pylist())
+    return [ctl for ctl in shard.ctls_in(files.column("path").to_pylist()) if ctl.commit_id not in known]
+
+
+def _commits_in(table: LakeTable, since_ms: int) -> pa.Array:
+    """The ids of the commits with rows in the table, since a day."""
+    files = table.files(pc.field("partition.store_day").cast("string") >= day_of(since_ms))
+    if not files.num_rows:
+        return pa.array([], pa.string())
+    of_one, of_more = files.filter(_ONE_COMMIT), files.filter(~_ONE_COMMIT)
+    read = table.read(of_more.column("path").to_pylist(), ["commit_id"])
+    ids = [*of_one.column("min.commit_id").cast(pa.string()).chunks, *read.column("commit_id").chunks]
+    return pa.concat_arrays(ids) if ids else pa.array([], pa.string())
+
+
+_ONE_COMMIT = pc.field("min.commit_id") == pc.field("max.commit_id")
+_ONE_ACTION = pc.field("min.action") == pc.field("max.action")
 
 
 def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
-    """Bring both derived tables up to the newest commit; returns how many commits were taken. Safe to run anywhere,
-    any number of times, at once. ``fresh`` False: the handles have just been refreshed."""
+    """Bring the derived tables up to the newest commit, and ``commits`` when it is due; returns how many commits were
+    taken, the sum over the tables. Safe to run anywhere, any number of times, at once. ``fresh`` False: the handles have
+    just been refreshed."""
     if fresh:
         shard.commitlog.refresh()
-    return sum(_dispatch(shard, kind, host) for kind in DERIVED)
+    # Opening a table has its price: after a window the one that is open anyway tells whether this one may be due.
+    commits = [COMMITS] if fresh or _is_due(shard, shard.consumequeue, COMMITS) else []
+    return sum(_dispatch(shard, kind, host) for kind in (*commits, QUEUES, MOVES))
+
+
+def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
+    """Whether the commit log has passed a multiple of ``kind.every`` since the table's cursor."""
+    versions = shard.commitlog.version + 1
+    return _cursor(table) + 1 < versions - versions % kind.every
 
 
 def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
     table = kind.table(shard)
     for _ in range(8):
         table.refresh()
-        ctls = undispatched(shard, table)
+        if not _is_due(shard, table, kind):
+            return 0
+        ctls = undispatched(shard, table, claims=kind.claims)
         files = _stage(shard, table, kind, ctls, host)
-        cursor = table.log.positions(table.version).get(CURSOR)
-        behind = shard.commitlog.version - (-1 if cursor is None else cursor)
-        if not files and behind < _QUIET_VERSIONS:
+        if not files and shard.commitlog.version - _cursor(table) < _QUIET_VERSIONS:
             return 0
         now_ms = host.now_ms()
         try:

@@ -6,9 +6,12 @@ that the views name. Every one of them covers all shards and has the column ``sh
 
 - ``positions``: the positions, decoded. The truth about offsets; nothing is scanned for it
 - ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message
-- ``ctl``: one row per commit; ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_observed``: its lists, one item a
-  row, with what names and orders the commit
-- ``segments``, ``offset_moves``: the derived tables and what they do not have yet, so a view is never behind the log
+- ``ctl_rows``: one row per commit, from the derived table ``commits`` with what it does not have yet, so a view is never
+  behind the log, and no file is opened for each commit; ``ctl``: the same without its lists
+- ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``: its lists, one item a row, with what names and orders the commit
+- ``ctl_observed``: the same of imports alone, which are few: their own files are read
+- ``segments``, ``offset_moves``: what the derived tables ``consumequeue`` and ``offsets`` hold. Those are for who reads
+  Delta tables without this project; here the same follows from the commits
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ import pyarrow.compute as pc
 
 from rmq_store.lake import tables
 from rmq_store.lake.delta_table import LakeTable
-from rmq_store.lake.dispatch import consumequeue_rows, offsets_rows, undispatched
-from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
+from rmq_store.lake.dispatch import COMMITS, undispatched
+from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.offsets import ABSENT, Positions, split_id
-from rmq_store.store import Ctl
+from rmq_store.store import Action
 
 SHARD = pa.field("shard", pa.string())
 
@@ -40,19 +43,32 @@ def _stored(schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class FileRelation:
-    """Rows of live Parquet files. ``kind``: the partition of the commit log, None for a table without kinds."""
+    """Rows of the live Parquet files of a table; ``where`` chooses among them, by ``LakeTable.files``."""
 
     table: Callable[[Shard], LakeTable]
-    kind: str | None
     schema: pa.Schema
+    where: pc.Expression | None = None
+
+
+def _of_kind(kind: str) -> pc.Expression:
+    return pc.field("partition.kind") == kind
+
+
+def _may_hold(action: Action) -> pc.Expression:
+    return (pc.field("min.action") <= str(action)) & (pc.field("max.action") >= str(action))
+
+
+def _commitlog(shard: Shard) -> LakeTable:
+    return shard.commitlog
 
 
 FILE_RELATIONS: Mapping[str, FileRelation] = {
-    "msg": FileRelation(lambda shard: shard.commitlog, "msg", _stored(tables.MSG)),
-    "ctl_rows": FileRelation(lambda shard: shard.commitlog, "ctl", _stored(tables.CTL)),
-    "outcome_ranges": FileRelation(lambda shard: shard.commitlog, "outcome", _stored(tables.OUTCOME)),
-    "segments_dispatched": FileRelation(lambda shard: shard.consumequeue, None, _stored(tables.CONSUMEQUEUE)),
-    "offset_moves_dispatched": FileRelation(lambda shard: shard.offsets, None, _stored(tables.OFFSETS)),
+    "msg": FileRelation(_commitlog, _stored(tables.MSG), _of_kind("msg")),
+    "outcome_ranges": FileRelation(_commitlog, _stored(tables.OUTCOME), _of_kind("outcome")),
+    "ctl_imports": FileRelation(
+        _commitlog, _stored(tables.CTL), _of_kind("ctl") & (_may_hold(Action.IMPORT) | _may_hold(Action.SALVAGE))
+    ),
+    "ctl_dispatched": FileRelation(COMMITS.table, _stored(COMMITS.schema)),
 }
 
 
@@ -96,11 +112,6 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 }
 """What the parts of an application id are, by its kind (design 3.1)."""
 
-TAIL_RELATIONS: Mapping[str, tuple[str, Callable[[Ctl], list[dict[str, Any]]]]] = {
-    "segments_tail": ("segments_dispatched", consumequeue_rows),
-    "offset_moves_tail": ("offset_moves_dispatched", offsets_rows),
-}
-
 
 def position_rows(shard: str, positions: Positions) -> list[dict[str, Any]]:
     """One row per position that is there."""
@@ -142,48 +153,29 @@ class Snapshot:
         found = []
         for shard in self._shards:
             table = relation.table(shard)
-            index = table.files()
-            if relation.kind is not None and index.num_rows:
-                index = index.filter(pc.field("partition.kind") == relation.kind)
+            index = table.files(relation.where)
             found.append(LiveFiles(shard.name, f"{self._filesystem_root}/{table.path}", index))
         return found
 
-    def tail(self, name: str) -> pa.Table:
-        """The rows of a ``TAIL_RELATIONS``: of the commits that its derived table does not have yet."""
-        derived, rows_of = TAIL_RELATIONS[name]
-        relation = FILE_RELATIONS[derived]
+    def tail(self) -> pa.Table:
+        """The commits that are not in ``commits`` yet."""
         rows = [
             row | {"shard": shard.name}
             for shard in self._shards
-            for ctl in undispatched(shard, relation.table(shard))
-            for row in rows_of(ctl)
+            for ctl in undispatched(shard, COMMITS.table(shard), claims=True)
+            for row in COMMITS.rows(ctl)
         ]
-        return pa.Table.from_pylist(rows, schema=relation.schema)
+        return pa.Table.from_pylist(rows, schema=FILE_RELATIONS["ctl_dispatched"].schema)
 
     def small(self, name: str) -> pa.Table:
-        """A relation that is made here."""
-        return self.positions() if name == "positions" else self.tail(name)
+        """One of ``SMALL_RELATIONS``."""
+        return self.positions() if name == "positions" else self.tail()
 
 
-SMALL_RELATIONS = ("positions", *TAIL_RELATIONS)
+SMALL_RELATIONS = ("positions", "ctl_tail")
 
 
 # --- relations that are SQL over the others --------------------------------------------------------------------------
-
-_ABOUT_CLAIMS = " AND ".join(f"action <> '{action}'" for action in ABOUT_CLAIMS)
-_OF_COMMIT = ("commit_id", "action", "read_version", "store_timestamp")
-
-
-def _items(column: str, *of_commit: str, where: str = _ABOUT_CLAIMS) -> str:
-    """The items of a list of ctl rows with some columns of their commit. Half of all commits are about claims and have
-    none; statistics on the action then spare their files."""
-    carried = ", ".join([*_OF_COMMIT, *of_commit])
-    fields = tables.CTL.field(column).type.value_type
-    named = ", ".join(
-        f"item.{field.name} AS observed_offset" if field.name == "offset" else f"item.{field.name}" for field in fields
-    )
-    items = f"SELECT shard, {carried}, {{explode}}({column}) AS item FROM ctl_rows WHERE {where}"
-    return f"SELECT shard, {carried}, {named} FROM ({items}) i"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,29 +186,59 @@ class BaseSql:
     needs: tuple[str, ...]
 
 
-BASE_SQL: Mapping[str, BaseSql] = {
+_OF_COMMIT = ("commit_id", "action", "read_version", "store_timestamp", "window_id", "request_id")
+_WHO_AND_WHY = ("actor", "actor_source", "reason")
+
+
+def _items(column: str, *of_commit: str, relation: str = "ctl_rows") -> BaseSql:
+    """The items of a list of ctl rows with some columns of their commit."""
+    carried = ", ".join([*_OF_COMMIT, *of_commit])
+    fields = tables.CTL.field(column).type.value_type
+    named = ", ".join(
+        f"item.{field.name} AS observed_offset" if field.name == "offset" else f"item.{field.name}" for field in fields
+    )
+    items = f"SELECT shard, {carried}, {{explode}}({column}) AS item FROM {relation}"
+    return BaseSql(f"SELECT shard, {carried}, {named} FROM ({items}) i", (relation,))
+
+
+def _names(schema: pa.Schema, *without: str) -> str:
+    return ", ".join(name for name in _stored(schema).names if name not in without)
+
+
+_MOVE = _names(tables.OFFSETS, "from_offset", "to_offset")
+
+BASE_SQL: dict[str, BaseSql] = {
+    "ctl_rows": BaseSql(
+        "SELECT * FROM ctl_dispatched UNION ALL SELECT * FROM ctl_tail", ("ctl_dispatched", "ctl_tail")
+    ),
     "ctl": BaseSql(
         f"SELECT {', '.join(f.name for f in _stored(tables.CTL) if not pa.types.is_list(f.type))} FROM ctl_rows",
         ("ctl_rows",),
     ),
-    "ctl_consumed": BaseSql(_items("consumed", "group_name", "window_id", "request_id"), ("ctl_rows",)),
-    "ctl_produced": BaseSql(_items("produced"), ("ctl_rows",)),
-    "ctl_moved": BaseSql(_items("moved"), ("ctl_rows",)),
-    "ctl_observed": BaseSql(_items("observed", where="action IN ('import', 'salvage')"), ("ctl_rows",)),
-    **{
-        name: BaseSql(
-            f"SELECT * FROM {name}_dispatched UNION ALL SELECT * FROM {name}_tail",
-            (f"{name}_dispatched", f"{name}_tail"),
-        )
-        for name in ("segments", "offset_moves")
-    },
+    "ctl_consumed": _items("consumed", "group_name", *_WHO_AND_WHY),
+    "ctl_produced": _items("produced"),
+    "ctl_moved": _items("moved", *_WHO_AND_WHY),
+    "ctl_observed": _items("observed", relation="ctl_imports"),
+    "segments": BaseSql(
+        f"SELECT {_names(tables.CONSUMEQUEUE, 'end_offset')}, base_offset + count AS end_offset FROM ctl_produced",
+        ("ctl_produced",),
+    ),
+    "offset_moves": BaseSql(
+        f"SELECT {_MOVE}, begin_offset AS from_offset, end_offset AS to_offset FROM ctl_consumed"
+        f" UNION ALL SELECT {_MOVE}, from_offset, to_offset FROM ctl_moved",
+        ("ctl_consumed", "ctl_moved"),
+    ),
 }
+"""In the order in which they are made."""
 
 
 def base_needs(names: Iterable[str]) -> set[str]:
     """The relations with those below them."""
     wanted = set(names)
-    return wanted | {below for name in wanted if name in BASE_SQL for below in BASE_SQL[name].needs}
+    for name, base in reversed(BASE_SQL.items()):
+        if name in wanted:
+            wanted.update(base.needs)
+    return wanted
 
 
 # --- types -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A shard: one broker's three tables under ``<root>/<shard>/``, and what can be looked up in them without a scan."""
+"""A shard: one broker's tables under ``<root>/<shard>/``, and what can be looked up in them without a scan."""
 
 from __future__ import annotations
 
@@ -38,12 +38,17 @@ class Shard:
     def offsets(self) -> LakeTable:
         return LakeTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS, ["store_day"])
 
+    @cached_property
+    def commits(self) -> LakeTable:
+        return LakeTable.open(self.root, f"{self.name}/commits", tables.COMMITS, ["store_day"])
+
     @classmethod
     def create(cls, root: Root, name: str) -> Shard:
         """Make the tables that are not there yet."""
         LakeTable.create(root, f"{name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
         LakeTable.create(root, f"{name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS)
         LakeTable.create(root, f"{name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
+        LakeTable.create(root, f"{name}/commits", tables.COMMITS, ["store_day"], tables.COMMITS_STATS)
         return cls(root, name)
 
     @property
@@ -89,6 +94,12 @@ class Shard:
             where &= _holds("action", action)
         found = (ctl for ctl in self._ctls(where) if group in (None, ctl.group) and action in (None, str(ctl.action)))
         return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
+
+    def has_ctl(self, group: str, action: Action) -> bool:
+        """Whether the group ever made a commit of that kind. As a rule one file is read to say yes, none to say no."""
+        where = _IS_CTL & _holds("group_name", group) & _holds("action", str(action))
+        paths = self.commitlog.files(where).column("path").to_pylist()
+        return any((ctl.group, ctl.action) == (group, action) for path in paths for ctl in self.ctls_in([path]))
 
     def ctls_in(self, paths: Sequence[str]) -> list[Ctl]:
         """The rows of some ctl files, in commit order."""

@@ -8,6 +8,7 @@ files; a column without complete statistics promises nothing (else rows would be
 
 from __future__ import annotations
 
+import re
 import tempfile
 import uuid
 from collections.abc import Collection, Iterator
@@ -21,6 +22,7 @@ import pyarrow.dataset as ds
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.known_names import did_you_mean, listed
 from rmq_store.lake.relations import (
     BASE_SQL,
     FILE_RELATIONS,
@@ -44,6 +46,8 @@ _CLOSED: dict[str, str | bool | int | float | list[str]] = {
 _READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _STREAM_FAILED = "reading the stream registered as"
 """How DuckDB begins its words when an Arrow dataset raises; the exception has no type of its own."""
+_NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
+"""How DuckDB names a relation that it does not know. Its own suggestions know its catalogue, not our views."""
 
 
 def query(store: LakeStore, text: str) -> pa.Table:
@@ -63,7 +67,17 @@ def query(store: LakeStore, text: str) -> pa.Table:
         except duckdb.Error as error:
             if _STREAM_FAILED in str(error):
                 raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
-            raise WrongUse(f"SQL: {error}") from error
+            raise WrongUse(f"SQL: {_said(error)}") from error
+
+
+def _said(error: duckdb.Error) -> str:
+    """DuckDB's words; of a relation that is not there, with those that are."""
+    unknown = _NO_TABLE.search(str(error))
+    if unknown is None:
+        return str(error)
+    name = unknown[1].lower().rpartition(".")[2]
+    near = did_you_mean(name, sorted(views())) or did_you_mean(name, sorted(_KNOWN))
+    return f"{unknown[0]}{near}; views: {listed(sorted(views()))} ('SHOW TABLES' lists what they are made of, too)"
 
 
 def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> duckdb.DuckDBPyConnection:

@@ -1,7 +1,8 @@
-"""The three Delta tables of a shard: their schemas, and how a ``Ctl`` becomes a row and back.
+"""The Delta tables of a shard: their schemas, and how a ``Ctl`` becomes a row and back.
 
-``commitlog`` is the only source of truth (append-only, design 3.1); ``consumequeue`` and ``offsets`` are derived from
-it and can be rebuilt at any time (design 3.2). Key columns come first and carry statistics in every file; body is last.
+``commitlog`` is the only source of truth (append-only, design 3.1); ``consumequeue``, ``offsets`` and ``commits`` are
+derived from it and can be rebuilt at any time (design 3.2). Key columns come first and carry statistics in every file;
+body is last.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ PRODUCED = pa.struct(
             part=pa.int32(),
             base_offset=pa.int64(),
             count=pa.int64(),
-            first_rel=pa.int64(),
             first_row=pa.int64(),
             file=pa.string(),
             min_store_timestamp=pa.int64(),
@@ -108,7 +108,8 @@ RECORD = _fields(
 PAYLOAD = [pa.field("properties", pa.map_(pa.string(), pa.string())), pa.field("body", pa.binary())]
 
 MSG = pa.schema([*KEYS, *RECORD, *PROVENANCE, *PAYLOAD])
-"""A message row (kind ``msg``). ``rel`` is null for a log record that has no consume queue entry."""
+"""A message row (kind ``msg``). ``rel``: its row in its staged file; null for a log record that has no consume queue entry
+(these rows come last)."""
 
 CTL = pa.schema(
     [
@@ -177,7 +178,6 @@ CONSUMEQUEUE = pa.schema(
             end_offset=pa.int64(),
             commit_id=pa.string(),
             part=pa.int32(),
-            first_rel=pa.int64(),
             first_row=pa.int64(),
             file=pa.string(),
             action=pa.string(),
@@ -228,6 +228,12 @@ OFFSETS = pa.schema(
 OFFSETS_STATS = ["group_name", "topic", "broker_name", "queue_id", "read_version", "commit_id"]
 
 
+COMMITS = pa.schema([*CTL, *_PARTITIONS[1:]])
+"""The ``ctl`` rows again, many in one file: a file for each commit is slow to read when there are thousands."""
+
+COMMITS_STATS = ["commit_id", "read_version"]
+
+
 def _signed(value: int) -> int:
     """A 64-bit hash sum as the BIGINT that holds its bits."""
     return value - _INT64_WRAP if value >= _INT64_WRAP >> 1 else value
@@ -263,7 +269,7 @@ def consumed_from_row(row: dict[str, Any]) -> Consumed:
 
 
 _PRODUCED_SAME = (
-    "part", "count", "first_rel", "first_row", "file", "min_store_timestamp", "max_store_timestamp", "deliver_at",
+    "part", "count", "first_row", "file", "min_store_timestamp", "max_store_timestamp", "deliver_at",
 )  # fmt: skip
 
 

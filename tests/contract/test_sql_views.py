@@ -15,6 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.lake.delta_log import LogCleaned
+from rmq_store.lake.delta_table import LakeTable
+from rmq_store.lake.dispatch import COMMITS, COMMITS_EVERY, undispatched
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
 from rmq_store.lake.sql import open_duckdb, query
@@ -23,7 +26,7 @@ from rmq_store.lake.store import LakeStore
 from rmq_store.lake.views import views
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import offset_hash, tally
-from rmq_store.store import Action, Observed, lake_message_id
+from rmq_store.store import Action, Ctl, Observed, lake_message_id
 from tests.lake_damages import DAMAGES, GROUPS, QUEUE, damaged_store
 from tests.lake_fixtures import HOUR_MS, Bench, SmallStore, bench, message, small_store
 from tests.s3 import S3Root
@@ -93,12 +96,12 @@ def test_a_message_born_in_the_lake_is_named_by_its_row(small: SmallStore) -> No
     segments = rows(small.store, "SELECT * FROM segments")
     for row in found:
         (segment,) = (s for s in segments if all(s[name] == row[name] for name in ("commit_id", "part", *PLACE[1:])))
-        at = segment["first_row"] + row["rel"] - segment["first_rel"]
+        at = row["rel"]
         table = pq.read_table(f"{shard.root.location}/{shard.commitlog.path}/{segment['file']}", partitioning=None)
         assert table.slice(at, 1).select(["topic", "rel"]).to_pylist() == [{"topic": row["topic"], "rel": row["rel"]}]
         assert row["commit_log_offset"] == at
         assert row["offset_msg_id"] == lake_message_id(row["commit_id"], row["part"], at)
-        assert row["queue_offset"] == segment["base_offset"] + row["rel"] - segment["first_rel"]
+        assert row["queue_offset"] == segment["base_offset"] + row["rel"] - segment["first_row"]
         assert row["store_timestamp"] == segment["store_timestamp"]
 
 
@@ -268,6 +271,92 @@ def test_what_is_not_dispatched_yet_is_shown_already(hand: Bench, tmp_path: Path
     assert [query(of(hand), text) for text in texts] == before
 
 
+EVERY_COMMIT = [
+    "SELECT * FROM ctl_rows ORDER BY ALL",
+    "SELECT * FROM windows ORDER BY ALL",
+    "SELECT * FROM segments ORDER BY ALL",
+    "SELECT * FROM offset_history ORDER BY ALL",
+    "SELECT * FROM consumer_offsets ORDER BY ALL",
+    "SELECT * FROM outcomes ORDER BY ALL",
+    "SELECT * FROM audit",
+]
+
+
+@pytest.fixture
+def busy(hand: Bench) -> Bench:
+    """Some windows, a move and a claim: each a commit with a file of its own."""
+    hand.window("shop", QUEUE, 0, 4, start_rule="first", retried=[1], dead=[3])
+    hand.move("shop", QUEUE, 4, 0)
+    hand.window("shop", QUEUE, 0, 10, lost=[(4, 6)])
+    hand.commit(hand.ctl(Action.CLAIM, group="shop"), {"own/shop": 1 << 34})
+    return hand
+
+
+def brought_up(hand: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The derived tables with every commit, ``commits`` too, which usually waits until it is worth a file."""
+    monkeypatch.setattr("rmq_store.lake.dispatch.COMMITS", replace(COMMITS, every=1))
+    SmallStore(of(hand)).dispatch()
+    hand.shard.commits.refresh()
+
+
+def ctl_files(hand: Bench) -> list[str]:
+    hand.shard.commitlog.refresh()
+    return hand.shard.commitlog.files(_kind("ctl")).column("path").to_pylist()
+
+
+def keep_only(hand: Bench, *commits: Ctl) -> None:
+    """Remove the ctl files of all other commits."""
+    for path in ctl_files(hand):
+        if not any(ctl.commit_id in path for ctl in commits):
+            hand.shard.root.delete(f"{hand.shard.commitlog.path}/{path}")
+
+
+def test_commits_that_share_a_file_say_what_their_own_files_said(busy: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [query(of(busy), text) for text in EVERY_COMMIT]
+    assert before[0].num_rows == 5
+    brought_up(busy, monkeypatch)
+    assert busy.shard.commits.files().column("num_records").to_pylist() == [5]
+    assert [query(of(busy), text) for text in EVERY_COMMIT] == before
+
+
+def test_no_file_is_opened_for_a_commit_that_shares_one(busy: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    brought_up(busy, monkeypatch)
+    later = busy.window("late", QUEUE, 0, 10, start_rule="first")
+    before = [query(of(busy), text) for text in EVERY_COMMIT]
+    keep_only(busy, later.ctl, *busy.shard.ctls_since(0, action="import"))
+    assert [query(of(busy), text) for text in EVERY_COMMIT] == before
+
+
+def test_where_groups_stand_is_told_without_opening_a_file_of_a_window(busy: Bench) -> None:
+    texts = [f"SELECT * FROM {name} ORDER BY ALL" for name in ("topics", "queues", "stored_offsets", "lag", "groups")]
+    before = [query(of(busy), text) for text in texts]
+    keep_only(busy, *busy.shard.ctls_since(0, action="import"))
+    assert [query(of(busy), text) for text in texts] == before
+
+
+def test_commits_waits_until_it_is_worth_a_file(hand: Bench) -> None:
+    hand.window("shop", QUEUE, 0, 1, start_rule="first")
+    made = SmallStore(of(hand))
+    made.dispatch()
+    hand.shard.commits.refresh()
+    assert (hand.shard.commits.version, hand.shard.commitlog.version < COMMITS_EVERY) == (0, True)
+
+
+def test_without_its_log_a_derived_table_takes_what_is_missing_and_opens_nothing_else(
+    busy: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought_up(busy, monkeypatch)
+    later = busy.window("late", QUEUE, 0, 10, start_rule="first")
+    keep_only(busy, later.ctl)
+
+    def cleaned(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
+        raise LogCleaned(str(version))
+
+    monkeypatch.setattr("rmq_store.lake.dispatch._ctl_files_after", cleaned)
+    fresh = of(busy).shards()[0]
+    assert [ctl.commit_id for ctl in undispatched(fresh, fresh.commits, claims=True)] == [later.ctl.commit_id]
+
+
 def test_a_file_with_partial_statistics_loses_no_row(hand: Bench) -> None:
     now_ms = hand.host.now_ms()
     other = MessageQueue("Orders", "broker-a", 1)
@@ -344,6 +433,28 @@ def test_a_query_that_is_wrong_or_reaches_out_is_refused_with_the_engines_words(
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("SELECT * FROM lagg", ", did you mean 'lag'?"),
+        ("SELECT * FROM main.Window w", ", did you mean 'windows'?"),
+        ("DESCRIBE consumed_range", ", did you mean 'consumed_ranges'?"),
+        ("SELECT * FROM lag JOIN quite_another USING (topic)", ";"),
+    ],
+)
+def test_an_unknown_relation_is_answered_with_those_that_are_there(small: SmallStore, text: str, near: str) -> None:
+    with pytest.raises(WrongUse) as refused:
+        query(small.store, text)
+    said = str(refused.value)
+    assert f" does not exist{near}" in said
+    assert f"views: {', '.join(sorted(views()))} (" in said
+
+
+def test_an_unknown_column_is_answered_with_the_columns_that_are_near(small: SmallStore) -> None:
+    with pytest.raises(WrongUse, match=r'"next_ofset" not found.*\n.*next_offset'):
+        query(small.store, "SELECT next_ofset FROM lag")
+
+
 def test_an_open_connection_is_locked(small: SmallStore) -> None:
     with open_duckdb(small.store) as connection:
         with pytest.raises(duckdb.Error, match="locked"):
@@ -382,6 +493,9 @@ def test_the_hash_functions_are_those_of_the_evidence(small: SmallStore) -> None
         assert [answer(f"offset_hash({offset})") for offset in offsets] == [offset_hash(offset) for offset in offsets]
         sums = [tally(range(begin, end)).hash_sum for begin, end in ranges]
         assert [answer(f"range_hash({begin}, {end})") for begin, end in ranges] == sums
+        together = " UNION ALL ".join(f"SELECT {begin} AS b, {end} AS e" for begin, end in [*ranges, (4, 3), (9, 30)])
+        hashes = connection.execute(f"SELECT range_hash(b, e) FROM ({together})").fetchall()
+        assert [None if h is None else h % (1 << 64) for (h,) in hashes] == [*sums, None, tally(range(9, 30)).hash_sum]
         for text in ("range_hash(4, 3)", "range_hash(-1, 3)", "range_hash(NULL, 3)", "offset_hash(NULL)"):
             assert answer(text) is None
 

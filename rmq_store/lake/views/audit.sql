@@ -10,8 +10,7 @@ WITH ranges AS (
 steps AS (
     SELECT
         shard, group_name, pass, topic, broker_name, queue_id, read_version, commit_id,
-        'range' AS step, begin_offset AS from_offset, end_offset AS to_offset,
-        CASE WHEN action = 'deliver' THEN 'min' ELSE start_rule END AS start_rule
+        'range' AS step, begin_offset AS from_offset, end_offset AS to_offset, start_rule
     FROM ranges
     UNION ALL
     SELECT
@@ -188,12 +187,12 @@ delivered AS (
     GROUP BY shard, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset
 ),
 copies AS (
-    SELECT m.*, s.base_offset + m.rel - s.first_rel AS stands_at
+    SELECT m.*, s.base_offset + m.rel - s.first_row AS stands_at
     FROM msg m
     LEFT JOIN segments s
         ON s.shard = m.shard AND s.commit_id = m.commit_id AND s.part = m.part
         AND s.topic = m.topic AND s.broker_name = m.broker_name AND s.queue_id = m.queue_id
-        AND m.rel >= s.first_rel AND m.rel < s.first_rel + s.end_offset - s.base_offset
+        AND m.rel >= s.first_row AND m.rel < s.first_row + s.end_offset - s.base_offset
     WHERE m.group_name IS NOT NULL
 ),
 chains AS (

@@ -17,10 +17,9 @@ UNION ALL
 -- What was born in the lake has offset, id and times from its place: commit, part and row (store.lake_message_id).
 SELECT
     m.shard, m.topic, m.broker_name, m.queue_id,
-    s.base_offset + m.rel - s.first_rel AS queue_offset,
-    s.first_row + m.rel - s.first_rel AS commit_log_offset,
-    upper(m.commit_id) || lpad(hex(m.part), 8, '0') || lpad(hex(s.first_row + m.rel - s.first_rel), 16, '0')
-        AS offset_msg_id,
+    s.base_offset + m.rel - s.first_row AS queue_offset,
+    m.rel AS commit_log_offset,
+    upper(m.commit_id) || lpad(hex(m.part), 8, '0') || lpad(hex(m.rel), 16, '0') AS offset_msg_id,
     m.unique_key, m.keys, m.tags,
     CASE WHEN m.topic = 'SCHEDULE_TOPIC_XXXX' THEN coalesce(s.deliver_at, m.tags_code) ELSE m.tags_code END AS tags_code,
     m.properties, m.body, m.body_crc, m.flag, m.sys_flag, m.born_timestamp, s.store_timestamp, m.born_host, m.store_host,
@@ -32,5 +31,5 @@ FROM msg m
 JOIN segments s
     ON s.shard = m.shard AND s.commit_id = m.commit_id AND s.part = m.part
     AND s.topic = m.topic AND s.broker_name = m.broker_name AND s.queue_id = m.queue_id
-    AND m.rel >= s.first_rel AND m.rel < s.first_rel + s.end_offset - s.base_offset
+    AND m.rel >= s.first_row AND m.rel < s.first_row + s.end_offset - s.base_offset
 WHERE m.queue_offset IS NULL
