@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit_log import Damage, Stop, damage_at, item_at
-from rmq_store.consume_queue import DelayLevels, entry_tags_code, is_indexed
+from rmq_store.consume_queue import entry_tags_code, is_indexed
 from rmq_store.errors import BadData
 from rmq_store.lake.record_columns import HEAD, Heads, Ints, Mask, UncommonRows, common_columns
 from rmq_store.message import MessageConst, MessageSysFlag, plain_body
-from rmq_store.record import Bytes, Record
+from rmq_store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Bytes, Record
 from rmq_store.sys_flag import CompressionType, Decompressors
 
 SCHEMA: Final = pa.schema(
@@ -60,6 +60,7 @@ BATCH_BYTES: Final = 64 << 20
 
 _INT: Final = struct.Struct(">i")
 _SMALLEST_RECORD_BYTES: Final = 91
+_MAGICS: Final = [magic.to_bytes(4, "big", signed=True) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)]
 
 
 def _stream_decompressor(codec: str) -> Callable[[bytes], bytes]:
@@ -87,7 +88,7 @@ class _Slice:
     start_offset: int
     file_end: int
     check_crc: bool
-    delay_levels: DelayLevels
+    delay_levels: Mapping[int, int]
 
     def item_at(self, position: int) -> Record | Stop:
         """What the rule finds."""
@@ -106,7 +107,7 @@ def record_batches(
     start_offset: int,
     file_end: int,
     *,
-    delay_levels: DelayLevels,
+    delay_levels: Mapping[int, int],
     check_crc: bool = True,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch | Stop]:
@@ -116,12 +117,13 @@ def record_batches(
     decompress is a ``Damage``. ``delay_levels``: the broker's, for the due times in the schedule topic.
     """
     part = _Slice(data, start_offset, file_end, check_crc, delay_levels)
+    chains = _Chains.of(data)
     position = 0
     stop: Stop | None = None
     while stop is None:
-        starts, position = _walk_sizes(data, position, batch_rows)
-        if starts:
-            batch, stop = _batch(part, np.array(starts, np.int64))
+        starts, position = chains.walk(position, batch_rows) or _walk_sizes(data, position, batch_rows)
+        if len(starts):
+            batch, stop = _batch(part, starts)
             if batch.num_rows:
                 yield batch
         else:
@@ -131,7 +133,46 @@ def record_batches(
     yield stop
 
 
-def _walk_sizes(data: Bytes, position: int, rows: int) -> tuple[list[int], int]:
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """Where magic codes stand, and which of these records end where the next one begins: what ``_walk_sizes`` would
+    find, without looking at the records one by one.
+
+    ``ends``: where the records of ``starts`` end, -1 where they cannot. ``last``: positions in both of records that no
+    other of them follows.
+    """
+
+    starts: Ints
+    ends: Ints
+    last: Ints
+
+    @staticmethod
+    def of(data: Bytes) -> _Chains:
+        chars = np.frombuffer(data, np.uint8)
+        at = np.flatnonzero(chars[4:] == _MAGICS[0][0])
+        at = at[at + 8 <= len(chars)]
+        for place in (1, 2, 3):
+            byte = chars[at + 4 + place]
+            at = at[np.logical_or.reduce([byte == magic[place] for magic in _MAGICS])]
+        sizes = np.zeros(len(at), np.int64)
+        for place in range(4):
+            sizes = sizes << 8 | chars[at + place]
+        ends = at + sizes
+        ends[(sizes < _SMALLEST_RECORD_BYTES) | (ends > len(chars))] = -1
+        return _Chains(at, ends, np.flatnonzero(ends != np.append(at[1:], -2)))
+
+    def walk(self, position: int, rows: int) -> tuple[Ints, int] | None:
+        """As ``_walk_sizes``, up to the end of a chain; None when no record is known at ``position``."""
+        first = int(np.searchsorted(self.starts, position))
+        if first == len(self.starts) or self.starts[first] != position or self.ends[first] < 0:
+            return None
+        end = min(first + rows, int(self.last[np.searchsorted(self.last, first)]) + 1)
+        end = first + int(np.searchsorted(self.starts[first:end], position + BATCH_BYTES, side="right"))
+        end -= int(self.ends[end - 1] < 0)
+        return self.starts[first:end], int(self.ends[end - 1])
+
+
+def _walk_sizes(data: Bytes, position: int, rows: int) -> tuple[Ints, int]:
     """Where records begin if each TOTALSIZE is believed, as many as a batch may hold, and where the next one begins."""
     size_at, starts = _INT.unpack_from, []
     end = position + BATCH_BYTES
@@ -146,7 +187,7 @@ def _walk_sizes(data: Bytes, position: int, rows: int) -> tuple[list[int], int]:
         pass
     if position > len(data):
         position = starts.pop()
-    return starts, position
+    return np.array(starts, np.int64), position
 
 
 def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
@@ -212,7 +253,7 @@ def _assemble(
     return pa.concat_batches(batches).take(pa.array(order))
 
 
-def _row(record: Record, body: bytes | None, delay_levels: DelayLevels) -> dict[str, Any]:
+def _row(record: Record, body: bytes | None, delay_levels: Mapping[int, int]) -> dict[str, Any]:
     """A record as a row of :data:`SCHEMA`: the rule for every column."""
     properties = record.properties
     return {

@@ -1,9 +1,15 @@
-"""Reads exactly the rows of a slice from its Parquet file: its row groups, its rows, its columns."""
+"""Reads exactly the rows of a slice from its Parquet file: its row groups, its rows, its columns.
+
+Many columns of a message have one value in all rows of a queue's row groups (topic, broker, hosts, flags). The footer
+says so, and such a column is not read: it is made, once per slice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,31 +34,33 @@ class SliceReader:
         self._slice = slice_
         filesystem, base = root.filesystem()
         self._path = f"{base}/{table}/{slice_.file}"
+        self._footer = _footer(root, self._path)
         self._file = pq.ParquetFile(
-            filesystem.open_input_file(self._path), metadata=_footer(root, self._path), pre_buffer=not root.is_local
+            filesystem.open_input_file(self._path), metadata=self._footer.metadata, pre_buffer=not root.is_local
         )
-        sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)])
+        self._starts = self._footer.starts
 
     def batches(self, columns: Sequence[str] | None) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         """(queue offsets, rows) of the slice, in order, at most BATCH_ROWS a time. ``columns`` None: all of a message."""
         first, last = self._slice.first_row, self._slice.first_row + len(self._slice)
         groups = self._groups(first, last)
         wanted = self._stored(columns)
+        constant = self._constants(groups, wanted, min(BATCH_ROWS, len(self._slice)))
+        read = ["rel", *(name for name in wanted if name not in constant)]
         row = int(self._starts[groups[0]])
-        expected = self._slice.first_rel
-        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["rel", *wanted]):
+        expected = first
+        for batch in self._read(groups, read):
             begin, end = max(first - row, 0), min(last - row, batch.num_rows)
             row += batch.num_rows
             if begin >= end:
                 continue
             part = batch.slice(begin, end - begin)
-            rel = part.column("rel").to_numpy(zero_copy_only=False)
+            rel = part.column(0).to_numpy(zero_copy_only=False)
             if rel[0] != expected or rel[-1] - rel[0] != len(rel) - 1 or (np.diff(rel) != 1).any():
                 raise BadData(f"{self._path}: rows of {self._slice.queue} are not contiguous from rel {expected} on")
             expected += len(rel)
-            yield rel - self._slice.first_rel + self._slice.begin, part.select(wanted)
-        if expected != self._slice.first_rel + len(self._slice):
+            yield rel - first + self._slice.begin, _joined(part, constant, wanted)
+        if expected != last:
             raise BadData(f"{self._path} ends before offset {self._slice.end} of {self._slice.queue}")
 
     def rows(self, offsets: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
@@ -62,14 +70,19 @@ class SliceReader:
         groups, place = np.unique(group_of, return_inverse=True)
         before = np.cumsum([0, *np.diff(self._starts)[groups]])
         rows += before[place] - self._starts[group_of]
-        wanted, found, row = self._stored(columns), [], 0
-        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups.tolist(), columns=wanted):
+        wanted = self._stored(columns)
+        constant = self._constants(groups.tolist(), wanted, len(rows))
+        read = [name for name in wanted if name not in constant]
+        found: list[pa.RecordBatch] = []
+        row = 0
+        for batch in self._read(groups.tolist(), read) if read else ():
             begin, end = np.searchsorted(rows, [row, row + batch.num_rows])
             if begin < end:
                 found.append(batch.take(pa.array(rows[begin:end] - row)))
             row += batch.num_rows
-        table = pa.Table.from_batches(found)
-        return self.with_ids(table, offsets) if "offset_msg_id" in table.column_names else table
+        made = constant | {name: pa.chunked_array([batch.column(name) for batch in found]) for name in read}
+        table = pa.table({name: made[name] for name in wanted})
+        return self.with_ids(table, offsets) if "offset_msg_id" in wanted else table
 
     def with_ids(self, table: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
         """The rows with the ids that follow from their place, where they were born in the lake."""
@@ -80,6 +93,13 @@ class SliceReader:
         own = pa.array([lake_message_id(self._slice.commit_id, self._slice.part, row) for row in rows], pa.string())
         return table.set_column(table.column_names.index("offset_msg_id"), "offset_msg_id", pc.coalesce(ids, own))
 
+    def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        # A task has one core: who runs several at once runs several tasks.
+        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
+            BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False
+        )
+        return batches
+
     def _groups(self, first: int, last: int) -> list[int]:
         begin = int(np.searchsorted(self._starts, first, side="right")) - 1
         end = int(np.searchsorted(self._starts, last, side="left"))
@@ -88,13 +108,64 @@ class SliceReader:
         return list(range(begin, end))
 
     def _stored(self, columns: Sequence[str] | None) -> list[str]:
-        names = set(self._file.schema_arrow.names)
+        names = set(self._footer.schema.names)
         return [name for name in (MESSAGE_COLUMNS if columns is None else columns) if name in names]
+
+    def _constants(self, groups: Sequence[int], columns: Sequence[str], rows: int) -> dict[str, pa.Array]:
+        """The columns with one value, or none at all, in all rows of these row groups, as arrays of so many rows."""
+        chunks = [self._footer.metadata.row_group(group) for group in groups]
+        found = {}
+        for name in columns:
+            field = self._footer.schema.field(name)
+            if pa.types.is_nested(field.type):
+                continue
+            index = self._footer.leaves[name]
+            values = {_only_value(group.column(index)) for group in chunks}
+            if len(values) == 1 and (value := values.pop()) is not _SEVERAL:
+                found[name] = pa.repeat(pa.scalar(value, field.type), rows)
+        return found
+
+
+_SEVERAL = object()
+
+
+def _only_value(chunk: pq.ColumnChunkMetaData) -> Any:
+    """The value of every row of a column chunk, None for nulls only, _SEVERAL when its statistics do not say."""
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_null_count:
+        return _SEVERAL
+    if statistics.null_count == chunk.num_values:
+        return None
+    if statistics.null_count or not statistics.has_min_max or statistics.min != statistics.max:
+        return _SEVERAL
+    return statistics.min
+
+
+def _joined(part: pa.RecordBatch, constant: dict[str, pa.Array], wanted: Sequence[str]) -> pa.RecordBatch:
+    if not constant:
+        return part.select(wanted)
+    rows = part.num_rows
+    arrays = [constant[name].slice(0, rows) if name in constant else part.column(name) for name in wanted]
+    return pa.RecordBatch.from_arrays(arrays, names=list(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    """``starts``: the first row of each row group, and the number of rows. ``leaves``: where a flat column is."""
+
+    metadata: pq.FileMetaData
+    schema: pa.Schema
+    starts: npt.NDArray[np.int64]
+    leaves: Mapping[str, int]
 
 
 @lru_cache(maxsize=256)
-def _footer(root: Root, path: str) -> pq.FileMetaData:
+def _footer(root: Root, path: str) -> _Footer:
     """A file never changes, and one file is read slice by slice."""
     filesystem, _ = root.filesystem()
     with filesystem.open_input_file(path) as source:
-        return pq.read_metadata(source)
+        metadata = pq.read_metadata(source)
+    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return _Footer(metadata, metadata.schema.to_arrow_schema(), starts, leaves)

@@ -42,10 +42,17 @@ from rmq_store.settings import GroupSettings
 from rmq_store.store import Action, Proposal, StagedFile
 from rmq_store.window import window_id
 
-__all__ = ["TASK_ROWS", "WindowReport", "consume_window"]
+__all__ = ["WindowReport", "consume_window", "task_rows"]
 
-TASK_ROWS = 500_000
-"""A task is cut at so many messages: long enough to be worth a Python worker, short enough to balance."""
+TASKS_PER_SLOT = 2
+LEAST_TASK_ROWS = 250_000
+MOST_TASK_ROWS = 2_000_000
+
+
+def task_rows(rows: int, slots: int) -> int:
+    """How many messages a task of a window of ``rows`` gets: few tasks, since each costs tens of milliseconds, but
+    enough that slots end together, and none so long that its retry would hurt."""
+    return min(max(-(-rows // (slots * TASKS_PER_SLOT)), LEAST_TASK_ROWS), MOST_TASK_ROWS)
 
 
 def consume_window(
@@ -146,25 +153,26 @@ def _job(
 def _tasks(group: GroupSettings, slices: dict[MessageQueue, list[Slice]], slots: int) -> list[ConsumeTask]:
     """Allocate queues to consumers as RocketMQ does, topic by topic, and cut each consumer's work into tasks."""
     tasks: list[ConsumeTask] = []
+    most = task_rows(sum(len(slice_) for of_queue in slices.values() for slice_ in of_queue), slots)
     for consumer, queues in shares(group, slices, slots):
-        pieces = [piece for queue in queues for slice_ in slices[queue] for piece in slice_.cut(TASK_ROWS)]
-        for bin_ in _packed(pieces):
+        pieces = [piece for queue in queues for slice_ in slices[queue] for piece in slice_.cut(most)]
+        for bin_ in _packed(pieces, most):
             tasks.append(ConsumeTask(len(tasks), consumer, tuple(bin_)))
     return tasks
 
 
-def _packed(pieces: Iterable[Slice]) -> Iterable[list[Slice]]:
-    """Neighbours together, up to TASK_ROWS."""
+def _packed(pieces: Sequence[Slice], most: int) -> Iterable[list[Slice]]:
+    """Neighbours together, in shares of about the same size, of about ``most`` rows at the most."""
+    total = sum(map(len, pieces))
+    shares_ = -(-total // most)
     bin_: list[Slice] = []
-    rows = 0
+    rows = done = 0
     for piece in pieces:
-        if bin_ and rows + len(piece) > TASK_ROWS:
-            yield bin_
-            bin_, rows = [], 0
         bin_.append(piece)
         rows += len(piece)
-    if bin_:
-        yield bin_
+        if rows * shares_ >= total * (done + 1):
+            yield bin_
+            bin_, done = [], done + 1
 
 
 # --- the commit ------------------------------------------------------------------------------------------------------

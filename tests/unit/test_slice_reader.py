@@ -1,0 +1,79 @@
+"""Reading a slice: its rows and no others, whole columns of one value made instead of read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmq_store.consumer.pull import Slice
+from rmq_store.errors import BadData
+from rmq_store.lake import slice_reader, tables
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.slice_reader import MESSAGE_COLUMNS, SliceReader
+from rmq_store.lake.stage import stage
+from rmq_store.message import MessageQueue
+from tests.lake_fixtures import message
+
+QUEUE = MessageQueue("Orders", "broker-a", 3)
+ROWS = 9_000
+"""Enough for row groups of this queue's own."""
+
+
+def _stored(folder: Path, **columns: Any) -> Slice:
+    """A staged file of ROWS messages, with some columns given row by row, and the slice of all of them."""
+    filled = {"queue_offset": np.arange(ROWS), "rel": np.arange(ROWS)} | columns
+    rows = pa.Table.from_pylist([message(QUEUE, 0, 0, commit_id="c", part=0, rel=0)] * ROWS, schema=tables.MSG)
+    for name, values in filled.items():
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), pa.array(values, rows.schema.field(at).type))
+    file = stage(Root.parse(str(folder)), "t", "msg", "file", rows, tables.COMMITLOG_STATS, runs=[0])
+    return Slice(QUEUE, 0, ROWS, file.path, 0, "c")
+
+
+def _read(folder: Path, slice_: Slice, columns: list[str] | None) -> tuple[np.ndarray, pa.Table]:
+    batches = list(SliceReader(Root.parse(str(folder)), "t", slice_).batches(columns))
+    return np.concatenate([offsets for offsets, _ in batches]), pa.Table.from_batches([rows for _, rows in batches])
+
+
+def test_a_part_of_a_queue_is_read_whole_and_in_order(tmp_path: Path) -> None:
+    whole = _stored(tmp_path)
+    part = whole.cut(4_000)[1]
+    offsets, rows = _read(tmp_path, part, ["queue_offset", "topic", "keys"])
+    assert offsets.tolist() == list(range(4_000, 8_000))
+    assert rows.column_names == ["queue_offset", "topic", "keys"]
+    assert rows.column("queue_offset").to_pylist() == list(range(4_000, 8_000))
+    assert set(rows.column("topic").to_pylist()) == {"Orders"}
+
+
+def test_made_columns_are_those_that_reading_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = np.where(np.arange(ROWS) < ROWS // 2, 1, 2)  # one value in each row group, not in the slice
+    keys = [None] * (ROWS - 1) + ["last"]  # one value, but not in every row
+    slice_ = _stored(tmp_path, flag=flags, keys=keys, tags=[None] * ROWS, body=[b""] * ROWS)
+    some = np.array([0, 1, ROWS // 2, ROWS - 1])
+    reader = SliceReader(Root.parse(str(tmp_path)), "t", slice_)
+    made, made_some = _read(tmp_path, slice_, None)[1], reader.rows(some)
+    assert set(reader._constants(reader._groups(0, ROWS), MESSAGE_COLUMNS, 1)) > {"topic", "tags", "body", "magic"}
+    monkeypatch.setattr(slice_reader, "_only_value", lambda chunk: slice_reader._SEVERAL)
+    assert made.equals(_read(tmp_path, slice_, None)[1])
+    assert made_some.equals(reader.rows(some))
+    assert made.column("flag").to_pylist() == flags.tolist()
+    assert made.column("keys").to_pylist() == keys
+    assert made_some.column("keys").to_pylist() == [None, None, None, "last"]
+
+
+def test_only_made_columns_can_be_asked_for(tmp_path: Path) -> None:
+    slice_ = _stored(tmp_path)
+    assert _read(tmp_path, slice_, ["topic"])[1].num_rows == ROWS
+    rows = SliceReader(Root.parse(str(tmp_path)), "t", slice_).rows(np.array([5, 7]), ["topic", "queue_id"])
+    assert rows.to_pylist() == [{"topic": "Orders", "queue_id": 3}] * 2
+
+
+def test_rows_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> None:
+    rel = np.arange(ROWS)
+    rel[100] = 7
+    with pytest.raises(BadData, match="not contiguous"):
+        _read(tmp_path, _stored(tmp_path, rel=rel), ["topic"])

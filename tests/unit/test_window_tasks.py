@@ -1,0 +1,37 @@
+"""How a window's messages are dealt out to tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.consumer.pull import Slice
+from rmq_store.lake.window import LEAST_TASK_ROWS, MOST_TASK_ROWS, _packed, task_rows
+from rmq_store.message import MessageQueue
+
+
+@pytest.mark.parametrize(
+    ("rows", "slots", "expected"),
+    [
+        (0, 2, LEAST_TASK_ROWS),
+        (300_000, 2, LEAST_TASK_ROWS),
+        (5_000_000, 2, 1_250_000),
+        (5_000_001, 2, 1_250_001),
+        (5_000_000, 16, LEAST_TASK_ROWS),
+        (100_000_000, 2, MOST_TASK_ROWS),
+    ],
+)
+def test_a_task_is_large_but_not_too_large(rows: int, slots: int, expected: int) -> None:
+    assert task_rows(rows, slots) == expected
+
+
+@pytest.mark.parametrize(("pieces", "most"), [((10,) * 7, 30), ((50, 1, 1, 1), 30), ((3,), 30), ((29, 29, 29), 30)])
+def test_tasks_are_of_about_one_size_and_leave_nothing_out(pieces: tuple[int, ...], most: int) -> None:
+    slices = [Slice(MessageQueue("T", "b", n), 0, rows, "f", 0) for n, rows in enumerate(pieces)]
+    bins = list(_packed(slices, most))
+    assert [slice_ for bin_ in bins for slice_ in bin_] == slices
+    assert len(bins) <= -(-sum(pieces) // most)
+    assert all(sum(map(len, bin_)) <= most + max(pieces) for bin_ in bins)
+
+
+def test_no_pieces_are_no_task() -> None:
+    assert list(_packed([], 30)) == []
