@@ -143,7 +143,7 @@ def consume_proposal(
         epoch=plan.epoch,
         window_id=window_id,
         parameters=request_parameters(plan, request),
-        subscription=canonical_json({s.topic: s.expression for s in group.subscriptions}),
+        subscription=canonical_json({s.topic: {s.expression_type: s.expression} for s in group.subscriptions}),
         subscription_version=group.subscription_version,
         listener=group.listener,
         consumed=tuple(

@@ -20,10 +20,8 @@ from rmq_store.record import Bytes, Record, parse_level
 UNIT_BYTES: Final = 20
 _UNIT: Final = struct.Struct(">qiq")
 
-# Level -> milliseconds, RocketMQ's delayLevelTable.
-DelayLevels = Mapping[int, int]
-# ScheduleMessageService#computeDeliverTimestamp: what a level counts that is not in the table.
-UNKNOWN_LEVEL_DELAY_MS: Final = 1000
+# The delay of a level that the table does not have (ScheduleMessageService#computeDeliverTimestamp).
+UNLISTED_LEVEL_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +66,13 @@ def is_indexed(sys_flag: int) -> bool:
     )
 
 
-def entry_tags_code(topic: str, properties: Mapping[str, str], store_timestamp: int, delay_levels: DelayLevels) -> int:
-    """The tags code of an entry: the tag's hash, or the due time (epoch ms) in the schedule topic (S2.1)."""
+def entry_tags_code(
+    topic: str, properties: Mapping[str, str], store_timestamp: int, delay_levels: Mapping[int, int]
+) -> int:
+    """The tags code of an entry: the tag's hash, or the due time (epoch ms) in the schedule topic (S2.1).
+
+    ``delay_levels``: level -> ms, RocketMQ's delayLevelTable.
+    """
     if topic == SCHEDULE_TOPIC:
         delay_ms = schedule_delay_ms(properties.get(MessageConst.DELAY_TIME_LEVEL), delay_levels)
         if delay_ms is not None:
@@ -77,16 +80,16 @@ def entry_tags_code(topic: str, properties: Mapping[str, str], store_timestamp: 
     return tags_code(properties.get(MessageConst.TAGS))
 
 
-def schedule_delay_ms(level_text: str | None, delay_levels: DelayLevels) -> int | None:
+def schedule_delay_ms(level_text: str | None, delay_levels: Mapping[int, int]) -> int | None:
     """The delay that a DELAY property asks for, levels above the highest clamped; None when it asks for none."""
     level = None if level_text is None else parse_level(level_text)
     if level is None:
         return None
     level = min(level, max(delay_levels, default=0))
-    return delay_levels.get(level, UNKNOWN_LEVEL_DELAY_MS) if level > 0 else None
+    return delay_levels.get(level, UNLISTED_LEVEL_MS) if level > 0 else None
 
 
-def entry_of(record: Record, delay_levels: DelayLevels) -> ConsumeQueueEntry | None:
+def entry_of(record: Record, delay_levels: Mapping[int, int]) -> ConsumeQueueEntry | None:
     """The entry a record makes in queue (topic, queue id) at its queue offset; None when it makes none."""
     if not is_indexed(record.sys_flag):
         return None

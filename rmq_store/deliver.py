@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rmq_store.consumer.delay import DelayLevels, queue_id_to_delay_level
 from rmq_store.consumer.pull import Slice, cover
+from rmq_store.consumer.start import StartRule
 from rmq_store.errors import BadData
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.offsets import Claim, Outcome, Positions, QueueRange, Tally, cutover_id, grp_id, off_id
@@ -26,6 +27,7 @@ from rmq_store.store import (
     StagedFile,
     canonical_json,
 )
+from rmq_store.window import STORED, Start
 
 CAP = 100_000
 """Messages a commit delivers at most; what is left is delivered by the next one."""
@@ -141,7 +143,10 @@ def deliver_proposal(
         group=SCHEDULE_GROUP,
         epoch=positions.get(grp) or 0,
         parameters=canonical_json({"now_ms": now_ms}),
-        consumed=tuple(Consumed(one.range, 0, {Outcome.ACKED: tally_of_range(one.range)}) for one in due),
+        consumed=tuple(
+            Consumed(one.range, 0, {Outcome.ACKED: tally_of_range(one.range)}, _start(positions, one.queue).rule)
+            for one in due
+        ),
         produced=tuple(produced),
     )
     return Proposal(
@@ -152,9 +157,26 @@ def deliver_proposal(
     )
 
 
+def delivered(status: str, shard: str, ctl: Ctl, due: Sequence[Due] = ()) -> DeliverReport:
+    """The report of a delivery that stands in the log. ``due``: what was looked at, if it has just been made."""
+    messages = sum(len(consumed.range) for consumed in ctl.consumed)
+    more = any(one.capped for one in due)
+    return DeliverReport(status, shard, ctl.request_id, messages, more, next_due_ms(due), ctl.commit_id)
+
+
+def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverReport:
+    """The report when none of ``due`` has anything to move."""
+    return DeliverReport("empty", shard, request_id, 0, False, next_due_ms(due))
+
+
+def _start(positions: Positions, queue: MessageQueue) -> Start:
+    """Where the system group goes on in a level queue: in a new one at its first message."""
+    stored = positions.get(off_id(SCHEDULE_GROUP, queue))
+    return Start(positions.min_offset(queue), StartRule.FIRST_OFFSET) if stored is None else Start(stored, STORED)
+
+
 def _waiting_range(positions: Positions, queue: MessageQueue) -> QueueRange:
-    begin = positions.get(off_id(SCHEDULE_GROUP, queue))
-    return QueueRange(queue, positions.min_offset(queue) if begin is None else begin, positions.max_offset(queue))
+    return QueueRange(queue, _start(positions, queue).offset, positions.max_offset(queue))
 
 
 def _with_due(range_: QueueRange, segments: Sequence[Produced]) -> list[tuple[int, Slice]]:

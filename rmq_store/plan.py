@@ -90,6 +90,10 @@ class ShardView(Protocol):
         """What the imports saw of the brokers' own offsets, oldest first."""
         ...
 
+    def has_consumed(self, group: str) -> bool:
+        """Whether a window of the group was ever committed."""
+        ...
+
 
 class Planner:
     """Plans requests of one group in one shard, from one snapshot."""
@@ -165,7 +169,7 @@ class Planner:
             self.positions.min_offset(queue),
             self.positions.max_offset(queue),
             lake_born=queue.broker_name.startswith(self._shard.local_broker),
-            later=self._was_here_before,
+            later=self._had_a_window,
         )
         found = None
         if start_rule(where, state, self._group.start_switches) is StartRule.TIMESTAMP:
@@ -177,8 +181,11 @@ class Planner:
         return self._shard.search_offsets(self.positions, [queue], time_ms)[queue]
 
     @cached_property
-    def _was_here_before(self) -> bool:
-        return self.positions.get(grp_id(self._group.name)) is not None
+    def _had_a_window(self) -> bool:
+        """Whether this is a later window of the group. An epoch of 0 says so: a window writes it as it is, an operator's
+        action raises it. Above 0 only the log knows whether there was more than such actions."""
+        epoch = self.positions.get(grp_id(self._group.name))
+        return epoch == 0 or (epoch is not None and self._shard.has_consumed(self._group.name))
 
     @cached_property
     def _observed(self) -> dict[MessageQueue, int]:

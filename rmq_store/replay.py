@@ -13,15 +13,26 @@ from dataclasses import replace
 from rmq_store.errors import WrongUse
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.settings import GroupSettings, Settings
+from rmq_store.validators import GROUP_MAX_LENGTH
 
 _REPLAY_GROUP = re.compile(r"(?P<group>.+)-replay-[0-9a-f]{10}")
-_LONGEST_GROUP = 120
 
 
 def replay_group(group: str, request_id: str) -> str:
-    """The name under which a replay consumes: legal for RocketMQ, and the same for the same request."""
+    """The name under which a replay consumes: legal for RocketMQ, and the same for the same request.
+
+    Raises WrongUse for a group whose replay would have a longer name than RocketMQ allows: cut short, it could not be
+    told which group it replays.
+    """
     suffix = f"-replay-{hashlib.sha256(request_id.encode()).hexdigest()[:10]}"
-    return group[: _LONGEST_GROUP - len(suffix)] + suffix
+    longest = GROUP_MAX_LENGTH - len(suffix)
+    if len(group) > longest:
+        raise WrongUse(
+            f"group {group} cannot be replayed under a name of its own: its name has {len(group)} characters, a replay "
+            f"adds {len(suffix)}, and RocketMQ allows {GROUP_MAX_LENGTH}. Name a group of at most {longest} characters "
+            "with the same subscriptions in the settings, and replay that one."
+        )
+    return group + suffix
 
 
 def replayed_group(name: str) -> str | None:
@@ -43,7 +54,7 @@ def as_replay(
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
     """What ``consume_window`` has to be asked for the next window of a replay; ``request.until_ms`` ends it.
 
-    Raises WrongUse: a topic that the group does not read, an empty span of time.
+    Raises WrongUse: a topic that the group does not read, an empty span of time, a group whose name is too long.
     """
     wanted = tuple(subscription for subscription in group.subscriptions if subscription.topic == topic)
     if not wanted:

@@ -66,8 +66,9 @@ class Consumed:
 class Produced:
     """A segment: ``count`` messages of one queue in one staged file, from row ``first_row`` on.
 
-    A row's queue offset is ``base + rel - first_rel``. ``base`` is None until the commit assigns it.
-    ``tags_codes``: the codes in the segment when they are few, else None. ``commit_id``: set when read back.
+    A row says its place in that file itself (``rel``), so its queue offset is ``base + rel - first_row``. ``base`` is
+    None until the commit assigns it. ``tags_codes``: the codes in the segment when they are few, else None.
+    ``commit_id``: set when read back.
     """
 
     queue: MessageQueue
@@ -76,7 +77,6 @@ class Produced:
     first_row: int
     file: str
     base: int | None = None
-    first_rel: int = 0
     min_store_timestamp: int | None = None
     max_store_timestamp: int | None = None
     deliver_at: int | None = None
@@ -85,7 +85,7 @@ class Produced:
     commit_id: str = ""
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.first_row < 0 or self.first_rel < 0:
+        if self.count < 1 or self.first_row < 0:
             raise ValueError(f"not a segment: {self}")
 
 

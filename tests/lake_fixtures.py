@@ -156,7 +156,7 @@ class Bench:
         runs = []
         for queue, messages in sorted(by_queue.items()):
             runs.append((queue, len(rows), messages))
-            rows += [{**message, "part": 0, "rel": rel} for rel, message in enumerate(messages)]
+            rows += [{**message, "part": 0, "rel": rel} for rel, message in enumerate(messages, len(rows))]
         rows += [{**message, "part": 0} for message in unindexed]
         file = self.stage_messages(ctl.commit_id, rows)
         produced = tuple(
@@ -227,7 +227,9 @@ class Bench:
         """A delivery of a level queue of the group's lane, with a copy of each offset in ``copies``."""
         lane = MessageQueue(SCHEDULE_TOPIC, self.shard.lane(group), level_queue)
         target = MessageQueue(retry_topic(group), self.shard.local_broker, 0)
-        consumed = Consumed(QueueRange(lane, begin, end), 0, _honest(begin, end, (), (), ()))
+        stored = self.shard.positions().get(off_id(SCHEDULE_GROUP, lane))
+        rule = "first_offset" if stored is None else "stored"
+        consumed = Consumed(QueueRange(lane, begin, end), 0, _honest(begin, end, (), (), ()), rule)
         ctl = self.ctl(Action.DELIVER, group=SCHEDULE_GROUP, request_id="2026-11-20-deliver", consumed=(consumed,))
         files = []
         if copies:
@@ -248,7 +250,8 @@ class Bench:
         for target, offsets, cause, delay_ms in runs:
             if offsets:
                 produced.append(Produced(target, 0, len(offsets), len(rows), "", delay_ms=delay_ms))
-            rows += [_copy(target, group, queue, o, cause) | {"part": 0, "rel": n} for n, o in enumerate(offsets)]
+            copies = [_copy(target, group, queue, offset, cause) for offset in offsets]
+            rows += [copy | {"part": 0, "rel": rel} for rel, copy in enumerate(copies, len(rows))]
         if not rows:
             return [], ()
         file = self.stage_messages(ctl.commit_id, rows)

@@ -16,6 +16,7 @@ from rmq_store.offsets import Claim, Positions, QueueRange, Tally, grp_id, max_i
 from rmq_store.store import Action, Ctl, Produced, Proposal
 
 MAX_SKEW_MS = 60_000
+MAX_RUN_AGE_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,16 @@ def check_evidence(ctl: Ctl, tally_of_range: Callable[[QueueRange], Tally]) -> N
                 f"add up: {found.count} offsets answered of {wanted.count}, hash sum {found.hash_sum:#x} instead of "
                 f"{wanted.hash_sum:#x}. Nothing was committed; this is a defect of the job, not of the data."
             )
+
+
+def check_age(ctl: Ctl, started_ms: int, now_ms: int) -> None:
+    """Raise StaleAttempt for a run that began (UTC ms) too long ago: its staged files may have been vacuumed, and the
+    derived tables no longer look for a commit id as old as its."""
+    if now_ms - started_ms > MAX_RUN_AGE_MS:
+        raise StaleAttempt(
+            f"{ctl.action} {ctl.commit_id} began {(now_ms - started_ms) // 3_600_000} h ago; after "
+            f"{MAX_RUN_AGE_MS // 3_600_000} h its staged files may have been vacuumed. Run the request again."
+        )
 
 
 def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew_ms: int = MAX_SKEW_MS) -> Decided:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rmq_store.consume_queue import UNLISTED_LEVEL_MS
 from rmq_store.errors import WrongUse
 
 MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -18,9 +19,6 @@ MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2
 
 FIRST_RETRY_LEVEL = 3
 """Level 0 of a send-back means this one plus the retries so far."""
-
-UNLISTED_LEVEL_MS = 1000
-"""The delay of a level that the table does not have (``computeDeliverTimestamp``)."""
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ITEM = re.compile(r"([+-]?[0-9]+)([smhd])")

@@ -18,8 +18,8 @@ from rmq_store.store import Produced
 class Slice:
     """Rows ``[first_row, first_row + end - begin)`` of one file hold offsets ``[begin, end)`` of one queue.
 
-    ``first_rel``: the value of ``rel`` in the first of these rows; it grows by one a row. ``store_timestamp``: that of
-    all rows, where they share one (rows born in the lake, which have none of their own).
+    Each of these rows says its number as ``rel``. ``store_timestamp``: that of all rows, where they share one (rows born
+    in the lake, which have none of their own).
     """
 
     queue: MessageQueue
@@ -27,7 +27,6 @@ class Slice:
     end: int
     file: str
     first_row: int
-    first_rel: int
     commit_id: str = ""
     part: int = 0
     store_timestamp: int | None = None
@@ -43,7 +42,6 @@ class Slice:
                 begin=begin,
                 end=min(begin + rows, self.end),
                 first_row=self.first_row + begin - self.begin,
-                first_rel=self.first_rel + begin - self.begin,
             )
             for begin in range(self.begin, self.end, rows)
         ]
@@ -72,7 +70,6 @@ def cover(wanted: QueueRange, segments: Iterable[Produced]) -> tuple[list[Slice]
                 end,
                 segment.file,
                 segment.first_row + into,
-                segment.first_rel + into,
                 segment.commit_id,
                 segment.part,
                 segment.max_store_timestamp if segment.min_store_timestamp == segment.max_store_timestamp else None,

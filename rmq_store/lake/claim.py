@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from rmq_store.consumer.claim import LEASE_S, RENEW_EVERY_S, Holder, next_claim
+from rmq_store.consumer.claim import LEASE_S, RENEW_EVERY_S, claim_proposal, release_proposal
 from rmq_store.errors import CommitOutcomeUnknown, HeldByAnother, RmqError, StaleAttempt
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
 from rmq_store.lake.shard import Shard
 from rmq_store.offsets import Claim, own_id
-from rmq_store.store import Action, Actor, Ctl, Proposal, canonical_json
-
-_LOOK_BACK_MS = 10 * LEASE_S * 1000
+from rmq_store.store import Action, Actor, Ctl, Proposal
 
 
 class HeldClaim:
@@ -43,9 +41,7 @@ class HeldClaim:
         """Let the next run in at once instead of after the lease, when the body makes no commit of its own. Whatever
         goes wrong here, the lease still ends."""
         self.stop_renewing()
-        free = {self.app_id: Claim(self.claim.number, 0).packed()}
-        ctl = replace(self._ctl, commit_id=self._host.new_commit_id(), action=Action.RELEASE, reason="no commit")
-        proposal = Proposal(ctl, {self.app_id: self.claim.packed()}, free)
+        proposal = release_proposal(self._host.new_commit_id(), self._ctl, self.app_id, self.claim)
         with suppress(RmqError):
             commit(self._shard, proposal, self._host, started_ms=self._host.now_ms(), quiet=True)
 
@@ -89,43 +85,17 @@ def claimed(
 def _take(
     shard: Shard, scope: tuple[str, ...], request_id: str, actor: Actor, host: Host, group: str | None
 ) -> HeldClaim:
-    app_id, name = own_id(*scope), "/".join(scope)
     while True:
-        packed = shard.positions().get(app_id)
-        current = Claim.of(packed)
-        now_ms = host.now_ms()
-        holder = _holder(shard, name, current, now_ms) if current.lease_end_s > now_ms // 1000 else None
-        claim, why = next_claim(current, holder, request_id, f"{shard.name}/{name}", now_ms)
-        ctl = Ctl(
-            host.new_commit_id(),
-            Action.CLAIM,
-            actor,
-            reason=why,
-            request_id=request_id,
-            request_complete=False,
-            group=group,
-            parameters=canonical_json({"scope": name, "claim": claim.number}),
+        packed, now_ms = shard.positions().get(own_id(*scope)), host.now_ms()
+        asked = Ctl(
+            host.new_commit_id(), Action.CLAIM, actor, request_id=request_id, request_complete=False, group=group
         )
+        claim, proposal = claim_proposal(asked, shard.name, scope, packed, shard.ctls_since, now_ms)
         try:
-            commit(
-                shard, Proposal(ctl, {app_id: packed}, {app_id: claim.packed()}), host, started_ms=now_ms, quiet=True
-            )
+            commit(shard, proposal, host, started_ms=now_ms, quiet=True)
         except StaleAttempt:
             continue  # somebody else took it first: look who holds it now
-        return HeldClaim(shard, scope, claim, ctl, host)
-
-
-def _holder(shard: Shard, scope: str, current: Claim, now_ms: int) -> Holder | None:
-    """Who holds the claim: the newest claim or renewal of that number."""
-    recent = shard.ctls_since(now_ms - _LOOK_BACK_MS)
-    of_claim = [
-        ctl
-        for ctl in recent
-        if ctl.action in (Action.CLAIM, Action.RENEW)
-        and ctl.parameter("scope") == scope
-        and ctl.parameter("claim") == current.number
-    ]
-    return Holder(of_claim[-1].request_id, of_claim[-1].actor.name, current.number) if of_claim else None
+        return HeldClaim(shard, scope, claim, proposal.ctl, host)
 
 
 __all__ = ["HeldByAnother", "HeldClaim", "claimed"]

@@ -24,7 +24,16 @@ from dataclasses import dataclass, replace
 
 from deltalake.exceptions import DeltaError
 
-from rmq_store.consumer.commit import MAX_SKEW_MS, Clocks, Decided, check_evidence, compare, decide, overtaken
+from rmq_store.consumer.commit import (
+    MAX_SKEW_MS,
+    Clocks,
+    Decided,
+    check_age,
+    check_evidence,
+    compare,
+    decide,
+    overtaken,
+)
 from rmq_store.errors import ClockSkew, CommitOutcomeUnknown, RmqError, StaleAttempt, StoreUnusable
 from rmq_store.host import Host
 from rmq_store.lake.evidence import tally_of_range
@@ -45,7 +54,6 @@ STEPS = (
 )
 """Where ``on_step`` is called, in order."""
 
-MAX_RUN_AGE_MS = 24 * 3600 * 1000
 DEADLINE_MS = 60_000
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 2.0
@@ -81,7 +89,7 @@ def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, qui
     step = _nothing if quiet else reached
     assert proposal.expect.keys() <= proposal.advance.keys(), "what is expected is written too, else nothing conflicts"
     check_evidence(proposal.ctl, tally_of_range)
-    _check_age(proposal, started_ms, host.now_ms())
+    check_age(proposal.ctl, started_ms, host.now_ms())
     deadline_ms = host.now_ms() + DEADLINE_MS
     puts, wait_s = 0, _FIRST_WAIT_S
     answer: Exception | None = None
@@ -150,14 +158,6 @@ def _put(shard: Shard, decided: Decided, files: Sequence[StagedFile]) -> Excepti
         # Not looked at: only the log says whether it landed.
         return error
     return None
-
-
-def _check_age(proposal: Proposal, started_ms: int, now_ms: int) -> None:
-    if now_ms - started_ms > MAX_RUN_AGE_MS:
-        raise StaleAttempt(
-            f"{proposal.ctl.action} {proposal.ctl.commit_id} began {(now_ms - started_ms) // 3_600_000} h ago; after "
-            f"{MAX_RUN_AGE_MS // 3_600_000} h its staged files may have been vacuumed. Run the request again."
-        )
 
 
 def _nothing_written(proposal: Proposal, error: Exception) -> RmqError:

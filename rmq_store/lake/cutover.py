@@ -18,6 +18,7 @@ from rmq_store.lake.shard import Shard
 from rmq_store.message import SCHEDULE_TOPIC
 from rmq_store.offsets import Claim, Positions, cutover_id, grp_id, import_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
+from rmq_store.times import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,22 @@ class CutoverReport:
 
 
 def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reason: str, host: Host) -> CutoverReport:
-    """End the broker's ownership. Raises WrongUse (no reason, nothing imported) and HeldByAnother (an import runs)."""
+    """End the broker's ownership; the same request again says what it has done.
+
+    Raises WrongUse (no reason, nothing imported, cut over by another request), HeldByAnother (an import runs), and the
+    errors of ``commit``.
+    """
     if not reason.strip():
         raise WrongUse("a cut-over needs a reason (--reason): it cannot be undone")
+    started_ms = host.now_ms()
     shard.commitlog.refresh()
-    if shard.positions().get(cutover_id(broker_name)):
-        return CutoverReport("already_committed", shard.name, broker_name, 0, _waiting(shard.positions(), broker_name))
+    if done := _done(shard, broker_name, request_id):
+        return done
     with claimed(shard, ("~import", broker_name), request_id, actor, host) as claim:
         shard.commitlog.refresh()
+        if done := _done(shard, broker_name, request_id):  # by another attempt, until the claim was ours
+            claim.release()
+            return done
         positions = shard.positions()
         newest = last_import(shard, broker_name)
         if newest is None:
@@ -70,11 +79,29 @@ def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reaso
             moved=moves,
         )
         claim.stop_renewing()
-        committed = commit(shard, Proposal(ctl, expect, advance), host, started_ms=host.now_ms())
+        committed = commit(shard, Proposal(ctl, expect, advance), host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
+    return _report("committed", shard, broker_name, committed.ctl)
+
+
+def _done(shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
+    """The report of this very request, None when the broker was never cut over. Raises WrongUse naming another one."""
+    cutovers = shard.ctls_since(0, action=str(Action.CUTOVER))
+    done = next((ctl for ctl in cutovers if ctl.parameter("broker_name") == broker_name), None)
+    if done is None:
+        return None
+    if done.request_id != request_id:
+        raise WrongUse(
+            f"broker {broker_name} was cut over by request {done.request_id} of {done.actor.name} "
+            f"({done.actor.source}) at {format_time(done.store_timestamp)}: {done.reason}. There is nothing left to do."
+        )
+    return _report("already_committed", shard, broker_name, done)
+
+
+def _report(status: str, shard: Shard, broker_name: str, ctl: Ctl) -> CutoverReport:
+    adopted = len({move.group for move in ctl.moved} - {SCHEDULE_GROUP})
     waiting = _waiting(shard.positions(), broker_name)
-    adopted = len(set(groups) - {SCHEDULE_GROUP})
-    return CutoverReport("committed", shard.name, broker_name, adopted, waiting, committed.ctl.commit_id)
+    return CutoverReport(status, shard.name, broker_name, adopted, waiting, ctl.commit_id)
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.retry import DELIVERED_EDITS
-from rmq_store.deliver import CAP, CAUSE, DeliverReport, Due, deliver_proposal, next_due_ms, select_due
+from rmq_store.deliver import CAP, CAUSE, DeliverReport, Due, deliver_proposal, delivered, nothing_due, select_due
 from rmq_store.errors import BadData
 from rmq_store.host import Host
 from rmq_store.lake import tables
@@ -59,9 +59,8 @@ def deliver(
         reached("2.claimed")
         shard.commitlog.refresh()
         positions = shard.positions()
-        due = _plan(
-            store, shard, request_id, now_ms, started_ms, cap
-        )  # what was delivered until the claim was ours counts
+        # What was delivered until the claim was ours counts.
+        due = _plan(store, shard, request_id, now_ms, started_ms, cap)
         if isinstance(due, DeliverReport):
             claim.release()
             return due
@@ -69,7 +68,7 @@ def deliver(
         commit_id = host.new_commit_id()
         rows, runs = _delivered(shard, moving, commit_id)
         file = stage(shard.root, shard.commitlog.path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
-        produced = [Produced(queue, 0, count, row, file.path, first_rel=row) for queue, row, count in runs]
+        produced = [Produced(queue, 0, count, row, file.path) for queue, row, count in runs]
         proposal = deliver_proposal(
             commit_id, request_id, actor, now_ms, positions, moving, produced, [file], claim.app_id, claim.claim,
             tally_of_range,
@@ -79,11 +78,7 @@ def deliver(
         committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     reached("7.dispatched")
-    delivered = sum(len(one.range) for one in moving)
-    more = any(one.capped for one in due)
-    return DeliverReport(
-        "committed", shard.name, request_id, delivered, more, next_due_ms(due), committed.ctl.commit_id
-    )
+    return delivered("committed", shard.name, committed.ctl, due)
 
 
 def _plan(
@@ -92,8 +87,7 @@ def _plan(
     """What is due, or the report that there is nothing to do for this request."""
     done = [c for c in shard.ctls_of_request(request_id, SCHEDULE_GROUP) if c.action is Action.DELIVER]
     if done:
-        delivered = sum(len(consumed.range) for consumed in done[0].consumed)
-        return DeliverReport("already_committed", shard.name, request_id, delivered, False, None, done[0].commit_id)
+        return delivered("already_committed", shard.name, done[0])
     due = select_due(
         shard.positions(),
         lambda ranges: waiting_segments(shard, ranges),
@@ -103,9 +97,7 @@ def _plan(
         cap,
         clock_ms,
     )
-    if any(one.slices for one in due):
-        return due
-    return DeliverReport("empty", shard.name, request_id, 0, False, next_due_ms(due))
+    return due if any(one.slices for one in due) else nothing_due(shard.name, request_id, due)
 
 
 # --- the copies ------------------------------------------------------------------------------------------------------

@@ -278,7 +278,6 @@ def _segment(table: pa.Table, queue: MessageQueue, begin: int, end: int, part: i
         begin,
         path,
         base=rows.column("queue_offset")[0].as_py(),
-        first_rel=begin,
         min_store_timestamp=times["min"],
         max_store_timestamp=times["max"],
         deliver_at=deliver_at,

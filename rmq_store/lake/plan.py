@@ -49,3 +49,6 @@ class ShardLookup:
     def observed(self) -> list[Observed]:
         imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in self.shard.ctls_since(0, action=action)]
         return [seen for ctl in sorted(imports, key=lambda ctl: ctl.read_version) for seen in ctl.observed]
+
+    def has_consumed(self, group: str) -> bool:
+        return self.shard.has_ctl(group, Action.CONSUME)

@@ -200,7 +200,7 @@ def _copies(shard: Shard, group: str) -> Iterator[Copy]:
 def _placed(shard: Shard, groups: set[str]) -> tuple[list[_Row], dict[_Place, _Row]]:
     """The copies of some groups, and which one stands where."""
     segments = {
-        (ctl.commit_id, segment.part, segment.queue, segment.first_rel + n): segment.base + n
+        (ctl.commit_id, segment.part, segment.queue, segment.first_row + n): segment.base + n
         for group in groups
         for ctl in shard.ctls_since(0, group=group)
         for segment in ctl.produced

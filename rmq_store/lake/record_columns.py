@@ -8,7 +8,7 @@ properties in the same way. A step that meets rows it cannot do raises :class:`U
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.consume_queue import DelayLevels, schedule_delay_ms
+from rmq_store.consume_queue import schedule_delay_ms
 from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageSysFlag, tags_code
 from rmq_store.message_id import host_text
 from rmq_store.record import MESSAGE_MAGIC_V1, parse_level
@@ -237,7 +237,7 @@ def _refuse_names_twice(row_and_name: Ints, rows: int, names: int) -> None:
         raise UncommonRows(common)
 
 
-def common_columns(heads: Heads, delay_levels: DelayLevels, check_crc: bool) -> dict[str, pa.Array]:
+def common_columns(heads: Heads, delay_levels: Mapping[int, int], check_crc: bool) -> dict[str, pa.Array]:
     """The columns of ``records.SCHEMA`` by name, but ``body`` as it is stored. At least one row, all of them fitting.
 
     :raises UncommonRows: some are not common after all.
@@ -303,7 +303,7 @@ def entry_tags_codes(
     tags: pa.Array,
     properties: Properties,
     store_timestamps: npt.NDArray[np.void],
-    delay_levels: DelayLevels,
+    delay_levels: Mapping[int, int],
 ) -> pa.Array:
     """``consume_queue.entry_tags_code`` of every row.
 

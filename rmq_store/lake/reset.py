@@ -19,6 +19,7 @@ def reset(shard: Shard, request: ResetRequest, host: Host) -> ResetReport:
     Raises WrongUse (unknown topic or queue, an offset outside the queue) and the errors of ``commit``; StaleAttempt
     when a window committed in between: then the same request can be given again.
     """
+    started_ms = host.now_ms()
     shard.commitlog.refresh()
     said = (shard.name, request.group, request.request_id)
     done = [c for c in shard.ctls_of_request(request.request_id, request.group) if c.action is Action.RESET]
@@ -29,6 +30,6 @@ def reset(shard: Shard, request: ResetRequest, host: Host) -> ResetReport:
     if request.dry_run:
         return ResetReport("dry_run", *said, moves)
     proposal = reset_proposal(host.new_commit_id(), request, positions, moves)
-    committed = commit(shard, proposal, host, started_ms=host.now_ms())
+    committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     return ResetReport("committed", *said, moves, committed.ctl.commit_id)

@@ -109,9 +109,7 @@ class Segment:
     delay_ms: int | None
 
     def in_file(self, path: str) -> Produced:
-        return Produced(
-            self.queue, self.part, self.count, self.first_row, path, first_rel=self.first_row, delay_ms=self.delay_ms
-        )
+        return Produced(self.queue, self.part, self.count, self.first_row, path, delay_ms=self.delay_ms)
 
 
 def retry_rows(

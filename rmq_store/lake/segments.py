@@ -87,7 +87,6 @@ def _by_second(shard: Shard, segment: Produced) -> list[Produced]:
             base=(segment.base or 0) + begin,
             count=end - begin,
             first_row=segment.first_row + begin,
-            first_rel=segment.first_rel + begin,
             deliver_at=int(due_at[begin:end].max()),
         )
         for begin, end in pairwise(starts)

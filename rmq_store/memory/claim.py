@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from rmq_store.consumer.claim import Holder, next_claim
+from rmq_store.consumer.claim import claim_proposal, release_proposal
 from rmq_store.errors import RmqError, StaleAttempt
 from rmq_store.host import Host
 from rmq_store.memory.commit import commit
 from rmq_store.memory.shard import MemoryShard
 from rmq_store.offsets import Claim, own_id
-from rmq_store.store import Action, Actor, Ctl, Proposal, canonical_json
+from rmq_store.store import Action, Actor, Ctl
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,9 @@ class HeldClaim:
 
     def release(self) -> None:
         """Let the next run in at once instead of after the lease, when there is no commit that does it."""
-        ctl = replace(self.ctl, commit_id=self.host.new_commit_id(), action=Action.RELEASE, reason="no commit")
-        free = {self.app_id: Claim(self.claim.number, 0).packed()}
+        proposal = release_proposal(self.host.new_commit_id(), self.ctl, self.app_id, self.claim)
         with suppress(RmqError):
-            commit(self.shard, Proposal(ctl, {self.app_id: self.claim.packed()}, free), self.host, quiet=True)
+            commit(self.shard, proposal, self.host, started_ms=self.host.now_ms(), quiet=True)
 
 
 @contextmanager
@@ -53,31 +52,15 @@ def claimed(
 def _take(
     shard: MemoryShard, scope: tuple[str, ...], request_id: str, actor: Actor, host: Host, group: str | None
 ) -> HeldClaim:
-    app_id, name = own_id(*scope), "/".join(scope)
+    app_id = own_id(*scope)
     while True:
         packed, now_ms = shard.positions().get(app_id), host.now_ms()
-        holder = _holder(shard, name, Claim.of(packed))
-        claim, why = next_claim(Claim.of(packed), holder, request_id, f"{shard.name}/{name}", now_ms)
-        ctl = Ctl(
-            host.new_commit_id(),
-            Action.CLAIM,
-            actor,
-            reason=why,
-            request_id=request_id,
-            request_complete=False,
-            group=group,
-            parameters=canonical_json({"scope": name, "claim": claim.number}),
+        asked = Ctl(
+            host.new_commit_id(), Action.CLAIM, actor, request_id=request_id, request_complete=False, group=group
         )
+        claim, proposal = claim_proposal(asked, shard.name, scope, packed, lambda _: shard.ctls(), now_ms)
         try:
-            commit(shard, Proposal(ctl, {app_id: packed}, {app_id: claim.packed()}), host, quiet=True)
+            commit(shard, proposal, host, started_ms=now_ms, quiet=True)
         except StaleAttempt:
             continue  # somebody else took it first: look who holds it now
-        return HeldClaim(shard, host, app_id, claim, ctl)
-
-
-def _holder(shard: MemoryShard, scope: str, current: Claim) -> Holder | None:
-    """Who holds the claim: the newest claim of that number."""
-    for ctl in reversed(shard.ctls()):
-        if ctl.action is Action.CLAIM and (ctl.parameter("scope"), ctl.parameter("claim")) == (scope, current.number):
-            return Holder(ctl.request_id, ctl.actor.name, current.number)
-    return None
+        return HeldClaim(shard, host, app_id, claim, proposal.ctl)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmq_store.consumer.commit import Clocks, check_evidence, decide, overtaken
+from rmq_store.consumer.commit import Clocks, check_age, check_evidence, decide, overtaken
 from rmq_store.errors import StaleAttempt
 from rmq_store.host import Host
 from rmq_store.memory.shard import Conflict, MemoryShard
@@ -29,12 +29,13 @@ def tally_of_range(range_: QueueRange) -> Tally:
     return tally(range(range_.begin, range_.end))
 
 
-def commit(shard: MemoryShard, proposal: Proposal, host: Host, *, quiet: bool = False) -> Committed:
-    """Steps 4 to 6 for one proposal; ``quiet`` commits report no steps (claims).
+def commit(shard: MemoryShard, proposal: Proposal, host: Host, *, started_ms: int, quiet: bool = False) -> Committed:
+    """Steps 4 to 6 for one proposal. ``started_ms``: when its run began; ``quiet`` commits report no steps (claims).
 
     Raises StaleAttempt, ClockSkew, EvidenceMismatch; nothing was committed then.
     """
     check_evidence(proposal.ctl, tally_of_range)
+    check_age(proposal.ctl, started_ms, host.now_ms())
     while True:
         # 4. Decide.
         positions = shard.positions()

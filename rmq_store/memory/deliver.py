@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from rmq_store.consumer.retry import DELIVERED_EDITS
-from rmq_store.deliver import CAP, CAUSE, DeliverReport, Due, deliver_proposal, next_due_ms, select_due
+from rmq_store.deliver import CAP, CAUSE, DeliverReport, Due, deliver_proposal, delivered, nothing_due, select_due
 from rmq_store.errors import BadData
 from rmq_store.host import Host
 from rmq_store.memory.claim import claimed
@@ -32,16 +32,17 @@ def deliver(
 
     Raises HeldByAnother when another delivery of the shard runs, and the errors of ``commit``.
     """
-    clock_ms = host.now_ms()
-    at_ms = clock_ms if now_ms is None else now_ms
-    due = _plan(store, shard, request_id, at_ms, clock_ms, cap)
+    started_ms = host.now_ms()
+    now_ms = started_ms if now_ms is None else now_ms
+    due = _plan(store, shard, request_id, now_ms, started_ms, cap)
     if isinstance(due, DeliverReport):
         return due
     shard.on_step("1.planned")
     with claimed(shard, ("~deliver",), request_id, actor, host, group=SCHEDULE_GROUP) as claim:
         shard.on_step("2.claimed")
         positions = shard.positions()
-        due = _plan(store, shard, request_id, at_ms, clock_ms, cap)  # what was delivered until the claim was ours counts
+        # What was delivered until the claim was ours counts.
+        due = _plan(store, shard, request_id, now_ms, started_ms, cap)
         if isinstance(due, DeliverReport):
             claim.release()
             return due
@@ -54,16 +55,12 @@ def deliver(
             produced.append(Produced(queue, 0, len(list(run)), first_row, file.path))
             first_row += produced[-1].count
         proposal = deliver_proposal(
-            commit_id, request_id, actor, at_ms, positions, moving, produced, [file], claim.app_id, claim.claim,
+            commit_id, request_id, actor, now_ms, positions, moving, produced, [file], claim.app_id, claim.claim,
             tally_of_range,
         )  # fmt: skip
         shard.on_step("3.staged")
-        committed = commit(shard, proposal, host)
-    delivered = sum(len(one.range) for one in moving)
-    more = any(one.capped for one in due)
-    return DeliverReport(
-        "committed", shard.name, request_id, delivered, more, next_due_ms(due), committed.ctl.commit_id
-    )
+        committed = commit(shard, proposal, host, started_ms=started_ms)
+    return delivered("committed", shard.name, committed.ctl, due)
 
 
 def _plan(
@@ -71,14 +68,9 @@ def _plan(
 ) -> list[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request."""
     if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
-        delivered = sum(len(consumed.range) for consumed in done[0].consumed)
-        return DeliverReport("already_committed", shard.name, request_id, delivered, False, None, done[0].commit_id)
-    due = select_due(
-        shard.positions(), shard.segments_of, shard.local_broker, store.levels, now_ms, cap, clock_ms
-    )
-    if any(one.slices for one in due):
-        return due
-    return DeliverReport("empty", shard.name, request_id, 0, False, next_due_ms(due))
+        return delivered("already_committed", shard.name, done[0])
+    due = select_due(shard.positions(), shard.segments_of, shard.local_broker, store.levels, now_ms, cap, clock_ms)
+    return due if any(one.slices for one in due) else nothing_due(shard.name, request_id, due)
 
 
 def _copies(shard: MemoryShard, due: Due) -> list[tuple[MessageQueue, int, MessageQueue, int, MessageRow]]:

@@ -15,6 +15,7 @@ def reset(shard: MemoryShard, request: ResetRequest, host: Host) -> ResetReport:
     Raises WrongUse (unknown topic or queue, an offset outside the queue) and the errors of ``commit``; StaleAttempt
     when a window committed in between: then the same request can be given again.
     """
+    started_ms = host.now_ms()
     said = (shard.name, request.group, request.request_id)
     if done := shard.ctls_of_request(request.request_id, request.group, Action.RESET):
         return ResetReport("already_committed", *said, done[0].moved, done[0].commit_id)
@@ -22,5 +23,6 @@ def reset(shard: MemoryShard, request: ResetRequest, host: Host) -> ResetReport:
     moves = reset_moves(shard, positions, request)
     if request.dry_run:
         return ResetReport("dry_run", *said, moves)
-    committed = commit(shard, reset_proposal(host.new_commit_id(), request, positions, moves), host)
+    proposal = reset_proposal(host.new_commit_id(), request, positions, moves)
+    committed = commit(shard, proposal, host, started_ms=started_ms)
     return ResetReport("committed", *said, moves, committed.ctl.commit_id)

@@ -118,6 +118,10 @@ class MemoryShard:
         """What the imports saw of the brokers' own offsets, oldest first."""
         return (seen for ctl in self.ctls() for seen in ctl.observed)
 
+    def has_consumed(self, group: str) -> bool:
+        """Whether a window of the group was ever committed."""
+        return any((ctl.group, ctl.action) == (group, Action.CONSUME) for ctl in self.ctls())
+
     # --- messages ---
 
     def segments_of(self, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:

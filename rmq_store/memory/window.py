@@ -74,7 +74,7 @@ def consume_window(
         proposal = _Run(store, shard, plan, listener, host).proposal(request, claim)
         shard.on_step("3.staged")
         # 4. Decide. 5. Commit. 6. Read back.
-        committed = commit(shard, proposal, host)
+        committed = commit(shard, proposal, host, started_ms=started_ms)
     return committed_window(shard.name, request, "memory", committed.ctl, committed.version)
 
 
@@ -165,7 +165,7 @@ class _Run:
         group = self.plan.group
         subscription = subscriptions_of(group)[slice_.queue.topic]
         messages = self.shard.read(slice_)
-        wanted = [m for m in messages if subscription.matches(m.row.tags_code, m.row.tags)]
+        wanted = [m for m in messages if subscription.matches(m.row.tags_code, m.row.properties)]
         matching = {m.queue_offset for m in wanted}
         self._add(slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in matching))
         size = group.consume_message_batch_max_size

@@ -64,7 +64,7 @@ class MemoryWorld(World):
         return self.shard.stage(name, list(rows))
 
     def commit(self, proposal: Proposal) -> None:
-        commit_in_memory(self.shard, proposal, self.host)
+        commit_in_memory(self.shard, proposal, self.host, started_ms=self.clock())
 
     def consume_window(self, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> WindowReport:
         return consume_in_memory(self.store, self.shard, group, request, host, scope)

@@ -9,19 +9,19 @@ import io
 import json
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from rmq_store.cli import engines
 from rmq_store.errors import StoreUnusable
 from rmq_store.host import Host, day_of
 from rmq_store.lake import doctor
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.times import format_time
+from spark_jobs import engine
 from tests.contract.rmq import Rmq, imported, imported_once, rmq
 from tests.s3 import S3Root
 
@@ -96,7 +96,10 @@ def test_cutover_adopts_and_says_what_waits(imported: Rmq) -> None:
     done = imported.json(*cutover)
     assert (done["status"], done["shard"]) == ("committed", "broker-a")
     assert done["waiting"] > 0
-    assert lines_of(imported(*cutover).out)["status"] == "already_committed"
+    assert lines_of(imported(*cutover, "--request", done["request_id"]).out)["status"] == "already_committed"
+    another = imported(*cutover)
+    assert another.exit_code == 2
+    assert f"was cut over by request {done['request_id']}" in another.err
     assert imported.json("deliver", "--now", ALL_DUE)["delivered"] == done["waiting"]
     unknown = imported("cutover", "--broker", "broker-b", "--reason", "switched off")
     assert unknown.exit_code == 2
@@ -121,6 +124,9 @@ def test_consume_does_a_whole_request_and_the_same_request_again_says_the_same(i
     assert {(r["queue_id"], r["begin_offset"], r["end_offset"]) for r in first["windows"][0]["ranges"]} == {
         (queue, 0, ORDERS // 8) for queue in range(8)
     }
+    (shard,) = first["shards"]
+    assert (shard["shard"], shard["windows"], shard["outcomes"]) == ("broker-a", 1, counts)
+    assert shard["offsets"] == {f"OrderEvents broker-a:{queue}": ORDERS // 8 for queue in range(8)}
     second = imported.json(*consume)
     assert (second["status"], second["messages"]) == ("already_committed", ORDERS)
     assert second["windows"][0]["counts"] == first["windows"][0]["counts"]
@@ -201,25 +207,19 @@ def test_replay_leaves_the_groups_offsets_alone_and_names_its_own_group(imported
 
 
 class Spark:
-    """Stands for the modules of spark_jobs, runs tasks here, and notes what was asked of it."""
+    """Stands for Spark behind ``spark_jobs``: runs tasks here, and notes what was asked of it."""
 
     def __init__(self) -> None:
         self.opened: list[dict[str, Any]] = []
         self.stopped = 0
 
-    def __call__(self, name: str) -> Any:
-        assert name in ("session", "engine")
-        return self
-
-    def open_session(self, app_name: str, *, remote: str | None, python_path: Sequence[Path]) -> Any:
+    def open_session(
+        self, app_name: str, *, remote: str | None, python_path: Sequence[Path], conf: Mapping[str, str] | None
+    ) -> Spark:
         self.opened.append({"app_name": app_name, "remote": remote, "python_path": [str(p) for p in python_path]})
         return self
 
-    @property
-    def SparkEngine(self) -> Any:
-        return self
-
-    def of(self, session: Any) -> Any:
+    def engine_of(self, session: Spark) -> LocalEngine:
         return LocalEngine(Host(), "spark", 2)
 
     def stop(self) -> None:
@@ -229,7 +229,8 @@ class Spark:
 @pytest.fixture
 def spark(monkeypatch: pytest.MonkeyPatch) -> Spark:
     found = Spark()
-    monkeypatch.setattr(engines, "spark_module", found)
+    monkeypatch.setattr(engine, "open_session", found.open_session)
+    monkeypatch.setattr(engine.SparkEngine, "of", found.engine_of)
     return found
 
 
@@ -262,11 +263,22 @@ def test_a_session_that_cannot_be_had_is_no_defect(
     def refuse(session: Any) -> Any:
         raise RuntimeError("the token is wrong\nand a stack trace")
 
-    monkeypatch.setattr(spark, "of", refuse)
+    monkeypatch.setattr(engine.SparkEngine, "of", refuse)
     answer = imported("consume", "-g", "orders", "--engine", "spark")
     assert answer.exit_code == 1
     assert answer.err.startswith("error: no Spark session (RuntimeError: the token is wrong): see 'rmq doctor --spark'")
     assert spark.stopped == 1
+
+
+@pytest.mark.parametrize("missing", ["spark_jobs.engine", "pyspark.sql"])
+def test_without_spark_there_is_still_work_in_this_process(
+    imported: Rmq, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    answer = imported("consume", "-g", "orders", "--engine", "spark")
+    assert answer.exit_code == 1
+    assert "or work with --engine local" in answer.err
+    assert imported.json("consume", "-g", "orders", "--engine", "local")["status"] == "committed"
 
 
 def test_auto_stays_in_this_process_for_little_work(
@@ -279,6 +291,8 @@ def test_auto_stays_in_this_process_for_little_work(
 
 
 def test_no_spark_is_opened_for_an_empty_window(imported: Rmq, spark: Spark) -> None:
+    first = imported.json("consume", "-g", "orders", "--engine", "spark", "--until", "0")
+    assert [(window["status"], window["engine"]) for window in first["windows"]] == [("committed", "local")]
     imported("consume", "-g", "orders", "--engine", "local")
     assert imported.json("consume", "-g", "orders", "--engine", "spark")["status"] == "empty"
     assert spark.opened == []

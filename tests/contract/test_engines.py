@@ -531,6 +531,43 @@ def test_a_queue_that_appears_later_is_read_from_its_first_message(world: World)
 
 
 @story
+def test_a_reset_before_the_first_window_leaves_the_start_of_other_queues_to_the_group(world: World) -> None:
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    for number in range(3):
+        world.fill(orders(number), several(4, first=10 * number))
+    world.reset_to(ResetTo.OFFSET, 1, queues=(orders(0),))
+    report = world.consume(late, f"{DAY}-1")
+    assert [(c.range.queue, c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [
+        (orders(0), 1, 4, "stored"),
+        (orders(1), 4, 4, "last_offset"),
+        (orders(2), 4, 4, "last_offset"),
+    ]
+
+
+@story
+def test_after_a_window_a_reset_does_not_make_it_the_first_one_again(world: World) -> None:
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    world.fill(orders(0), several(4))
+    world.consume(late, f"{DAY}-1")
+    world.reset_to(ResetTo.MAX)
+    world.fill(orders(1), several(2, first=10))
+    report = world.consume(late, f"{DAY}-2")
+    assert [(c.range.queue, c.range.begin, c.start_rule) for c in report.consumed] == [
+        (orders(1), 0, "later_queue_from_min")
+    ]
+
+
+@story
+def test_what_other_groups_consumed_makes_no_window_the_groups_first_one(world: World) -> None:
+    world.fill(orders(0), several(4))
+    world.consume(group("shipping"), f"{DAY}-1")
+    world.fill(orders(1), several(4))
+    world.reset_to(ResetTo.MIN, queues=(orders(0),))
+    report = world.consume(group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET), f"{DAY}-2")
+    assert {c.range.queue: c.start_rule for c in report.consumed} == {orders(0): "stored", orders(1): "last_offset"}
+
+
+@story
 def test_a_queue_born_in_the_lake_is_read_from_its_first_message(world: World) -> None:
     queue = world.fill_lake_born(0, several(2))
     report = world.consume(group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET), f"{DAY}-1")

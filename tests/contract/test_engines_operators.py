@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rmq_store.consumer.claim import LEASE_S
+from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.errors import (
     ClockSkew,
     HeldByAnother,
@@ -31,6 +32,7 @@ from tests.contract.world import (
     HOUR,
     LOCAL,
     NOON,
+    Listen,
     Move,
     World,
     consumed,
@@ -277,6 +279,24 @@ def test_another_request_takes_over_when_the_lease_has_ended(world: World) -> No
     assert inner[0].status == "committed"
     reasons = [ctl.reason for ctl in world.ctls() if ctl.action is Action.CLAIM]
     assert reasons == ["free", "took over claim 1, whose lease ended 0 s ago"]
+
+
+@story
+def test_a_run_that_took_longer_than_a_day_is_not_committed(world: World) -> None:
+    world.fill(orders(0), several(4))
+
+    def taking(ms: int) -> Listen:
+        def listener(msgs: list[MessageExt], context: Any) -> str:
+            world.clock.advance(ms)
+            return "CONSUME_SUCCESS"
+
+        return listener
+
+    with pytest.raises(StaleAttempt, match="began 24 h ago; after 24 h its staged files may have been vacuumed"):
+        world.consume(BILLING, f"{DAY}-1", taking(MAX_RUN_AGE_MS + 1))
+    assert world.offset(orders(0)) is None
+    report = world.consume(BILLING, f"{DAY}-1", taking(MAX_RUN_AGE_MS))
+    assert (report.status, report.messages()) == ("committed", 4)
 
 
 @story

@@ -192,6 +192,20 @@ def test_a_delivery_is_one_commit_over_all_groups_of_the_shard(world: World) -> 
 
 
 @story
+def test_a_delivery_says_in_which_level_queues_it_is_the_first(world: World) -> None:
+    world.fill(orders(0), several(2))
+    for request in ("1", "2"):
+        world.consume(BILLING, f"{DAY}-{request}", fail, max_messages=1)
+        world.clock.advance(5_000)
+    for request in ("d1", "d2"):
+        world.deliver(f"{DAY}-{request}")
+        world.clock.advance(5_000)
+    deliveries = [ctl for ctl in world.ctls() if ctl.action is Action.DELIVER]
+    said = [[(c.range.begin, c.range.end, c.start_rule) for c in ctl.consumed] for ctl in deliveries]
+    assert said == [[(0, 1, "first_offset")], [(1, 2, "stored")]]
+
+
+@story
 def test_a_due_time_beyond_the_levels_delay_counts_as_due(world: World) -> None:
     """S11.3: it can only come from a clock that was wrong when the message was stored."""
     world.fill(orders(0), several(1))

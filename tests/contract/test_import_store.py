@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
 from rmq_store.store import Actor
+from rmq_store.times import format_time
 from tests.unit.vectors import expected
 
 BROKER = "broker-a"
@@ -161,6 +163,40 @@ def test_after_the_cut_over_nothing_is_imported_any_more(lake: Lake, broker: Pat
     assert dict(shard.positions().prefixed("off/gm_crash/"))
     with pytest.raises(WrongUse, match="closed for good"):
         lake.load(broker)
+
+
+def test_a_cut_over_again_says_what_it_did_and_another_one_is_told_by_whom_and_when(lake: Lake, broker: Path) -> None:
+    lake.load(broker)
+    (shard,) = lake.store.shards()
+    first = cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved to the lake", lake.host)
+    before = shard.positions()
+    assert cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "once more", lake.host) == replace(
+        first, status="already_committed"
+    )
+    with pytest.raises(WrongUse) as refused:
+        cutover(shard, BROKER, "2026-01-02-cutover", TESTS, "me too", lake.host)
+    (done,) = shard.ctls_since(0, action="cutover")
+    by_whom = (
+        f"by request 2026-01-01-cutover of tests (tests) at {format_time(done.store_timestamp)}: moved to the lake"
+    )
+    assert f"broker {BROKER} was cut over {by_whom}" in str(refused.value)
+    assert shard.positions() == before
+
+
+def test_a_cut_over_that_was_made_between_look_and_claim_is_not_made_again(lake: Lake, broker: Path) -> None:
+    lake.load(broker)
+    (shard,) = lake.store.shards()
+    entropy, quick = lake.host.entropy, []
+
+    def overtaken(size: int) -> bytes:
+        if not quick:  # the first id is that of the claim
+            quick.append(None)
+            quick.append(cutover(lake.store.shards()[0], BROKER, "2026-01-01-cutover", TESTS, "quick", lake.host))
+        return entropy(size)
+
+    slow = cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "slow", replace(lake.host, entropy=overtaken))
+    assert slow == replace(quick[1], status="already_committed")
+    assert len(shard.ctls_since(0, action="cutover")) == 1
 
 
 # --- bad files: a clear error, and nothing changed --------------------------------------------------------------------
