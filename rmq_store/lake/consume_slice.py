@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.consumer.listener import (
     Answer,
@@ -33,7 +34,7 @@ from rmq_store.lake.evidence import hashes
 from rmq_store.lake.filter import Mask, filter_columns, matching
 from rmq_store.lake.message_view import MessageViews
 from rmq_store.lake.object_store import Root
-from rmq_store.lake.retry_rows import COPY_COLUMNS, Failures, RetryPolicy, retry_rows
+from rmq_store.lake.retry_rows import COPY_COLUMNS, TOLD_BY_PROPERTIES, Failures, RetryPolicy, retry_rows
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
 from rmq_store.message import MessageQueue
@@ -163,11 +164,13 @@ def _consume(job: ConsumeJob, listener: Listener, slice_: Slice) -> tuple[dict[O
 def _completed(reader: SliceReader, rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
     """The failed rows with the columns that the listener did not name, read now, where something failed."""
     missing = [name for name in COPY_COLUMNS if name not in rows.column_names]
-    more = reader.rows(offsets, missing) if missing else None
-    columns = {
-        name: rows.column(name) if more is None or name not in missing else more.column(name) for name in COPY_COLUMNS
-    }
-    whole = pa.table(columns)
+    columns = {name: rows.column(name) for name in rows.column_names}
+    if read := [name for name in missing if name not in TOLD_BY_PROPERTIES]:
+        more = reader.rows(offsets, read)
+        columns |= {name: more.column(name) for name in read}
+    told = {name: TOLD_BY_PROPERTIES[name] for name in missing if name in TOLD_BY_PROPERTIES}
+    columns |= {name: pc.map_lookup(columns["properties"], key, "first") for name, key in told.items()}
+    whole = pa.table({name: columns[name] for name in COPY_COLUMNS})
     return whole if "offset_msg_id" in missing else reader.with_ids(whole, offsets)
 
 

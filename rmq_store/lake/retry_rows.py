@@ -18,7 +18,7 @@ from rmq_store.consumer.listener import Answer
 from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
 from rmq_store.lake import tables
 from rmq_store.lake.arrow_maps import edit_maps
-from rmq_store.message import MessageQueue
+from rmq_store.message import MessageConst, MessageQueue
 from rmq_store.store import Produced
 
 
@@ -156,6 +156,13 @@ _OF_THE_STORE = ("queue_offset", "commit_log_offset", "offset_msg_id", "store_ti
 
 COPY_COLUMNS = [*_COPIED, "properties", "offset_msg_id", "reconsume_times"]
 """What the copies are made of."""
+
+TOLD_BY_PROPERTIES = {
+    "unique_key": MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    "keys": MessageConst.KEYS,
+    "tags": MessageConst.TAGS,
+}
+"""Columns that repeat a property."""
 
 
 def _copies(failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue) -> pa.Table:

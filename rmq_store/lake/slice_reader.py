@@ -24,6 +24,7 @@ from rmq_store.lake.object_store import Root
 from rmq_store.store import lake_message_id
 
 BATCH_ROWS = 16_384
+_NAMES_OF_PROPERTIES = ("properties.key_value.key",)
 MESSAGE_COLUMNS = [*(f.name for f in tables.RECORD), *(f.name for f in tables.PAYLOAD)]
 
 
@@ -32,12 +33,9 @@ class SliceReader:
 
     def __init__(self, root: Root, table: str, slice_: Slice) -> None:
         self._slice = slice_
-        filesystem, base = root.filesystem()
-        self._path = f"{base}/{table}/{slice_.file}"
+        self._root = root
+        self._path = f"{root.filesystem()[1]}/{table}/{slice_.file}"
         self._footer = _footer(root, self._path)
-        self._file = pq.ParquetFile(
-            filesystem.open_input_file(self._path), metadata=self._footer.metadata, pre_buffer=not root.is_local
-        )
         self._starts = self._footer.starts
 
     def batches(self, columns: Sequence[str] | None) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
@@ -64,23 +62,20 @@ class SliceReader:
             raise BadData(f"{self._path} ends before offset {self._slice.end} of {self._slice.queue}")
 
     def rows(self, offsets: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of some offsets, which ascend. Only the row groups that hold them are read, a batch at a time."""
+        """The rows of some offsets, which ascend. Only the row groups that hold them are read, one at a time."""
         rows = offsets - self._slice.begin + self._slice.first_row
-        group_of = np.searchsorted(self._starts, rows, side="right") - 1
-        groups, place = np.unique(group_of, return_inverse=True)
-        before = np.cumsum([0, *np.diff(self._starts)[groups]])
-        rows += before[place] - self._starts[group_of]
+        groups, firsts = np.unique(np.searchsorted(self._starts, rows, side="right") - 1, return_index=True)
         wanted = self._stored(columns)
         constant = self._constants(groups.tolist(), wanted, len(rows))
         read = [name for name in wanted if name not in constant]
-        found: list[pa.RecordBatch] = []
-        row = 0
-        for batch in self._read(groups.tolist(), read) if read else ():
-            begin, end = np.searchsorted(rows, [row, row + batch.num_rows])
-            if begin < end:
-                found.append(batch.take(pa.array(rows[begin:end] - row)))
-            row += batch.num_rows
-        made = constant | {name: pa.chunked_array([batch.column(name) for batch in found]) for name in read}
+        # A few rows of many: their properties' names stay numbers until the rows are chosen.
+        file = self._open(_NAMES_OF_PROPERTIES)
+        found: list[pa.Table] = []
+        for group, of_group in zip(groups.tolist(), np.split(rows, firsts[1:]), strict=True) if read else ():
+            table = file.read_row_group(group, columns=read, use_threads=False)
+            found.append(_plain(table.take(pa.array(of_group - self._starts[group]))))
+        varying = {name: pa.chunked_array([part.column(name).chunk(0) for part in found]) for name in read}
+        made = constant | varying
         table = pa.table({name: made[name] for name in wanted})
         return self.with_ids(table, offsets) if "offset_msg_id" in wanted else table
 
@@ -95,10 +90,20 @@ class SliceReader:
 
     def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         # A task has one core: who runs several at once runs several tasks.
-        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
+        batches: Iterator[pa.RecordBatch] = self._open().iter_batches(
             BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False
         )
         return batches
+
+    def _open(self, as_numbers: Sequence[str] = ()) -> pq.ParquetFile:
+        """The file; the columns ``as_numbers`` come dictionary-encoded."""
+        source = self._root.filesystem()[0].open_input_file(self._path)
+        return pq.ParquetFile(
+            source,
+            metadata=self._footer.metadata,
+            pre_buffer=not self._root.is_local,
+            read_dictionary=list(as_numbers),
+        )
 
     def _groups(self, first: int, last: int) -> list[int]:
         begin = int(np.searchsorted(self._starts, first, side="right")) - 1
@@ -139,6 +144,16 @@ def _only_value(chunk: pq.ColumnChunkMetaData) -> Any:
     if statistics.null_count or not statistics.has_min_max or statistics.min != statistics.max:
         return _SEVERAL
     return statistics.min
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """The table with its properties' names as texts."""
+    if "properties" not in table.column_names:
+        return table
+    maps = table.column("properties").combine_chunks()
+    names = maps.keys.dictionary_decode() if pa.types.is_dictionary(maps.keys.type) else maps.keys
+    plain = pa.MapArray.from_arrays(maps.offsets, names, maps.items, mask=maps.is_null() if maps.null_count else None)
+    return table.set_column(table.column_names.index("properties"), "properties", plain)
 
 
 def _joined(part: pa.RecordBatch, constant: dict[str, pa.Array], wanted: Sequence[str]) -> pa.RecordBatch:
