@@ -194,7 +194,7 @@ def _sent_back(line: Line, group: Line) -> list[int]:
         return [place for place, _ in messages_over_limit(status, batch, group["maxReconsumeTimes"])]
     if group["model"] == MessageModel.BROADCASTING:
         return []
-    return [place for place, answer in enumerate(_answers(line, len(line["messages"]))) if not answer.acked]
+    return [place for place, answer in enumerate(answers(line, len(line["messages"]))) if not answer.acked]
 
 
 def _orderly_calls(lines: Sequence[Line], group: Line, store: BrokerStore) -> Outcomes:
@@ -246,7 +246,7 @@ def _orderly_status(returned: str) -> ConsumeOrderlyStatus:
     return orderly_status_of(None if returned in ("null", "throw") else returned)
 
 
-def _answers(line: Line, batch_size: int) -> tuple[Answer, ...]:
+def answers(line: Line, batch_size: int) -> tuple[Answer, ...]:
     """What our ``judge`` makes of what the scripted listener did."""
     returned, queue = line["returned"], line["queue"]
     context = ConsumeConcurrentlyContext(MessageQueue(queue["topic"], queue["brokerName"], queue["queueId"]))
@@ -299,7 +299,7 @@ def _chain_of_send_backs(chain: Line, group: Line, store: BrokerStore) -> Outcom
     for delivery in chain["deliveries"]:
         found = delivery["offsetMsgId"], delivery["reconsumeTimes"]
         yield same(f"{said}: id and retries of a delivered message", (own_id, times), found)
-        answer = _answers(delivery, delivery["batchSize"])[delivery["positionInBatch"]]
+        answer = answers(delivery, delivery["batchSize"])[delivery["positionInBatch"]]
         if answer.acked:
             continue
         copy = next(copies)

@@ -61,7 +61,7 @@ EXPECTED = {
 """Kind -> function which takes the lines and the store of that NAME."""
 
 BEHAVIOUR = {
-    "chains": "behaviour:check_chains",
+    "chains": "rerun:check",
     "sent": "behaviour:check_sent",
     "trace": "behaviour:check_trace",
 }
