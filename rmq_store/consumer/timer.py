@@ -101,8 +101,9 @@ def longest_wait_ms(queue: MessageQueue, levels: DelayLevels) -> int:
 class Placement:
     """Where a message is stored that a producer sends to ``topic`` and ``queue_id``, and with which properties.
 
-    One that ``waits`` belongs on a lane of the shard, the others on its local broker. At most one is set of ``delay_ms``
-    (of a level) and ``deliver_at`` (of the timer): they are those of its segment, ``Produced``.
+    One that ``waits`` belongs on the shard's sending lane, ``lane("")``, the others on its local broker. At most one is
+    set of ``delay_ms`` (of a level) and ``deliver_at`` (of the timer). They are those of ``Produced``: all messages that
+    one moment puts into one queue have the same.
     """
 
     topic: str
