@@ -1,7 +1,9 @@
-"""What a delivery moves (S11.3): RocketMQ's ScheduleMessageService as a decision over positions and segments.
+"""What a delivery moves (S11.3, S11.4): RocketMQ's ScheduleMessageService and TimerMessageStore as one decision over
+positions and segments.
 
-A level queue is in due order, and a segment of it is due as a whole. Progress is the offset of a system group, moved in
-the commit that makes the delivered copies visible: once, never early by the committing host's clock, oldest first.
+A level queue or a queue of the timer is in due order, and a segment of it is due as a whole. Progress is the offset of a
+system group, moved in the commit that makes the delivered copies visible: once, never early by the committing host's
+clock, oldest first. What leaves a slot of the timer before it is due goes on to the queue of its second (``Step``).
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_store.consumer.delay import DelayLevels, queue_id_to_delay_level
+from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.pull import Slice, cover
+from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
 from rmq_store.consumer.start import StartRule
+from rmq_store.consumer.timer import deliver_at_of, is_coarse, longest_wait_ms, rolls, wheel_slot
 from rmq_store.errors import BadData
-from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 from rmq_store.offsets import Claim, Outcome, Positions, QueueRange, Tally, cutover_id, grp_id, off_id
 from rmq_store.store import (
     SCHEDULE_GROUP,
@@ -56,7 +60,7 @@ class DeliverReport:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What to move from one level queue: slices with the time (UTC ms) they are due at, in offset order.
+    """What to move from one queue: slices with the time (UTC ms) they are due at, in offset order.
 
     ``next_due_ms``: when the first segment that is not due yet will be. ``capped``: something due is left for later.
     """
@@ -80,7 +84,7 @@ def select_due(
     cap: int,
     clock_ms: int | None = None,
 ) -> list[Due]:
-    """Per level queue what is due at ``now_ms``, oldest first over all queues up to ``cap`` messages.
+    """Per waiting queue what is due at ``now_ms``, oldest first over all queues up to ``cap`` messages.
 
     ``clock_ms``: the real time where ``now_ms`` is another one; whether a due time lies impossibly far ahead is judged
     by the later of the two, so that a delivery "as of yesterday" does not take everything for a mistake.
@@ -92,9 +96,9 @@ def select_due(
     ripe: list[tuple[int, int, Slice]] = []
     next_due: dict[MessageQueue, int | None] = {}
     for queue, range_ in waiting.items():
-        level, next_due[queue], reached = queue_id_to_delay_level(queue.queue_id), None, 0
+        longest_ms, next_due[queue], reached = longest_wait_ms(queue, levels), None, 0
         for due_at, slice_ in _with_due(range_, segments.get(queue, ())):
-            if now_ms < due_at <= latest_ms + levels.delay_ms(level):
+            if now_ms < due_at <= latest_ms + longest_ms:
                 next_due[queue] = due_at
                 break
             # A queue is never overtaken by itself, whatever its due times say: an offset can only move forwards.
@@ -104,12 +108,15 @@ def select_due(
 
 
 def waiting_queues(positions: Positions, local_broker: str) -> list[MessageQueue]:
-    """The level queues that are ours to deliver: those of the lake's lanes, and a broker's own after its cut-over."""
-    return [
+    """The queues that are ours to deliver: those of the lake's lanes, and a broker's own level queues after its cut-over.
+    A broker's own timer queue is in no order, and what of it was delivered stands in its timer log."""
+    lanes = f"{local_broker}~"
+    levels = [
         queue
         for queue in positions.queues_of(SCHEDULE_TOPIC)
-        if queue.broker_name.startswith(f"{local_broker}~") or positions.get(cutover_id(queue.broker_name))
+        if queue.broker_name.startswith(lanes) or positions.get(cutover_id(queue.broker_name))
     ]
+    return levels + [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name.startswith(lanes)]
 
 
 def next_due_ms(due: Sequence[Due]) -> int | None:
@@ -157,11 +164,22 @@ def deliver_proposal(
     )
 
 
-def delivered(status: str, shard: str, ctl: Ctl, due: Sequence[Due] = ()) -> DeliverReport:
-    """The report of a delivery that stands in the log. ``due``: what was looked at, if it has just been made."""
-    messages = sum(len(consumed.range) for consumed in ctl.consumed)
+def committed_delivery(shard: str, ctl: Ctl, due: Sequence[Due]) -> DeliverReport:
+    """The report of a delivery that has just been made of ``due``."""
+    rolled = [segment.deliver_at for segment in ctl.produced if segment.queue.topic == TIMER_TOPIC]
+    next_ms = min((at for at in (next_due_ms(due), *rolled) if at is not None), default=None)
     more = any(one.capped for one in due)
-    return DeliverReport(status, shard, ctl.request_id, messages, more, next_due_ms(due), ctl.commit_id)
+    return DeliverReport("committed", shard, ctl.request_id, _messages(ctl), more, next_ms, ctl.commit_id)
+
+
+def already_delivered(shard: str, ctl: Ctl) -> DeliverReport:
+    """The report of a delivery that stands in the log."""
+    return DeliverReport("already_committed", shard, ctl.request_id, _messages(ctl), False, None, ctl.commit_id)
+
+
+def _messages(ctl: Ctl) -> int:
+    """What reached its real topic."""
+    return sum(segment.count for segment in ctl.produced if segment.queue.topic != TIMER_TOPIC)
 
 
 def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverReport:
@@ -169,8 +187,44 @@ def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverRepor
     return DeliverReport("empty", shard, request_id, 0, False, next_due_ms(due))
 
 
+# --- where a message goes --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of a message that leaves its queue.
+
+    ``due_ms``: when it is due for its consumers. ``queue``: where it goes on to, to wait until then; None: out, to its
+    REAL_TOPIC and REAL_QID.
+    """
+
+    due_ms: int
+    queue: MessageQueue | None
+    edits: PropertyEdits
+
+
+def step(slice_: Slice, due_ms: int, timer_out: str | None, now_ms: int) -> Step:
+    """``due_ms``: of the slice. ``timer_out``: the message's TIMER_OUT_MS, which counts in the slots of the timer only.
+
+    Raises BadData for one that is no time.
+    """
+    queue, stored_ms = slice_.queue, slice_.store_timestamp or 0
+    if is_coarse(queue):
+        due_ms = deliver_at_of(timer_out, queue)
+        if rolls(due_ms, now_ms):
+            slot = wheel_slot(due_ms, now_ms)
+            return Step(due_ms, MessageQueue(queue.topic, queue.broker_name, slot.queue_id), rolled_edits(stored_ms))
+    return Step(due_ms, None, delivered_edits(queue.topic, stored_ms, now_ms))
+
+
+def moved_to(queue: MessageQueue, count: int, first_row: int, file: str, due_ms: int) -> Produced:
+    """The copies of one queue in the file of a delivery. In the timer they wait until ``due_ms``, which is that of all
+    of them, as a queue of the wheel takes only one second at a time."""
+    return Produced(queue, 0, count, first_row, file, deliver_at=due_ms if queue.topic == TIMER_TOPIC else None)
+
+
 def _start(positions: Positions, queue: MessageQueue) -> Start:
-    """Where the system group goes on in a level queue: in a new one at its first message."""
+    """Where the system group goes on in a queue: in a new one at its first message."""
     stored = positions.get(off_id(SCHEDULE_GROUP, queue))
     return Start(positions.min_offset(queue), StartRule.FIRST_OFFSET) if stored is None else Start(stored, STORED)
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from rmq_store.consumer.allocate import strategy_named
 from rmq_store.consumer.consume_result import MessageModel
+from rmq_store.consumer.delay import GroupRetryPolicy, retry_policy_of, retry_policy_problems
 from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches, parse_consume_timestamp
 from rmq_store.errors import WrongUse
 from rmq_store.known_names import did_you_mean
@@ -41,10 +42,11 @@ class GroupSettings:
     """One ``[[group]]``. Raises WrongUse with everything that is wrong in it.
 
     ``subscriptions`` are the ``[[group.subscription]]`` tables. ``max_reconsume_times`` -1 is 16. ``retry_queue_nums``
-    0: what fails is dead at once. ``consume_timestamp``: see ``parse_consume_timestamp``. ``all_or_nothing``: an
-    exception fails the whole batch. ``max_messages``, ``max_bytes`` (of bodies) and ``max_minutes`` cap one window,
-    None is no cap. ``consumers``: how many share the queues, None is as many as Spark has task slots. ``schedule``:
-    when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
+    0: what fails is dead at once. ``retry_policy``: how long a retry waits whose listener names no level (see
+    ``retry_policy_of``), None is by delay level. ``consume_timestamp``: see ``parse_consume_timestamp``.
+    ``all_or_nothing``: an exception fails the whole batch. ``max_messages``, ``max_bytes`` (of bodies) and
+    ``max_minutes`` cap one window, None is no cap. ``consumers``: how many share the queues, None is as many as Spark
+    has task slots. ``schedule``: when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
     """
 
     name: str
@@ -56,6 +58,7 @@ class GroupSettings:
     consume_message_batch_max_size: int = 1
     max_reconsume_times: int = -1
     retry_queue_nums: int = 1
+    retry_policy: GroupRetryPolicy | None = None
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     consume_timestamp: str | None = None
     young_topic_starts_at_zero: bool = False
@@ -151,6 +154,8 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
     if values.get("schedule") == "":
         values["schedule"] = None
     problems += _value_problems(values)
+    if isinstance(values.get("retry_policy"), dict) and not _retry_policy(values["retry_policy"]):
+        values["retry_policy"] = retry_policy_of(values["retry_policy"])
 
     subscriptions, found = _load_subscriptions(table.get("subscription"), values.get("subscription_version", 1))
     problems += found
@@ -252,6 +257,15 @@ def _shards(value: Any) -> str:
     return _must('a list of shard names, like ["broker-a"]', value, named and value)
 
 
+def _retry_policy(value: Any) -> str:
+    """Of the table in a file; a policy that is made already is right."""
+    if value is None or isinstance(value, GroupRetryPolicy):
+        return ""
+    if not isinstance(value, dict):
+        return _must('a table like { type = "EXPONENTIAL", initial = 5000 }', value, False)
+    return "; ".join(retry_policy_problems(value))
+
+
 _LONG_MAX = 2**63 - 1
 
 _CRON_FIELD = r"[0-9A-Za-z*/,#?-]+"
@@ -265,6 +279,7 @@ _CHECKS: dict[str, Check] = {
     "consume_message_batch_max_size": _between(1, 1024),
     "max_reconsume_times": _between(-1, 2**31 - 1),
     "retry_queue_nums": _between(0, 1024),
+    "retry_policy": _retry_policy,
     "consume_from_where": _one_of(ConsumeFromWhere),
     "consume_timestamp": _or_none(_accepted_by(parse_consume_timestamp)),
     "young_topic_starts_at_zero": _flag,

@@ -8,8 +8,10 @@ version, and what waits under the old one drains by the old one.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from rmq_store.consume_queue import UNLISTED_LEVEL_MS
 from rmq_store.errors import WrongUse
@@ -133,3 +135,74 @@ class GroupRetryPolicy:
         """The delay (ms) before the delivery that follows ``reconsume_times`` retries."""
         chosen = self.exponential if self.type is GroupRetryPolicyType.EXPONENTIAL else self.customized
         return (chosen or CustomizedRetryPolicy()).next_delay_ms(reconsume_times)
+
+
+MAX_RETRY_DELAY_MS = 3 * 24 * 3_600_000
+"""The longest delay that settings may ask for: RocketMQ's ``timerMaxDelaySec``."""
+
+_POLICY_KEYS = {
+    GroupRetryPolicyType.CUSTOMIZED: ("next",),
+    GroupRetryPolicyType.EXPONENTIAL: ("initial", "max", "multiplier"),
+}
+
+
+def retry_policy_problems(table: Mapping[str, Any]) -> list[str]:
+    """Everything that is wrong in a policy as settings write it: ``type`` and the keys of that type, delays in ms."""
+    problems = []
+    type_ = table.get("type", str(GroupRetryPolicyType.CUSTOMIZED))
+    if type_ not in list(GroupRetryPolicyType):
+        problems.append(f"type must be {' or '.join(GroupRetryPolicyType)}, it is {type_!r}")
+    known = {key: owner for owner, keys in _POLICY_KEYS.items() for key in keys}
+    for key, value in table.items():
+        if key == "type":
+            continue
+        if key not in known:
+            problems.append(f"it has an unknown key {key!r}; known: type, {', '.join(known)}")
+        elif type_ in list(GroupRetryPolicyType) and known[key] != type_:
+            problems.append(f"{key} counts only with type {known[key]}")
+        elif problem := _POLICY_VALUES[key](value):
+            problems.append(f"{key} {problem}")
+    return problems
+
+
+def retry_policy_of(table: Mapping[str, Any]) -> GroupRetryPolicy:
+    """The policy that a table without problems says; what it leaves out is RocketMQ's default (S10.7).
+
+    ``{ type = "CUSTOMIZED", next = [1000, 5000] }`` or
+    ``{ type = "EXPONENTIAL", initial = 5000, max = 7200000, multiplier = 2 }``, delays in ms.
+    """
+    type_ = GroupRetryPolicyType(table.get("type", GroupRetryPolicyType.CUSTOMIZED))
+    if type_ is GroupRetryPolicyType.CUSTOMIZED:
+        given_list = CustomizedRetryPolicy(tuple(table["next"])) if "next" in table else None
+        return GroupRetryPolicy(type_, customized=given_list)
+    given = {name: table[key] for key, name in _EXPONENTIAL_FIELDS.items() if key in table}
+    return GroupRetryPolicy(type_, exponential=ExponentialRetryPolicy(**given))
+
+
+_EXPONENTIAL_FIELDS = {"initial": "initial_ms", "max": "max_ms", "multiplier": "multiplier"}
+
+
+def _delay_problem(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_RETRY_DELAY_MS:
+        return ""
+    return f"must be milliseconds, a whole number from 0 to {MAX_RETRY_DELAY_MS}, it is {value!r}"
+
+
+def _delays_problem(value: Any) -> str:
+    if not isinstance(value, list) or not value:
+        return f"must be a list of delays in ms, like [1000, 5000], it is {value!r}"
+    return next((f"has an item that {problem}" for problem in map(_delay_problem, value) if problem), "")
+
+
+def _multiplier_problem(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1000:
+        return ""
+    return f"must be a whole number from 1 to 1000, it is {value!r}"
+
+
+_POLICY_VALUES = {
+    "next": _delays_problem,
+    "initial": _delay_problem,
+    "max": _delay_problem,
+    "multiplier": _multiplier_problem,
+}

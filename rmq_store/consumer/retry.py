@@ -1,6 +1,7 @@
 """Where a failed message goes, and what its copy carries (S10.2, S10.3, S11.2, S11.3).
 
-``route`` decides: again after a delay, by way of the schedule topic, or the group's dead letters. ``SendBack`` says it
+``route`` decides: again after a delay, by way of the schedule topic (or the timer topic, where the group has a retry
+policy), or the group's dead letters. ``SendBack`` says it
 as data, and so does ``property_edits``: failures of one queue have few different (level, retries, retry queue), so the
 hot path asks once for each and applies the answer to whole columns.
 
@@ -9,7 +10,8 @@ Differences from a broker, on purpose:
 - the retry queue follows from the message's origin (``retry_queue_id``), not from chance, so a rerun does the same;
 - without retry queues (``retry_queue_nums`` 0) a message is dead; the broker answers success and drops it;
 - DELAY, REAL_TOPIC and REAL_QID are taken away when the copy leaves the schedule topic. The broker's stored copy keeps
-  them, so that a dead letter that is sent again may be delayed again.
+  them, so that a dead letter that is sent again may be delayed again;
+- ``consumerSendMsgBack`` ignores the retry policy of a group, which only pop consumers and the proxy follow.
 """
 
 from __future__ import annotations
@@ -19,8 +21,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels, delay_level_to_queue_id
-from rmq_store.message import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic, retry_topic
+from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels, GroupRetryPolicy, delay_level_to_queue_id
+from rmq_store.consumer.timer import TIMER_PROPERTIES, TIMER_REQUESTS, policy_queue_id
+from rmq_store.message import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    MessageConst,
+    MessageExt,
+    dlq_topic,
+    retry_topic,
+)
 from rmq_store.offsets import offset_hash
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
@@ -57,7 +68,8 @@ class SendBack:
     """The copy of a failed message.
 
     ``topic``, ``queue_id``: where it is stored. ``real_topic``, ``real_queue_id``: where it goes when due; for a dead
-    letter the same. ``delay_level``: 0 for a dead letter. ``reconsume_times``: the copy's, one more than before.
+    letter the same. ``delay_level``: 0 for a dead letter and where a retry policy chose the delay. ``reconsume_times``:
+    the copy's, one more than before. ``delay_ms``: how long it waits, from its commit on; None for a dead letter.
     """
 
     topic: str
@@ -67,6 +79,7 @@ class SendBack:
     delay_level: int
     reconsume_times: int
     cause: Cause
+    delay_ms: int | None = None
 
     @property
     def dead(self) -> bool:
@@ -81,20 +94,26 @@ def route(
     max_reconsume_times: int,
     retry_queue: int | None,
     levels: DelayLevels,
+    policy: GroupRetryPolicy | None = None,
 ) -> SendBack:
     """``consumerSendMsgBack`` for concurrent consumption (S10.2 rows 4, 8 and 9).
 
-    ``delay_level``: what the listener asked for. ``reconsume_times``: the failed message's own.
-    ``max_reconsume_times``: the group's; -1 is 16, any other number is taken as it is.
-    ``retry_queue``: from ``retry_queue_id``, None when the group has no retry queue.
+    ``delay_level``: what the listener asked for; where it asks for none, ``policy`` says the delay, if the group has one
+    (S10.7). ``reconsume_times``: the failed message's own. ``max_reconsume_times``: the group's; -1 is 16, any other
+    number is taken as it is. ``retry_queue``: from ``retry_queue_id``, None when the group has no retry queue.
     """
     cause = _cause(delay_level, reconsume_times, max_reconsume_times, retry_queue)
     if cause is not Cause.RETRY or retry_queue is None:
         dead_letters = dlq_topic(group)
         return SendBack(dead_letters, 0, dead_letters, 0, 0, reconsume_times + 1, cause)
-    level = levels.clamp(delay_level or FIRST_RETRY_LEVEL + reconsume_times)
-    schedule_queue = delay_level_to_queue_id(level)
-    return SendBack(SCHEDULE_TOPIC, schedule_queue, retry_topic(group), retry_queue, level, reconsume_times + 1, cause)
+    if policy is not None and delay_level == 0:
+        level, delay_ms = 0, policy.next_delay_ms(reconsume_times)
+        topic, queue_id = TIMER_TOPIC, policy_queue_id(delay_ms)
+    else:
+        level = levels.clamp(delay_level or FIRST_RETRY_LEVEL + reconsume_times)
+        delay_ms = levels.delay_ms(level)
+        topic, queue_id = SCHEDULE_TOPIC, delay_level_to_queue_id(level)
+    return SendBack(topic, queue_id, retry_topic(group), retry_queue, level, reconsume_times + 1, cause, delay_ms)
 
 
 def _cause(delay_level: int, reconsume_times: int, max_reconsume_times: int, retry_queue: int | None) -> Cause:
@@ -145,17 +164,16 @@ def property_edits(send_back: SendBack, topic: str, own_id: str) -> PropertyEdit
     ``topic`` and ``own_id`` (``message_id``) are the failed message's own and count at its first failure only. For all
     messages of one queue with one route only ``own_id`` differs.
     """
-    put = {MessageConst.WAIT_STORE_MSG_OK: "false", MessageConst.DELAY_TIME_LEVEL: str(send_back.delay_level)}
+    put = {MessageConst.WAIT_STORE_MSG_OK: "false"}
     first = {MessageConst.RETRY_TOPIC: topic, MessageConst.ORIGIN_MESSAGE_ID: own_id}
+    real = {MessageConst.REAL_TOPIC: send_back.real_topic, MessageConst.REAL_QUEUE_ID: str(send_back.real_queue_id)}
+    if send_back.topic == TIMER_TOPIC:
+        return PropertyEdits(put | real, first, remove=(MessageConst.DELAY_TIME_LEVEL, *TIMER_PROPERTIES))
+    put[MessageConst.DELAY_TIME_LEVEL] = str(send_back.delay_level)
     if send_back.dead:
-        return PropertyEdits(put, first, remove=(MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID))
-    put[MessageConst.REAL_TOPIC] = send_back.real_topic
-    put[MessageConst.REAL_QUEUE_ID] = str(send_back.real_queue_id)
-    return PropertyEdits(put, first, remove=TIMER_REQUESTS)
+        return PropertyEdits(put, first, remove=tuple(real))
+    return PropertyEdits(put | real, first, remove=TIMER_REQUESTS)
 
-
-TIMER_REQUESTS = (MessageConst.TIMER_DELIVER_MS, MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS)
-"""A delay level overrules them and they are taken away (``HookUtils.checkIfTimerMessage``)."""
 
 DELIVERED_EDITS = PropertyEdits(
     put={},
@@ -163,3 +181,17 @@ DELIVERED_EDITS = PropertyEdits(
     remove=(MessageConst.DELAY_TIME_LEVEL, MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID),
 )
 """What changes when a due message is copied from the schedule topic to its real one."""
+
+
+def delivered_edits(topic: str, store_timestamp: int, now_ms: int) -> PropertyEdits:
+    """``DELIVERED_EDITS``; out of the timer topic a copy also says when it came there and when it left (S11.4, UTC ms)."""
+    if topic != TIMER_TOPIC:
+        return DELIVERED_EDITS
+    times = {MessageConst.TIMER_DEQUEUE_MS: str(now_ms)}
+    return PropertyEdits(times, {MessageConst.TIMER_ENQUEUE_MS: str(store_timestamp)}, DELIVERED_EDITS.remove)
+
+
+def rolled_edits(store_timestamp: int) -> PropertyEdits:
+    """What changes when a message moves on within the timer topic; it does so once."""
+    enqueued = {MessageConst.TIMER_ENQUEUE_MS: str(store_timestamp)}
+    return PropertyEdits({MessageConst.TIMER_ROLL_TIMES: "1"}, enqueued)

@@ -1,7 +1,7 @@
-"""Delivery of what is due (S11.3): RocketMQ's ScheduleMessageService, as one commit per shard over all levels.
+"""Delivery of what is due (S11.3, S11.4), as one commit per shard over all levels and the timer.
 
-A level queue is in due order, and a segment of it is due as a whole. Progress is the offset of a system group, moved in
-the commit that makes the delivered copies visible: once, never early by this host's clock, oldest first.
+``rmq_store/deliver.py`` says what is due and where it goes. Progress is the offset of a system group, moved in the commit
+that makes the delivered copies visible: once, never early by this host's clock, oldest first.
 """
 
 from __future__ import annotations
@@ -9,12 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.consumer.pull import Slice
-from rmq_store.consumer.retry import DELIVERED_EDITS
-from rmq_store.deliver import CAP, CAUSE, DeliverReport, Due, deliver_proposal, delivered, nothing_due, select_due
+from rmq_store.consumer.timer import is_coarse
+from rmq_store.deliver import (
+    CAP,
+    CAUSE,
+    DeliverReport,
+    Due,
+    Step,
+    already_delivered,
+    committed_delivery,
+    deliver_proposal,
+    moved_to,
+    nothing_due,
+    select_due,
+    step,
+)
 from rmq_store.errors import BadData
 from rmq_store.host import Host
 from rmq_store.lake import tables
@@ -29,7 +43,7 @@ from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageConst, MessageQueue
-from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Produced
+from rmq_store.store import SCHEDULE_GROUP, Action, Actor
 
 __all__ = ["CAP", "CAUSE", "DeliverReport", "deliver"]
 
@@ -66,9 +80,9 @@ def deliver(
             return due
         moving = [one for one in due if one.slices]
         commit_id = host.new_commit_id()
-        rows, runs = _delivered(shard, moving, commit_id)
+        rows, runs = _delivered(shard, moving, commit_id, now_ms)
         file = stage(shard.root, shard.commitlog.path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
-        produced = [Produced(queue, 0, count, row, file.path) for queue, row, count in runs]
+        produced = [moved_to(queue, count, row, file.path, due_ms) for queue, count, row, due_ms in runs]
         proposal = deliver_proposal(
             commit_id, request_id, actor, now_ms, positions, moving, produced, [file], claim.app_id, claim.claim,
             tally_of_range,
@@ -78,7 +92,7 @@ def deliver(
         committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     reached("7.dispatched")
-    return delivered("committed", shard.name, committed.ctl, due)
+    return committed_delivery(shard.name, committed.ctl, due)
 
 
 def _plan(
@@ -87,7 +101,7 @@ def _plan(
     """What is due, or the report that there is nothing to do for this request."""
     done = [c for c in shard.ctls_of_request(request_id, SCHEDULE_GROUP) if c.action is Action.DELIVER]
     if done:
-        return delivered("already_committed", shard.name, done[0])
+        return already_delivered(shard.name, done[0])
     due = select_due(
         shard.positions(),
         lambda ranges: waiting_segments(shard, ranges),
@@ -104,18 +118,20 @@ def _plan(
 
 
 def _delivered(
-    shard: Shard, due: Sequence[Due], commit_id: str
-) -> tuple[pa.Table, list[tuple[MessageQueue, int, int]]]:
-    """The copies for the real topics, sorted by queue and then by when they were due, and their runs of rows."""
-    copies = pa.concat_tables([_copies(shard, at, slice_) for one in due for at, slice_ in one.slices])
+    shard: Shard, due: Sequence[Due], commit_id: str, now_ms: int
+) -> tuple[pa.Table, list[tuple[MessageQueue, int, int, int]]]:
+    """The copies, sorted by queue and then by when they were due, and their runs: queue, count, first row, due time."""
+    copies = pa.concat_tables(
+        [copies for one in due for at, slice_ in one.slices for copies in _copies(shard, at, slice_, now_ms)]
+    )
     copies = copies.sort_by([(name, "ascending") for name in _DELIVERED_ORDER])
     runs, row = [], 0
     grouped = copies.group_by(["topic", "broker_name", "queue_id"], use_threads=False).aggregate(
-        [("deliver_at", "count")]
+        [("deliver_at", "count"), ("deliver_at", "min")]
     )
     for group in grouped.to_pylist():
-        count = group["deliver_at_count"]
-        runs.append((MessageQueue(group["topic"], group["broker_name"], group["queue_id"]), row, count))
+        count, queue = group["deliver_at_count"], MessageQueue(group["topic"], group["broker_name"], group["queue_id"])
+        runs.append((queue, count, row, group["deliver_at_min"]))
         row += count
     constant = {"commit_id": commit_id, "part": 0}
     columns = {name: copies.column(name) for name in copies.column_names} | {"rel": pa.array(np.arange(row))}
@@ -130,23 +146,39 @@ _DELIVERED_ORDER = (
 )  # fmt: skip
 
 
-def _copies(shard: Shard, due_at: int, slice_: Slice) -> pa.Table:
-    """The copies of one slice of a level queue: to REAL_TOPIC and REAL_QID, on the lake's own broker."""
+def _copies(shard: Shard, due_at: int, slice_: Slice, now_ms: int) -> list[pa.Table]:
+    """The copies of one slice: what goes out to its real topic, and what goes on to its second (``deliver.step``)."""
     offsets = np.arange(slice_.begin, slice_.end)
     rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets)
-    n, maps = rows.num_rows, rows.column("properties").combine_chunks()
-    topics = pc.map_lookup(maps, pa.scalar(MessageConst.REAL_TOPIC), "last")
-    queue_ids = pc.map_lookup(maps, pa.scalar(MessageConst.REAL_QUEUE_ID), "last")
-    if topics.null_count or queue_ids.null_count:
-        raise BadData(
-            f"{slice_.queue} [{slice_.begin}, {slice_.end}): a message does not say its REAL_TOPIC and REAL_QID"
-        )
+    if not is_coarse(slice_.queue):
+        then = step(slice_, due_at, None, now_ms)
+        return [_moved(shard, slice_, rows, offsets, [then] * rows.num_rows)]
+    timer_outs = _property(rows, MessageConst.TIMER_OUT_MS).to_pylist()
+    of_moment = {text: step(slice_, due_at, text, now_ms) for text in set(timer_outs)}
+    steps = [of_moment[text] for text in timer_outs]
+    rolled = np.array([then.queue is not None for then in steps])
+    parts = [np.flatnonzero(where) for where in (rolled, ~rolled) if where.any()]
+    return [_moved(shard, slice_, rows.take(pa.array(p)), offsets[p], [steps[n] for n in p.tolist()]) for p in parts]
+
+
+def _moved(
+    shard: Shard, slice_: Slice, rows: pa.Table, offsets: npt.NDArray[np.int64], steps: Sequence[Step]
+) -> pa.Table:
+    """The copies of some rows of a slice that all go out, or all go on."""
+    n = rows.num_rows
+    if steps[0].queue is None:
+        topics, queue_ids = _real_queues(slice_, rows)
+        broker_name = shard.local_broker
+    else:
+        topics = pa.repeat(pa.scalar(slice_.queue.topic, pa.string()), n)
+        queue_ids = pa.array([then.queue.queue_id if then.queue else None for then in steps], pa.int32())
+        broker_name = slice_.queue.broker_name
     columns = {name: rows.column(name) for name in rows.column_names}
     columns |= {field.name: pa.nulls(n, field.type) for field in tables.MSG if field.name not in columns}
     of_the_store = ("queue_offset", "commit_log_offset", "offset_msg_id", "store_timestamp", "store_size", "store_host")
     columns |= {name: pa.nulls(n, tables.MSG.field(name).type) for name in of_the_store}
     constant = {
-        "broker_name": shard.local_broker,
+        "broker_name": broker_name,
         "group_name": SCHEDULE_GROUP,
         "pass": 0,
         "origin_topic": slice_.queue.topic,
@@ -155,15 +187,30 @@ def _copies(shard: Shard, due_at: int, slice_: Slice) -> pa.Table:
         "cause": CAUSE,
     }
     columns |= {name: pa.repeat(pa.scalar(value, tables.MSG.field(name).type), n) for name, value in constant.items()}
-    edited = edit_maps(maps, DELIVERED_EDITS.put, DELIVERED_EDITS.put_if_absent, DELIVERED_EDITS.remove)
+    edits = steps[0].edits
+    maps = rows.column("properties").combine_chunks()
     return pa.table(
         columns
         | {
             "topic": topics,
-            "queue_id": queue_ids.cast(pa.int32()),
+            "queue_id": queue_ids,
             "origin_queue_offset": pa.array(offsets),
             "attempt": rows.column("reconsume_times"),
-            "deliver_at": pa.repeat(pa.scalar(due_at, pa.int64()), n),
-            "properties": edited,
+            "deliver_at": pa.array([then.due_ms for then in steps], pa.int64()),
+            "properties": edit_maps(maps, edits.put, edits.put_if_absent, edits.remove),
         }
     )
+
+
+def _real_queues(slice_: Slice, rows: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """REAL_TOPIC and REAL_QID of each row."""
+    topics, queue_ids = _property(rows, MessageConst.REAL_TOPIC), _property(rows, MessageConst.REAL_QUEUE_ID)
+    if topics.null_count or queue_ids.null_count:
+        raise BadData(
+            f"{slice_.queue} [{slice_.begin}, {slice_.end}): a message does not say its REAL_TOPIC and REAL_QID"
+        )
+    return topics, queue_ids.cast(pa.int32())
+
+
+def _property(rows: pa.Table, name: str) -> pa.Array:
+    return pc.map_lookup(rows.column("properties").combine_chunks(), pa.scalar(name), "last")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion
 from rmq_store.broker_files.config_texts import consumer_offsets_text
 from rmq_store.lake.shard import Shard
-from rmq_store.message import SCHEDULE_TOPIC, retry_topic
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
 from rmq_store.offsets import Positions, off_id, queue_of, split_id
 from rmq_store.store import SCHEDULE_GROUP
 
@@ -45,6 +45,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
 
 def _waiting(shard: Shard, positions: Positions, group: str) -> int:
     """What the group has failed here and not finished."""
-    levels = [(SCHEDULE_GROUP, q) for q in positions.queues_of(SCHEDULE_TOPIC) if q.broker_name == shard.lane(group)]
+    waiting = [*positions.queues_of(SCHEDULE_TOPIC), *positions.queues_of(TIMER_TOPIC)]
+    levels = [(SCHEDULE_GROUP, q) for q in waiting if q.broker_name == shard.lane(group)]
     retries = [(group, q) for q in positions.queues_of(retry_topic(group)) if q.broker_name == shard.local_broker]
     return sum(positions.max_offset(q) - (positions.get(off_id(reader, q)) or 0) for reader, q in levels + retries)

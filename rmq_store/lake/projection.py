@@ -32,7 +32,7 @@ from rmq_store.consumer.delay import queue_id_to_delay_level
 from rmq_store.errors import BadData
 from rmq_store.lake import tables
 from rmq_store.lake.shard import Shard
-from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageQueue, dlq_topic
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst, MessageQueue, dlq_topic
 from rmq_store.offsets import Outcome, Tally, queue_of, split_id
 from rmq_store.store import SCHEDULE_GROUP, Ctl, lake_message_id
 
@@ -240,7 +240,7 @@ def _first_origin(shard: Shard, row: _Row, at: dict[_Place, _Row]) -> tuple[_Pla
 def _copy(row: _Row, origin: _Place, ids: set[str]) -> Copy:
     columns = row.columns
     properties = dict(columns["properties"] or ())
-    waits = columns["topic"] == SCHEDULE_TOPIC
+    waits = columns["topic"] in (SCHEDULE_TOPIC, TIMER_TOPIC)
     target = properties.get(MessageConst.REAL_TOPIC, "") if waits else columns["topic"]
     kept = {name: text for name, text in properties.items() if name not in TIME_BEARING}
     if kept.get(MessageConst.ORIGIN_MESSAGE_ID) in ids:
@@ -252,7 +252,7 @@ def _copy(row: _Row, origin: _Place, ids: set[str]) -> Copy:
         columns["pass"],
         columns["attempt"],
         str(_outcome(row)),
-        queue_id_to_delay_level(columns["queue_id"]) if waits else 0,
+        queue_id_to_delay_level(columns["queue_id"]) if columns["topic"] == SCHEDULE_TOPIC else 0,
         target,
         tuple(sorted(kept.items())),
         "" if body is None else hashlib.sha256(body).hexdigest(),

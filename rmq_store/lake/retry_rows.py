@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.consumer.delay import DelayLevels
+from rmq_store.consumer.delay import DelayLevels, GroupRetryPolicy
 from rmq_store.consumer.listener import Answer
 from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
 from rmq_store.lake import tables
@@ -24,7 +24,7 @@ from rmq_store.store import Produced
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """What a group does with its failures, and the broker names of its queues in this shard."""
+    """What a group does with its failures, and the broker names of its queues in this shard. ``delays``: its retry policy."""
 
     group: str
     max_reconsume_times: int
@@ -32,6 +32,7 @@ class RetryPolicy:
     levels: DelayLevels
     local_broker: str
     lane: str
+    delays: GroupRetryPolicy | None = None
 
 
 Route = tuple[SendBack, npt.NDArray[np.int64]]
@@ -88,6 +89,7 @@ class Failures:
             max_reconsume_times=policy.max_reconsume_times,
             retry_queue=None if retry_queue < 0 else retry_queue,
             levels=policy.levels,
+            policy=policy.delays,
         )
 
     def dead(self, policy: RetryPolicy) -> npt.NDArray[np.bool_]:
@@ -142,8 +144,7 @@ def retry_rows(
 def _target(send_back: SendBack, policy: RetryPolicy) -> tuple[MessageQueue, int | None]:
     if send_back.dead:
         return MessageQueue(send_back.topic, policy.local_broker, send_back.queue_id), None
-    queue = MessageQueue(send_back.topic, policy.lane, send_back.queue_id)
-    return queue, policy.levels.delay_ms(send_back.delay_level)
+    return MessageQueue(send_back.topic, policy.lane, send_back.queue_id), send_back.delay_ms
 
 
 _COPIED = (

@@ -8,9 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.lake import tables
+from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.dispatch import consumequeue_rows, undispatched
 from rmq_store.lake.shard import Shard
 from rmq_store.message import MessageQueue
@@ -50,16 +52,29 @@ def _dispatched(shard: Shard, ranges: Iterable[QueueRange]) -> list[dict[str, ob
     rows = []
     for topic, of_topic in by_topic.items():
         begin, end = min(r.begin for r in of_topic), max(r.end for r in of_topic)
-        may_hold = (
-            (pc.field("min.topic") <= topic)
-            & (pc.field("max.topic") >= topic)
-            & (pc.field("min.base_offset") < end)
-            & (pc.field("max.end_offset") > begin)
-        )
-        paths = table.files(may_hold).column("path").to_pylist()
         overlaps = (pc.field("topic") == topic) & (pc.field("base_offset") < end) & (pc.field("end_offset") > begin)
-        rows += table.read(paths, where=overlaps).to_pylist()
+        rows += table.read(_may_hold(table, topic, of_topic), where=overlaps).to_pylist()
     return rows
+
+
+def _may_hold(table: LakeTable, topic: str, ranges: Iterable[QueueRange]) -> list[str]:
+    """The files whose statistics allow a segment of one of the ranges. What lies between these is not read: the queues of
+    a topic stand at very different offsets, those of the lanes of groups most of all."""
+    files = table.files((pc.field("min.topic") <= topic) & (pc.field("max.topic") >= topic))
+    begins, ends = np.array(_disjoint(ranges)).T
+    first, last = files.column("min.base_offset").to_numpy(), files.column("max.end_offset").to_numpy()
+    nearest = np.searchsorted(ends, first, side="right")
+    found = np.append(begins, np.iinfo(np.int64).max)[nearest] < last
+    return list(files.column("path").filter(pa.array(found)).to_pylist())
+
+
+def _disjoint(ranges: Iterable[QueueRange]) -> list[tuple[int, int]]:
+    """The offsets of all ranges together, ascending."""
+    joined: list[tuple[int, int]] = []
+    for range_ in sorted(ranges, key=lambda r: r.begin):
+        begin, end = joined.pop() if joined and range_.begin <= joined[-1][1] else (range_.begin, range_.end)
+        joined.append((begin, max(end, range_.end)))
+    return joined
 
 
 def waiting_segments(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:

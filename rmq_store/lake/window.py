@@ -145,6 +145,7 @@ def _job(
             store.levels,
             shard.local_broker,
             shard.lane(group.name),
+            group.retry_policy,
         ),
     )
     return job, _tasks(group, slices, slots), gaps

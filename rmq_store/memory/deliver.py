@@ -5,8 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 
-from rmq_store.consumer.retry import DELIVERED_EDITS
-from rmq_store.deliver import CAP, CAUSE, DeliverReport, Due, deliver_proposal, delivered, nothing_due, select_due
+from rmq_store.consumer.retry import PropertyEdits
+from rmq_store.deliver import (
+    CAP,
+    CAUSE,
+    DeliverReport,
+    Due,
+    already_delivered,
+    committed_delivery,
+    deliver_proposal,
+    moved_to,
+    nothing_due,
+    select_due,
+    step,
+)
 from rmq_store.errors import BadData
 from rmq_store.host import Host
 from rmq_store.memory.claim import claimed
@@ -48,11 +60,13 @@ def deliver(
             return due
         moving = [one for one in due if one.slices]
         commit_id = host.new_commit_id()
-        copies = sorted((copy for one in moving for copy in _copies(shard, one)), key=lambda copy: copy[:4])
+        copies = sorted((copy for one in moving for copy in _copies(shard, one, now_ms)), key=lambda copy: copy[:4])
         file = shard.stage(f"{commit_id}-00000", [row for *_, row in copies])
-        produced, first_row = [], 0
+        produced: list[Produced] = []
+        first_row = 0
         for queue, run in groupby(copies, key=lambda copy: copy[0]):
-            produced.append(Produced(queue, 0, len(list(run)), first_row, file.path))
+            of_queue = list(run)
+            produced.append(moved_to(queue, len(of_queue), first_row, file.path, of_queue[0][1]))
             first_row += produced[-1].count
         proposal = deliver_proposal(
             commit_id, request_id, actor, now_ms, positions, moving, produced, [file], claim.app_id, claim.claim,
@@ -60,7 +74,7 @@ def deliver(
         )  # fmt: skip
         shard.on_step("3.staged")
         committed = commit(shard, proposal, host, started_ms=started_ms)
-    return delivered("committed", shard.name, committed.ctl, due)
+    return committed_delivery(shard.name, committed.ctl, due)
 
 
 def _plan(
@@ -68,18 +82,20 @@ def _plan(
 ) -> list[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request."""
     if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
-        return delivered("already_committed", shard.name, done[0])
+        return already_delivered(shard.name, done[0])
     due = select_due(shard.positions(), shard.segments_of, shard.local_broker, store.levels, now_ms, cap, clock_ms)
     return due if any(one.slices for one in due) else nothing_due(shard.name, request_id, due)
 
 
-def _copies(shard: MemoryShard, due: Due) -> list[tuple[MessageQueue, int, MessageQueue, int, MessageRow]]:
-    """(real queue, due at, level queue, offset in it, copy) of what one level queue has to deliver."""
-    return [
-        (_real_queue(shard, message), due_at, message.queue, message.queue_offset, _copy(message))
-        for due_at, slice_ in due.slices
-        for message in shard.read(slice_)
-    ]
+def _copies(shard: MemoryShard, due: Due, now_ms: int) -> list[tuple[MessageQueue, int, MessageQueue, int, MessageRow]]:
+    """(target, due at, queue, offset in it, copy) of what one queue has to deliver."""
+    copies = []
+    for due_at, slice_ in due.slices:
+        for message in shard.read(slice_):
+            then = step(slice_, due_at, message.row.properties.get(MessageConst.TIMER_OUT_MS), now_ms)
+            target = then.queue or _real_queue(shard, message)
+            copies.append((target, then.due_ms, message.queue, message.queue_offset, _copy(message, then.edits)))
+    return copies
 
 
 def _real_queue(shard: MemoryShard, message: Stored) -> MessageQueue:
@@ -91,11 +107,11 @@ def _real_queue(shard: MemoryShard, message: Stored) -> MessageQueue:
     return MessageQueue(topic, shard.local_broker, int(queue_id))
 
 
-def _copy(message: Stored) -> MessageRow:
+def _copy(message: Stored, edits: PropertyEdits) -> MessageRow:
     row = message.row
     return replace(
         row,
-        properties=DELIVERED_EDITS.apply(row.properties),
+        properties=edits.apply(row.properties),
         store_timestamp=None,
         offset_msg_id=None,
         provenance=Provenance(SCHEDULE_GROUP, 0, message.queue, message.queue_offset, CAUSE, row.reconsume_times),

@@ -204,6 +204,7 @@ class _Run:
                 queue.topic, queue.broker_name, queue.queue_id, message.queue_offset, group.retry_queue_nums
             ),
             levels=self.store.levels,
+            policy=group.retry_policy,
         )
 
     def _copy(self, message: Stored, send_back: SendBack, told: Answer) -> _Copy:
@@ -229,7 +230,7 @@ class _Run:
         )
         return _Copy(
             MessageQueue(send_back.topic, broker, send_back.queue_id),
-            None if send_back.dead else self.store.levels.delay_ms(send_back.delay_level),
+            send_back.delay_ms,
             row,
             (message.queue, message.queue_offset),
         )

@@ -15,9 +15,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy
 from rmq_store.consumer.pull import cover
 from rmq_store.memory.commit import tally_of_range
-from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.message import TIMER_TOPIC, MessageExt, MessageQueue
 from rmq_store.offsets import Outcome, Positions, QueueRange, max_id, off_id, total
 from rmq_store.reset import ResetTo
 from rmq_store.settings import GroupSettings
@@ -126,6 +127,7 @@ READERS = st.fixed_dictionaries(
         "consume_message_batch_max_size": st.integers(1, 4),
         "max_reconsume_times": st.sampled_from([2, 1, 3, 4, 0]),
         "retry_queue_nums": st.sampled_from([1, 2, 3, 4, 0]),
+        "retry_policy": st.sampled_from([None, GroupRetryPolicy(customized=CustomizedRetryPolicy((1, 5, 7000, 2500)))]),
         "max_messages": st.sampled_from([None, 3]),
         "consumers": st.integers(1, 3),
         "failures": st.lists(st.integers(0, 3), min_size=1, max_size=5).map(tuple),
@@ -200,7 +202,9 @@ def test_every_failure_has_exactly_one_copy_that_names_it(steps: tuple[Any, ...]
             told = Counter({outcome: sum(c.tally(outcome).count for c in ctl.consumed) for outcome in COPIED})
             assert sum(segment.count for segment in ctl.produced) == told.total()
             failed += told
-    waited, letters = [m for level in range(1, 19) for m in world.lane(level)], world.dead_letters()
+    timers = world.positions().queues_of(TIMER_TOPIC)
+    waited = [m for level in range(1, 19) for m in world.lane(level)] + [m for q in timers for m in world.stored(q)]
+    letters = world.dead_letters()
     assert (len(waited), len(letters)) == (failed[Outcome.RETRIED], failed[Outcome.DEAD])
     origins = [m.row.provenance for m in waited + letters if m.row.provenance]
     assert len({(origin.pass_, origin.queue, origin.offset) for origin in origins}) == failed.total()

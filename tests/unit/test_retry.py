@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.delay import DelayLevels
+from rmq_store.consumer.delay import CustomizedRetryPolicy, DelayLevels, GroupRetryPolicy
 from rmq_store.consumer.retry import (
     Cause,
     SendBack,
@@ -54,6 +54,30 @@ def test_a_raised_limit_stays_at_the_highest_level() -> None:
 def test_the_cause_is_named(asked: dict[str, Any], cause: Cause) -> None:
     assert back(**asked).cause is cause
     assert back(**asked).dead is (cause is not Cause.RETRY)
+
+
+def test_a_policy_says_the_delay_where_the_listener_asks_for_no_level() -> None:
+    policy = GroupRetryPolicy(customized=CustomizedRetryPolicy((1000, 10_000)))
+    chosen = back(policy=policy)
+    assert chosen == SendBack("rmq_sys_wheel_timer", 11_536, "%RETRY%g", 0, 0, 1, Cause.RETRY, 10_000)
+    assert (back(policy=policy, delay_level=2).topic, back(policy=policy, delay_level=2).delay_ms) == (
+        "SCHEDULE_TOPIC_XXXX", 5000,
+    )  # fmt: skip
+    assert back(policy=policy, delay_level=-1).dead
+    assert back(policy=policy, max_reconsume_times=0).dead
+
+
+def test_a_retry_by_policy_takes_every_trace_of_a_level_and_of_an_older_timer_away() -> None:
+    chosen = back(policy=GroupRetryPolicy())
+    before = {"DELAY": "3", "TIMER_DELAY_MS": "5", "TIMER_OUT_MS": "5", "TIMER_ENQUEUE_MS": "6", "K": "v"}
+    assert property_edits(chosen, "T", "id").apply(before) == {
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": "id",
+        "WAIT": "false",
+        "REAL_TOPIC": "%RETRY%g",
+        "REAL_QID": "0",
+        "K": "v",
+    }
 
 
 def test_a_group_without_retry_queues_loses_nothing() -> None:

@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 
 from rmq_store.consumer.consume_result import MessageModel
+from rmq_store.consumer.delay import (
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+    GroupRetryPolicyType,
+)
 from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches
 from rmq_store.errors import WrongUse
 from rmq_store.settings import GroupSettings, load_settings, read_settings
@@ -31,6 +36,7 @@ message_model = "CLUSTERING"
 consume_message_batch_max_size = 1024
 max_reconsume_times = 0
 retry_queue_nums = 0
+retry_policy = { type = "EXPONENTIAL", initial = 1000, max = 60_000, multiplier = 3 }
 consume_from_where = "CONSUME_FROM_TIMESTAMP"
 consume_timestamp = 2024-02-29T23:59:59+08:00
 young_topic_starts_at_zero = true
@@ -99,7 +105,25 @@ def test_every_key_can_be_said() -> None:
     assert group.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
     assert group.consume_timestamp_ms == 1_709_222_399_000
     assert group.start_switches == StartSwitches(True, False)
+    exponential = ExponentialRetryPolicy(1000, 60_000, 3)
+    assert group.retry_policy == GroupRetryPolicy(GroupRetryPolicyType.EXPONENTIAL, exponential=exponential)
     assert (group.schedule, group.shards, group.engine) == (None, ("broker-a", "b.2"), "auto")
+
+
+@pytest.mark.parametrize(
+    ("written", "delays_ms"),
+    [
+        ("{}", [10_000, 30_000, 60_000]),
+        ('{ type = "CUSTOMIZED" }', [10_000, 30_000, 60_000]),
+        ("{ next = [1, 2, 3, 4] }", [3, 4, 4]),
+        ('{ type = "EXPONENTIAL" }', [5000, 10_000, 20_000]),
+        ('{ type = "EXPONENTIAL", initial = 7, max = 20 }', [7, 14, 20]),
+    ],
+)
+def test_a_retry_policy_has_rocketmqs_defaults_where_it_says_nothing(written: str, delays_ms: list[int]) -> None:
+    (group,) = load_settings(with_line(f"retry_policy = {written}"), "x").groups
+    assert group.retry_policy is not None
+    assert [group.retry_policy.next_delay_ms(times) for times in range(3)] == delays_ms
 
 
 def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
@@ -121,6 +145,25 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ("consume_message_batch_max_size = true", "must be a whole number from 1 to 1024, it is True"),
         ("max_reconsume_times = -2", "max_reconsume_times: must be a whole number from -1"),
         ("retry_queue_nums = -1", "retry_queue_nums: must be a whole number from 0"),
+        ("retry_policy = 5", "retry_policy: must be a table like { type ="),
+        (
+            'retry_policy = { type = "LINEAR", steps = 3 }',
+            "retry_policy: type must be EXPONENTIAL or CUSTOMIZED, it is 'LINEAR'; it has an unknown key 'steps'",
+        ),
+        (
+            "retry_policy = { next = [] }",
+            "retry_policy: next must be a list of delays in ms, like [1000, 5000], it is []",
+        ),
+        ("retry_policy = { next = [5, -1] }", "next has an item that must be milliseconds, a whole number from 0 to"),
+        ("retry_policy = { initial = 5 }", "retry_policy: initial counts only with type EXPONENTIAL"),
+        (
+            'retry_policy = { type = "EXPONENTIAL", next = [5], max = 259200001, multiplier = 0 }',
+            "retry_policy: next counts only with type CUSTOMIZED; max must be milliseconds, a whole number from 0 to 2",
+        ),
+        (
+            'retry_policy = { type = "EXPONENTIAL", initial = 1.5, multiplier = 0 }',
+            "it is 1.5; multiplier must be a whole number from 1 to 1000, it is 0",
+        ),
         ("max_messages = 1.5", "max_messages: must be a whole number"),
         ("max_minutes = 1440", "max_minutes: must be a whole number from 1 to 1380"),
         ("consumers = 0", "consumers: must be a whole number from 1"),

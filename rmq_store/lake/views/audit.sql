@@ -180,7 +180,7 @@ row_problems AS (
     WHERE NOT inside OR covered_to > begin_offset
 ),
 
--- 4. The chain of a retry: its copy stands in a level queue, and is delivered once when the system group has passed it.
+-- 4. The chain of a retry: its copy stands in a queue where it waits, and is delivered once when the system group has passed it.
 delivered AS (
     SELECT shard, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset, count(*) AS times
     FROM deliveries
@@ -219,7 +219,7 @@ chain_problems AS (
         END AS problem,
         origin_queue_offset AS begin_offset, origin_queue_offset + 1 AS end_offset
     FROM chains
-    WHERE stands_at IS NULL OR (topic = 'SCHEDULE_TOPIC_XXXX' AND times <> due_times)
+    WHERE stands_at IS NULL OR (topic IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer') AND times <> due_times)
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems

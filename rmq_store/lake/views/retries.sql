@@ -1,4 +1,5 @@
--- One row per retry copy: a failed message on its way back to its group, by the schedule topic.
+-- One row per retry copy: a failed message on its way back to its group, by the schedule topic or, where it has a retry
+-- policy, by the timer.
 -- needs: scheduled
 SELECT
     shard,
@@ -8,7 +9,7 @@ SELECT
     coalesce(original_topic, origin_topic) AS original_topic,
     origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset, pass,
     unique_key, keys, tags, error_type, error_text,
-    broker_name, queue_id, queue_offset,
+    topic, broker_name, queue_id, queue_offset,
     store_timestamp, window_id, commit_id
 FROM scheduled
 WHERE substr(real_topic, 1, 7) = '%RETRY%'

@@ -1,0 +1,167 @@
+"""Messages that wait for a moment of their own: the timer topic (S10.7, S11.4; docs/decisions/0003-timers.md).
+
+Every queue of ``rmq_sys_wheel_timer`` is in due order, as a level queue is, so that one offset says what of it has been
+delivered. There are three kinds of them, told apart by the queue id:
+
+- 0 to 511, one per second: what is due within 256 s waits in the queue of its second, modulo 512
+- 512 to 1535, one per 256 s: what is further ahead waits in the queue of its slot, modulo 1024, and moves on to its
+  second when the slot begins. RocketMQ rolls as well
+- from 1536 on: queue 1536 + n holds retries that wait n ms, as the retry policy of their group says
+
+As in RocketMQ a moment is a second, and ``TIMER_OUT_MS`` the last one that is over when the message is due: it is due
+at ``TIMER_OUT_MS`` + 1000, never before the moment that was asked for and less than a second after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rmq_store.consumer.delay import DelayLevels, delay_level_to_queue_id, queue_id_to_delay_level
+from rmq_store.errors import BadData, WrongUse
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst, MessageQueue
+
+MAX_DELAY_MS = 3 * 24 * 3_600_000
+"""RocketMQ's ``timerMaxDelaySec``. The wheel is larger by more than two clocks may differ."""
+
+TICK_MS = 1000
+SECONDS = 512
+SLOT_MS = 256 * TICK_MS
+SLOTS = 1024
+WHEEL_QUEUES = SECONDS + SLOTS
+
+TIMER_REQUESTS = (MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS)
+"""In the order of their priority. A delay level overrules them and they are taken away
+(``HookUtils.checkIfTimerMessage``)."""
+
+TIMER_PROPERTIES = (
+    *TIMER_REQUESTS,
+    MessageConst.TIMER_OUT_MS,
+    MessageConst.TIMER_ENQUEUE_MS,
+    MessageConst.TIMER_DEQUEUE_MS,
+    MessageConst.TIMER_ROLL_TIMES,
+)
+"""What a message keeps of its timer; a retry by the policy of its group begins without."""
+
+
+# --- the wheel -------------------------------------------------------------------------------------------------------
+
+
+class Slot(NamedTuple):
+    """A queue of the wheel, and when all that is put there now is due (UTC ms): ``Produced.deliver_at``."""
+
+    queue_id: int
+    due_ms: int
+
+
+def wheel_slot(deliver_at: int, now_ms: int) -> Slot:
+    """Where a message waits that is due at ``deliver_at``, a full second, at most MAX_DELAY_MS from now."""
+    if deliver_at - now_ms < SLOT_MS:
+        return Slot(deliver_at // TICK_MS % SECONDS, deliver_at)
+    slot = deliver_at // SLOT_MS
+    return Slot(SECONDS + slot % SLOTS, slot * SLOT_MS)
+
+
+def is_coarse(queue: MessageQueue) -> bool:
+    """Whether the messages of the queue move on to their seconds when they leave it."""
+    return queue.topic == TIMER_TOPIC and SECONDS <= queue.queue_id < WHEEL_QUEUES
+
+
+def rolls(deliver_at: int, now_ms: int) -> bool:
+    """Whether a message of a slot that has begun goes on to its second. What is due further ahead than its slot can
+    only come from a wrong clock and is delivered (S11.3)."""
+    return now_ms < deliver_at < now_ms + SLOT_MS
+
+
+def deliver_at_of(timer_out: str | None, queue: MessageQueue) -> int:
+    """When a message of the wheel is due (UTC ms). Raises BadData when its TIMER_OUT_MS does not say it."""
+    if timer_out is None or not _WHOLE_NUMBER.fullmatch(timer_out):
+        raise BadData(f"{queue}: a message has the TIMER_OUT_MS {timer_out!r}, which is no time in ms")
+    return int(timer_out) + TICK_MS
+
+
+def policy_queue_id(delay_ms: int) -> int:
+    """The queue of what waits exactly so long."""
+    return WHEEL_QUEUES + delay_ms
+
+
+def longest_wait_ms(queue: MessageQueue, levels: DelayLevels) -> int:
+    """How far ahead a message of the queue can be due unless a clock was wrong."""
+    if queue.topic == SCHEDULE_TOPIC:
+        return levels.delay_ms(queue_id_to_delay_level(queue.queue_id))
+    return MAX_DELAY_MS if queue.queue_id < WHEEL_QUEUES else queue.queue_id - WHEEL_QUEUES
+
+
+# --- what is sent ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a message is stored that a producer sends to ``topic`` and ``queue_id``, and with which properties.
+
+    One that ``waits`` belongs on the shard's sending lane, ``lane("")``, the others on its local broker. At most one is
+    set of ``delay_ms`` (of a level) and ``deliver_at`` (of the timer). They are those of ``Produced``: all messages that
+    one moment puts into one queue have the same.
+    """
+
+    topic: str
+    queue_id: int
+    properties: Mapping[str, str]
+    delay_ms: int | None = None
+    deliver_at: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.delay_ms is not None or self.deliver_at is not None
+
+
+def place(topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int, levels: DelayLevels) -> Placement:
+    """The broker's choice (``HookUtils.handleScheduleMessage``): a delay level first, then the timer, else at once.
+
+    Raises WrongUse for what a broker refuses as WHEEL_TIMER_MSG_ILLEGAL: no number, or more than MAX_DELAY_MS ahead; also
+    for a request to take a waiting message back.
+    """
+    real = {MessageConst.REAL_TOPIC: topic, MessageConst.REAL_QUEUE_ID: str(queue_id)}
+    asked_level = properties.get(MessageConst.DELAY_TIME_LEVEL)
+    level = 0 if asked_level is None else _number(MessageConst.DELAY_TIME_LEVEL, asked_level)
+    if level > 0:
+        level = levels.clamp(level)
+        kept = {name: value for name, value in properties.items() if name not in TIMER_REQUESTS}
+        stored = kept | real | {MessageConst.DELAY_TIME_LEVEL: str(level)}
+        return Placement(SCHEDULE_TOPIC, delay_level_to_queue_id(level), stored, delay_ms=levels.delay_ms(level))
+    asked_ms = None if MessageConst.TIMER_OUT_MS in properties else _asked_ms(properties, now_ms)
+    if asked_ms is not None and MessageConst.TIMER_DEL_UNIQKEY in properties:
+        raise WrongUse(f"{MessageConst.TIMER_DEL_UNIQKEY}: a message that waits cannot be taken back")
+    if asked_ms is None or asked_ms <= now_ms:
+        return Placement(topic, queue_id, properties)
+    if asked_ms - now_ms > MAX_DELAY_MS:
+        days = MAX_DELAY_MS // 86_400_000
+        raise WrongUse(f"the message is to be delivered in {(asked_ms - now_ms) / 1000:.0f} s; {days} days is the most")
+    deliver_at = -(-asked_ms // TICK_MS) * TICK_MS
+    slot = wheel_slot(deliver_at, now_ms)
+    stored = {**properties, **real, MessageConst.TIMER_OUT_MS: str(deliver_at - TICK_MS)}
+    return Placement(TIMER_TOPIC, slot.queue_id, stored, deliver_at=slot.due_ms)
+
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+
+
+def _number(name: str, text: str) -> int:
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise WrongUse(f"{name} must be a whole number, it is {text!r}")
+    return int(text)
+
+
+def _asked_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """The moment that is asked for (UTC ms), None for none."""
+    for name in TIMER_REQUESTS:
+        if (text := properties.get(name)) is not None:
+            number = _number(name, text)
+            return {
+                MessageConst.TIMER_DELAY_SEC: now_ms + number * 1000,
+                MessageConst.TIMER_DELAY_MS: now_ms + number,
+                MessageConst.TIMER_DELIVER_MS: number,
+            }[name]
+    return None
