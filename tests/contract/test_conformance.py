@@ -20,14 +20,8 @@ DATA = Path(__file__).parents[1] / "data" / "rocketmq"
 
 NOT_YET = {
     "behaviour/market-clean.chains": {"properties of what an orderly group sends away"},
-    "behaviour/market-requests": {
-        "requests to a running broker",
-        "a property near the limit",
-        "a negative offset on the wire",
-    },
+    "behaviour/market-requests": {"requests to a running broker"},
     "expected/market-clean.admin": {"messageTrack", "reset of a group that does not exist"},
-    "vectors/names": {"names (isRetry", "perm", "boundary"},
-    "vectors/records": {"batchBody"},
 }
 """How the reasons begin why something is not checked yet. This only gets smaller."""
 
