@@ -120,7 +120,7 @@ def import_store(
         results = _run(job, log, begin, engine, progress)
         end = _checked_end(log, results, begin)
         ctl, advance = _ctl(job, positions, results, configs, source, log, begin, end, request_id, actor)
-        if end == begin and before is not None and _same_configs(before, ctl):
+        if end == begin and before is not None and not advance and _same_configs(before, ctl):
             claim.release()
             return ImportReport("unchanged", shard.name, broker_name, request_id, begin, end, notes=configs.notes)
         imported = import_id(broker_name)
@@ -333,7 +333,7 @@ def _queue_positions(
     ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in produced}}
     for segment in sorted(produced, key=lambda s: (s.queue, s.base or 0)):
         base, known = segment.base or 0, ends[segment.queue]
-        if known is None:
+        if not known:  # nothing of the queue was here: what it lacks the broker had removed before the first import
             if base:
                 advance[min_id(segment.queue)] = base
         elif base < known:
