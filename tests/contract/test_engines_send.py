@@ -251,12 +251,13 @@ def test_of_two_that_make_the_same_topic_the_later_one_uses_it(world: World) -> 
 
 @story
 def test_of_two_attempts_of_one_request_one_is_committed(world: World) -> None:
+    world.send([order(9)], f"{R}-0", create_queues=2)
     other = world.another_host()
     messages = [order(0), order(1)]
-    meanwhile = world.another_host(lambda: world.send(messages, R, host=other, create_queues=2), before_id=2)
-    mine = world.send(messages, R, host=meanwhile, create_queues=2)
+    meanwhile = world.another_host(lambda: world.send(messages, R, host=other), before_id=2)
+    mine = world.send(messages, R, host=meanwhile)
     assert mine.status == "already_committed"
-    assert [ctl.action for ctl in world.ctls()] == [Action.SEND]
+    assert [(ctl.action, ctl.request_id) for ctl in world.ctls()] == [(Action.SEND, f"{R}-0"), (Action.SEND, R)]
 
 
 @story
