@@ -52,6 +52,11 @@ class BoundaryType(Enum):
     LOWER = "lower"
     UPPER = "upper"
 
+    @classmethod
+    def of(cls, text: str | None) -> BoundaryType:
+        """``getType``: "upper" in any case; everything else, also nothing, is LOWER."""
+        return cls.UPPER if text is not None and text.upper() == "UPPER" else cls.LOWER
+
 
 def decode_entries(data: Bytes) -> Iterator[ConsumeQueueEntry]:
     """The entries of whole units; the caller cuts ``data`` to a multiple of 20 bytes."""

@@ -105,3 +105,43 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """The group's dead-letter topic (``MixAll.getDLQTopic``)."""
     return DLQ_GROUP_TOPIC_PREFIX + group
+
+
+# --- retry topics of pop consumption (S12): a topic for each pair of group and topic ----------------------------------
+
+_POP_RETRY_SEPARATOR_V1: Final = "_"
+_POP_RETRY_SEPARATOR_V2: Final = "+"
+
+
+def pop_retry_topic_v1(topic: str, group: str) -> str:
+    """The older form (``KeyBuilder.buildPopRetryTopicV1``); a group with ``_`` cannot be read back from it."""
+    return RETRY_GROUP_TOPIC_PREFIX + group + _POP_RETRY_SEPARATOR_V1 + topic
+
+
+def pop_retry_topic_v2(topic: str, group: str) -> str:
+    """The form of 5.2.0 and later (``buildPopRetryTopicV2``): no name may hold ``+``."""
+    return RETRY_GROUP_TOPIC_PREFIX + group + _POP_RETRY_SEPARATOR_V2 + topic
+
+
+def pop_retry_group(name: str) -> str | None:
+    """The group of a retry topic (``KeyBuilder.parseGroup``): of the second form its first part, else what follows the
+    first seven characters, whichever they are. None for a shorter name, where RocketMQ throws."""
+    parts = _parts_v2(name)
+    if parts is not None:
+        return parts[0].removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+    units = name.encode("utf-16-be", "surrogatepass")
+    begin = 2 * len(RETRY_GROUP_TOPIC_PREFIX)  # Java counts UTF-16 units
+    return units[begin:].decode("utf-16-be", "surrogatepass") if len(units) >= begin else None
+
+
+def pop_normal_topic(name: str) -> str:
+    """The topic that a retry topic of the second form is for, else the name itself (``parseNormalTopic``)."""
+    parts = _parts_v2(name)
+    return name if parts is None else parts[1]
+
+
+def _parts_v2(name: str) -> list[str] | None:
+    if not name.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        return None
+    parts = name.rstrip(_POP_RETRY_SEPARATOR_V2).split(_POP_RETRY_SEPARATOR_V2)
+    return parts if len(parts) == 2 else None

@@ -97,6 +97,11 @@ def cutover_id(broker_name: str) -> str:
     return _joined("cutover", broker_name)
 
 
+def send_id(topic: str) -> str:
+    """Sends committed to the topic. Part of every send, so that two of them, or two attempts of one, are ordered."""
+    return _joined("snd", topic)
+
+
 def replay_id(replay: str, window: str) -> str:
     """Attempts committed of a replay window."""
     return _joined("rep", replay, window)

@@ -35,6 +35,7 @@ class Action(StrEnum):
     DELIVER = "deliver"
     RESET = "reset"
     REPLAY = "replay"
+    SEND = "send"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ BODY_MAX_BYTES = 4_194_304
 
 DEFAULT_CONSUMER_GROUP = "DEFAULT_CONSUMER"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+REPLY_TOPIC_POSTFIX = "_REPLY_TOPIC"
 
 FORBIDDEN_TO_SEND = frozenset(
     {
@@ -74,6 +76,19 @@ def stored_group_problem(group: str | None) -> NameProblem | None:
 def is_system_topic(topic: str) -> bool:
     """Whether users may not create it."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_user_topic(topic: str) -> bool:
+    """Whether it is of a user's own making: no group's retries or dead letters, nothing that the broker made for itself
+    (RocketMQ has no one rule for that: 5.5.0 makes ``RMQ_SYS_ROCKSDB_...`` and ``<cluster>_REPLY_TOPIC``)."""
+    made_for_a_group = topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX))
+    made_by_the_broker = topic.lower().startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_POSTFIX)
+    return not (made_for_a_group or made_by_the_broker or is_system_topic(topic))
+
+
+def is_system_group(group: str) -> bool:
+    """Whether it is one of RocketMQ's own groups (``MixAll.isSysConsumerGroup``)."""
+    return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def may_be_sent_to(topic: str) -> bool:

@@ -55,6 +55,17 @@ class ConsumerOffsetManager:
             return self.reset_offset_table[key][queue_id]
         return self.offset_table.get(key, {}).get(queue_id, NOT_FOUND)
 
+    def query_on_the_wire(
+        self, group: str, topic: str, queue_id: int, *, young: bool = False, set_zero_if_not_found: bool = True
+    ) -> int:
+        """The answer to QUERY_CONSUMER_OFFSET (S5.4): a stored offset from 0 on; one below counts as none. Without one it
+        is 0 for a ``young`` queue, whose first message is still in the broker's memory, unless the request forbids that;
+        else -1, not found."""
+        found = self.query_offset(group, topic, queue_id)
+        if found >= 0:
+            return found
+        return 0 if young and set_zero_if_not_found else NOT_FOUND
+
     def query_pull_offset(self, group: str, topic: str, queue_id: int) -> int:
         """What was pulled last, else as ``query_offset``."""
         pulled = self.pull_offset_table.get(key_of(topic, group), {}).get(queue_id)

@@ -43,6 +43,20 @@ class QueueName(NamedTuple):
         return cls(broker_name, int(queue_id))
 
 
+class PropertyText(NamedTuple):
+    """``NAME=VALUE``. A value may hold equals signs; a name may not."""
+
+    name: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> PropertyText:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise WrongUse(f"{text!r} is no property: write NAME=VALUE, like region=eu")
+        return cls(name, value)
+
+
 def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     """``parse`` with its WrongUse told about the option that it came by."""
 
@@ -156,6 +170,22 @@ QueuesOption = Annotated[
         metavar="BROKER:QUEUE",
         parser=_parser(QueueName.parse),
         help="Only this queue. Repeatable. Default: all of the topic.",
+    ),
+]
+SendQueueOption = Annotated[
+    QueueName | None,
+    typer.Option(
+        "--queue",
+        "-q",
+        metavar="BROKER:QUEUE",
+        parser=_parser(QueueName.parse),
+        help="Into this queue of the lake, like lake-local:0.",
+    ),
+]
+PropertiesOption = Annotated[
+    list[PropertyText] | None,
+    typer.Option(
+        "--property", metavar="NAME=VALUE", parser=_parser(PropertyText.parse), help="A property. Repeatable."
     ),
 ]
 

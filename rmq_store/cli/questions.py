@@ -38,7 +38,12 @@ def add_to(app: typer.Typer) -> None:
 
 def topics(root: RootOption = None, as_json: JsonOption = False) -> None:
     """List the topics."""
-    _show(root, as_json, "topics", empty="no topics: import a broker's files with 'rmq import-store'")
+    _show(
+        root,
+        as_json,
+        "topics",
+        empty="no topics: import a broker's files with 'rmq import-store', or send with 'rmq send'",
+    )
 
 
 def groups(root: RootOption = None, as_json: JsonOption = False) -> None:

@@ -8,12 +8,13 @@ are still the same. All or nothing: a damaged record, a gap or a contradiction s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.config_files import (
+    TopicConfig,
     read_consumer_offsets,
     read_delay_offsets,
     read_subscription_groups,
@@ -34,7 +35,9 @@ from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.offsets import Claim, Positions, cutover_id, import_id, max_id, min_id
+from rmq_store.perm_name import is_inherited, is_readable
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Observed, Produced, Proposal, canonical_json
+from rmq_store.validators import is_user_topic
 
 _FINGERPRINT_BYTES = 4096
 
@@ -62,6 +65,7 @@ class _Configs:
     """What the broker's config files say."""
 
     observed: tuple[Observed, ...]
+    topics: Mapping[str, TopicConfig]
     parameters: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -116,14 +120,15 @@ def import_store(
         results = _run(job, log, begin, engine, progress)
         end = _checked_end(log, results, begin)
         ctl, advance = _ctl(job, positions, results, configs, source, log, begin, end, request_id, actor)
-        if end == begin and before is not None and _same_configs(before, ctl):
+        if end == begin and before is not None and not advance and _same_configs(before, ctl):
             claim.release()
             return ImportReport("unchanged", shard.name, broker_name, request_id, begin, end, notes=configs.notes)
         imported = import_id(broker_name)
         expect = {imported: positions.get(imported), claim.app_id: claim.claim.packed()}
         expect |= {app_id: positions.get(app_id) for app_id in advance}
         advance |= {imported: end, claim.app_id: Claim(claim.claim.number, 0).packed()}
-        newest = {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
+        newest = dict.fromkeys((app_id for app_id, offset in advance.items() if app_id[:4] == "max/" and not offset), 0)
+        newest |= {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
         files = tuple(file for result in results for file in result.files)
         reached("3.staged")
         claim.stop_renewing()
@@ -179,7 +184,7 @@ def _configs(source: Root, broker_name: str) -> _Configs:
     }
     files = (offsets, delays, topics, groups)
     notes = tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
-    return _Configs(tuple(observed), parameters, notes)
+    return _Configs(tuple(observed), topics.value, parameters, notes)
 
 
 def last_import(shard: Shard, broker_name: str) -> Ctl | None:
@@ -287,6 +292,8 @@ def _ctl(
     produced = tuple(segment for result in results for segment in result.produced)
     skipped = tuple(skip for result in results for skip in result.skipped)
     advance = _queue_positions(job, positions, produced, log, end, gaps_are_known=bool(skipped) or job.salvage)
+    empty = (queue for queue in _queues_of_users(configs.topics, job.broker_name) if max_id(queue) not in advance)
+    advance |= {max_id(queue): 0 for queue in empty if positions.get(max_id(queue)) is None}
     ctl = Ctl(
         job.commit_id,
         Action.SALVAGE if skipped else Action.IMPORT,
@@ -326,7 +333,7 @@ def _queue_positions(
     ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in produced}}
     for segment in sorted(produced, key=lambda s: (s.queue, s.base or 0)):
         base, known = segment.base or 0, ends[segment.queue]
-        if known is None:
+        if not known:  # nothing of the queue was here: what it lacks the broker had removed before the first import
             if base:
                 advance[min_id(segment.queue)] = base
         elif base < known:
@@ -345,6 +352,17 @@ def _queue_positions(
         if queue not in ends and positions.get(max_id(queue)) is None:
             advance |= _emptied(queue, files, log.files[0].start_offset, end)
     return advance
+
+
+def _queues_of_users(topics: Mapping[str, TopicConfig], broker_name: str) -> list[MessageQueue]:
+    """The readable queues of topics that users made, with or without messages. Others, a retry topic for example, are
+    made when something is stored in them."""
+    return [
+        MessageQueue(name, broker_name, queue_id)
+        for name, topic in sorted(topics.items())
+        if is_readable(topic.perm) and not is_inherited(topic.perm) and is_user_topic(name)
+        for queue_id in range(topic.read_queue_nums)
+    ]
 
 
 def _emptied(queue: MessageQueue, files: ConsumeQueueFiles, log_begin: int, log_end: int) -> dict[str, int]:

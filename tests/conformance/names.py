@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from rmq_store.consume_queue import BoundaryType
 from rmq_store.errors import WrongUse
 from rmq_store.message import dlq_topic, retry_topic
+from rmq_store.message_const import pop_normal_topic, pop_retry_group, pop_retry_topic_v1, pop_retry_topic_v2
+from rmq_store.perm_name import is_readable, is_valid, is_writeable, perm_text
 from rmq_store.validators import (
     NameProblem,
     check_body,
     group_problem,
+    is_system_group,
     is_system_topic,
     may_be_sent_to,
     stored_group_problem,
     stored_topic_problem,
     topic_problem,
 )
-from tests.conformance.checks import Line, NotChecked, Outcomes, by_kind, refused, same
+from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 
 RULES = {
     "clientTopic": topic_problem,
@@ -23,7 +27,8 @@ RULES = {
     "brokerGroup": stored_group_problem,
 }
 PROBLEMS = {"blank": NameProblem.BLANK, "illegal characters": NameProblem.CHARACTERS, "longer": NameProblem.LENGTH}
-POP = ("isRetry", "popRetryV1", "popRetryV2", "parsedGroup", "parsedNormalTopic")
+POP_TOPIC = "tt"
+"""The topic of the pop retry topics in the vectors; the name is their group."""
 
 
 def problem_in(text: str) -> NameProblem | None:
@@ -45,8 +50,12 @@ def _name(row: Line) -> Outcomes:
     yield same(f"the client sends to {name!r}", may_be_sent_to(name), row["clientSendTopic"] == "ok")
     yield same("retry topic", retry_topic(name), row["retryTopic"])
     yield same("dead-letter topic", dlq_topic(name), row["dlqTopic"])
-    if any(key in row for key in POP):
-        yield NotChecked(f"names ({', '.join(POP)}): there is no pop consumption")
+    yield same(f"{name!r} is a group of RocketMQ's own", is_system_group(name), row["isRetry"])
+    yield same("pop retry topic, first form", pop_retry_topic_v1(POP_TOPIC, name), row["popRetryV1"])
+    yield same("pop retry topic, second form", pop_retry_topic_v2(POP_TOPIC, name), row["popRetryV2"])
+    yield same(f"the group in {name!r}", pop_retry_group(name), row.get("parsedGroup"))
+    if "parseError" not in row:
+        yield same(f"the topic in {name!r}", pop_normal_topic(name), row["parsedNormalTopic"])
 
 
 def _check_message(row: Line) -> Outcomes:
@@ -58,11 +67,21 @@ def _check_message(row: Line) -> Outcomes:
         yield refused(f"a body of {row['bodySize']} bytes", WrongUse, lambda: check_body(body), "body")
 
 
+def _perm(row: Line) -> Outcomes:
+    perm = row["perm"]
+    found = perm_text(perm), is_readable(perm), is_writeable(perm), is_valid(perm)
+    yield same(f"permissions {perm}", found, (row["text"], row["readable"], row["writeable"], row["valid"]))
+
+
+def _boundary(row: Line) -> Outcomes:
+    yield same(f"boundary {row['text']!r}", BoundaryType.of(row["text"]).name, row["type"])
+
+
 check = by_kind(
     {
         None: _name,
         "checkMessage": _check_message,
-        "perm": "no rule reads or writes permissions as text",
-        "boundary": "no rule reads a boundary from text",
+        "perm": _perm,
+        "boundary": _boundary,
     }
 )

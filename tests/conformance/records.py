@@ -11,10 +11,13 @@ from rmq_store.message import properties_text
 from rmq_store.record import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
+    BatchMessage,
     Record,
     check,
     decode,
+    decode_batch,
     encode,
+    encode_batch,
     encoded_size,
     message_ext,
     new_record,
@@ -90,7 +93,13 @@ def _made_new(record: Record) -> Record:
     )
 
 
-check_records = by_kind({"record": _record, "batchBody": "no rule reads the body of a batch request to a broker"})
+def _batch_body(line: Line) -> Outcomes:
+    messages = [BatchMessage(m["flag"], bytes.fromhex(m["body"]), m["propertiesText"]) for m in line["messages"]]
+    yield same("bytes of a batch", encode_batch(messages).hex(), line["hex"])
+    yield same("messages of a batch", decode_batch(bytes.fromhex(line["hex"])), messages)
+
+
+check_records = by_kind({"record": _record, "batchBody": _batch_body})
 
 
 @per_line

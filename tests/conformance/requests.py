@@ -10,8 +10,11 @@ from rmq_store.broker_files.consumer_offset_manager import NOT_FOUND, ConsumerOf
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.retry import route
 from rmq_store.errors import RmqError
+from rmq_store.json_messages import message_of
+from rmq_store.perm_name import PERM_READ, PERM_WRITE, is_readable, is_writeable
+from rmq_store.producer import Message, check_messages, problems_of
 from rmq_store.subscription import build_subscription_data
-from rmq_store.validators import check_properties, is_system_topic, may_be_sent_to, stored_topic_problem, topic_problem
+from rmq_store.validators import is_system_topic, may_be_sent_to, stored_topic_problem, topic_problem
 from tests.conformance.checks import Line, NotChecked, Outcomes, per_line, same
 from tests.conformance.filters import filter_of
 from tests.conformance.names import problem_in
@@ -20,8 +23,8 @@ ON_THE_WIRE = -1
 """maxReconsumeTimes -1 of a request is taken literally; a consumer never sends it (Appendix E, 10.2)."""
 
 OFFSET_IN_WORDS = re.compile(r", from \d+$")
-QUERY_NOT_FOUND = 22
-"""The response code."""
+NO_PERMISSION, QUERY_NOT_FOUND = 16, 22
+"""Response codes."""
 
 SEND_BACK, STORED = "send back", "stored in "
 
@@ -72,6 +75,11 @@ def _request(line: Line, manager: ConsumerOffsetManager) -> Outcomes:
 # --- requests that the broker's table of offsets answers, in their order ---------------------------------------------
 
 
+def _query_of_a_young_queue(line: Line, manager: ConsumerOffsetManager) -> Outcomes:
+    """Its first message can still be read."""
+    yield same(f"query of {line['input']}", manager.query_on_the_wire(*line["input"], young=True), line["answer"])
+
+
 def _query(line: Line, manager: ConsumerOffsetManager) -> Outcomes:
     found, answer = manager.query_offset(*line["input"]), line["answer"]
     if isinstance(answer, dict):
@@ -85,11 +93,8 @@ def _commit(line: Line, manager: ConsumerOffsetManager) -> Outcomes:
     group, topic, queue_id, offset = line["input"]
     if not manager.has_offset_reset(group, topic, queue_id):
         manager.commit_offset(group, topic, queue_id, offset)
-    found = manager.query_offset(group, topic, queue_id)
-    if found < 0:
-        yield NotChecked("a negative offset on the wire: what is answered depends on the broker's memory (S5.4)")
-    else:
-        yield same(f"query after a commit of {line['input']}", found, line["answer"]["query"])
+    found = manager.query_on_the_wire(group, topic, queue_id, young=True)
+    yield same(f"query after a commit of {line['input']}", found, line["answer"]["query"])
 
 
 def _reset_by_time(line: Line, manager: ConsumerOffsetManager) -> Outcomes:
@@ -178,15 +183,29 @@ def _started(line: Line) -> bool:
 
 
 def _properties_of_size(line: Line) -> Outcomes:
-    size = line["input"]
-    if size < 30_000 or abs(size - 32_767) > 1_000:
-        found = _ok(lambda: check_properties({"k": "v" * size}))
-        yield same(f"a property of {size} characters", found, "status" in line["answer"])
-    else:
-        yield NotChecked("a property near the limit: what client and broker add to it is not known here")
+    message = Message("T", b"x", properties={"k": "v" * line["input"]})
+    yield same(f"a property of {line['input']} characters", not problems_of(message), "status" in line["answer"])
+
+
+def _send_with_delay(line: Line) -> Outcomes:
+    """What is no number cannot be said here at all."""
+    said = {"topic": "T", "body": "x", "delay_level": line["input"]}
+    is_sent = _ok(lambda: check_messages([message_of(said)]))
+    yield same(f"a message with DELAY {line['input']!r}", is_sent, "status" in line["answer"])
+
+
+def _send_to_read_only(line: Line) -> Outcomes:
+    yield same("sending is allowed", is_writeable(PERM_READ), "error" not in line["answer"])
+
+
+def _pull_from_write_only(line: Line) -> Outcomes:
+    yield same("pulling is allowed", is_readable(PERM_WRITE), line["answer"]["code"] != NO_PERMISSION)
 
 
 RULES: dict[str, Callable[[Line], Outcomes]] = {
+    "send with DELAY": _send_with_delay,
+    "send, topic without write permission": _send_to_read_only,
+    "pull, topic without read permission": _pull_from_write_only,
     "send to topic": _send_to_topic,
     "create topic": _create_topic,
     "push consumer start with tag expression": _start_with_tags,
@@ -196,6 +215,8 @@ RULES: dict[str, Callable[[Line], Outcomes]] = {
 
 OF_THE_OFFSETS: dict[str, Callable[[Line, ConsumerOffsetManager], Outcomes]] = {
     "query offset, never committed, setZeroIfNotFound=false": _query,
+    "query offset, never committed, setZeroIfNotFound unset, first record still readable": _query_of_a_young_queue,
+    "query offset, never committed, setZeroIfNotFound=true": _query_of_a_young_queue,
     "query offset, empty queue": _query,
     "query offset, unknown topic": _query,
     "query offset, queue id out of range": _query,

@@ -24,6 +24,7 @@ from rmq_store.lake.object_store import Root
 from rmq_store.lake.replay import replay as replay_in_lake
 from rmq_store.lake.reset import reset as reset_in_lake
 from rmq_store.lake.segments import segments_of
+from rmq_store.lake.send import send as send_in_lake
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.stage import stage
 from rmq_store.lake.store import LakeStore
@@ -34,12 +35,15 @@ from rmq_store.memory.deliver import deliver as deliver_in_memory
 from rmq_store.memory.replay import replay as replay_in_memory
 from rmq_store.memory.reset import reset as reset_in_memory
 from rmq_store.memory.rows import MessageRow, Provenance, Stored
+from rmq_store.memory.send import send as send_in_memory
 from rmq_store.memory.store import MemoryStore
 from rmq_store.memory.window import consume_window as consume_in_memory
 from rmq_store.message import MessageConst, MessageQueue
 from rmq_store.offsets import Positions, QueueRange
 from rmq_store.plan import ConsumeRequest, Scope
+from rmq_store.producer import Message
 from rmq_store.reset import ResetReport, ResetRequest
+from rmq_store.send import SendReport
 from rmq_store.settings import GroupSettings
 from rmq_store.store import (
     Ctl,
@@ -79,6 +83,13 @@ class MemoryWorld(World):
 
     def reset(self, request: ResetRequest) -> ResetReport:
         return reset_in_memory(self.shard, request, self.host)
+
+    def send_messages(
+        self, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None, dry_run: bool
+    ) -> SendReport:
+        return send_in_memory(
+            self.store, self.shard, messages, request_id, ANA, host, create_queues=create_queues, dry_run=dry_run
+        )
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         return self.shard.search_offsets(self.positions(), [queue], time_ms, upper=upper)[queue]
@@ -167,6 +178,14 @@ class LakeWorld(World):
     def reset(self, request: ResetRequest) -> ResetReport:
         with self._working() as shard:
             return reset_in_lake(shard, request, self.host)
+
+    def send_messages(
+        self, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None, dry_run: bool
+    ) -> SendReport:
+        with self._working() as shard:
+            return send_in_lake(
+                self.store, shard, messages, request_id, ANA, host, create_queues=create_queues, dry_run=dry_run
+            )
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         shard = self.shard

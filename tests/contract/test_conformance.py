@@ -24,14 +24,8 @@ NOT_YET = {
         "run again: an orderly group",
         "run again: a broadcasting group",
     },
-    "behaviour/market-requests": {
-        "requests to a running broker",
-        "a property near the limit",
-        "a negative offset on the wire",
-    },
+    "behaviour/market-requests": {"requests to a running broker"},
     "expected/market-clean.admin": {"messageTrack", "reset of a group that does not exist"},
-    "vectors/names": {"names (isRetry", "perm", "boundary"},
-    "vectors/records": {"batchBody"},
 }
 """How the reasons begin why something is not checked yet. This only gets smaller."""
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, WrongUse
 from rmq_store.host import Host
+from rmq_store.lake import import_store as import_of_stores
 from rmq_store.lake.cutover import cutover
 from rmq_store.lake.deliver import deliver
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.lake.import_store import ImportReport, import_store
 from rmq_store.lake.object_store import Root
+from rmq_store.lake.reset import ResetRequest, ResetTo, reset
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
 from rmq_store.store import Actor
@@ -317,6 +321,66 @@ def test_a_damaged_record_is_named_by_file_and_position(lake: Lake, broker: Path
         lake.load(broker)
     assert (raised.value.file, raised.value.position) == ("commitlog/00000000000000000000", start)
     assert raised.value.commit_log_offset == start
+
+
+# --- queues without messages ------------------------------------------------------------------------------------------
+
+
+def queue_bounds(lake: Lake, topic: str) -> list[tuple[int, int]]:
+    (shard,) = lake.store.shards()
+    positions = shard.positions()
+    return [(positions.min_offset(queue), positions.max_offset(queue)) for queue in positions.queues_of(topic)]
+
+
+def edit_topics(broker: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = broker / "config" / "topics.json"
+    topics = json.loads(path.read_text())
+    edit(topics["topicConfigTable"])
+    path.write_text(json.dumps(topics))
+
+
+def test_a_topic_that_was_only_created_is_known_with_its_readable_queues(lake: Lake, broker: Path) -> None:
+    edit_topics(broker, lambda topics: topics.update(Later={"topicName": "Later", "readQueueNums": 2, "perm": 6}))
+    edit_topics(broker, lambda topics: topics.update(Closed={"topicName": "Closed", "readQueueNums": 2, "perm": 2}))
+    lake.load(broker)
+    assert queue_bounds(lake, "Later") == [(0, 0)] * 2
+    assert queue_bounds(lake, "EmptyRoom") == [(0, 0)] * 4
+    assert queue_bounds(lake, "Closed") == []  # it may be written only
+    (shard,) = lake.store.shards()
+    topics = {queue.topic for queue in shard.positions().all_queues()}
+    assert not topics & {"TBW102", "BenchmarkTest", "oracle", "oracle_REPLY_TOPIC", BROKER}
+
+
+def test_a_group_is_reset_in_a_topic_without_messages(lake: Lake, broker: Path) -> None:
+    lake.load(broker)
+    (shard,) = lake.store.shards()
+    request = ResetRequest("gm_empty", "EmptyRoom", ResetTo.MAX, "2026-01-01-reset", TESTS, "a test says so")
+    assert [move.to_offset for move in reset(shard, request, lake.host).moves] == [0] * 4
+
+
+def test_a_store_that_an_older_version_imported_gets_its_empty_queues_with_the_next_import(
+    lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(import_of_stores, "_queues_of_users", lambda *_: [])
+        lake.load(broker)
+    assert queue_bounds(lake, "EmptyRoom") == []
+    assert lake.load(broker).status == "committed"
+    assert queue_bounds(lake, "EmptyRoom") == [(0, 0)] * 4
+    assert lake.load(broker).status == "unchanged"
+
+
+def test_messages_that_come_later_are_appended_to_a_queue_that_was_empty(lake: Lake, broker: Path) -> None:
+    whole = Path(shutil.copytree(broker, broker.parent / "whole"))
+    remove_from(broker, FILE_BYTES)
+    shutil.rmtree(broker / "consumequeue")
+    lake.load(broker)
+    before = {topic: queue_bounds(lake, topic) for topic in ("LaterBox", "TxnLedger", "StockTicks", "PaymentFlow")}
+    lake.load(whole)
+    at_once = Lake(broker.parent / "at-once")
+    at_once.load(whole)
+    assert (0, 0) in [bounds for several in before.values() for bounds in several]
+    assert {topic: queue_bounds(lake, topic) for topic in before} == {t: queue_bounds(at_once, t) for t in before}
 
 
 # --- the cut-over -----------------------------------------------------------------------------------------------------

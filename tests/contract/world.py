@@ -24,7 +24,9 @@ from rmq_store.memory.rows import MessageRow, Stored
 from rmq_store.message import MessageConst, MessageExt, MessageQueue
 from rmq_store.offsets import Claim, Positions, QueueRange, cutover_id, max_id, min_id, off_id
 from rmq_store.plan import LIVE, ConsumeRequest, Scope
+from rmq_store.producer import Message
 from rmq_store.reset import ResetReport, ResetRequest, ResetTo
+from rmq_store.send import SendReport
 from rmq_store.settings import GroupSettings
 from rmq_store.store import (
     Action,
@@ -212,6 +214,11 @@ class World(ABC):
     def reset(self, request: ResetRequest) -> ResetReport: ...
 
     @abstractmethod
+    def send_messages(
+        self, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None, dry_run: bool
+    ) -> SendReport: ...
+
+    @abstractmethod
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int: ...
 
     @abstractmethod
@@ -262,6 +269,18 @@ class World(ABC):
     ) -> DeliverReport:
         """Everything that is due, in one commit."""
         return self.deliver_due(request_id, now_ms, cap, host or self.host)
+
+    def send(
+        self,
+        messages: Sequence[Message],
+        request_id: str,
+        *,
+        host: Host | None = None,
+        create_queues: int | None = None,
+        dry_run: bool = False,
+    ) -> SendReport:
+        """Messages into queues of the lake."""
+        return self.send_messages(messages, request_id, host or self.host, create_queues, dry_run)
 
     def fill(self, queue: MessageQueue, rows: Sequence[MessageRow], base: int | None = None) -> None:
         """Store messages as an import does: at the queue's end, or from ``base`` on (a first one makes min)."""
@@ -356,11 +375,18 @@ def _value(app_id: str, value: int) -> int:
     return Claim.of(value).number if app_id.startswith("own/") else value
 
 
+UNIQUE_KEY_DIGITS, RANDOM_DIGITS = 32, 20
+
+
 def _message(message: Stored, places: Mapping[str, str]) -> dict[str, Any]:
-    """A message without ids that differ from run to run: the id of its first copy is told as that one's place."""
+    """A message without ids that differ from run to run: the id of its first copy is told as that one's place, and of a
+    key that a send made the random part is left out."""
     row, properties = message.row, dict(message.row.properties)
     if MessageConst.ORIGIN_MESSAGE_ID in properties:
         properties[MessageConst.ORIGIN_MESSAGE_ID] = places[properties[MessageConst.ORIGIN_MESSAGE_ID]]
+    key = properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
+    if len(key) == UNIQUE_KEY_DIGITS:
+        properties[MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = key[RANDOM_DIGITS:]
     return {
         "offset": message.queue_offset,
         "body": row.body,

@@ -1,0 +1,167 @@
+"""``rmq send``: what a user types, and what she gets."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.cli import sending
+from tests.contract.rmq import Rmq, imported, imported_once, rmq
+
+__all__ = ["imported", "imported_once", "rmq"]
+
+DAY = "2026-11-20"
+
+TRY_IT = """
+[[group]]
+name = "trial"
+listener = "cli_listener:fail_without_price"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+engine = "local"
+
+[[group.subscription]]
+topic = "Orders"
+"""
+
+
+@pytest.fixture
+def empty(rmq: Rmq) -> Rmq:
+    """A store that holds nothing."""
+    rmq.json("init")
+    return rmq
+
+
+def write_lines(path: Path, lines: list[Any]) -> str:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def bodies(rmq: Rmq, topic: str = "Orders") -> list[str]:
+    rows = rmq.json("sql", f"SELECT decode(body) AS body FROM messages WHERE topic = '{topic}' ORDER BY 1")
+    return [row["body"] for row in rows]
+
+
+def test_a_listener_is_tried_without_a_broker(empty: Rmq) -> None:
+    (empty.folder / "consumers.toml").write_text(TRY_IT)
+    sent = empty.json("send", "--topic", "Orders", "--create", "--tag", "new", "--key", "o-1", "the first")
+    assert (sent["status"], sent["messages"], sent["created"]) == ("committed", 1, {"Orders": 4})
+    assert sent["commits"][0]["shard"] == "local"
+    empty.json("send", "--topic", "Orders", "--property", "price=n/a", "no price")
+    outcomes = empty.json("consume", "--group", "trial")["shards"][0]["outcomes"]
+    assert outcomes == {"acked": 1, "retried": 1}
+    later = empty.json("deliver", "--now", "2100-01-01T00:00:00Z")
+    assert later["delivered"] == 1
+    assert empty.json("consume", "--group", "trial")["messages"] == 1
+    assert empty("audit").exit_code == 0
+
+
+def test_a_sent_message_is_found_by_sql_with_all_it_carries(empty: Rmq) -> None:
+    empty.json(
+        "send", "--topic", "Orders", "--create", "--queues", "2", "--tag", "new", "--key", "a", "--key", "b",
+        "--property", "formula=x=y", "--queue", "lake-local:1", "text",
+    )  # fmt: skip
+    query = "SELECT broker_name, queue_id, queue_offset, tags, keys, properties, decode(body) AS body FROM messages"
+    (row,) = empty.json("sql", query)
+    properties = row.pop("properties")
+    assert (properties["formula"], properties["WAIT"], len(properties["UNIQ_KEY"])) == ("x=y", "true", 32)
+    assert row == {
+        "broker_name": "lake-local",
+        "queue_id": 1,
+        "queue_offset": 0,
+        "tags": "new",
+        "keys": "a b",
+        "body": "text",
+    }
+
+
+def test_a_file_is_sent_in_parts_that_can_be_resumed(empty: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "PART_MESSAGES", 2)
+    path = write_lines(empty.folder / "orders.jsonl", [{"body": f"{n}"} for n in range(5)])
+    asked = ("send", "--topic", "Orders", "--create", "--file", path, "--request", f"{DAY}-orders")
+    first = empty.json(*asked)
+    assert [(c["request_id"], c["messages"]) for c in first["commits"]] == [
+        (f"{DAY}-orders", 2),
+        (f"{DAY}-orders~2", 2),
+        (f"{DAY}-orders~3", 1),
+    ]
+    write_lines(empty.folder / "orders.jsonl", [{"body": f"{n}"} for n in range(5)] + [{"body": "5"}] * 2)
+    again = empty(*asked)
+    assert again.exit_code == 2
+    assert f"{DAY}-orders~3 sent other messages" in again.err
+    write_lines(empty.folder / "orders.jsonl", [{"body": f"{n}"} for n in range(5)])
+    assert {c["status"] for c in empty.json(*asked)["commits"]} == {"already_committed"}
+    assert bodies(empty) == ["0", "1", "2", "3", "4"]
+
+
+def test_standard_input_is_a_file(empty: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = b'{"topic": "Orders", "body": "a"}\n{"topic": "Returns", "body": "b", "delay_level": 1}\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    sent = empty.json("send", "--create", "--file", "-")
+    assert (sent["messages"], sent["delayed"], sorted(sent["created"])) == (2, 1, ["Orders", "Returns"])
+
+
+def test_every_problem_of_a_file_is_told_with_its_line_and_nothing_is_sent(empty: Rmq) -> None:
+    path = write_lines(empty.folder / "bad.jsonl", [{"body": "x"}, {"body": ""}, {"body": "x", "tags": " "}])
+    answer = empty("send", "--topic", "Orders", "--create", "--file", path)
+    assert answer.exit_code == 2
+    assert "has 2 problems: line 2: a message needs a body" in answer.err
+    assert "line 3: the tag is blank" in answer.err
+    assert empty.json("topics")["topics"] == []
+
+
+def test_a_dry_run_writes_nothing_not_even_a_shard(empty: Rmq) -> None:
+    planned = empty.json("send", "--topic", "Orders", "--create", "--dry-run", "text")
+    assert (planned["status"], planned["messages"]) == ("dry_run", 1)
+    assert not (empty.root / "shards").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--topic", "Orders", "text"), "there is no topic Orders; known: none. --create makes it"),
+        (("text",), "the topic is missing"),
+        (("--topic", "Orders"), "the body is missing"),
+        (("--topic", "a.b", "--create", "text"), "characters other than"),
+        (("--topic", "Orders", "--queues", "4", "text"), "add --create"),
+        (("--topic", "Orders", "--property", "x", "text"), "'x' is no property"),
+        (("--topic", "Orders", "--property", "KEYS=x", "text"), "is used by system"),
+        (("--topic", "Orders", "--create", "--queue", "broker-a:0", "text"), "is no queue of the lake"),
+        (("--topic", "Orders", "--create", "--queue", "lake-local:9", "text"), "no queue 9"),
+        (("--topic", "Orders", "--file", "orders.jsonl", "--tag", "x"), "each line says its own tags"),
+        (("--topic", "Orders", "--file", "no-such.jsonl"), "cannot be read"),
+        (("--topic", "Orders", "--shard", "elsewhere", "text"), "no shard elsewhere"),
+    ],
+)
+def test_wrong_use_says_what_is_wrong(empty: Rmq, arguments: tuple[str, ...], text: str) -> None:
+    answer = empty("send", *arguments)
+    assert (answer.exit_code, text in answer.err) == (2, True), answer.err
+
+
+def test_a_topic_of_a_broker_gets_queues_of_the_lake_and_the_broker_s_stay_as_they_are(imported: Rmq) -> None:
+    sent = imported.json("send", "--topic", "PaymentFlow", "text")
+    assert (sent["created"], sent["commits"][0]["shard"]) == ({}, "broker-a")
+    (queue,) = sent["queues"]
+    assert (queue["broker_name"], queue["first_offset"]) == ("lake-broker-a", 0)
+    near = imported("send", "--topic", "PaymentFlo", "text")
+    assert "did you mean 'PaymentFlow'" in near.err
+
+
+def test_the_table_for_people_says_where_the_messages_went(empty: Rmq) -> None:
+    answer = empty("send", "--topic", "Orders", "--create", "--queues", "1", "--delay-level", "3", "text")
+    assert answer.exit_code == 0
+    assert "new topic: Orders, 1 queues" in answer.out
+    assert "delayed: 1" in answer.out
+    assert "SCHEDULE_TOPIC_XXXX" in answer.out
+
+
+def test_a_topic_without_messages_is_known_after_an_import(imported: Rmq) -> None:
+    """EmptyRoom was made at the broker and never sent to."""
+    topics = {row["topic"]: row for row in imported.json("topics")["topics"]}
+    assert (topics["EmptyRoom"]["queues"], topics["EmptyRoom"]["messages"]) == (4, 0)
+    assert topics["EmptyRoom"]["newest_store_timestamp"] is None
+    assert not topics.keys() & {"TBW102", "oracle", "oracle_REPLY_TOPIC", "BenchmarkTest"}

@@ -1,0 +1,65 @@
+"""A sender that is killed at any step and starts again has sent once (P5); many at a time all get through."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rmq_store.host import Host
+from rmq_store.lake.commit import STEPS
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.send import Message, SendReport, send
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.sql import query
+from rmq_store.lake.store import LakeStore
+from tests.faults.jobs import Job, killed_at
+from tests.faults.stores import REQUEST, SHARD, TESTS
+
+STEPS_OF_A_SEND = [step for step in STEPS if step != "2.claimed"]
+MESSAGES = [Message("Orders", b"%d" % n, delay_level=n % 2) for n in range(10)]
+
+
+@dataclass(frozen=True)
+class SendJob(Job):
+    """The same ten messages each time; every second one is delayed."""
+
+    def run(self) -> SendReport:
+        store = LakeStore.open(Root.parse(str(self.folder)))
+        shard = Shard(store.root, SHARD)
+        return send(store, shard, MESSAGES, self.request, TESTS, Host(), create_queues=2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store, _ = LakeStore.init(Root.parse(str(tmp_path / "lake")))
+    store.create_shard(SHARD)
+    return tmp_path / "lake"
+
+
+def stored(folder: Path) -> list[tuple[str, bytes]]:
+    found = query(LakeStore.open(Root.parse(str(folder))), "SELECT topic, body FROM messages ORDER BY ALL")
+    return [(row["topic"], row["body"]) for row in found.to_pylist()]
+
+
+ONCE = sorted(("SCHEDULE_TOPIC_XXXX" if n % 2 else "Orders", b"%d" % n) for n in range(10))
+
+
+@pytest.mark.parametrize("step", STEPS_OF_A_SEND)
+def test_a_send_that_is_killed_and_given_again_has_sent_once(folder: Path, step: str) -> None:
+    job = SendJob("send", folder)
+    assert killed_at(job, step)
+    committed_before = STEPS.index(step) >= STEPS.index("5.put")
+    assert job.run().status == ("already_committed" if committed_before else "committed")
+    assert job.run().messages == len(MESSAGES)
+    assert stored(folder) == ONCE
+
+
+def test_of_many_senders_and_attempts_at_a_time_each_request_is_sent_once(folder: Path) -> None:
+    requests = [f"{REQUEST}-{n}" for n in range(4)] * 2
+    with ThreadPoolExecutor(len(requests)) as pool:
+        reports = list(pool.map(lambda request: SendJob("send", folder, request).run(), requests))
+    assert sorted(report.status for report in reports) == ["already_committed"] * 4 + ["committed"] * 4
+    assert stored(folder) == sorted(ONCE * 4)
