@@ -32,6 +32,7 @@ from rmq_store.message import retry_topic
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from rmq_store.validators import check_group, check_topic
 
+MODES = ("concurrently", "orderly")
 ENGINES = ("spark", "local", "auto")
 ON_OFFSET_OUT_OF_RANGE = ("stop", "skip")
 
@@ -40,11 +41,12 @@ ON_OFFSET_OUT_OF_RANGE = ("stop", "skip")
 class GroupSettings:
     """One ``[[group]]``. Raises WrongUse with everything that is wrong in it.
 
-    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``max_reconsume_times`` -1 is 16. ``retry_queue_nums``
-    0: what fails is dead at once. ``consume_timestamp``: see ``parse_consume_timestamp``. ``all_or_nothing``: an
-    exception fails the whole batch. ``max_messages``, ``max_bytes`` (of bodies) and ``max_minutes`` cap one window,
-    None is no cap. ``consumers``: how many share the queues, None is as many as Spark has task slots. ``schedule``:
-    when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
+    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``max_reconsume_times`` -1 is 16, in order no limit.
+    ``suspend_tries_per_window``: after so many vain tries in a row a queue that is consumed in order waits for the next
+    window. ``retry_queue_nums`` 0: what fails is dead at once. ``consume_timestamp``: see ``parse_consume_timestamp``.
+    ``all_or_nothing``: an exception fails the whole batch. ``max_messages``, ``max_bytes`` (of bodies) and
+    ``max_minutes`` cap one window, None is no cap. ``consumers``: how many share the queues, None is as many as Spark has
+    task slots. ``schedule``: when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
     """
 
     name: str
@@ -55,6 +57,7 @@ class GroupSettings:
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_message_batch_max_size: int = 1
     max_reconsume_times: int = -1
+    suspend_tries_per_window: int = 3
     retry_queue_nums: int = 1
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     consume_timestamp: str | None = None
@@ -260,10 +263,11 @@ _CHECKS: dict[str, Check] = {
     "name": _accepted_by(check_group),
     "listener": _like(r"[\w.]+:[\w.]+", "text like shop.listeners:Orders (module:attribute)"),
     "subscription_version": _between(1, _LONG_MAX),
-    "mode": _one_of(["concurrently"], not_yet="orderly"),
+    "mode": _one_of(MODES),
     "message_model": _one_of([MessageModel.CLUSTERING], not_yet=MessageModel.BROADCASTING),
     "consume_message_batch_max_size": _between(1, 1024),
     "max_reconsume_times": _between(-1, 2**31 - 1),
+    "suspend_tries_per_window": _between(1, 10_000),
     "retry_queue_nums": _between(0, 1024),
     "consume_from_where": _one_of(ConsumeFromWhere),
     "consume_timestamp": _or_none(_accepted_by(parse_consume_timestamp)),
@@ -305,6 +309,11 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         problems.append("consume_from_where CONSUME_FROM_TIMESTAMP needs a consume_timestamp")
     if values["consume_timestamp"] is not None and not from_time:
         problems.append("consume_timestamp counts only with consume_from_where CONSUME_FROM_TIMESTAMP")
+    in_order = values["mode"] == "orderly"
+    if in_order and values["all_or_nothing"]:
+        problems.append("all_or_nothing counts only with mode concurrently: in order a batch has one status anyway")
+    if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
+        problems.append("suspend_tries_per_window counts only with mode orderly")
     if subscriptions is None:
         return problems
     if not subscriptions:

@@ -124,7 +124,10 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ("max_messages = 1.5", "max_messages: must be a whole number"),
         ("max_minutes = 1440", "max_minutes: must be a whole number from 1 to 1380"),
         ("consumers = 0", "consumers: must be a whole number from 1"),
-        ('mode = "orderly"', "mode: orderly is not yet supported; use concurrently"),
+        ('mode = "in order"', "mode: must be one of concurrently, orderly, it is 'in order'"),
+        ("suspend_tries_per_window = 0", "suspend_tries_per_window: must be a whole number from 1 to 10000, it is 0"),
+        ("suspend_tries_per_window = 5", "suspend_tries_per_window counts only with mode orderly"),
+        ('mode = "orderly"\nall_or_nothing = true', "all_or_nothing counts only with mode concurrently"),
         ('message_model = "BROADCASTING"', "message_model: BROADCASTING is not yet supported; use CLUSTERING"),
         ('message_model = "clustering"', "message_model: must be one of CLUSTERING, it is 'clustering'"),
         ('consume_from_where = "LAST"', "consume_from_where: must be one of CONSUME_FROM_LAST_OFFSET, "),
@@ -215,7 +218,7 @@ def test_all_problems_of_all_groups_are_told_at_once() -> None:
 
     [[group]]
     listener = "shop:Other"
-    mode = "orderly"
+    mode = "in order"
 
     [[group.subscription]]
     topic = "T"
