@@ -105,6 +105,11 @@ class Planner:
     """Plans requests of one group in one shard, from one snapshot."""
 
     def __init__(self, shard: ShardView, group: GroupSettings, now_ms: int, scope: Scope = LIVE) -> None:
+        if group.broadcasting and "@" not in group.name:
+            raise WrongUse(
+                f"group {group.name} is broadcasting: each client gets all messages, at offsets of its own. Name the "
+                f"client: {group.name}@CLIENT"
+            )
         self._shard = shard
         self._group = group
         self._now_ms = now_ms

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
+from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges
 from rmq_store.consumer.listener import (
     Answer,
     ConsumeConcurrentlyContext,
@@ -60,6 +61,7 @@ class ConsumeJob:
     subscriptions: Mapping[str, SubscriptionData]
     passes: Mapping[MessageQueue, int]
     retry: RetryPolicy
+    broadcasting: bool = False
     in_order: OrderlyRules | None = None
     tried: tuple[Blocked, ...] = ()
 
@@ -94,6 +96,7 @@ class TaskResult:
     produced: tuple[Produced, ...] = ()
     waits: Mapping[MessageQueue, int] = field(default_factory=dict)
     blocked: tuple[Blocked, ...] = ()
+    dropped: tuple[DroppedRange, ...] = ()
 
 
 @dataclass(slots=True)
@@ -118,11 +121,13 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     done, failures = [], []
     waits: dict[MessageQueue, int] = {}
     blocked: list[Blocked] = []
+    dropped: list[DroppedRange] = []
     if job.in_order is None:
         for slice_ in task.slices:
-            tallies, failed = _consume(job, listener, slice_)
+            tallies, failed, given_up = _consume(job, listener, slice_)
             done.append(RangeDone(QueueRange(slice_.queue, slice_.begin, slice_.end), tallies))
             failures += failed
+            dropped += given_up
     else:
         for queue, slices in groupby(task.slices, key=lambda slice_: slice_.queue):
             found = _consume_in_order(job, job.in_order, listener, queue, list(slices))
@@ -131,7 +136,7 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
             blocked += found.blocked
             waits |= found.waits
     if not failures:
-        return TaskResult(task.number, tuple(done), waits=waits, blocked=tuple(blocked))
+        return TaskResult(task.number, tuple(done), waits=waits, blocked=tuple(blocked), dropped=tuple(dropped))
     rows, segments = retry_rows(failures, job.retry, part=task.number, window_id=job.window_id, commit_id=job.commit_id)
     name = f"{job.commit_id}-{task.number:05d}-{attempt}"
     runs = [segment.first_row for segment in segments]
@@ -143,7 +148,10 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
 # --- one slice -------------------------------------------------------------------------------------------------------
 
 
-def _consume(job: ConsumeJob, listener: Listener, slice_: Slice) -> tuple[dict[Outcome, Tally], list[Failures]]:
+def _consume(
+    job: ConsumeJob, listener: Listener, slice_: Slice
+) -> tuple[dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
+    """What became of a slice; what failed has its rows, or is given up where the group broadcasts."""
     subscription = job.subscriptions[slice_.queue.topic]
     reader = SliceReader(job.root, job.table, slice_)
     columns = _columns_for(listener, subscription)
@@ -168,15 +176,18 @@ def _consume(job: ConsumeJob, listener: Listener, slice_: Slice) -> tuple[dict[O
         failed_offsets.append(offsets[failed])
         failed_rows.append(batch.select([n for n in COPY_COLUMNS if n in batch.schema.names]).filter(pa.array(failed)))
     if not answers:
-        return tallies.done(), []
+        return tallies.done(), [], []
     offsets = np.concatenate(failed_offsets)
+    if job.broadcasting:
+        tallies.add(Outcome.DROPPED, hashes(offsets))
+        return tallies.done(), [], dropped_ranges(slice_.queue, zip(offsets.tolist(), answers, strict=True))
     rows = _completed(reader, pa.Table.from_batches(failed_rows), offsets)
     failures = Failures(slice_.queue, job.passes[slice_.queue], offsets, answers, rows)
     dead = failures.dead(job.retry)
     hashed = hashes(offsets)
     tallies.add(Outcome.DEAD, hashed[dead])
     tallies.add(Outcome.RETRIED, hashed[~dead])
-    return tallies.done(), [failures]
+    return tallies.done(), [failures], []
 
 
 def _completed(reader: SliceReader, rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:

@@ -148,6 +148,7 @@ def _job(
             shard.local_broker,
             shard.lane(group.name),
         ),
+        broadcasting=group.broadcasting,
         in_order=orderly_rules(group),
         tried=plan.tried,
     )
@@ -200,6 +201,8 @@ def _proposal(
     waits = {queue: offset for result in results for queue, offset in result.waits.items()}
     lost = done_part([*gaps, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
     files = [file for result in results for file in result.files]
+    exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
+    exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
     return consume_proposal(
         plan,
         request,
@@ -209,7 +212,7 @@ def _proposal(
         claim=claim.claim,
         tallies=_tallies(results, lost),
         produced=[segment for result in results for segment in result.produced],
-        files=[*files, _stage_lost(shard, job, lost)] if lost else files,
+        files=[*files, _stage_outcomes(shard, job, exceptions)] if exceptions else files,
         waits=waits,
         blocked=[blocked for result in results for blocked in result.blocked],
     )
@@ -227,8 +230,8 @@ def _tallies(results: Sequence[TaskResult], lost: Sequence[QueueRange]) -> dict[
     return found
 
 
-def _stage_lost(shard: Shard, job: ConsumeJob, lost: Sequence[QueueRange]) -> StagedFile:
-    """The ranges that nobody can read any more, as ``outcome`` rows."""
+def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> StagedFile:
+    """What nobody can read any more, and what a broadcasting consumer has given up, with the reason."""
     rows = [
         {
             "commit_id": job.commit_id,
@@ -240,10 +243,10 @@ def _stage_lost(shard: Shard, job: ConsumeJob, lost: Sequence[QueueRange]) -> St
             "window_id": job.window_id,
             "begin_offset": range_.begin,
             "end_offset": range_.end,
-            "outcome": str(Outcome.LOST),
-            "reason": "no message is there",
+            "outcome": str(outcome),
+            "reason": reason,
         }
-        for range_ in lost
+        for range_, outcome, reason in exceptions
     ]
     table = pa.Table.from_pylist(rows, schema=tables.OUTCOME)
     return stage(shard.root, shard.commitlog.path, "outcome", job.commit_id, table, tables.COMMITLOG_STATS)

@@ -19,7 +19,7 @@ from rmq_store.consume import (
     subscriptions_of,
 )
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
-from rmq_store.consumer.consume_result import process_consume_result
+from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges, process_consume_result
 from rmq_store.consumer.listener import (
     Answer,
     ConsumeConcurrentlyContext,
@@ -127,6 +127,8 @@ class _Run:
     )
     waits: dict[MessageQueue, int] = field(default_factory=dict)
     blocked: list[Blocked] = field(default_factory=list)
+    given_up: list[tuple[int, Answer]] = field(default_factory=list)
+    dropped: list[DroppedRange] = field(default_factory=list)
 
     def proposal(self, request: ConsumeRequest, claim: HeldClaim) -> Proposal:
         group = self.plan.group
@@ -181,9 +183,12 @@ class _Run:
         matching = {m.queue_offset for m in wanted}
         self._add(slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in matching))
         size = group.consume_message_batch_max_size
-        return [
+        copies = [
             copy for begin in range(0, len(wanted), size) for copy in self._batch(slice_.queue, wanted[begin:][:size])
         ]
+        self.dropped += dropped_ranges(slice_.queue, self.given_up)
+        self.given_up.clear()
+        return copies
 
     def _in_order(self, rules: OrderlyRules, queue: MessageQueue, slices: Sequence[Slice]) -> list[_Copy]:
         """Consume one queue in order; the copies of what is dead (S9.2)."""
@@ -225,6 +230,8 @@ class _Run:
             else:
                 dropped = message.queue_offset in result.dropped
                 self._add(queue, Outcome.DROPPED if dropped else Outcome.ACKED, [message.queue_offset])
+                if dropped:
+                    self.given_up.append((message.queue_offset, told))
         return copies
 
     def _send_back(self, message: Stored, delay_level: int) -> SendBack:
@@ -269,13 +276,17 @@ class _Run:
         )
 
     def _lose(self, ranges: Sequence[QueueRange]) -> list[StagedFile]:
-        """Record what nobody can read any more."""
+        """Record what nobody can read any more, and what a broadcasting consumer has given up."""
         passes = {planned.queue: planned.pass_ for planned in self.plan.ranges}
         rows = []
         for range_ in ranges:
             self.tallies[range_.queue][Outcome.LOST] += tally_of_range(range_)
             group, pass_ = self.plan.group.name, passes[range_.queue]
             rows.append(OutcomeRow(range_, group, pass_, Outcome.LOST, "no message is there", self.window))
+        for item in self.dropped:
+            range_ = item.range
+            pass_ = passes[range_.queue]
+            rows.append(OutcomeRow(range_, self.plan.group.name, pass_, Outcome.DROPPED, item.reason, self.window))
         return [self.shard.stage_outcomes(self.commit_id, rows)] if rows else []
 
     def _add(self, queue: MessageQueue, outcome: Outcome, offsets: Iterable[int]) -> None:

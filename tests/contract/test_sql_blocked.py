@@ -1,4 +1,4 @@
-"""What SQL says of queues that wait, and that the audit finds nothing in windows that consume in order."""
+"""What SQL says of queues that wait, and that the audit finds nothing in windows that consume in order or broadcast."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.lake.sql import query
 from rmq_store.reset import ResetTo
 from tests.contract.engines import LakeWorld
 from tests.contract.test_engines_orderly import SUSPEND, in_order, suspend_at
-from tests.contract.world import DAY, HOUR, NOON, orders, several
+from tests.contract.world import DAY, HOUR, NOON, fail_bodies, group, orders, several
 
 
 @pytest.fixture
@@ -61,4 +62,15 @@ def test_windows_in_order_pass_the_audit(lake: LakeWorld) -> None:
         lake.consume(in_order(max_reconsume_times=4), f"{DAY}-{number}", suspend_at(1, 2, 5))
     letters = rows(lake, "SELECT origin_queue_offset FROM dead_letters WHERE cause = 'max_reconsume_times'")
     assert len(letters) == rows(lake, "SELECT CAST(sum(dead) AS BIGINT) AS n FROM windows")[0]["n"] == 4
+    assert rows(lake, "SELECT * FROM audit") == []
+
+
+def test_windows_of_broadcasting_clients_pass_the_audit(lake: LakeWorld) -> None:
+    for client in "ab":
+        reader = group(f"audit@{client}", message_model=MessageModel.BROADCASTING)
+        lake.consume(reader, f"{DAY}-1", fail_bodies(b"1", b"2", b"5"))
+    text = "SELECT group_name, queue_id, begin_offset, end_offset, reason FROM outcomes WHERE outcome = 'dropped' ORDER BY ALL"
+    found = [(n, q, 1, 3, "RECONSUME_LATER") for n in ("audit@a", "audit@b") for q in (0, 1)]
+    found += [(n, q, 5, 6, "RECONSUME_LATER") for n in ("audit@a", "audit@b") for q in (0, 1)]
+    assert [tuple(row.values()) for row in rows(lake, text)] == sorted(found)
     assert rows(lake, "SELECT * FROM audit") == []
