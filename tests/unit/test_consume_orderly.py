@@ -10,14 +10,18 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmq_store.consumer.consume_orderly import OrderlyDone, OrderlyRules, consume_orderly
 from rmq_store.consumer.listener import Listener, ListenerKind
 from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.offsets import tally
 from rmq_store.store import Blocked
 
 BEHAVIOUR = Path(__file__).parents[1] / "data" / "rocketmq" / "behaviour"
@@ -100,3 +104,51 @@ def test_windows_ask_as_the_brokers_consumers_were_asked(name: str, tries: int) 
         assert len(done) == 1 if tries == MOST else tries > 1 or len(done) > 1
         asked += len(calls)
     assert asked == {"gm_ordered": 1581, "gm_ordered_manual": 1795}[name]
+
+
+# --- whatever a listener answers -------------------------------------------------------------------------------------
+
+QUEUE = MessageQueue("T", "b", 0)
+SAID = st.tuples(st.sampled_from(["SUCCESS", "COMMIT", "ROLLBACK", "SUSPEND_CURRENT_QUEUE_A_MOMENT"]), st.booleans())
+
+
+@given(
+    offsets=st.sets(st.integers(0, 60), min_size=1, max_size=12).map(sorted),
+    said=st.lists(SAID, min_size=1, max_size=30),
+    size=st.integers(1, 4),
+    limit=st.integers(-1, 3),
+    tries=st.integers(1, 3),
+)
+def test_every_message_is_finished_once_in_order_or_waits(
+    offsets: list[int], said: list[tuple[str, bool]], size: int, limit: int, tries: int
+) -> None:
+    answers, begin, highest = iter(said * 3), 0, -1
+    asked: list[list[int]] = []
+    tried: tuple[Blocked, ...] = ()
+
+    def answer(msgs: list[MessageExt], context: Any) -> str:
+        asked.append([message.queue_offset for message in msgs])
+        status, context.auto_commit = next(answers, ("COMMIT", True))
+        return status
+
+    listener = Listener(ListenerKind.MESSAGE, answer, None, "tests:answer")
+    for _ in range(100):
+        messages = [MessageExt("T", "b", 0, offset) for offset in offsets if offset >= begin]
+        done = consume_orderly(listener, QUEUE, messages, OrderlyRules("g", size, limit, tries), tried)
+        below = [o for o in offsets if o >= begin and (done.waits_at is None or o < done.waits_at)]
+        dead = [letter.offset for letter in done.dead]
+        assert done.acked + tally(dead) == tally(below)
+        assert dead == sorted({*dead} & {*below})
+        assert (done.waits_at is None) == (not done.blocked)
+        if done.waits_at is None:
+            break
+        assert done.blocked[0].range.begin == done.waits_at
+        assert all(a.range.end <= b.range.begin for a, b in pairwise(done.blocked))
+        begin, tried = done.waits_at, done.blocked
+    else:
+        pytest.fail("the queue never ended")
+    for batch in asked:
+        assert batch == [offset for offset in offsets if batch[0] <= offset <= batch[-1]]
+        assert batch[0] <= highest or batch[0] == next(o for o in offsets if o > highest)
+        highest = max(highest, batch[-1])
+    assert highest == offsets[-1]
