@@ -14,10 +14,13 @@ import pytest
 from rmq_store.errors import ListenerError, OffsetOutOfRange
 from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Outcome, blk_id
+from rmq_store.plan import ConsumeRequest
+from rmq_store.replay import replay_group
 from rmq_store.reset import ResetTo
 from rmq_store.settings import GroupSettings
 from tests.contract.engines import story
 from tests.contract.world import (
+    ANA,
     DAY,
     HOUR,
     NOON,
@@ -377,6 +380,33 @@ def test_what_is_lost_behind_a_waiting_message_is_not_counted_yet(world: World) 
     assert world.outcomes("billing") == []
     second = world.consume(skipping, f"{DAY}-3", suspend_at())
     assert (consumed(second), counts(second)) == ({orders(0): (1, 7)}, {"acked": 4, "lost": 2})
+
+
+@story
+def test_a_run_that_is_killed_leaves_nothing_and_forgets_its_tries(world: World) -> None:
+    world.fill(orders(0), several(4))
+
+    def killed(msgs: list[MessageExt], context: Any) -> str:
+        if msgs[0].queue_offset == 1 and msgs[0].reconsume_times == 2:
+            raise KeyboardInterrupt
+        return SUSPEND if msgs[0].queue_offset == 1 else "SUCCESS"
+
+    with pytest.raises(KeyboardInterrupt):
+        world.consume(in_order(), f"{DAY}-1", killed)
+    assert (world.offset(orders(0)), blocked(orders(0), world)) == (None, False)
+    again = world.consume(in_order(), f"{DAY}-1", heard := suspend_at())
+    assert (heard.calls[1], counts(again)) == ((0, [1], [0]), {"acked": 4})
+
+
+@story
+def test_a_replay_in_order_waits_under_its_own_name_and_the_group_does_not(world: World) -> None:
+    world.fill(orders(0), several(4))
+    world.consume(in_order(), f"{DAY}-1", suspend_at())
+    request = ConsumeRequest(f"{DAY}-again", ANA)
+    report = world.replay(in_order(), "Orders", 0, request, suspend_at(2))
+    assert (consumed(report), waiting(report), report.complete) == ({orders(0): (0, 2)}, [(2, 3, 3, SUSPEND)], True)
+    assert blocked(orders(0), world, replay_group("billing", request.request_id))
+    assert (world.offset(orders(0)), blocked(orders(0), world)) == (4, False)
 
 
 @story
