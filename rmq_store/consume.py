@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.consumer.allocate import strategy_named
-from rmq_store.errors import OffsetOutOfRange
+from rmq_store.consumer.consume_orderly import OrderlyRules
+from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
+from rmq_store.errors import ListenerError, OffsetOutOfRange
+from rmq_store.host import uuid7_ms
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Claim, Outcome, QueueRange, Tally, grp_id, off_id, pas_id
+from rmq_store.offsets import ABSENT, Claim, Outcome, QueueRange, Tally, blk_id, grp_id, off_id, pas_id
 from rmq_store.plan import ConsumeRequest, Plan, request_parameters
 from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.store import Action, Blocked, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from rmq_store.window import STORED
 
@@ -25,7 +28,7 @@ from rmq_store.window import STORED
 class WindowReport:
     """What a window did. ``status``: committed, already_committed, or empty (nothing to do, no row was written).
 
-    ``complete``: whether nothing of the request is left.
+    ``complete``: whether nothing of the request is left. ``blocked``: what queues of an orderly group wait at.
     """
 
     status: str
@@ -38,6 +41,7 @@ class WindowReport:
     version: int | None = None
     complete: bool = True
     consumed: tuple[Consumed, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
 
     def counts(self) -> dict[Outcome, int]:
         """Messages per outcome."""
@@ -59,6 +63,7 @@ def nothing_to_do(shard: str, group: str, request: ConsumeRequest, parts: Sequen
         last.window_id if last else None,
         last.commit_id if last else None,
         consumed=tuple(consumed for part in parts for consumed in part.consumed),
+        blocked=tuple(blocked for part in parts for blocked in part.blocked),
     )
 
 
@@ -75,6 +80,27 @@ def committed_window(shard: str, request: ConsumeRequest, engine: str, ctl: Ctl,
         version,
         ctl.request_complete,
         ctl.consumed,
+        ctl.blocked,
+    )
+
+
+def listener_of(group: GroupSettings) -> Listener:
+    """Raises ListenerError for one that cannot be had, or that the group's mode cannot ask."""
+    listener = load_listener(group.listener)
+    if group.mode == "orderly" and listener.kind is ListenerKind.BATCH:
+        raise ListenerError(
+            f"listener {group.listener} takes Arrow batches, and group {group.name} consumes in order, where one status "
+            'stands for a whole batch: give it a consume_message, or set mode = "concurrently"'
+        )
+    return listener
+
+
+def orderly_rules(group: GroupSettings) -> OrderlyRules | None:
+    """None for a group that does not consume in order."""
+    if group.mode != "orderly":
+        return None
+    return OrderlyRules(
+        group.name, group.consume_message_batch_max_size, group.max_reconsume_times, group.suspend_tries_per_window
     )
 
 
@@ -93,6 +119,12 @@ def refuse_holes(group: GroupSettings, holes: Sequence[QueueRange]) -> None:
             f"group {group.name} cannot read {listed}: no message is there (a salvaged log, or removed on the broker). "
             'Set on_offset_out_of_range = "skip" to go on and record them as lost.'
         )
+
+
+def done_part(ranges: Iterable[QueueRange], waits: Mapping[MessageQueue, int]) -> list[QueueRange]:
+    """What lies below the offsets at which queues wait: nothing is said yet of what comes after."""
+    ends = ((range_, min(range_.end, waits.get(range_.queue, range_.end))) for range_ in ranges)
+    return [QueueRange(range_.queue, range_.begin, end) for range_, end in ends if end > range_.begin]
 
 
 def shares(group: GroupSettings, queues: Iterable[MessageQueue], slots: int) -> list[tuple[str, list[MessageQueue]]]:
@@ -119,16 +151,27 @@ def consume_proposal(
     tallies: Mapping[MessageQueue, Mapping[Outcome, Tally]],
     produced: Sequence[Produced],
     files: Sequence[StagedFile],
+    waits: Mapping[MessageQueue, int] | None = None,
+    blocked: Sequence[Blocked] = (),
 ) -> Proposal:
-    """What the window did, as a commit: its evidence, its files, and the positions that it read and moves."""
+    """What the window did, as a commit: its evidence, its files, and the positions that it read and moves.
+
+    ``waits``: the queues that do not reach the end of their planned range, and how far they come. ``blocked``: why.
+    """
     group, positions = plan.group, plan.positions
     grp = grp_id(group.name)
     expect: dict[str, int | None] = {grp: positions.get(grp), claim_id: claim.packed()}
     advance = {grp: plan.epoch, claim_id: Claim(claim.number, 0).packed()}
+    ends = {planned.queue: planned.range.end for planned in plan.ranges} | dict(waits or {})
+    held_up = {item.range.queue for item in blocked}
     for planned in plan.ranges:
-        off = off_id(group.name, planned.queue)
+        off, blk = off_id(group.name, planned.queue), blk_id(group.name, planned.queue)
         expect[off] = positions.get(off)
-        advance[off] = planned.range.end
+        advance[off] = ends[planned.queue]
+        if planned.queue in held_up:
+            advance[blk] = uuid7_ms(commit_id)
+        elif positions.get(blk) is not None:
+            advance[blk] = ABSENT
         if planned.start_rule != STORED and plan.epoch:
             advance[pas_id(group.name, planned.queue)] = plan.epoch
     ctl = Ctl(
@@ -138,7 +181,7 @@ def consume_proposal(
         reason=request.reason,
         request_id=request.request_id,
         request_part=plan.part,
-        request_complete=plan.completes,
+        request_complete=plan.left <= held_up,
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,
@@ -148,7 +191,7 @@ def consume_proposal(
         listener=group.listener,
         consumed=tuple(
             Consumed(
-                QueueRange(planned.queue, planned.begin, planned.range.end),
+                QueueRange(planned.queue, planned.begin, ends[planned.queue]),
                 planned.pass_,
                 tallies.get(planned.queue, {}),
                 planned.start_rule,
@@ -156,5 +199,6 @@ def consume_proposal(
             for planned in plan.ranges
         ),
         produced=tuple(produced),
+        blocked=tuple(blocked),
     )
     return Proposal(ctl, expect, advance, tuple(files))

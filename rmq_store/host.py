@@ -22,6 +22,11 @@ def uuid7_floor(now_ms: int) -> str:
     return f"{max(now_ms, 0) << 80:032x}"
 
 
+def uuid7_ms(id_: str) -> int:
+    """When an id was made."""
+    return int(id_[:12], 16)
+
+
 def day_of(ms: int) -> str:
     """The UTC day of a time, ``YYYY-MM-DD``."""
     return datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()

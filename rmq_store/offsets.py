@@ -72,6 +72,11 @@ def pas_id(group: str, queue: MessageQueue) -> str:
     return _joined("pas", group, *queue_key(queue))
 
 
+def blk_id(group: str, queue: MessageQueue) -> str:
+    """When the window was made (ms of its commit id) that left the queue waiting in order (absent: none did)."""
+    return _joined("blk", group, *queue_key(queue))
+
+
 def max_id(queue: MessageQueue) -> str:
     """Next offset to assign in the queue. Its ``last_updated`` is the store timestamp (ms) of the newest message."""
     return _joined("max", *queue_key(queue))
@@ -117,7 +122,7 @@ def split_id(app_id: str) -> tuple[str, ...]:
 
 
 def queue_of(app_id: str) -> MessageQueue:
-    """The queue that ends the application id of an ``off``, ``pas``, ``max`` or ``min`` position."""
+    """The queue that ends the application id of an ``off``, ``pas``, ``blk``, ``max`` or ``min`` position."""
     topic, broker_name, queue_id = split_id(app_id)[-3:]
     return MessageQueue(topic, broker_name, int(queue_id))
 

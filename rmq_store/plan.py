@@ -7,16 +7,16 @@ Which offsets a window takes from there is ``window.py``'s decision, where a fir
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Positions, cutover_id, grp_id
+from rmq_store.offsets import Positions, blk_id, cutover_id, grp_id
 from rmq_store.settings import GroupSettings
-from rmq_store.store import Actor, Ctl, Observed, canonical_json
+from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.window import PlannedRange, Start, plan_ranges, starts
 
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60_000
@@ -41,7 +41,8 @@ class ConsumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One window. ``bounds`` are those of the whole request; ``part`` counts its windows from 1."""
+    """One window. ``bounds`` are those of the whole request; ``part`` counts its windows from 1. ``left``: the queues
+    in which the request wants more than this window takes. ``tried``: what holds up the queues of an orderly group."""
 
     group: GroupSettings
     positions: Positions
@@ -49,7 +50,8 @@ class Plan:
     ranges: tuple[PlannedRange, ...]
     bounds: Mapping[MessageQueue, int]
     part: int
-    completes: bool
+    left: frozenset[MessageQueue] = frozenset()
+    tried: tuple[Blocked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +96,20 @@ class ShardView(Protocol):
         """Whether a window of the group was ever committed."""
         ...
 
+    def windows_since(self, group: str, ms: int) -> Iterable[Ctl]:
+        """The group's windows that were made at a moment (UTC ms) or later, oldest first."""
+        ...
+
 
 class Planner:
     """Plans requests of one group in one shard, from one snapshot."""
 
     def __init__(self, shard: ShardView, group: GroupSettings, now_ms: int, scope: Scope = LIVE) -> None:
+        if group.broadcasting and "@" not in group.name:
+            raise WrongUse(
+                f"group {group.name} is broadcasting: each client gets all messages, at offsets of its own. Name the "
+                f"client: {group.name}@CLIENT"
+            )
         self._shard = shard
         self._group = group
         self._now_ms = now_ms
@@ -116,7 +127,8 @@ class Planner:
         epoch = positions.get(grp_id(group.name)) or 0
         if parts:
             bounds = _bounds_of(parts[0])
-            start_of = {queue: start for queue, start in start_of.items() if queue in bounds}
+            held_up = {blocked.range.queue for part in parts for blocked in part.blocked}  # till the next request
+            start_of = {queue: start for queue, start in start_of.items() if queue in bounds and queue not in held_up}
             done = sum(len(consumed.range) for part in parts for consumed in part.consumed)
             left = None if request.max_messages is None else request.max_messages - done
         else:
@@ -128,8 +140,24 @@ class Planner:
             group.name, positions, start_of, bounds, max_messages=left, lost_is_skipped=lost_is_skipped
         )
         ranges = plan_ranges(group.name, positions, start_of, bounds, max_messages=cap, lost_is_skipped=lost_is_skipped)
-        completes = sum(len(p.range) for p in ranges) == sum(len(p.range) for p in wanted)
-        return Plan(group, positions, epoch, tuple(ranges), bounds, len(parts) + 1, completes)
+        takes = {p.queue: len(p.range) for p in ranges}
+        more = frozenset(p.queue for p in wanted if len(p.range) > takes.get(p.queue, 0))
+        return Plan(group, positions, epoch, tuple(ranges), bounds, len(parts) + 1, more, self._tried(ranges))
+
+    def _tried(self, ranges: Iterable[PlannedRange]) -> tuple[Blocked, ...]:
+        """What the last window of a queue left in it, unless an operator has moved the queue since."""
+        blk = {p.queue: self.positions.get(blk_id(self._group.name, p.queue)) for p in ranges}
+        since = min((ms for ms in blk.values() if ms is not None), default=None)
+        if since is None or self._group.mode != "orderly":
+            return ()
+        found: dict[MessageQueue, tuple[Blocked, ...]] = {}
+        stands = {(p.queue, p.begin, p.pass_) for p in ranges}
+        for ctl in self._shard.windows_since(self._group.name, since):
+            for done in ctl.consumed:
+                queue = done.range.queue
+                left = tuple(_dated(b, ctl) for b in ctl.blocked if b.range.queue == queue)
+                found[queue] = left if (queue, done.range.end, done.pass_) in stands else ()
+        return tuple(blocked for _, several in sorted(found.items()) for blocked in several)
 
     def queues(self) -> list[MessageQueue]:
         """All queues that the group reads here: of its topics, and of its retry topic once they belong to the lake."""
@@ -191,6 +219,10 @@ class Planner:
     def _observed(self) -> dict[MessageQueue, int]:
         """The offsets that the newest import of each broker saw for this group."""
         return {seen.queue: seen.offset for seen in self._shard.observed() if seen.group == self._group.name}
+
+
+def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
+    return blocked if blocked.first_failed_at else replace(blocked, first_failed_at=ctl.store_timestamp)
 
 
 # --- what a request says in its ctl rows -----------------------------------------------------------------------------

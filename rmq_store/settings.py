@@ -18,7 +18,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from rmq_store.message import retry_topic
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from rmq_store.validators import check_group, check_topic
 
+MODES = ("concurrently", "orderly")
 ENGINES = ("spark", "local", "auto")
 ON_OFFSET_OUT_OF_RANGE = ("stop", "skip")
 
@@ -41,12 +42,14 @@ ON_OFFSET_OUT_OF_RANGE = ("stop", "skip")
 class GroupSettings:
     """One ``[[group]]``. Raises WrongUse with everything that is wrong in it.
 
-    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``max_reconsume_times`` -1 is 16. ``retry_queue_nums``
-    0: what fails is dead at once. ``retry_policy``: how long a retry waits whose listener names no level (see
-    ``retry_policy_of``), None is by delay level. ``consume_timestamp``: see ``parse_consume_timestamp``.
-    ``all_or_nothing``: an exception fails the whole batch. ``max_messages``, ``max_bytes`` (of bodies) and
-    ``max_minutes`` cap one window, None is no cap. ``consumers``: how many share the queues, None is as many as Spark
-    has task slots. ``schedule``: when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
+    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``max_reconsume_times`` -1 is 16, in order no limit.
+    ``suspend_tries_per_window``: after so many vain tries in a row a queue that is consumed in order waits for the next
+    window. ``retry_queue_nums`` 0: what fails is dead at once. ``retry_policy``: how long a retry waits whose listener
+    names no level (see ``retry_policy_of``), None is by delay level. ``consume_timestamp``: see
+    ``parse_consume_timestamp``. ``all_or_nothing``: an exception fails the whole batch. ``max_messages``, ``max_bytes``
+    (of bodies) and ``max_minutes`` cap one window, None is no cap. ``consumers``: how many share the queues, None is as
+    many as Spark has task slots. A ``name`` is that of a group, or of one client of a broadcasting group:
+    ``group@client``. ``schedule``: when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
     """
 
     name: str
@@ -57,6 +60,7 @@ class GroupSettings:
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_message_batch_max_size: int = 1
     max_reconsume_times: int = -1
+    suspend_tries_per_window: int = 3
     retry_queue_nums: int = 1
     retry_policy: GroupRetryPolicy | None = None
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
@@ -81,6 +85,11 @@ class GroupSettings:
             raise WrongUse(_listed(f"group {self.name}", problems))
 
     @property
+    def broadcasting(self) -> bool:
+        """Every client gets all messages, at offsets of its own (S4): it consumes under the name ``group@client``."""
+        return self.message_model is MessageModel.BROADCASTING
+
+    @property
     def start_switches(self) -> StartSwitches:
         return StartSwitches(self.young_topic_starts_at_zero, self.later_queues_start_at_min)
 
@@ -98,10 +107,13 @@ class Settings:
     groups: tuple[GroupSettings, ...]
 
     def group(self, name: str) -> GroupSettings:
-        """The group's settings. Raises WrongUse naming the known groups."""
+        """The group's settings; ``group@client`` is a client of a broadcasting group. Raises WrongUse naming the known
+        groups."""
         for group in self.groups:
             if group.name == name:
                 return group
+            if group.broadcasting and "@" not in group.name and name.startswith(f"{group.name}@"):
+                return replace(group, name=name)
         known = [group.name for group in self.groups]
         listed = ", ".join(known) or "none"
         raise WrongUse(f"{self.source} has no group {name!r}{did_you_mean(name, known)}; known: {listed}")
@@ -218,15 +230,9 @@ def _or_none(check: Check) -> Check:
     return lambda value: "" if value is None else check(value)
 
 
-def _one_of(known: Iterable[str], not_yet: str = "") -> Check:
+def _one_of(known: Iterable[str]) -> Check:
     names = list(known)
-
-    def check(value: Any) -> str:
-        if not_yet and value == not_yet:
-            return f"{not_yet} is not yet supported; use {names[0]}"
-        return _must(f"one of {', '.join(names)}", value, isinstance(value, str) and value in names)
-
-    return check
+    return lambda value: _must(f"one of {', '.join(names)}", value, isinstance(value, str) and value in names)
 
 
 def _accepted_by(check: Callable[[str], object]) -> Check:
@@ -252,6 +258,14 @@ def _like(pattern: str, be: str) -> Check:
     return lambda value: _must(be, value, isinstance(value, str) and re.fullmatch(pattern, value))
 
 
+def _check_name(name: str) -> None:
+    """A group, or ``group@client``."""
+    group, at, client = name.partition("@")
+    check_group(group)
+    if at and not re.fullmatch(r"[\w.@#:-]+", client):
+        raise WrongUse(f"client {client!r} has characters other than letters, digits and '_.@#:-', or is empty")
+
+
 def _shards(value: Any) -> str:
     named = isinstance(value, tuple) and all(isinstance(s, str) and re.fullmatch(r"[\w.@-]+", s) for s in value)
     return _must('a list of shard names, like ["broker-a"]', value, named and value)
@@ -271,13 +285,14 @@ _LONG_MAX = 2**63 - 1
 _CRON_FIELD = r"[0-9A-Za-z*/,#?-]+"
 
 _CHECKS: dict[str, Check] = {
-    "name": _accepted_by(check_group),
+    "name": _accepted_by(_check_name),
     "listener": _like(r"[\w.]+:[\w.]+", "text like shop.listeners:Orders (module:attribute)"),
     "subscription_version": _between(1, _LONG_MAX),
-    "mode": _one_of(["concurrently"], not_yet="orderly"),
-    "message_model": _one_of([MessageModel.CLUSTERING], not_yet=MessageModel.BROADCASTING),
+    "mode": _one_of(MODES),
+    "message_model": _one_of(MessageModel),
     "consume_message_batch_max_size": _between(1, 1024),
     "max_reconsume_times": _between(-1, 2**31 - 1),
+    "suspend_tries_per_window": _between(1, 10_000),
     "retry_queue_nums": _between(0, 1024),
     "retry_policy": _retry_policy,
     "consume_from_where": _one_of(ConsumeFromWhere),
@@ -320,6 +335,16 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         problems.append("consume_from_where CONSUME_FROM_TIMESTAMP needs a consume_timestamp")
     if values["consume_timestamp"] is not None and not from_time:
         problems.append("consume_timestamp counts only with consume_from_where CONSUME_FROM_TIMESTAMP")
+    broadcasting = values["message_model"] == MessageModel.BROADCASTING
+    if "@" in str(values["name"]) and not broadcasting:
+        problems.append("a client (@...) is named only with message_model BROADCASTING")
+    in_order = values["mode"] == "orderly"
+    if in_order and broadcasting:
+        problems.append("mode orderly is not there with message_model BROADCASTING, which retries nothing")
+    if in_order and values["all_or_nothing"]:
+        problems.append("all_or_nothing counts only with mode concurrently: in order a batch has one status anyway")
+    if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
+        problems.append("suspend_tries_per_window counts only with mode orderly")
     if subscriptions is None:
         return problems
     if not subscriptions:

@@ -111,6 +111,22 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocked:
+    """Messages that hold up a queue of an orderly group: the next window begins there, or before.
+
+    ``attempts``: how often each of them was tried here in vain; 0 for one that was kept, or rolled back, without a
+    COMMIT. ``status``: the listener's last answer. ``first_failed_at``: epoch ms, None for the time of this commit.
+    """
+
+    range: QueueRange
+    attempts: int
+    status: str
+    first_failed_at: int | None = None
+    error_type: str | None = None
+    error_text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StagedFile:
     """A data file that lies in the table's folder but in no version of it yet."""
 
@@ -146,6 +162,7 @@ class Ctl:
     produced: tuple[Produced, ...] = ()
     moved: tuple[Moved, ...] = ()
     observed: tuple[Observed, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
 
     def parameter(self, name: str) -> Any:
         return json.loads(self.parameters).get(name)

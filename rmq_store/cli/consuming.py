@@ -156,7 +156,9 @@ def _window_line(report: WindowReport) -> str:
     counts = [f"{count:,} {outcome}" for outcome, count in report.counts().items() if count]
     done = f"{report.messages():,} messages" + (f" ({', '.join(counts)})" if counts else "")
     more = "" if report.complete else ", more to come"
-    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}"
+    held_up = len({blocked.range.queue for blocked in report.blocked})
+    waits = f", {held_up} of its queues wait at a message (see the view blocked)" if held_up else ""
+    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}"
 
 
 def _answer(output: Output, group: str, request_id: str, done: Sequence[Consumption], hint: str = "") -> None:

@@ -9,11 +9,13 @@ Consumption in order has other rules (S9.2), in ``consume_result_orderly``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_store.consumer.listener import Answer
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import QueueRange
 
 RESUBMIT_AFTER_MS = 5000
 """After a failed send-back the client asks its listener again, without limit."""
@@ -58,6 +60,26 @@ def process_consume_result(
         return ConcurrentResult(tuple(offsets), dropped=tuple(offset for offset, _ in failed))
     send_back = tuple(pair for pair in failed if waiting is None or pair[0] in waiting)
     return ConcurrentResult(tuple(offsets), send_back)
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRange:
+    """Messages that a broadcasting consumer gave up, and why."""
+
+    range: QueueRange
+    reason: str
+
+
+def dropped_ranges(queue: MessageQueue, failed: Iterable[tuple[int, Answer]]) -> list[DroppedRange]:
+    """What a broadcasting consumer gives up, neighbours with one reason together; ``failed`` is in offset order."""
+    found: list[DroppedRange] = []
+    for offset, answer in failed:
+        reason = f"{answer.error_type}: {answer.error_text}" if answer.error_type else "RECONSUME_LATER"
+        begin = offset
+        if found and found[-1].range.end == offset and found[-1].reason == reason:
+            begin = found.pop().range.begin
+        found.append(DroppedRange(QueueRange(queue, begin, offset + 1), reason))
+    return found
 
 
 def settle(result: ConcurrentResult, send_back_failed: Collection[int] = ()) -> Settlement:

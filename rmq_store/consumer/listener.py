@@ -1,10 +1,12 @@
 """The user's code: how it is found, what it may answer, and what an answer means for each message (S9.1).
 
-A listener has one of two shapes, and the first may answer in two ways:
+A listener has one of two shapes, and the first may answer in several ways:
 
 - ``consume_message(msgs, context) -> ConsumeConcurrentlyStatus``: word for word RocketMQ, with ``context.ack_index``
   and ``context.delay_level_when_next_consume``;
 - ``consume_message(msgs, context) -> one status per message``, as a list or by ``yield``: only what failed is retried;
+- in order (S9.2) ``consume_message(msgs, context) -> ConsumeOrderlyStatus`` with a ``ConsumeOrderlyContext``: one status
+  stands for its batch, None and an exception suspend the queue (``consume_orderly``);
 - ``consume_batch(batch[, context])`` over an Arrow record batch; an attribute ``columns`` names what it reads.
 
 An exception at message k leaves 0..k-1 their result and retries k and what follows. k is known when the listener

@@ -1,8 +1,8 @@
 """The messages of one queue that a consumer holds: cached or being consumed in order (S8, RocketMQ's ``ProcessQueue``).
 
-It answers the question behind every commit of concurrent consumption: the smallest offset that is not finished. A
-window of the lake needs no cache, for it reads a range and commits all of it; this is the rule in its original form,
-which the rules of a window are held against.
+It answers the question behind every commit: the smallest offset that is not finished. Windows that consume in order run
+on it. A concurrent one needs no cache, for it reads a range and commits all of it; for these this is the rule in its
+original form, which they are held against.
 """
 
 from __future__ import annotations

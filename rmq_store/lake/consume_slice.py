@@ -10,14 +10,17 @@ how many offsets had which outcome, and their hash sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
+from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges
 from rmq_store.consumer.listener import (
     Answer,
     ConsumeConcurrentlyContext,
@@ -30,22 +33,22 @@ from rmq_store.consumer.listener import (
 from rmq_store.consumer.pull import Slice
 from rmq_store.lake import tables
 from rmq_store.lake.batch_answers import judge_batch
-from rmq_store.lake.evidence import hashes
+from rmq_store.lake.evidence import hashes, tally_of
 from rmq_store.lake.filter import Mask, filter_columns, matching
 from rmq_store.lake.message_view import MessageViews
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.retry_rows import COPY_COLUMNS, TOLD_BY_PROPERTIES, Failures, RetryPolicy, retry_rows
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
-from rmq_store.message import MessageQueue
+from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Outcome, QueueRange, Tally
-from rmq_store.store import Produced, StagedFile
+from rmq_store.store import Blocked, Produced, StagedFile
 from rmq_store.subscription import SubscriptionData
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeJob:
-    """What all tasks of a window have in common."""
+    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption."""
 
     root: Root
     table: str
@@ -59,11 +62,14 @@ class ConsumeJob:
     subscriptions: Mapping[str, SubscriptionData]
     passes: Mapping[MessageQueue, int]
     retry: RetryPolicy
+    broadcasting: bool = False
+    in_order: OrderlyRules | None = None
+    tried: tuple[Blocked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeTask:
-    """What one task does: slices of one consumer's queues, in offset order per queue."""
+    """What one task does: slices of one consumer's queues, in offset order per queue; in order all slices of a queue."""
 
     number: int
     consumer: str
@@ -72,7 +78,7 @@ class ConsumeTask:
 
 @dataclass(frozen=True, slots=True)
 class RangeDone:
-    """The evidence for one slice."""
+    """The evidence for one slice; in order for the finished part of a queue."""
 
     range: QueueRange
     tallies: Mapping[Outcome, Tally]
@@ -80,12 +86,18 @@ class RangeDone:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task brings back; its files are in no version of the table yet."""
+    """What a task brings back; its files are in no version of the table yet.
+
+    ``waits``: the queues that do not come to the end of their slices, and how far they do; ``blocked``: why.
+    """
 
     number: int
     done: tuple[RangeDone, ...]
     files: tuple[StagedFile, ...] = ()
     produced: tuple[Produced, ...] = ()
+    waits: Mapping[MessageQueue, int] = field(default_factory=dict)
+    blocked: tuple[Blocked, ...] = ()
+    dropped: tuple[DroppedRange, ...] = ()
 
 
 @dataclass(slots=True)
@@ -108,24 +120,39 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     """
     listener = load_listener(job.listener)
     done, failures = [], []
-    for slice_ in task.slices:
-        tallies, failed = _consume(job, listener, slice_)
-        done.append(RangeDone(QueueRange(slice_.queue, slice_.begin, slice_.end), tallies))
-        failures += failed
+    waits: dict[MessageQueue, int] = {}
+    blocked: list[Blocked] = []
+    dropped: list[DroppedRange] = []
+    if job.in_order is None:
+        for slice_ in task.slices:
+            tallies, failed, given_up = _consume(job, listener, slice_)
+            done.append(RangeDone(QueueRange(slice_.queue, slice_.begin, slice_.end), tallies))
+            failures += failed
+            dropped += given_up
+    else:
+        for queue, slices in groupby(task.slices, key=lambda slice_: slice_.queue):
+            found = _consume_in_order(job, job.in_order, listener, queue, list(slices))
+            done.append(found.done)
+            failures += found.failures
+            blocked += found.blocked
+            waits |= found.waits
     if not failures:
-        return TaskResult(task.number, tuple(done))
+        return TaskResult(task.number, tuple(done), waits=waits, blocked=tuple(blocked), dropped=tuple(dropped))
     rows, segments = retry_rows(failures, job.retry, part=task.number, window_id=job.window_id, commit_id=job.commit_id)
     name = f"{job.commit_id}-{task.number:05d}-{attempt}"
     runs = [segment.first_row for segment in segments]
     file = stage(job.root, job.table, "msg", name, rows, tables.COMMITLOG_STATS, runs=runs)
     produced = tuple(segment.in_file(file.path) for segment in segments)
-    return TaskResult(task.number, tuple(done), (file,), produced)
+    return TaskResult(task.number, tuple(done), (file,), produced, waits, tuple(blocked))
 
 
 # --- one slice -------------------------------------------------------------------------------------------------------
 
 
-def _consume(job: ConsumeJob, listener: Listener, slice_: Slice) -> tuple[dict[Outcome, Tally], list[Failures]]:
+def _consume(
+    job: ConsumeJob, listener: Listener, slice_: Slice
+) -> tuple[dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
+    """What became of a slice; what failed has its rows, or is given up where the group broadcasts."""
     subscription = job.subscriptions[slice_.queue.topic]
     reader = SliceReader(job.root, job.table, slice_)
     columns = _columns_for(listener, subscription)
@@ -150,15 +177,18 @@ def _consume(job: ConsumeJob, listener: Listener, slice_: Slice) -> tuple[dict[O
         failed_offsets.append(offsets[failed])
         failed_rows.append(batch.select([n for n in COPY_COLUMNS if n in batch.schema.names]).filter(pa.array(failed)))
     if not answers:
-        return tallies.done(), []
+        return tallies.done(), [], []
     offsets = np.concatenate(failed_offsets)
+    if job.broadcasting:
+        tallies.add(Outcome.DROPPED, hashes(offsets))
+        return tallies.done(), [], dropped_ranges(slice_.queue, zip(offsets.tolist(), answers, strict=True))
     rows = _completed(reader, pa.Table.from_batches(failed_rows), offsets)
     failures = Failures(slice_.queue, job.passes[slice_.queue], offsets, answers, rows)
     dead = failures.dead(job.retry)
     hashed = hashes(offsets)
     tallies.add(Outcome.DEAD, hashed[dead])
     tallies.add(Outcome.RETRIED, hashed[~dead])
-    return tallies.done(), [failures]
+    return tallies.done(), [failures], []
 
 
 def _completed(reader: SliceReader, rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
@@ -215,3 +245,71 @@ def _ask(
 def _all_succeeded(answer: object, context: ConsumeConcurrentlyContext) -> bool:
     """The usual answer, recognised without building an Answer per message."""
     return answer == "CONSUME_SUCCESS" and context.ack_index == 2_147_483_647
+
+
+# --- one queue in order ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueDone:
+    done: RangeDone
+    failures: Sequence[Failures]
+    waits: Mapping[MessageQueue, int]
+    blocked: Sequence[Blocked]
+
+
+def _consume_in_order(
+    job: ConsumeJob, rules: OrderlyRules, listener: Listener, queue: MessageQueue, slices: Sequence[Slice]
+) -> _QueueDone:
+    """A queue by the rules of orderly consumption; what is over the limit fails, and its route is the dead letters."""
+    pulled = _Pulled(job, listener, slices)
+    tried = [blocked for blocked in job.tried if blocked.range.queue == queue]
+    found = consume_orderly(listener, queue, pulled.messages(), rules, tried)
+    end = slices[-1].end if found.waits_at is None else found.waits_at
+    dead = {letter.offset: letter for letter in found.dead}
+    failures = []
+    for slice_ in slices:
+        letters = [letter for offset, letter in dead.items() if slice_.begin <= offset < slice_.end]
+        if letters:
+            offsets = np.array([letter.offset for letter in letters], dtype=np.int64)
+            rows = SliceReader(job.root, job.table, slice_).rows(offsets, COPY_COLUMNS)
+            times = pa.array([letter.reconsume_times for letter in letters], pa.int32())
+            rows = rows.set_column(rows.column_names.index("reconsume_times"), "reconsume_times", times)
+            failures.append(Failures(queue, job.passes[queue], offsets, [letter.answer for letter in letters], rows))
+    tallies = {
+        Outcome.ACKED: found.acked,
+        Outcome.FILTERED: pulled.filtered_below(end),
+        Outcome.DEAD: tally_of(np.array(list(dead), dtype=np.int64)),
+    }
+    return _QueueDone(
+        RangeDone(
+            QueueRange(queue, slices[0].begin, end), {name: tally for name, tally in tallies.items() if tally.count}
+        ),
+        failures,
+        {} if found.waits_at is None else {queue: found.waits_at},
+        found.blocked,
+    )
+
+
+class _Pulled:
+    """The wanted messages of a queue, read as they are asked for; remembers what the filter kept back."""
+
+    def __init__(self, job: ConsumeJob, listener: Listener, slices: Sequence[Slice]) -> None:
+        self._job, self._slices = job, slices
+        self._subscription = job.subscriptions[slices[0].queue.topic]
+        columns = _columns_for(listener, self._subscription)
+        self._columns = columns and [*dict.fromkeys([*columns, "reconsume_times"])]
+        self._filtered: list[npt.NDArray[np.int64]] = []
+
+    def messages(self) -> Iterator[MessageExt]:
+        for slice_ in self._slices:
+            for offsets, batch in SliceReader(self._job.root, self._job.table, slice_).batches(self._columns):
+                wanted = matching(batch, self._subscription)
+                if wanted is not None:
+                    self._filtered.append(offsets[~wanted])
+                    offsets, batch = offsets[wanted], batch.filter(pa.array(wanted))
+                yield from MessageViews(slice_, offsets, batch).messages(0, batch.num_rows)
+
+    def filtered_below(self, end: int) -> Tally:
+        several = (tally_of(offsets[offsets < end]) for offsets in self._filtered)
+        return sum(several, Tally())

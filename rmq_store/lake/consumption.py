@@ -165,4 +165,18 @@ def _window(report: WindowReport) -> dict[str, Any]:
             }
             for consumed in report.consumed
         ],
+        "blocked": [
+            {
+                "topic": blocked.range.queue.topic,
+                "broker_name": blocked.range.queue.broker_name,
+                "queue_id": blocked.range.queue.queue_id,
+                "begin_offset": blocked.range.begin,
+                "end_offset": blocked.range.end,
+                "attempts": blocked.attempts,
+                "status": blocked.status,
+                "error_type": blocked.error_type,
+                "error_text": blocked.error_text,
+            }
+            for blocked in report.blocked
+        ],
     }

@@ -23,6 +23,9 @@ _STORED = (
 )  # fmt: skip
 _KNOWN_OTHERWISE = ("topic", "broker_name", "queue_id", "queue_offset", "store_timestamp", "properties")
 
+_COUNTED_HERE = ("reconsume_times",)
+"""In order the client counts the tries itself (S9.2)."""
+
 
 class _Columns:
     """The columns of one batch as lists, each made when it is first asked for and then an attribute."""
@@ -85,7 +88,7 @@ class _Columns:
 
 
 class MessageView(MessageExt):
-    """One row of a batch. Reads like any MessageExt; its values cannot be set."""
+    """One row of a batch. Reads like any MessageExt; its values cannot be set, but ``reconsume_times``."""
 
     __slots__ = ("_columns", "_row")
 
@@ -107,7 +110,10 @@ def _looked_up(name: str) -> property:
     def value(self: MessageView) -> Any:
         return getattr(self._columns, name)[self._row]
 
-    return property(value, doc=f"``{name}`` of the row.")
+    def put(self: MessageView, value: Any) -> None:
+        getattr(self._columns, name)[self._row] = value
+
+    return property(value, put if name in _COUNTED_HERE else None, doc=f"``{name}`` of the row.")
 
 
 for _name in (*_STORED, *_KNOWN_OTHERWISE):

@@ -12,7 +12,7 @@ from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions
 from rmq_store.plan import LIVE, ConsumeRequest, Plan, Scope, request_parameters
 from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Observed
+from rmq_store.store import Action, Ctl, Observed
 
 __all__ = ["LIVE", "ConsumeRequest", "Plan", "Planner", "Scope", "ShardLookup", "request_parameters"]
 
@@ -52,3 +52,6 @@ class ShardLookup:
 
     def has_consumed(self, group: str) -> bool:
         return self.shard.has_ctl(group, Action.CONSUME)
+
+    def windows_since(self, group: str, ms: int) -> list[Ctl]:
+        return self.shard.ctls_since(ms, group=group, action=Action.CONSUME)

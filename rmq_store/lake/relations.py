@@ -8,7 +8,8 @@ that the views name. Every one of them covers all shards and has the column ``sh
 - ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` with what it does not have yet, so a view is never
   behind the log, and no file is opened for each commit; ``ctl``: the same without its lists
-- ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``: its lists, one item a row, with what names and orders the commit
+- ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one item a row, with what names and
+  orders the commit
 - ``ctl_observed``: the same of imports alone, which are few: their own files are read
 - ``segments``, ``offset_moves``: what the derived tables ``consumequeue`` and ``offsets`` hold. Those are for who reads
   Delta tables without this project; here the same follows from the commits
@@ -102,6 +103,7 @@ POSITIONS = pa.schema(
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "off": ("group_name", "topic", "broker_name", "queue_id"),
     "pas": ("group_name", "topic", "broker_name", "queue_id"),
+    "blk": ("group_name", "topic", "broker_name", "queue_id"),
     "max": ("topic", "broker_name", "queue_id"),
     "min": ("topic", "broker_name", "queue_id"),
     "own": ("group_name", "topic", "broker_name", "queue_id"),
@@ -218,6 +220,7 @@ BASE_SQL: dict[str, BaseSql] = {
     "ctl_consumed": _items("consumed", "group_name", *_WHO_AND_WHY),
     "ctl_produced": _items("produced"),
     "ctl_moved": _items("moved", *_WHO_AND_WHY),
+    "ctl_blocked": _items("blocked", "group_name"),
     "ctl_observed": _items("observed", relation="ctl_imports"),
     "segments": BaseSql(
         f"SELECT {_names(tables.CONSUMEQUEUE, 'end_offset')}, base_offset + count AS end_offset FROM ctl_produced",

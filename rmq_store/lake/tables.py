@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Outcome, QueueRange, Tally
-from rmq_store.store import Action, Actor, Consumed, Ctl, Moved, Observed, Produced
+from rmq_store.store import Action, Actor, Blocked, Consumed, Ctl, Moved, Observed, Produced
 
 PARTITION_BY = ["kind", "store_day"]
 
@@ -62,6 +62,21 @@ MOVED = pa.struct(
 )
 
 OBSERVED = pa.struct([*_fields(group_name=pa.string()), *_QUEUE, *_fields(offset=pa.int64())])
+
+BLOCKED = pa.struct(
+    [
+        *_QUEUE,
+        *_fields(
+            begin_offset=pa.int64(),
+            end_offset=pa.int64(),
+            attempts=pa.int64(),
+            status=pa.string(),
+            first_failed_at=pa.int64(),
+            error_type=pa.string(),
+            error_text=pa.string(),
+        ),
+    ]
+)
 
 KEYS = _fields(commit_id=pa.string(), part=pa.int32(), rel=pa.int64())
 
@@ -135,6 +150,7 @@ CTL = pa.schema(
             produced=pa.list_(PRODUCED),
             moved=pa.list_(MOVED),
             observed=pa.list_(OBSERVED),
+            blocked=pa.list_(BLOCKED),
         ),
     ]
 )
@@ -289,6 +305,19 @@ def produced_from_row(row: dict[str, Any]) -> Produced:
     )
 
 
+_BLOCKED_SAME = ("attempts", "status", "first_failed_at", "error_type", "error_text")
+
+
+def _blocked_to_row(blocked: Blocked) -> dict[str, Any]:
+    row = _queue_columns(blocked.range.queue) | {name: getattr(blocked, name) for name in _BLOCKED_SAME}
+    return row | {"begin_offset": blocked.range.begin, "end_offset": blocked.range.end}
+
+
+def _blocked_from_row(row: dict[str, Any]) -> Blocked:
+    range_ = QueueRange(_queue(row), row["begin_offset"], row["end_offset"])
+    return Blocked(range_, **{name: row[name] for name in _BLOCKED_SAME})
+
+
 _CTL_SAME = (
     "commit_id", "request_id", "window_id", "store_timestamp", "request_part", "request_complete", "epoch",
     "read_version", "reason", "parameters", "subscription", "subscription_version", "listener",
@@ -308,6 +337,7 @@ def ctl_to_row(ctl: Ctl) -> dict[str, Any]:
         for m in ctl.moved
     ]
     row["observed"] = [_queue_columns(o.queue) | {"group_name": o.group, "offset": o.offset} for o in ctl.observed]
+    row["blocked"] = [_blocked_to_row(blocked) for blocked in ctl.blocked]
     return row
 
 
@@ -322,6 +352,7 @@ def ctl_from_row(row: dict[str, Any]) -> Ctl:
             Moved(m["group_name"], _queue(m), m["from_offset"], m["to_offset"], m["pass"]) for m in row["moved"] or ()
         ),
         observed=tuple(Observed(o["group_name"], _queue(o), o["offset"]) for o in row["observed"] or ()),
+        blocked=tuple(_blocked_from_row(item) for item in row["blocked"] or ()),
         **{name: row[name] for name in _CTL_SAME},
     )
 

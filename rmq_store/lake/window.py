@@ -15,12 +15,14 @@ from rmq_store.consume import (
     WindowReport,
     committed_window,
     consume_proposal,
+    done_part,
+    listener_of,
     nothing_to_do,
+    orderly_rules,
     refuse_holes,
     shares,
     subscriptions_of,
 )
-from rmq_store.consumer.listener import load_listener
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.host import Host
 from rmq_store.lake import tables
@@ -75,7 +77,7 @@ def consume_window(
     if isinstance(plan, WindowReport):
         return plan
     reached("1.planned")
-    load_listener(group.listener)
+    listener_of(group)
     engine = engine_of(plan)
     # 2. Claim.
     with claimed(shard, (group.name,), request.request_id, request.actor, host, group=group.name) as claim:
@@ -147,6 +149,9 @@ def _job(
             shard.lane(group.name),
             group.retry_policy,
         ),
+        broadcasting=group.broadcasting,
+        in_order=orderly_rules(group),
+        tried=plan.tried,
     )
     return job, _tasks(group, slices, slots), gaps
 
@@ -155,22 +160,27 @@ def _tasks(group: GroupSettings, slices: dict[MessageQueue, list[Slice]], slots:
     """Allocate queues to consumers as RocketMQ does, topic by topic, and cut each consumer's work into tasks."""
     tasks: list[ConsumeTask] = []
     most = task_rows(sum(len(slice_) for of_queue in slices.values() for slice_ in of_queue), slots)
+    in_order = group.mode == "orderly"
     for consumer, queues in shares(group, slices, slots):
-        pieces = [piece for queue in queues for slice_ in slices[queue] for piece in slice_.cut(most)]
+        if in_order:  # a queue is one piece, however long
+            pieces = [slices[queue] for queue in queues if slices[queue]]
+        else:
+            pieces = [[piece] for queue in queues for slice_ in slices[queue] for piece in slice_.cut(most)]
         for bin_ in _packed(pieces, most):
             tasks.append(ConsumeTask(len(tasks), consumer, tuple(bin_)))
     return tasks
 
 
-def _packed(pieces: Sequence[Slice], most: int) -> Iterable[list[Slice]]:
-    """Neighbours together, in shares of about the same size, of about ``most`` rows at the most."""
-    total = sum(map(len, pieces))
+def _packed(pieces: Sequence[Sequence[Slice]], most: int) -> Iterable[list[Slice]]:
+    """Neighbours together, in shares of about the same size, of about ``most`` rows at the most; no piece is cut."""
+    sizes = [sum(map(len, piece)) for piece in pieces]
+    total = sum(sizes)
     shares_ = -(-total // most)
     bin_: list[Slice] = []
     rows = done = 0
-    for piece in pieces:
-        bin_.append(piece)
-        rows += len(piece)
+    for piece, size in zip(pieces, sizes, strict=True):
+        bin_ += piece
+        rows += size
         if rows * shares_ >= total * (done + 1):
             yield bin_
             bin_, done = [], done + 1
@@ -189,8 +199,11 @@ def _proposal(
     claim: HeldClaim,
 ) -> Proposal:
     """What the window did, as a commit: its evidence, its files, and the positions that it read and moves."""
-    lost = [*gaps, *(planned.lost for planned in plan.ranges if planned.lost)]
+    waits = {queue: offset for result in results for queue, offset in result.waits.items()}
+    lost = done_part([*gaps, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
     files = [file for result in results for file in result.files]
+    exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
+    exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
     return consume_proposal(
         plan,
         request,
@@ -200,7 +213,9 @@ def _proposal(
         claim=claim.claim,
         tallies=_tallies(results, lost),
         produced=[segment for result in results for segment in result.produced],
-        files=[*files, _stage_lost(shard, job, lost)] if lost else files,
+        files=[*files, _stage_outcomes(shard, job, exceptions)] if exceptions else files,
+        waits=waits,
+        blocked=[blocked for result in results for blocked in result.blocked],
     )
 
 
@@ -216,8 +231,8 @@ def _tallies(results: Sequence[TaskResult], lost: Sequence[QueueRange]) -> dict[
     return found
 
 
-def _stage_lost(shard: Shard, job: ConsumeJob, lost: Sequence[QueueRange]) -> StagedFile:
-    """The ranges that nobody can read any more, as ``outcome`` rows."""
+def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> StagedFile:
+    """What nobody can read any more, and what a broadcasting consumer has given up, with the reason."""
     rows = [
         {
             "commit_id": job.commit_id,
@@ -229,10 +244,10 @@ def _stage_lost(shard: Shard, job: ConsumeJob, lost: Sequence[QueueRange]) -> St
             "window_id": job.window_id,
             "begin_offset": range_.begin,
             "end_offset": range_.end,
-            "outcome": str(Outcome.LOST),
-            "reason": "no message is there",
+            "outcome": str(outcome),
+            "reason": reason,
         }
-        for range_ in lost
+        for range_, outcome, reason in exceptions
     ]
     table = pa.Table.from_pylist(rows, schema=tables.OUTCOME)
     return stage(shard.root, shard.commitlog.path, "outcome", job.commit_id, table, tables.COMMITLOG_STATS)

@@ -16,6 +16,7 @@ from rmq_store.consume_queue import BoundaryType, earliest_from_here, latest_so_
 from rmq_store.consumer.commit import Decided
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.errors import StoreUnusable
+from rmq_store.host import uuid7_ms
 from rmq_store.memory.rows import MessageRow, OutcomeRow, Stored, stored_rows
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange
@@ -121,6 +122,11 @@ class MemoryShard:
     def has_consumed(self, group: str) -> bool:
         """Whether a window of the group was ever committed."""
         return any((ctl.group, ctl.action) == (group, Action.CONSUME) for ctl in self.ctls())
+
+    def windows_since(self, group: str, ms: int) -> list[Ctl]:
+        """The group's windows that were made at a moment (UTC ms) or later, oldest first."""
+        windows = (ctl for ctl in self.ctls() if (ctl.group, ctl.action) == (group, Action.CONSUME))
+        return [ctl for ctl in windows if uuid7_ms(ctl.commit_id) >= ms]
 
     # --- messages ---
 

@@ -10,12 +10,16 @@ from rmq_store.consume import (
     WindowReport,
     committed_window,
     consume_proposal,
+    done_part,
+    listener_of,
     nothing_to_do,
+    orderly_rules,
     refuse_holes,
     shares,
     subscriptions_of,
 )
-from rmq_store.consumer.consume_result import process_consume_result
+from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
+from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges, process_consume_result
 from rmq_store.consumer.listener import (
     Answer,
     ConsumeConcurrentlyContext,
@@ -23,7 +27,6 @@ from rmq_store.consumer.listener import (
     ListenerKind,
     ask,
     judge,
-    load_listener,
 )
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
@@ -38,7 +41,7 @@ from rmq_store.message import MessageQueue
 from rmq_store.offsets import Outcome, QueueRange, Tally, tally
 from rmq_store.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Produced, Proposal, StagedFile
+from rmq_store.store import Action, Blocked, Produced, Proposal, StagedFile
 from rmq_store.window import window_id
 
 _SLOTS = 1
@@ -62,7 +65,7 @@ def consume_window(
     if isinstance(plan, WindowReport):
         return plan
     shard.on_step("1.planned")
-    listener = _message_listener(group.listener)
+    listener = _message_listener(group)
     # 2. Claim.
     with claimed(shard, (group.name,), request.request_id, request.actor, host, group=group.name) as claim:
         shard.on_step("2.claimed")
@@ -89,11 +92,11 @@ def _plan(
     return plan if plan.ranges else nothing_to_do(shard.name, group.name, request, parts)
 
 
-def _message_listener(name: str) -> Listener:
-    listener = load_listener(name)
+def _message_listener(group: GroupSettings) -> Listener:
+    listener = listener_of(group)
     if listener.kind is ListenerKind.BATCH:
         raise ListenerError(
-            f"listener {name} takes Arrow batches, which the memory engine has not: give it a consume_message"
+            f"listener {group.listener} takes Arrow batches, which the memory engine has not: give it a consume_message"
         )
     return listener
 
@@ -122,6 +125,10 @@ class _Run:
     tallies: dict[MessageQueue, dict[Outcome, Tally]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(Tally))
     )
+    waits: dict[MessageQueue, int] = field(default_factory=dict)
+    blocked: list[Blocked] = field(default_factory=list)
+    given_up: list[tuple[int, Answer]] = field(default_factory=list)
+    dropped: list[DroppedRange] = field(default_factory=list)
 
     def proposal(self, request: ConsumeRequest, claim: HeldClaim) -> Proposal:
         group = self.plan.group
@@ -133,7 +140,8 @@ class _Run:
         self.commit_id = self.host.new_commit_id()
         self.window = window_id(group.name, self.plan.epoch, self.plan.ranges)
         produced, files = self._consume({queue: slices for queue, (slices, _) in covered.items()})
-        files += self._lose([*holes, *(planned.lost for planned in self.plan.ranges if planned.lost)])
+        lost = [*holes, *(planned.lost for planned in self.plan.ranges if planned.lost)]
+        files += self._lose(done_part(lost, self.waits))
         return consume_proposal(
             self.plan,
             request,
@@ -144,14 +152,20 @@ class _Run:
             tallies={queue: dict(tallies) for queue, tallies in self.tallies.items()},
             produced=produced,
             files=files,
+            waits=self.waits,
+            blocked=self.blocked,
         )
 
     def _consume(self, slices: dict[MessageQueue, list[Slice]]) -> tuple[list[Produced], list[StagedFile]]:
         """Every consumer's share, one after the other; the copies of each are one file."""
         produced: list[Produced] = []
         files: list[StagedFile] = []
+        rules = orderly_rules(self.plan.group)
         for part, (_, queues) in enumerate(shares(self.plan.group, slices, _SLOTS)):
-            copies = [copy for queue in queues for slice_ in slices[queue] for copy in self._failed(slice_)]
+            if rules is None:
+                copies = [copy for queue in queues for slice_ in slices[queue] for copy in self._failed(slice_)]
+            else:
+                copies = [copy for queue in queues for copy in self._in_order(rules, queue, slices[queue])]
             if not copies:
                 continue
             copies.sort(key=lambda copy: (copy.target, copy.origin))
@@ -169,9 +183,34 @@ class _Run:
         matching = {m.queue_offset for m in wanted}
         self._add(slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in matching))
         size = group.consume_message_batch_max_size
-        return [
+        copies = [
             copy for begin in range(0, len(wanted), size) for copy in self._batch(slice_.queue, wanted[begin:][:size])
         ]
+        self.dropped += dropped_ranges(slice_.queue, self.given_up)
+        self.given_up.clear()
+        return copies
+
+    def _in_order(self, rules: OrderlyRules, queue: MessageQueue, slices: Sequence[Slice]) -> list[_Copy]:
+        """Consume one queue in order; the copies of what is dead (S9.2)."""
+        subscription = subscriptions_of(self.plan.group)[queue.topic]
+        messages = [message for slice_ in slices for message in self.shard.read(slice_)]
+        wanted = {m.queue_offset: m for m in messages if subscription.matches(m.row.tags_code, m.row.properties)}
+        tried = [blocked for blocked in self.plan.tried if blocked.range.queue == queue]
+        done = consume_orderly(self.listener, queue, (m.message() for m in wanted.values()), rules, tried)
+        if done.waits_at is not None:
+            self.waits[queue] = done.waits_at
+        self.blocked += done.blocked
+        filtered = [m.queue_offset for m in messages if m.queue_offset not in wanted]
+        self._add(queue, Outcome.FILTERED, (o for o in filtered if done.waits_at is None or o < done.waits_at))
+        if done.acked.count:
+            self.tallies[queue][Outcome.ACKED] += done.acked
+        self._add(queue, Outcome.DEAD, (letter.offset for letter in done.dead))
+        copies = []
+        for letter in done.dead:
+            message = wanted[letter.offset]
+            message = replace(message, row=replace(message.row, reconsume_times=letter.reconsume_times))
+            copies.append(self._copy(message, self._send_back(message, 0), letter.answer))
+        return copies
 
     def _batch(self, queue: MessageQueue, batch: Sequence[Stored]) -> list[_Copy]:
         """Ask the listener about one batch (S9.1)."""
@@ -191,6 +230,8 @@ class _Run:
             else:
                 dropped = message.queue_offset in result.dropped
                 self._add(queue, Outcome.DROPPED if dropped else Outcome.ACKED, [message.queue_offset])
+                if dropped:
+                    self.given_up.append((message.queue_offset, told))
         return copies
 
     def _send_back(self, message: Stored, delay_level: int) -> SendBack:
@@ -236,13 +277,17 @@ class _Run:
         )
 
     def _lose(self, ranges: Sequence[QueueRange]) -> list[StagedFile]:
-        """Record what nobody can read any more."""
+        """Record what nobody can read any more, and what a broadcasting consumer has given up."""
         passes = {planned.queue: planned.pass_ for planned in self.plan.ranges}
         rows = []
         for range_ in ranges:
             self.tallies[range_.queue][Outcome.LOST] += tally_of_range(range_)
             group, pass_ = self.plan.group.name, passes[range_.queue]
             rows.append(OutcomeRow(range_, group, pass_, Outcome.LOST, "no message is there", self.window))
+        for item in self.dropped:
+            range_ = item.range
+            pass_ = passes[range_.queue]
+            rows.append(OutcomeRow(range_, self.plan.group.name, pass_, Outcome.DROPPED, item.reason, self.window))
         return [self.shard.stage_outcomes(self.commit_id, rows)] if rows else []
 
     def _add(self, queue: MessageQueue, outcome: Outcome, offsets: Iterable[int]) -> None:

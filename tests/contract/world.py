@@ -401,7 +401,7 @@ def _message(message: Stored, places: Mapping[str, str]) -> dict[str, Any]:
 def _ctl(ctl: Ctl) -> dict[str, Any]:
     names = (
         "action", "actor", "reason", "request_id", "request_part", "request_complete", "group", "epoch", "window_id",
-        "read_version", "store_timestamp", "subscription", "listener", "moved",
+        "read_version", "store_timestamp", "subscription", "listener", "moved", "blocked",
     )  # fmt: skip
     told = {name: getattr(ctl, name) for name in names}
     return told | {"parameters": json.loads(ctl.parameters), "consumed": [_consumed(c) for c in ctl.consumed]}

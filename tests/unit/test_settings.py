@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -126,6 +127,17 @@ def test_a_retry_policy_has_rocketmqs_defaults_where_it_says_nothing(written: st
     assert [group.retry_policy.next_delay_ms(times) for times in range(3)] == delays_ms
 
 
+def test_a_client_of_a_broadcasting_group_has_the_settings_of_its_group() -> None:
+    text = FULL.replace('"CLUSTERING"', '"BROADCASTING"')
+    settings = load_settings(text, "consumers.toml")
+    assert settings.group("audit@10.0.0.1@DEFAULT") == replace(settings.group("audit"), name="audit@10.0.0.1@DEFAULT")
+    for unknown in ("audit@", "audi@a", "audit2@a"):
+        with pytest.raises(WrongUse):
+            settings.group(unknown)
+    with pytest.raises(WrongUse, match="no group 'audit@a'"):
+        load_settings(FULL, "consumers.toml").group("audit@a")
+
+
 def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
     settings = load_settings(SMALL + FULL, "consumers.toml")
     with pytest.raises(WrongUse, match="no group 'order', did you mean 'orders'\\?; known: orders, audit"):
@@ -167,9 +179,15 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ("max_messages = 1.5", "max_messages: must be a whole number"),
         ("max_minutes = 1440", "max_minutes: must be a whole number from 1 to 1380"),
         ("consumers = 0", "consumers: must be a whole number from 1"),
-        ('mode = "orderly"', "mode: orderly is not yet supported; use concurrently"),
-        ('message_model = "BROADCASTING"', "message_model: BROADCASTING is not yet supported; use CLUSTERING"),
-        ('message_model = "clustering"', "message_model: must be one of CLUSTERING, it is 'clustering'"),
+        ('mode = "in order"', "mode: must be one of concurrently, orderly, it is 'in order'"),
+        ("suspend_tries_per_window = 0", "suspend_tries_per_window: must be a whole number from 1 to 10000, it is 0"),
+        ("suspend_tries_per_window = 5", "suspend_tries_per_window counts only with mode orderly"),
+        ('mode = "orderly"\nall_or_nothing = true', "all_or_nothing counts only with mode concurrently"),
+        ('message_model = "clustering"', "message_model: must be one of CLUSTERING, BROADCASTING, it is 'clustering'"),
+        (
+            'message_model = "BROADCASTING"\nmode = "orderly"',
+            "mode orderly is not there with message_model BROADCASTING",
+        ),
         ('consume_from_where = "LAST"', "consume_from_where: must be one of CONSUME_FROM_LAST_OFFSET, "),
         ('consume_from_where = "CONSUME_FROM_TIMESTAMP"', "CONSUME_FROM_TIMESTAMP needs a consume_timestamp"),
         ('consume_timestamp = "20240229235959Z"', "consume_timestamp counts only with"),
@@ -198,6 +216,8 @@ def test_a_wrong_line_is_named_with_what_would_be_right(line: str, problem: str)
         ('name = "orders"', "", "group number 1: name is missing"),
         ('name = "orders"', 'name = "or ders"', "group or ders: name: group 'or ders' has characters other than"),
         ('name = "orders"', "name = 5", "group number 1: name: must be text, it is 5"),
+        ('name = "orders"', 'name = "orders@a"', "group orders@a: a client (@...) is named only with message_model"),
+        ('name = "orders"', 'name = "orders@"', "group orders@: name: client '' has characters other than"),
         ('name = "orders"', 'name = "DEFAULT_CONSUMER"', "is RocketMQ's placeholder"),
         ('listener = "shop.listeners:Orders"', "", "group orders: listener is missing"),
         ("shop.listeners:Orders", "shop.listeners", "listener: must be text like shop.listeners:Orders"),
@@ -258,7 +278,7 @@ def test_all_problems_of_all_groups_are_told_at_once() -> None:
 
     [[group]]
     listener = "shop:Other"
-    mode = "orderly"
+    mode = "in order"
 
     [[group.subscription]]
     topic = "T"

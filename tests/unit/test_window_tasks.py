@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.consumer.pull import Slice
-from rmq_store.lake.window import LEAST_TASK_ROWS, MOST_TASK_ROWS, _packed, task_rows
+from rmq_store.lake.window import LEAST_TASK_ROWS, MOST_TASK_ROWS, _packed, _tasks, task_rows
 from rmq_store.message import MessageQueue
+from tests.contract.world import group
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_a_task_is_large_but_not_too_large(rows: int, slots: int, expected: int)
 @pytest.mark.parametrize(("pieces", "most"), [((10,) * 7, 30), ((50, 1, 1, 1), 30), ((3,), 30), ((29, 29, 29), 30)])
 def test_tasks_are_of_about_one_size_and_leave_nothing_out(pieces: tuple[int, ...], most: int) -> None:
     slices = [Slice(MessageQueue("T", "b", n), 0, rows, "f", 0) for n, rows in enumerate(pieces)]
-    bins = list(_packed(slices, most))
+    bins = list(_packed([[slice_] for slice_ in slices], most))
     assert [slice_ for bin_ in bins for slice_ in bin_] == slices
     assert len(bins) <= -(-sum(pieces) // most)
     assert all(sum(map(len, bin_)) <= most + max(pieces) for bin_ in bins)
@@ -35,3 +36,16 @@ def test_tasks_are_of_about_one_size_and_leave_nothing_out(pieces: tuple[int, ..
 
 def test_no_pieces_are_no_task() -> None:
     assert list(_packed([], 30)) == []
+
+
+@pytest.mark.parametrize(("mode", "tasks"), [("concurrently", 8), ("orderly", 2)])
+def test_in_order_a_queue_is_the_work_of_one_task(mode: str, tasks: int) -> None:
+    queues = [MessageQueue("T", "b", n) for n in range(2)]
+    slices = {
+        queue: [Slice(queue, begin, begin + LEAST_TASK_ROWS, "f", 0) for begin in (0, LEAST_TASK_ROWS)]
+        for queue in queues
+    }
+    found = _tasks(group(mode=mode, consumers=1), {queue: slices[queue] * 2 for queue in queues}, slots=100)
+    assert len(found) == tasks
+    for queue in queues if mode == "orderly" else ():
+        assert [task.slices for task in found if task.slices[0].queue == queue] == [tuple(slices[queue] * 2)]
