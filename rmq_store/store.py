@@ -35,6 +35,7 @@ class Action(StrEnum):
     DELIVER = "deliver"
     RESET = "reset"
     REPLAY = "replay"
+    REDRIVE = "redrive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,11 @@ class Ctl:
     produced: tuple[Produced, ...] = ()
     moved: tuple[Moved, ...] = ()
     observed: tuple[Observed, ...] = ()
+
+    @property
+    def moves_offsets(self) -> bool:
+        """Whether its consumed ranges move offsets. A redrive takes letters from anywhere in their queue."""
+        return self.action is not Action.REDRIVE
 
     def parameter(self, name: str) -> Any:
         return json.loads(self.parameters).get(name)
