@@ -65,7 +65,7 @@ class Letters:
     from_ms: int | None = None
     until_ms: int | None = None
     original_topic: str | None = None
-    keys: tuple[str, ...] = ()
+    keys: frozenset[str] = frozenset()
     places: tuple[Place, ...] = ()
     all: bool = False
 
@@ -88,12 +88,12 @@ class Letters:
         """Whether a letter with these properties is meant; its time and place are looked at elsewhere."""
         if self.original_topic is not None and original_topic != self.original_topic:
             return False
-        return not self.keys or bool({unique_key, *(keys or "").split()} & set(self.keys))
+        return not self.keys or unique_key in self.keys or not self.keys.isdisjoint((keys or "").split())
 
     def parameters(self) -> dict[str, Any]:
         """For the ctl row: what was given."""
         found = {"from_ms": self.from_ms, "until_ms": self.until_ms, "original_topic": self.original_topic}
-        lists = {"keys": list(self.keys), "letters": [list(place) for place in self.places]}
+        lists = {"keys": sorted(self.keys), "letters": [list(place) for place in self.places]}
         return {name: value for name, value in (found | lists).items() if value not in (None, [])}
 
 

@@ -140,7 +140,7 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
             from_ms=_time(params, "from"),
             until_ms=_time(params, "until"),
             original_topic=params.get("original_topic") or None,
-            keys=tuple(str(key) for key in params.get("keys") or ()),
+            keys=frozenset(str(key) for key in params.get("keys") or ()),
             places=tuple(letter_place(str(text)) for text in params.get("letters") or ()),
             all=params.get("all") is True,
         ),

@@ -141,6 +141,10 @@ DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
         _redriven(((0, 3), [0, 1, 2]), ((2, 5), [2, 3, 4])),
         {("redriven again", 2, 3)},
     ),
+    "a letter that was sent again for another": (
+        _redriven(((0, 3), [0, 1, 3])),
+        {("redriven differs from its rows", 0, 3), ("redriven outside its range", 3, 4)},
+    ),
     "a letter that was not sent again after all": (
         _redriven(((0, 3), [0, 1])),
         {("redriven differs from its rows", 0, 3)},

@@ -105,7 +105,7 @@ def redrive(
     from rmq_store.lake.redrive import redrive_all, shards_with_letters
     from rmq_store.redrive import Letters, RedriveRequest, of_settings
 
-    letters = Letters(since, until, original_topic, tuple(key or ()), tuple(letter or ()), every)
+    letters = Letters(since, until, original_topic, frozenset(key or ()), tuple(letter or ()), every)
     request_id, who = new_request("redrive", request, host), actor_of(actor)
     why = reason or ("dry run" if dry_run else "")
     asked = RedriveRequest(group, letters, request_id, who, why, to_topic, limit, dry_run=dry_run)

@@ -257,12 +257,16 @@ def test_a_letter_is_named_by_its_place_and_may_go_to_a_topic_for_everybody(impo
     group = a_group_with_letters(imported)
     place = "select broker_name || ':' || queue_id || ':' || queue_offset as place, unique_key as k from dead_letters"
     one, two = imported.json("sql", f"{place} where group_name = '{group}' order by queue_offset limit 2")
+    broker_and_queue = one["place"].rpartition(":")[0]
     named = ["redrive", "-g", group, "--letter", one["place"], "--to-topic", "OrderEvents"]
     dry = imported.json(*named, "--dry-run")
     assert ([letter["unique_key"] for letter in dry["listed"]], "orders" in dry["readers"]) == ([one["k"]], True)
     assert imported.json(*named, "--reason", "all shall see it")["letters"] == 1
     by_key = ["redrive", "-g", group, "--key", one["k"], "--key", two["k"], "--reason", "x"]
     assert imported.json(*by_key)["letters"] == len({one["k"], two["k"]}) - 1
+    even = [f"--letter={broker_and_queue}:{offset}" for offset in range(4, 10, 2)]
+    assert imported.json("redrive", "-g", group, *even, "--reason", "x")["letters"] == 3
+    assert imported.json("audit")["audit"] == []
 
 
 def test_a_redrive_says_which_letters_of_whom_and_why(imported: Rmq) -> None:

@@ -119,20 +119,27 @@ claims AS (
         CASE o.outcome
             WHEN 'retried' THEN r.retried WHEN 'dead' THEN r.dead WHEN 'duplicate' THEN r.duplicate
             WHEN 'dropped' THEN r.dropped WHEN 'lost' THEN r.lost WHEN 'skipped' THEN r.skipped
-            WHEN 'delivered' THEN r.acked WHEN 'redriven' THEN r.acked
+            WHEN 'delivered' THEN r.acked
         END AS offsets,
         CASE o.outcome
             WHEN 'retried' THEN r.retried_hash WHEN 'dead' THEN r.dead_hash WHEN 'duplicate' THEN r.duplicate_hash
             WHEN 'dropped' THEN r.dropped_hash WHEN 'lost' THEN r.lost_hash WHEN 'skipped' THEN r.skipped_hash
-            WHEN 'delivered' THEN r.acked_hash WHEN 'redriven' THEN r.acked_hash
+            WHEN 'delivered' THEN r.acked_hash
         END AS hash_sum
     FROM ranges r
     CROSS JOIN (
-        VALUES ('retried'), ('dead'), ('duplicate'), ('dropped'), ('lost'), ('skipped'), ('delivered'), ('redriven')
+        VALUES ('retried'), ('dead'), ('duplicate'), ('dropped'), ('lost'), ('skipped'), ('delivered')
     ) AS o (outcome)
-    WHERE o.outcome NOT IN ('delivered', 'redriven')
-        OR (o.outcome = 'delivered' AND r.action = 'deliver')
-        OR (o.outcome = 'redriven' AND r.action = 'redrive')
+    WHERE (o.outcome <> 'delivered' OR r.action = 'deliver') AND r.action <> 'redrive'
+    UNION ALL
+    -- A redrive has many ranges in one queue; its rows are compared with all of them at once.
+    SELECT
+        shard, commit_id, group_name, max(pass), topic, broker_name, queue_id, min(begin_offset), max(end_offset),
+        'redriven',
+        CAST(sum(acked) AS BIGINT),
+        mod(sum(CAST(acked_hash AS DECIMAL(20, 0))), CAST(18446744073709551616 AS DECIMAL(38, 0)))
+    FROM redrives
+    GROUP BY shard, commit_id, group_name, topic, broker_name, queue_id
 ),
 deliveries AS (
     SELECT * FROM msg WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver'
