@@ -4,7 +4,9 @@
 gives. The live group's offsets do not move. What fails is retried under the replay group; to consume these retries once
 they have been delivered, trigger this DAG with the replay group and neither topic nor time.
 
-**Again.** A run is one replay: clearing a finished one answers `already_committed`. Another run is another replay.
+**Again.** A run is one replay: clearing a finished one answers `already_committed`. Another run is another replay. To do
+the same one once more, its messages up to the same bounds, trigger this DAG with the replay group and say under
+`reprocess` why: that is its next attempt, and the view `windows` tells which is the newest.
 
 **When not to use it.** To make a group itself go back: that is `rmq_reset_offset`.
 
@@ -24,6 +26,7 @@ PARAMS = {
     "until": moment("Until", "Only what was stored before it; empty: all there is."),
     "max_messages": most_messages(),
     "reason": optional("Why"),
+    "reprocess": optional("Reprocess", "Why the replay whose group is given has to be done once more."),
 }
 
 

@@ -22,7 +22,7 @@ from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, S
 from rmq_store.host import Host
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.replay import as_replay, group_settings
-from rmq_store.requests import ImportParams, ReplayParams, Run, consume_request, reset_request
+from rmq_store.requests import ImportParams, ReplayParams, Run, consume_request, redrive_request, reset_request
 from rmq_store.settings import GroupSettings, read_settings
 
 if TYPE_CHECKING:
@@ -210,37 +210,43 @@ def report(answers: list[Answer]) -> Answer:
 def replay_plan() -> list[str]:
     """The shards that the replay, or the follow-up of one, reads. Checks all parameters; starts no JVM."""
     from rmq_store.lake.consumption import shards_of
+    from rmq_store.lake.replay import shards_replayed
 
     here = Deployment.from_env()
-    group, _, scope = _replay_asked(here)
+    asked, group, _, scope = _replay_asked(here)
+    if asked.reprocess is not None:
+        return [shard.name for shard in shards_replayed(here.open_store(), group.name)]
     return [shard.name for shard in shards_of(here.open_store(), group, scope)]
 
 
 @translated
 def replay_shard(shard_name: str) -> Answer:
-    """All windows of the replay in one shard, under the replay's own group."""
+    """All windows of the replay, or of its next attempt, in one shard, under the replay's own group."""
     from rmq_store.lake.consumption import Consumption
+    from rmq_store.lake.replay import begin_attempt
     from rmq_store.lake.window import consume_window
 
     here = Deployment.from_env()
-    group, request, scope = _replay_asked(here)
+    asked, group, request, scope = _replay_asked(here)
     store = here.open_store()
     (shard,) = store.shards(shard_name)
+    if asked.reprocess is not None:
+        group, request, scope = begin_attempt(shard, group, request, Host())
     with here.engines(group.engine) as engines:
         window = functools.partial(consume_window, store, shard, group, request, engines.for_window, Host(), scope)
         return _logged(Consumption.of(window).summary())
 
 
-def _replay_asked(here: Deployment) -> tuple[GroupSettings, ConsumeRequest, Scope]:
-    """What the run asks of its windows."""
+def _replay_asked(here: Deployment) -> tuple[ReplayParams, GroupSettings, ConsumeRequest, Scope]:
+    """What the run asks, and what of its windows."""
     run, params = current_run()
     asked = ReplayParams.of(params)
     group, scope = group_settings(read_settings(here.settings), asked.group)
     if asked.topic is not None and asked.from_ms is not None:
-        return as_replay(group, asked.topic, asked.from_ms, asked.request(run))
+        return asked, *as_replay(group, asked.topic, asked.from_ms, asked.request(run))
     if not scope.retries_only:
         raise WrongUse(f"{asked.group} is no replay group: give a topic and a time to begin from")
-    return group, asked.request(run), scope
+    return asked, group, asked.request(run), scope
 
 
 # --- deliver, persist, reset, import ---------------------------------------------------------------------------------
@@ -348,6 +354,33 @@ def _moved(move: Any) -> list[Any]:
 def is_dry_run() -> bool:
     run, params = current_run()
     return reset_request(run, params).dry_run
+
+
+@translated
+def redrive_letters(*, dry_run: bool) -> list[Answer]:
+    """Which dead letters would be sent again, or send them. All shards that have dead letters of the group."""
+    from dataclasses import replace
+
+    from rmq_store.lake.redrive import redrive_all, shards_with_letters
+    from rmq_store.redrive import of_settings
+
+    run, params = current_run()
+    here = Deployment.from_env()
+    asked, readers = of_settings(redrive_request(run, params), read_settings(here.settings))
+    answers = []
+    for shard, its in shards_with_letters(here.open_store().shards(), replace(asked, dry_run=dry_run)):
+        done = redrive_all(shard, its, Host())
+        for letter in done.listed:
+            log.info("%s offset %s: %s %s", letter.queue, letter.offset, letter.unique_key, letter.original_topic)
+        told = {"status": done.status, "shard": shard.name, "letters": done.letters, "topic": done.topic}
+        answers.append(_logged(told | {"readers": sorted({*readers, *done.readers})}))
+    return answers
+
+
+@translated
+def is_redrive_dry_run() -> bool:
+    run, params = current_run()
+    return redrive_request(run, params).dry_run
 
 
 @translated

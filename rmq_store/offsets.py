@@ -112,6 +112,11 @@ def replay_id(replay: str, window: str) -> str:
     return _joined("rep", replay, window)
 
 
+def red_id(group: str) -> str:
+    """Redrives committed of a group's dead letters."""
+    return _joined("red", group)
+
+
 def queue_key(queue: MessageQueue) -> tuple[str, str, int]:
     return queue.topic, queue.broker_name, queue.queue_id
 

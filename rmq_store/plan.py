@@ -59,11 +59,12 @@ class Scope:
     """What a window may look at, where it is not an ordinary one.
 
     ``from_ms``: a replay, which starts at the first message stored at or after it (UTC ms). ``retries_only``: what
-    comes after a replay, its own retries.
+    comes after a replay, its own retries. ``bounds``: another attempt of a replay, which ends where the first one did.
     """
 
     from_ms: int | None = None
     retries_only: bool = False
+    bounds: Mapping[MessageQueue, int] | None = None
 
 
 LIVE = Scope()
@@ -126,13 +127,14 @@ class Planner:
         start_of = known | {queue: self._first_start(queue) for queue in unknown}
         epoch = positions.get(grp_id(group.name)) or 0
         if parts:
-            bounds = _bounds_of(parts[0])
+            bounds = bounds_of(parts[0])
             held_up = {blocked.range.queue for part in parts for blocked in part.blocked}  # till the next request
             start_of = {queue: start for queue, start in start_of.items() if queue in bounds and queue not in held_up}
             done = sum(len(consumed.range) for part in parts for consumed in part.consumed)
             left = None if request.max_messages is None else request.max_messages - done
         else:
             bounds = self._bounds(request, start_of)
+            start_of = {queue: start for queue, start in start_of.items() if queue in bounds}
             left = request.max_messages
         lost_is_skipped = group.on_offset_out_of_range == "skip"
         cap = min((n for n in (left, group.max_messages) if n is not None), default=None)
@@ -179,6 +181,8 @@ class Planner:
 
     def _bounds(self, request: ConsumeRequest, start_of: Mapping[MessageQueue, Start]) -> dict[MessageQueue, int]:
         queues = list(start_of)
+        if self._scope.bounds is not None:
+            return {queue: end for queue, end in self._scope.bounds.items() if queue in start_of}
         if request.until_ms is None:
             return {queue: self.positions.max_offset(queue) for queue in queues}
         return self._shard.search_offsets(self.positions, queues, request.until_ms)
@@ -237,7 +241,8 @@ def request_parameters(plan: Plan, request: ConsumeRequest) -> str:
     return canonical_json(parameters)
 
 
-def _bounds_of(first_part: Ctl) -> dict[MessageQueue, int]:
+def bounds_of(first_part: Ctl) -> dict[MessageQueue, int]:
+    """Where a request ends, as its part 1 says."""
     return {
         MessageQueue(topic, broker, queue_id): end for topic, broker, queue_id, end in first_part.parameter("bounds")
     }

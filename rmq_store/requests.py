@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue
 from rmq_store.plan import ConsumeRequest
+from rmq_store.redrive import Letters, Place, RedriveRequest
 from rmq_store.reset import ResetRequest, ResetTo
 from rmq_store.store import Actor
 from rmq_store.times import parse_time
@@ -127,12 +128,45 @@ def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
     )
 
 
+def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
+    """A redrive of dead letters, from ``group, all, from, until, original_topic, keys, letters, limit, to_topic, reason,
+    dry_run``.
+
+    ``letters``: ``["lake-broker-a:0:17"]``. A redrive is a dry run unless ``dry_run`` is false. Raises WrongUse.
+    """
+    return RedriveRequest(
+        group=_text(params, "group"),
+        letters=Letters(
+            from_ms=_time(params, "from"),
+            until_ms=_time(params, "until"),
+            original_topic=params.get("original_topic") or None,
+            keys=frozenset(str(key) for key in params.get("keys") or ()),
+            places=tuple(letter_place(str(text)) for text in params.get("letters") or ()),
+            all=params.get("all") is True,
+        ),
+        request_id=run.request_id,
+        actor=run.actor,
+        reason=_text(params, "reason"),
+        to_topic=params.get("to_topic") or None,
+        limit=_count(params, "limit"),
+        dry_run=params.get("dry_run") is not False,
+    )
+
+
+def letter_place(text: str) -> Place:
+    """``BROKER:QUEUE:OFFSET``. A broker name may hold colons. Raises WrongUse."""
+    broker_name, *numbers = text.rsplit(":", 2)
+    if not broker_name or len(numbers) != 2 or not all(n.isascii() and n.isdecimal() for n in numbers):
+        raise WrongUse(f"{text!r} names no letter: write BROKER:QUEUE:OFFSET, like lake-broker-a:0:17")
+    return Place(broker_name, int(numbers[0]), int(numbers[1]))
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayParams:
     """A replay of a topic's messages that were stored in ``[from_ms, until_ms)`` (UTC ms).
 
     With neither topic nor time it is the follow-up of an earlier one: ``group`` is then the replay's own group, whose
-    waiting retries are consumed.
+    waiting retries are consumed. With ``reprocess``, the reason, that replay is done once more instead: its next attempt.
     """
 
     group: str
@@ -141,8 +175,14 @@ class ReplayParams:
     until_ms: int | None = None
     max_messages: int | None = None
     reason: str = ""
+    reprocess: str | None = None
 
     def __post_init__(self) -> None:
+        bounded = any(value is not None for value in (self.topic, self.from_ms, self.until_ms, self.max_messages))
+        if self.reprocess is not None and bounded:
+            raise WrongUse(
+                "another attempt of a replay reads what the first one read: give its group, and nothing else"
+            )
         if (self.topic is None) != (self.from_ms is None):
             raise WrongUse("a replay needs a topic and a time to begin from; the follow-up of a replay takes neither")
         if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
@@ -150,7 +190,7 @@ class ReplayParams:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> ReplayParams:
-        """From ``group, topic, from, until, max_messages, reason``. Raises WrongUse."""
+        """From ``group, topic, from, until, max_messages, reason, reprocess``. Raises WrongUse."""
         return cls(
             group=_text(params, "group"),
             topic=params.get("topic") or None,
@@ -158,6 +198,7 @@ class ReplayParams:
             until_ms=_time(params, "until"),
             max_messages=_count(params, "max_messages"),
             reason=params.get("reason") or "",
+            reprocess=(params.get("reprocess") or "").strip() or None,
         )
 
     @property
@@ -166,7 +207,9 @@ class ReplayParams:
 
     def request(self, run: Run) -> ConsumeRequest:
         """What it asks of a window."""
-        return ConsumeRequest(run.request_id, run.actor, self.reason, self.until_ms, self.max_messages)
+        return ConsumeRequest(
+            run.request_id, run.actor, self.reprocess or self.reason, self.until_ms, self.max_messages
+        )
 
 
 @dataclass(frozen=True, slots=True)

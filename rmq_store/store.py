@@ -36,6 +36,7 @@ class Action(StrEnum):
     RESET = "reset"
     REPLAY = "replay"
     SEND = "send"
+    REDRIVE = "redrive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,11 @@ class Ctl:
     moved: tuple[Moved, ...] = ()
     observed: tuple[Observed, ...] = ()
     blocked: tuple[Blocked, ...] = ()
+
+    @property
+    def moves_offsets(self) -> bool:
+        """Whether its consumed ranges move offsets. A redrive takes letters from anywhere in their queue."""
+        return self.action is not Action.REDRIVE
 
     def parameter(self, name: str) -> Any:
         return json.loads(self.parameters).get(name)

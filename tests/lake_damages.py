@@ -55,6 +55,17 @@ def _delivered(end: int, copies: list[int]) -> Damage:
     return damage
 
 
+def _redriven(*redrives: tuple[tuple[int, int], list[int]]) -> Damage:
+    """Six dead letters, then redrives of a range of them with the copies of some."""
+
+    def damage(hand: Bench, group: str) -> None:
+        hand.window(group, QUEUE, 0, 10, start_rule="first", dead=[1, 2, 3, 4, 5, 6])
+        for range_, copies in redrives:
+            hand.redrive(group, [range_], copies=copies)
+
+    return damage
+
+
 def _acked(begin: int, end: int) -> dict[Outcome, Tally]:
     return {Outcome.ACKED: tally(range(begin, end))}
 
@@ -125,6 +136,22 @@ DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
             ("delivered outside its range", 2, 3),
             ("retry delivered early", 3, 4),
         },
+    ),
+    "a letter that was sent again by two redrives": (
+        _redriven(((0, 3), [0, 1, 2]), ((2, 5), [2, 3, 4])),
+        {("redriven again", 2, 3)},
+    ),
+    "a letter that was sent again for another": (
+        _redriven(((0, 3), [0, 1, 3])),
+        {("redriven differs from its rows", 0, 3), ("redriven outside its range", 3, 4)},
+    ),
+    "a letter that was not sent again after all": (
+        _redriven(((0, 3), [0, 1])),
+        {("redriven differs from its rows", 0, 3)},
+    ),
+    "a letter that was sent again twice at once": (
+        _redriven(((0, 2), [0, 1, 1])),
+        {("redriven differs from its rows", 0, 2), ("redriven twice", 1, 2)},
     ),
 }
 GROUPS = {name: name.replace(" ", "-").replace(",", "") for name in DAMAGES}

@@ -30,7 +30,8 @@ from rmq_store.lake.stage import stage
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import WindowReport, consume_window
 from rmq_store.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic, retry_topic
-from rmq_store.offsets import Outcome, QueueRange, Tally, grp_id, max_id, min_id, off_id, tally
+from rmq_store.offsets import Outcome, QueueRange, Tally, grp_id, max_id, min_id, off_id, red_id, tally
+from rmq_store.redrive import CAUSE as REDRIVE
 from rmq_store.settings import GroupSettings, load_settings
 from rmq_store.store import (
     SCHEDULE_GROUP,
@@ -238,6 +239,20 @@ class Bench:
             ctl = replace(ctl, produced=(Produced(target, 0, len(rows), 0, files[0].path),))
         advance = {grp_id(SCHEDULE_GROUP): 0, off_id(SCHEDULE_GROUP, lane): end if position is None else position}
         return self.commit(ctl, advance, files)
+
+    def redrive(self, group: str, ranges: Sequence[tuple[int, int]], *, copies: Sequence[int]) -> Committed:
+        """A redrive of some of the group's letters, with a copy of each offset in ``copies``."""
+        letters = MessageQueue(dlq_topic(group), self.shard.local_broker, 0)
+        target = MessageQueue(retry_topic(group), self.shard.local_broker, 0)
+        consumed = tuple(
+            Consumed(QueueRange(letters, begin, end), 0, _honest(begin, end, (), (), ()), REDRIVE)
+            for begin, end in ranges
+        )
+        ctl = self.ctl(Action.REDRIVE, group=group, request_id="2026-11-20-redrive", consumed=consumed)
+        rows = [_copy(target, group, letters, offset, REDRIVE) for offset in copies]
+        file = self.stage_messages(ctl.commit_id, [{**row, "part": 0, "rel": n} for n, row in enumerate(rows)])
+        ctl = replace(ctl, produced=(Produced(target, 0, len(rows), 0, file.path),))
+        return self.commit(ctl, {red_id(group): 1}, [file])
 
     def _copies(
         self, ctl: Ctl, group: str, queue: MessageQueue, retried: Sequence[int], dead: Sequence[int]

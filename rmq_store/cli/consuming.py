@@ -22,11 +22,11 @@ from rmq_store.cli.options import (
     RootOption,
     SettingsOption,
     ShardOption,
-    TopicOption,
     UntilOption,
     example,
 )
 from rmq_store.cli.output import Output
+from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.offsets import Outcome
 from rmq_store.requester import actor_of
@@ -46,6 +46,16 @@ MaxMessagesOption = Annotated[
     int | None, typer.Option("--max-messages", metavar="N", min=1, help="At most so many messages of each shard.")
 ]
 
+ReplayTopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
+ReprocessOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reprocess",
+        metavar="REASON",
+        help="Why. The replay whose group is given is done once more: its next attempt.",
+    ),
+]
+
 PANEL = "Messages"
 
 
@@ -59,7 +69,10 @@ def add_to(app: typer.Typer) -> None:
     )(consume)
     app.command(
         rich_help_panel=PANEL,
-        epilog=example("rmq replay --group orders --topic OrderEvents --from 2026-11-19T00:00:00Z"),
+        epilog=example(
+            "rmq replay --group orders --topic OrderEvents --from 2026-11-19T00:00:00Z",
+            "rmq replay --group orders-replay-0123456789 --reprocess 'the listener is mended'",
+        ),
     )(replay)
     app.command(rich_help_panel=PANEL, epilog=example("rmq deliver"))(deliver)
 
@@ -100,9 +113,10 @@ def consume(
 
 def replay(
     group: GroupOption,
-    topic: TopicOption,
-    since: FromOption,
+    topic: ReplayTopicOption = None,
+    since: FromOption = None,
     until: UntilOption = None,
+    reprocess: ReprocessOption = None,
     shard: ShardOption = None,
     request: RequestOption = None,
     engine: EngineOption = None,
@@ -115,21 +129,32 @@ def replay(
     """Consume a topic once more from a moment on.
 
     It runs under a group name of its own, so the group's offsets do not move. What fails is retried under that name,
-    which the answer tells: consume that group to finish.
+    which the answer tells: consume that group to finish. Give it with --reprocess to do the same replay once more.
     """
     output, host = Output(as_json), Host()
+    if reprocess is None and (topic is None or since is None):
+        raise WrongUse("a replay needs --topic and --from; another attempt of a replay needs --reprocess")
+    if reprocess is not None and (topic is not None or since is not None or until is not None):
+        raise WrongUse("another attempt of a replay reads what the first one read: no --topic, --from or --until")
     store = open_store(root)
     from rmq_store.lake.consumption import shards_of
+    from rmq_store.lake.replay import begin_attempt, shards_replayed
     from rmq_store.plan import ConsumeRequest
-    from rmq_store.replay import as_replay
+    from rmq_store.replay import as_replay, group_settings
 
-    found = settings_of(settings).group(group)
     request_id = new_request("replay", request, host)
-    live = ConsumeRequest(request_id, actor_of(actor), until_ms=until)
-    replaying, asked, scope = as_replay(found, topic, since, live)
-    shards = shards_of(store, replaying, scope, chosen=shard)
-    with engines_of("replay", engine or found.engine, host, listener_folders(listener_path or ())) as engines:
-        done = _all_windows(output, store, shards, replaying, asked, for_windows(engines), host, scope)
+    live = ConsumeRequest(request_id, actor_of(actor), reprocess or "", until_ms=until)
+    replaying, scope = group_settings(settings_of(settings), group)
+    if reprocess is not None:
+        shards = shards_replayed(store, group, shard)
+    elif topic is not None and since is not None:
+        replaying, live, scope = as_replay(replaying, topic, since, live)
+        shards = shards_of(store, replaying, scope, chosen=shard)
+    with engines_of("replay", engine or replaying.engine, host, listener_folders(listener_path or ())) as engines:
+        engine_of, done = for_windows(engines), []
+        for one in shards:
+            doing = (replaying, live, scope) if reprocess is None else begin_attempt(one, replaying, live, host)
+            done += _all_windows(output, store, [one], doing[0], doing[1], engine_of, host, doing[2])
     hint = f"its retries: rmq deliver, then rmq consume --group {replaying.name}"
     _answer(output, replaying.name, request_id, done, hint)
 

@@ -148,7 +148,8 @@ UntilOption = Annotated[
     typer.Option("--until", metavar="TIME", parser=TIME, help=f"Only what was stored before it: {_TIMES}."),
 ]
 FromOption = Annotated[
-    int, typer.Option("--from", metavar="TIME", parser=TIME, help=f"From the first message stored then: {_TIMES}.")
+    int | None,
+    typer.Option("--from", metavar="TIME", parser=TIME, help=f"From the first message stored then: {_TIMES}."),
 ]
 AtOption = Annotated[int, typer.Option("--time", metavar="TIME", parser=TIME, help=f"The moment: {_TIMES}.")]
 NowOption = Annotated[

@@ -82,7 +82,7 @@ def offsets_rows(ctl: Ctl) -> list[dict[str, Any]]:
         "reason": ctl.reason,
     }
     spans: list[tuple[str | None, MessageQueue, int | None, int, int]] = [
-        (ctl.group, c.range.queue, c.range.begin, c.range.end, c.pass_) for c in ctl.consumed
+        (ctl.group, c.range.queue, c.range.begin, c.range.end, c.pass_) for c in ctl.consumed if ctl.moves_offsets
     ]
     spans += [(m.group, m.queue, m.from_offset, m.to_offset, m.pass_) for m in ctl.moved]
     return [

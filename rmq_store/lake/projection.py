@@ -34,6 +34,7 @@ from rmq_store.lake import tables
 from rmq_store.lake.shard import Shard
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst, MessageQueue, dlq_topic
 from rmq_store.offsets import Outcome, Tally, queue_of, split_id
+from rmq_store.redrive import CAUSE
 from rmq_store.store import SCHEDULE_GROUP, Ctl, lake_message_id
 
 TIME_BEARING = frozenset(
@@ -260,8 +261,9 @@ def _copy(row: _Row, origin: _Place, ids: set[str]) -> Copy:
 
 
 def _outcome(row: _Row) -> Outcome:
-    """What the copy's group made of its origin: a delivery is done with the row of the level queue."""
-    if row.group == SCHEDULE_GROUP:
+    """What the copy's group made of its origin: a delivery is done with the row of the level queue, a redrive with the
+    dead letter."""
+    if row.group == SCHEDULE_GROUP or row.columns["cause"] == CAUSE:
         return Outcome.ACKED
     return Outcome.DEAD if row.columns["topic"] == dlq_topic(row.group) else Outcome.RETRIED
 

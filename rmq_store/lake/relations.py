@@ -227,7 +227,7 @@ BASE_SQL: dict[str, BaseSql] = {
         ("ctl_produced",),
     ),
     "offset_moves": BaseSql(
-        f"SELECT {_MOVE}, begin_offset AS from_offset, end_offset AS to_offset FROM ctl_consumed"
+        f"SELECT {_MOVE}, begin_offset AS from_offset, end_offset AS to_offset FROM ctl_consumed WHERE action <> 'redrive'"
         f" UNION ALL SELECT {_MOVE}, from_offset, to_offset FROM ctl_moved",
         ("ctl_consumed", "ctl_moved"),
     ),

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rmq_store.errors import WrongUse
 from rmq_store.host import Host
+from rmq_store.lake.commit import commit
+from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import Engine
-from rmq_store.lake.plan import ConsumeRequest, Plan
+from rmq_store.lake.plan import ConsumeRequest, Plan, Scope
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import WindowReport, consume_window
-from rmq_store.replay import as_replay, group_settings, replay_group, replayed_group
+from rmq_store.offsets import grp_id
+from rmq_store.replay import (
+    as_attempt,
+    as_replay,
+    attempt_proposal,
+    group_settings,
+    next_attempt,
+    replay_group,
+    replayed_group,
+)
 from rmq_store.settings import GroupSettings
 
-__all__ = ["group_settings", "replay", "replay_group", "replayed_group"]
+__all__ = ["begin_attempt", "group_settings", "replay", "replay_group", "replayed_group", "shards_replayed"]
 
 
 def replay(
@@ -30,3 +42,30 @@ def replay(
     an empty span of time) and the errors of ``consume_window``."""
     replaying, recorded, scope = as_replay(group, topic, from_ms, request)
     return consume_window(store, shard, replaying, recorded, engine_of, host, scope)
+
+
+def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> list[Shard]:
+    """The shards in which a replay group has had windows. Raises WrongUse when there is none."""
+    found = [shard for shard in store.shards(chosen) if shard.positions().get(grp_id(name)) is not None]
+    if not found:
+        raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+    return found
+
+
+def begin_attempt(
+    shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host
+) -> tuple[GroupSettings, ConsumeRequest, Scope]:
+    """Begin another attempt of a replay, unless this request did so before; what ``consume_window`` has to be asked then,
+    until its report is complete. ``group``: the replay group's settings; ``request.reason``: why.
+
+    Raises WrongUse (see ``next_attempt``) and the errors of ``commit``.
+    """
+    started_ms = host.now_ms()
+    shard.commitlog.refresh()
+    attempt = next_attempt(group.name, request, shard.ctls_since(0, group=group.name))
+    asked = as_attempt(group, attempt, request)
+    if attempt.begun is None:
+        proposal = attempt_proposal(host.new_commit_id(), group.name, attempt, request, shard.positions())
+        commit(shard, proposal, host, started_ms=started_ms)
+        dispatch(shard, host, fresh=False)
+    return asked

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rmq_store.consume import WindowReport
 from rmq_store.host import Host
+from rmq_store.memory.commit import commit
 from rmq_store.memory.shard import MemoryShard
 from rmq_store.memory.store import MemoryStore
 from rmq_store.memory.window import consume_window
-from rmq_store.plan import ConsumeRequest
-from rmq_store.replay import as_replay
+from rmq_store.plan import ConsumeRequest, Scope
+from rmq_store.replay import as_attempt, as_replay, attempt_proposal, next_attempt
 from rmq_store.settings import GroupSettings
 
 
@@ -27,3 +28,21 @@ def replay(
     """
     replaying, recorded, scope = as_replay(group, topic, from_ms, request)
     return consume_window(store, shard, replaying, recorded, host, scope)
+
+
+def begin_attempt(
+    shard: MemoryShard, group: GroupSettings, request: ConsumeRequest, host: Host
+) -> tuple[GroupSettings, ConsumeRequest, Scope]:
+    """Begin another attempt of a replay, unless this request did so before; what ``consume_window`` has to be asked then,
+    until its report is complete. ``group``: the replay group's settings; ``request.reason``: why.
+
+    Raises WrongUse (see ``next_attempt``) and the errors of ``commit``.
+    """
+    started_ms = host.now_ms()
+    commits = [ctl for ctl in shard.ctls() if ctl.group == group.name]
+    attempt = next_attempt(group.name, request, commits)
+    asked = as_attempt(group, attempt, request)
+    if attempt.begun is None:
+        proposal = attempt_proposal(host.new_commit_id(), group.name, attempt, request, shard.positions())
+        commit(shard, proposal, host, started_ms=started_ms)
+    return asked

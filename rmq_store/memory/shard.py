@@ -174,7 +174,11 @@ class MemoryShard:
         found = []
         for ctl in self.ctls():
             moves: list[tuple[str | None, MessageQueue, int | None, int, int]]
-            moves = [(ctl.group, c.range.queue, c.range.begin, c.range.end, c.pass_) for c in ctl.consumed]
+            moves = [
+                (ctl.group, c.range.queue, c.range.begin, c.range.end, c.pass_)
+                for c in ctl.consumed
+                if ctl.moves_offsets
+            ]
             moves += [(m.group, m.queue, m.from_offset, m.to_offset, m.pass_) for m in ctl.moved]
             found += [OffsetMove(*move, ctl) for move in moves if move[0] == group]
         return found

@@ -20,6 +20,7 @@ DAG_IDS = {
     "rmq_deliver_delayed",
     "rmq_import_store",
     "rmq_persist_offsets",
+    "rmq_redrive_dlq",
     "rmq_replay",
     "rmq_reset_offset",
 }
@@ -131,6 +132,9 @@ BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "queues": ["broker-a"]}),
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "dry_run": "no"}),
     ("rmq_replay", {"group": ""}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": ""}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": "r", "letters": ["broker-a:0"]}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": "r", "limit": 0}),
     ("rmq_import_store", {"broker_name": "broker-a", "source": ""}),
     ("rmq_import_store", {"source": "x", "broker_name": "broker-a", "engine": "flink"}),
 ]

@@ -253,6 +253,31 @@ def test_a_replay_moves_nobodys_offsets_and_its_retries_are_its_own(deployed: La
     assert (followed["group"], followed["messages"]) == (done["group"], failed)
     assert value(deployed, f"SELECT count(*) FROM windows WHERE group_name = '{done['group']}'") == 2
 
+    again = run("rmq_replay", {"group": done["group"], "reprocess": "the listener is mended"})
+    assert [(one["status"], one["messages"]) for one in again["replay"]] == [("committed", wanted)]
+    (cleared,) = run("rmq_replay", {"group": done["group"], "reprocess": "x"}, again=again["run"])["replay"]
+    assert (cleared["status"], cleared["messages"]) == ("already_committed", wanted)
+    attempts = f"SELECT DISTINCT attempt FROM windows WHERE group_name = '{done['group']}' ORDER BY attempt"
+    assert [row["attempt"] for row in rows(deployed, attempts)] == [1, 2]
+
+
+def test_dead_letters_are_shown_first_and_sent_once_when_told_to(deployed: LakeStore, run: Run) -> None:
+    of_each = "SELECT group_name, count(*) AS letters FROM dead_letters GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1"
+    (most,) = rows(deployed, of_each)
+    asked = {"group": most["group_name"], "all": True, "reason": "mended"}
+    shown = run("rmq_redrive_dlq", asked)
+    assert (shown["state"], shown["send"]) == ("success", "skipped")
+    told = {"shard": "broker-a", "letters": most["letters"], "topic": f"%RETRY%{most['group_name']}"}
+    assert shown["preview"] == [{"status": "dry_run", "readers": [most["group_name"]]} | told]
+    sent = run("rmq_redrive_dlq", asked | {"dry_run": False})
+    assert [answer["status"] for answer in sent["send"]] == ["committed"]
+    again = run("rmq_redrive_dlq", asked | {"dry_run": False}, again=sent["run"])
+    assert [(answer["status"], answer["letters"]) for answer in again["send"]] == [
+        ("already_committed", most["letters"])
+    ]
+    assert value(deployed, "SELECT count(redriven_at) FROM dead_letters") == most["letters"]
+    assert value(deployed, "SELECT count(*) FROM audit") == 0
+
 
 def test_offsets_are_exported_in_the_brokers_own_form_and_the_file_before_is_kept(
     deployed: LakeStore, run: Run, tmp_path: Path

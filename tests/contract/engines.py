@@ -21,6 +21,8 @@ from rmq_store.lake.deliver import deliver as deliver_in_lake
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.lake.object_store import Root
+from rmq_store.lake.redrive import redrive as redrive_in_lake
+from rmq_store.lake.replay import begin_attempt as begin_in_lake
 from rmq_store.lake.replay import replay as replay_in_lake
 from rmq_store.lake.reset import reset as reset_in_lake
 from rmq_store.lake.segments import segments_of
@@ -32,6 +34,8 @@ from rmq_store.lake.time_search import search_offsets
 from rmq_store.lake.window import consume_window as consume_in_lake
 from rmq_store.memory.commit import commit as commit_in_memory
 from rmq_store.memory.deliver import deliver as deliver_in_memory
+from rmq_store.memory.redrive import redrive as redrive_in_memory
+from rmq_store.memory.replay import begin_attempt as begin_in_memory
 from rmq_store.memory.replay import replay as replay_in_memory
 from rmq_store.memory.reset import reset as reset_in_memory
 from rmq_store.memory.rows import MessageRow, Provenance, Stored
@@ -42,6 +46,7 @@ from rmq_store.message import MessageConst, MessageQueue
 from rmq_store.offsets import Positions, QueueRange
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.producer import Message
+from rmq_store.redrive import RedriveReport, RedriveRequest
 from rmq_store.reset import ResetReport, ResetRequest
 from rmq_store.send import SendReport
 from rmq_store.settings import GroupSettings
@@ -51,7 +56,7 @@ from rmq_store.store import (
     StagedFile,
     lake_message_id,
 )
-from tests.contract.world import ANA, SHARD, Lost, Move, World
+from tests.contract.world import ANA, SHARD, Asked, Lost, Move, World
 
 # --- the memory engine -----------------------------------------------------------------------------------------------
 
@@ -78,6 +83,9 @@ class MemoryWorld(World):
     ) -> WindowReport:
         return replay_in_memory(self.store, self.shard, group, topic, from_ms, request, host)
 
+    def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked:
+        return begin_in_memory(self.shard, group, request, self.host)
+
     def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport:
         return deliver_in_memory(self.store, self.shard, request_id, ANA, host, now_ms=now_ms, cap=cap)
 
@@ -90,6 +98,9 @@ class MemoryWorld(World):
         return send_in_memory(
             self.store, self.shard, messages, request_id, ANA, host, create_queues=create_queues, dry_run=dry_run
         )
+
+    def redrive_letters(self, request: RedriveRequest, host: Host) -> RedriveReport:
+        return redrive_in_memory(self.shard, request, host)
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         return self.shard.search_offsets(self.positions(), [queue], time_ms, upper=upper)[queue]
@@ -171,6 +182,10 @@ class LakeWorld(World):
                 self.store, shard, group, topic, from_ms, request, lambda plan: LocalEngine(host), host
             )
 
+    def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked:
+        with self._working() as shard:
+            return begin_in_lake(shard, group, request, self.host)
+
     def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport:
         with self._working() as shard:
             return deliver_in_lake(self.store, shard, request_id, ANA, host, now_ms=now_ms, cap=cap)
@@ -186,6 +201,10 @@ class LakeWorld(World):
             return send_in_lake(
                 self.store, shard, messages, request_id, ANA, host, create_queues=create_queues, dry_run=dry_run
             )
+
+    def redrive_letters(self, request: RedriveRequest, host: Host) -> RedriveReport:
+        with self._working() as shard:
+            return redrive_in_lake(shard, request, host)
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         shard = self.shard

@@ -45,7 +45,7 @@ IDS = [" ".join(path) for path in COMMANDS]
 def test_the_commands_are_those_that_people_build_on() -> None:
     assert sorted(IDS) == [
         *("audit", "consume", "cutover", "deliver", "dispatch", "doctor", "groups", "import-store", "init", "lag"),
-        *("offsets export", "replay", "reset", "search-offset", "send", "sql", "topics"),
+        *("offsets export", "redrive", "replay", "reset", "search-offset", "send", "sql", "topics"),
     ]
 
 

@@ -203,6 +203,89 @@ def test_replay_leaves_the_groups_offsets_alone_and_names_its_own_group(imported
     assert (followed["group"], followed["messages"]) == (name, 100)
 
 
+def test_a_replay_is_done_once_more_when_somebody_says_why(imported: Rmq) -> None:
+    name = imported.json("replay", "-g", "orders", "-t", "OrderEvents", "--from", "0")["group"]
+    again = ["replay", "-g", name, "--reprocess", "the listener is mended", "--request", f"{TODAY}-again"]
+    second = imported.json(*again)
+    assert (second["status"], second["group"], second["messages"]) == ("committed", name, ORDERS)
+    assert lines_of(imported(*again).out)["status"] == "already_committed"
+    query = "select replay_of, attempt, attempts, reason from windows order by attempt"
+    assert imported.json("sql", query) == [
+        {"replay_of": "orders", "attempt": 1, "attempts": 2, "reason": ""},
+        {"replay_of": "orders", "attempt": 2, "attempts": 2, "reason": "the listener is mended"},
+    ]
+    assert imported.json("audit")["audit"] == []
+    for wrong in (["-t", "OrderEvents"], ["--from", "0"], ["--until", "5"]):
+        assert "reads what the first one read" in imported(*again, *wrong).err
+    assert "has replayed nothing here" in imported("replay", "-g", "orders", "--reprocess", "why").err
+    assert "a replay needs --topic and --from" in imported("replay", "-g", "orders").err
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+LETTERS = (
+    "select count(*) as n, count(redriven_at) as sent, max(redriven_to) as topic from dead_letters where group_name = "
+)
+
+
+def a_group_with_letters(rmq: Rmq) -> str:
+    """The one with the most."""
+    found = rmq.json("sql", "select group_name, count(*) as n from dead_letters group by 1 order by n desc, 1 limit 1")
+    return str(found[0]["group_name"])
+
+
+def test_letters_are_sent_again_once_and_a_dry_run_shows_them_before(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+    (before,) = imported.json("sql", f"{LETTERS}'{group}'")
+    assert (before["sent"], before["n"] > 10) == (0, True)
+    dry = imported.json("redrive", "-g", group, "--all", "--dry-run")
+    assert (dry["status"], dry["letters"], len(dry["listed"])) == ("dry_run", before["n"], before["n"])
+    some = imported.json("redrive", "-g", group, "--all", "--limit", "5", "--reason", "fixed")
+    assert (some["status"], some["letters"], some["readers"]) == ("committed", 5, [group])
+    again = ["redrive", "-g", group, "--all", "--reason", "fixed", "--request", f"{TODAY}-again"]
+    rest = lines_of(imported(*again).out)
+    assert (rest["status"], rest["letters"]) == ("committed", str(before["n"] - 5))
+    assert rest["topic"] == f"%RETRY%{group}, read by {group}"
+    assert imported.json(*again)["status"] == "already_committed"
+    assert imported.json("redrive", "-g", group, "--all", "--reason", "more")["status"] == "empty"
+    (after,) = imported.json("sql", f"{LETTERS}'{group}'")
+    assert after == {"n": before["n"], "sent": before["n"], "topic": f"%RETRY%{group}"}
+    assert imported.json("audit")["audit"] == []
+
+
+def test_a_letter_is_named_by_its_place_and_may_go_to_a_topic_for_everybody(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+    place = "select broker_name || ':' || queue_id || ':' || queue_offset as place, unique_key as k from dead_letters"
+    one, two = imported.json("sql", f"{place} where group_name = '{group}' order by queue_offset limit 2")
+    broker_and_queue = one["place"].rpartition(":")[0]
+    named = ["redrive", "-g", group, "--letter", one["place"], "--to-topic", "OrderEvents"]
+    dry = imported.json(*named, "--dry-run")
+    assert ([letter["unique_key"] for letter in dry["listed"]], "orders" in dry["readers"]) == ([one["k"]], True)
+    assert imported.json(*named, "--reason", "all shall see it")["letters"] == 1
+    by_key = ["redrive", "-g", group, "--key", one["k"], "--key", two["k"], "--reason", "x"]
+    assert imported.json(*by_key)["letters"] == len({one["k"], two["k"]}) - 1
+    even = [f"--letter={broker_and_queue}:{offset}" for offset in range(4, 10, 2)]
+    assert imported.json("redrive", "-g", group, *even, "--reason", "x")["letters"] == 3
+    assert imported.json("audit")["audit"] == []
+
+
+def test_a_redrive_says_which_letters_of_whom_and_why(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+
+    def refused(says: str, *options: str) -> None:
+        answer = imported("redrive", *options)
+        assert (answer.exit_code, says in answer.err) == (2, True), answer
+
+    refused("say which dead letters", "-g", group, "--reason", "x")
+    refused("say which dead letters", "-g", group, "--reason", "x", "--all", "--key", "k")
+    refused("needs a reason (--reason)", "-g", group, "--all")
+    refused(f"did you mean {group!r}", "-g", f"{group}x", "--all", "--reason", "x")
+    refused("names no letter: write BROKER:QUEUE:OFFSET", "-g", group, "--letter", "broker-a:0")
+    refused("has no queue broker-x:0", "-g", group, "--letter", "broker-x:0:1", "--reason", "x")
+    refused("has no topic Nowhere", "-g", group, "--all", "--to-topic", "Nowhere", "--reason", "x")
+    refused("is no ordinary topic", "-g", group, "--all", "--to-topic", "SCHEDULE_TOPIC_XXXX", "--reason", "x")
+
+
 # --- the engine ------------------------------------------------------------------------------------------------------
 
 

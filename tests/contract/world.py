@@ -25,6 +25,7 @@ from rmq_store.message import MessageConst, MessageExt, MessageQueue
 from rmq_store.offsets import Claim, Positions, QueueRange, cutover_id, max_id, min_id, off_id
 from rmq_store.plan import LIVE, ConsumeRequest, Scope
 from rmq_store.producer import Message
+from rmq_store.redrive import Letters, RedriveReport, RedriveRequest
 from rmq_store.reset import ResetReport, ResetRequest, ResetTo
 from rmq_store.send import SendReport
 from rmq_store.settings import GroupSettings
@@ -47,6 +48,10 @@ NOON = 1_717_416_000_000
 DAY = "2024-06-03"
 HOUR = 3_600_000
 ANA, BEN = Actor("ana", "test"), Actor("ben", "test")
+ALL_LETTERS = Letters(all=True)
+
+Asked = tuple[GroupSettings, ConsumeRequest, Scope]
+"""What a window is asked for."""
 
 Listen = Callable[[list[MessageExt], ConsumeConcurrentlyContext], Any]
 
@@ -208,6 +213,9 @@ class World(ABC):
     ) -> WindowReport: ...
 
     @abstractmethod
+    def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked: ...
+
+    @abstractmethod
     def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport: ...
 
     @abstractmethod
@@ -217,6 +225,9 @@ class World(ABC):
     def send_messages(
         self, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None, dry_run: bool
     ) -> SendReport: ...
+
+    @abstractmethod
+    def redrive_letters(self, request: RedriveRequest, host: Host) -> RedriveReport: ...
 
     @abstractmethod
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int: ...
@@ -263,6 +274,14 @@ class World(ABC):
         """One window of a replay."""
         with listening(listener):
             return self.replay_window(group, topic, from_ms, request, self.host)
+
+    def reprocess(
+        self, name: str, request_id: str, listener: Listen = succeed, *, reason: str = "mended", **settings: Any
+    ) -> WindowReport:
+        """One window of another attempt of a replay."""
+        asked = self.begin_attempt(group(name, **settings), ConsumeRequest(request_id, ANA, reason))
+        with listening(listener):
+            return self.consume_window(asked[0], asked[1], self.host, asked[2])
 
     def deliver(
         self, request_id: str, *, now_ms: int | None = None, cap: int = CAP, host: Host | None = None
@@ -327,6 +346,19 @@ class World(ABC):
         """A reset of the group ``billing`` on ``Orders``."""
         usual: dict[str, Any] = {"group": "billing", "topic": "Orders", "actor": ANA, "reason": "wrong price"}
         return self.reset(ResetRequest(to=to, value=value, request_id=request_id, **(usual | more)))
+
+    def redrive(
+        self,
+        request_id: str = f"{DAY}-redrive",
+        letters: Letters = ALL_LETTERS,
+        *,
+        host: Host | None = None,
+        **more: Any,
+    ) -> RedriveReport:
+        """A part of a redrive of the group ``billing``."""
+        usual: dict[str, Any] = {"group": "billing", "actor": ANA, "reason": "price is known"}
+        request = RedriveRequest(letters=letters, request_id=request_id, **(usual | more))
+        return self.redrive_letters(request, host or self.host)
 
     def offset(self, queue: MessageQueue, group: str = "billing") -> int | None:
         return self.positions().get(off_id(group, queue))

@@ -30,7 +30,7 @@ ANSWER_S = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """One command of a user, by name: consume, deliver or import."""
+    """One command of a user, by name: consume, deliver, redrive or import."""
 
     kind: str
     folder: Path
@@ -45,6 +45,8 @@ class Job:
                 return lake.consume(self.request, group_named(self.group))
             case "deliver":
                 return lake.deliver(self.request)
+            case "redrive":
+                return lake.redrive(self.request)
             case "import":
                 assert self.broker is not None
                 return lake.load(self.broker, self.request)

@@ -14,12 +14,14 @@ from rmq_store.lake.import_store import ImportReport, import_store
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.plan import ConsumeRequest
 from rmq_store.lake.projection import Projection, projection
+from rmq_store.lake.redrive import redrive
 from rmq_store.lake.reset import ResetReport, ResetRequest, ResetTo, reset
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import WindowReport, consume_window
 from rmq_store.record import encode, new_record
+from rmq_store.redrive import Letters, RedriveReport, RedriveRequest
 from rmq_store.settings import GroupSettings
 from rmq_store.store import SCHEDULE_GROUP, Actor
 from rmq_store.subscription import build_subscription_data
@@ -117,6 +119,11 @@ class Lake:
         store = self.store
         now_ms = self.host.now_ms() + after_ms
         return deliver(store, Shard(store.root, self.shard_name), request, TESTS, self.host, now_ms=now_ms)
+
+    def redrive(self, request: str = "2026-01-01-again") -> RedriveReport:
+        """All dead letters of the group."""
+        wanted = RedriveRequest(GROUP, Letters(all=True), request, OPERATOR, "a test says so", retry_queue_nums=2)
+        return redrive(Shard(self.store.root, self.shard_name), wanted, self.host)
 
     def reset(self, request: str, offset: int, *, group: str = GROUP, actor: Actor = TESTS) -> ResetReport:
         wanted = ResetRequest(group, TOPIC, ResetTo.OFFSET, request, actor, "a test says so", offset)

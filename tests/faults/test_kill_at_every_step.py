@@ -57,10 +57,12 @@ def stories(imported: Lake, windowed: Lake, tmp_path_factory: pytest.TempPathFac
     tmp = tmp_path_factory.mktemp("stories")
     window = Job("consume", imported.folder)
     deliver = Job("deliver", imported.folder, "2026-01-01-d1")
+    redrive = Job("redrive", imported.folder, "2026-01-01-again")
     more = Job("import", imported.folder, "2026-01-01-more", broker=write_broker(tmp / "broker", 60))
     return {
         "consume": told(Story(imported, window, GROUP, lambda report: report.counts()), tmp),
         "deliver": told(Story(windowed, deliver, SCHEDULE_GROUP, lambda report: report.delivered), tmp),
+        "redrive": told(Story(windowed, redrive, GROUP, lambda report: report.letters), tmp),
         "import": told(Story(windowed, more, None, lambda report: (report.messages, report.end)), tmp),
     }
 
@@ -84,7 +86,7 @@ def assert_as_if_undisturbed(story: Story, lake: Lake, job: Job, committed_befor
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("kind", ["consume", "deliver", "import"])
+@pytest.mark.parametrize("kind", ["consume", "deliver", "redrive", "import"])
 def test_a_rerun_after_a_kill_is_an_undisturbed_run(
     stories: dict[str, Story], kind: str, step: str, tmp_path: Path
 ) -> None:

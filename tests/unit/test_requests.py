@@ -9,6 +9,7 @@ import pytest
 
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue
+from rmq_store.redrive import Letters, Place
 from rmq_store.requests import (
     ImportParams,
     ReplayParams,
@@ -17,6 +18,7 @@ from rmq_store.requests import (
     consume_request,
     dag_id_of,
     pool_of,
+    redrive_request,
     reset_request,
 )
 from rmq_store.reset import ResetTo
@@ -137,6 +139,39 @@ def test_a_reset_that_contradicts_itself_is_refused(change: dict[str, Any], says
         reset_request(RUN, RESET | change)
 
 
+REDRIVE = {"group": "orders", "all": True, "reason": "fixed"}
+
+
+def test_a_redrive_is_a_dry_run_unless_somebody_says_otherwise() -> None:
+    assert redrive_request(RUN, REDRIVE).dry_run is True
+    assert redrive_request(RUN, REDRIVE | {"dry_run": False}).dry_run is False
+
+
+def test_a_redrive_says_which_letters_and_where_to() -> None:
+    chosen = {"all": False, "from": "2026-03-01T12:00:00Z", "keys": ["k"], "letters": ["b:c:0:17"], "limit": 5}
+    asked = redrive_request(RUN, REDRIVE | chosen | {"to_topic": "", "original_topic": None})
+    assert asked.letters == Letters(from_ms=NOON_MS, keys=frozenset({"k"}), places=(Place("b:c", 0, 17),))
+    assert (asked.limit, asked.to_topic, asked.target_topic) == (5, None, "%RETRY%orders")
+    assert asked.actor == Actor("ada", "airflow")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"all": False}, "say which dead letters"),
+        ({"keys": ["k"]}, "say which dead letters, or that all are meant, and not both"),
+        ({"reason": " "}, "reason is missing"),
+        ({"limit": 0}, "limit must be a whole number, 1 or more"),
+        ({"all": None, "letters": ["broker-a:17"]}, "'broker-a:17' names no letter: write BROKER:QUEUE:OFFSET"),
+        ({"all": None, "letters": ["broker-a:0:-1"]}, "names no letter"),
+        ({"to_topic": "%DLQ%orders"}, "is no ordinary topic"),
+    ],
+)
+def test_a_redrive_that_contradicts_itself_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongUse, match=says):
+        redrive_request(RUN, REDRIVE | change)
+
+
 REPLAY = {"group": "orders", "topic": "OrderEvents", "from": "2026-03-01T12:00:00Z"}
 
 
@@ -164,6 +199,15 @@ def test_a_replay_without_topic_and_time_is_a_follow_up() -> None:
 def test_a_replay_that_cannot_be_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongUse, match=says):
         ReplayParams.of(REPLAY | change)
+
+
+def test_another_attempt_of_a_replay_takes_its_group_and_a_reason_alone() -> None:
+    again = ReplayParams.of({"group": "orders-replay-0123456789", "reprocess": "mended", "topic": None})
+    assert (again.reprocess, again.is_follow_up, again.request(RUN).reason) == ("mended", True, "mended")
+    assert ReplayParams.of({"group": "g", "reprocess": " "}).reprocess is None
+    for more in ({"topic": "T", "from": 0}, {"until": "0"}, {"max_messages": 5}):
+        with pytest.raises(WrongUse, match="reads what the first one read"):
+            ReplayParams.of({"group": "g", "reprocess": "mended"} | more)
 
 
 def test_an_import_goes_to_the_shard_of_the_brokers_name_unless_another_is_given() -> None:

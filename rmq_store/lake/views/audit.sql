@@ -6,12 +6,14 @@ WITH ranges AS (
 ),
 
 -- 1. The history of a queue: every range and every move begins where the one before ended, and the last one ends where
---    the position says. -1 is an offset that was deleted: as if it had never been there.
+--    the position says. -1 is an offset that was deleted: as if it had never been there. Ranges of a redrive move no
+--    offset: they may lie anywhere in the dead-letter queue, but no two of them on one another.
 steps AS (
     SELECT
         shard, group_name, pass, topic, broker_name, queue_id, read_version, commit_id,
         'range' AS step, begin_offset AS from_offset, end_offset AS to_offset, start_rule
     FROM ranges
+    WHERE action <> 'redrive'
     UNION ALL
     SELECT
         shard, group_name, pass, topic, broker_name, queue_id, read_version, commit_id,
@@ -62,6 +64,23 @@ history_problems AS (
         AND p.broker_name = j.broker_name AND p.queue_id = j.queue_id
     WHERE p.value IS DISTINCT FROM j.to_offset
 ),
+redrives AS (
+    SELECT
+        ranges.*,
+        max(end_offset) OVER (
+            PARTITION BY shard, group_name, topic, broker_name, queue_id
+            ORDER BY begin_offset, end_offset, commit_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS sent_to
+    FROM ranges
+    WHERE action = 'redrive'
+),
+redrive_problems AS (
+    SELECT
+        shard, group_name, pass, topic, broker_name, queue_id, 'redriven again' AS problem,
+        begin_offset, least(end_offset, sent_to) AS end_offset
+    FROM redrives
+    WHERE sent_to > begin_offset
+),
 
 -- 2. The sums of a range: every offset has exactly one outcome.
 sums AS (
@@ -111,7 +130,16 @@ claims AS (
     CROSS JOIN (
         VALUES ('retried'), ('dead'), ('duplicate'), ('dropped'), ('lost'), ('skipped'), ('delivered')
     ) AS o (outcome)
-    WHERE o.outcome <> 'delivered' OR r.action = 'deliver'
+    WHERE (o.outcome <> 'delivered' OR r.action = 'deliver') AND r.action <> 'redrive'
+    UNION ALL
+    -- A redrive has many ranges in one queue; its rows are compared with all of them at once.
+    SELECT
+        shard, commit_id, group_name, max(pass), topic, broker_name, queue_id, min(begin_offset), max(end_offset),
+        'redriven',
+        CAST(sum(acked) AS BIGINT),
+        mod(sum(CAST(acked_hash AS DECIMAL(20, 0))), CAST(18446744073709551616 AS DECIMAL(38, 0)))
+    FROM redrives
+    GROUP BY shard, commit_id, group_name, topic, broker_name, queue_id
 ),
 deliveries AS (
     SELECT * FROM msg WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver'
@@ -124,6 +152,12 @@ evidence AS (
         shard, commit_id, group_name, pass, origin_topic, origin_broker_name, origin_queue_id, 'delivered',
         origin_queue_offset, origin_queue_offset + 1
     FROM deliveries
+    UNION ALL
+    SELECT
+        shard, commit_id, group_name, pass, origin_topic, origin_broker_name, origin_queue_id, 'redriven',
+        origin_queue_offset, origin_queue_offset + 1
+    FROM msg
+    WHERE group_name IS NOT NULL AND cause = 'redrive'
 ),
 shown AS (
     SELECT
@@ -223,6 +257,8 @@ chain_problems AS (
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems
+UNION ALL
+SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM redrive_problems
 UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM sum_problems
 UNION ALL

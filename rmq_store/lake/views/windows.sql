@@ -14,11 +14,21 @@ WITH done AS (
         CAST(sum(lost) AS BIGINT) AS lost,
         CAST(sum(skipped) AS BIGINT) AS skipped
     FROM consumed_ranges
-    WHERE action IN ('consume', 'replay')
+    WHERE action = 'consume'
     GROUP BY shard, commit_id
 )
 SELECT
     c.shard, c.group_name, c.window_id, c.action,
+    -- A replay's group is named <group>-replay-<10 hex digits>, and each attempt raises its epoch.
+    CASE
+        WHEN substr(c.group_name, length(c.group_name) - 17, 8) = '-replay-'
+        THEN substr(c.group_name, 1, length(c.group_name) - 18)
+    END AS replay_of,
+    CASE WHEN substr(c.group_name, length(c.group_name) - 17, 8) = '-replay-' THEN c.epoch + 1 END AS attempt,
+    CASE
+        WHEN substr(c.group_name, length(c.group_name) - 17, 8) = '-replay-'
+        THEN max(c.epoch) OVER (PARTITION BY c.shard, c.group_name) + 1
+    END AS attempts,
     c.store_timestamp AS committed_at,
     coalesce(d.queues, CAST(0 AS BIGINT)) AS queues,
     coalesce(d.messages, CAST(0 AS BIGINT)) AS messages,
@@ -34,4 +44,4 @@ SELECT
     c.request_id, c.request_part, c.request_complete, c.parameters, c.epoch, c.read_version, c.commit_id
 FROM ctl c
 LEFT JOIN done d ON d.shard = c.shard AND d.commit_id = c.commit_id
-WHERE c.action IN ('consume', 'replay')
+WHERE c.action = 'consume'

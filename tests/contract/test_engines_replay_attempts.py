@@ -1,0 +1,173 @@
+"""What every engine promises to a replay that is done again: nothing moves by itself, and an attempt is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq_store.errors import StaleAttempt, WrongUse
+from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.offsets import grp_id
+from rmq_store.plan import ConsumeRequest, Scope
+from rmq_store.replay import replay_group
+from rmq_store.store import Action
+from tests.contract.engines import story
+from tests.contract.world import (
+    ANA,
+    BILLING,
+    DAY,
+    HOUR,
+    LOCAL,
+    NOON,
+    Move,
+    World,
+    consumed,
+    counts,
+    fail_bodies,
+    group,
+    listening,
+    orders,
+    several,
+    succeed,
+)
+
+FIRST = f"{DAY}-replay"
+NAME = replay_group("billing", FIRST)
+
+
+def replayed(world: World, **more: Any) -> World:
+    """Messages 3 to 6 of ten were replayed, and 5 failed."""
+    world.fill(orders(0), several(10, step_ms=60_000))
+    until = NOON - HOUR + 7 * 60_000
+    request = ConsumeRequest(FIRST, ANA, until_ms=until, **more)
+    report = world.replay(BILLING, "Orders", NOON - HOUR + 3 * 60_000, request, fail_bodies(b"5"))
+    assert report.group == NAME
+    return world
+
+
+@story
+def test_another_attempt_reads_what_the_first_one_read_though_more_has_come(world: World) -> None:
+    replayed(world)
+    world.fill(orders(0), several(5, first=10))
+    second = world.reprocess(NAME, f"{DAY}-r2")
+    assert (second.status, second.group, consumed(second)) == ("committed", NAME, {orders(0): (3, 7)})
+    assert (counts(second), [c.pass_ for c in second.consumed]) == ({"acked": 4}, [1])
+    assert world.offset(orders(0)) is None, "the live group has not moved"
+
+
+@story
+def test_an_attempt_is_asked_for_once_by_one_request(world: World) -> None:
+    replayed(world)
+    second = world.reprocess(NAME, f"{DAY}-r2")
+    again = world.reprocess(NAME, f"{DAY}-r2", fail_bodies(b"3"))
+    assert (again.status, again.counts(), again.commit_id) == ("already_committed", second.counts(), second.commit_id)
+    world.reprocess(NAME, f"{DAY}-r3")
+    old = world.reprocess(NAME, f"{DAY}-r2", fail_bodies(b"3"))
+    assert (old.status, old.commit_id) == ("already_committed", second.commit_id)
+    begun = [ctl for ctl in world.ctls() if ctl.action is Action.REPLAY]
+    assert [(ctl.request_id, ctl.parameter("attempt"), ctl.epoch) for ctl in begun] == [
+        (f"{DAY}-r2", 2, 1),
+        (f"{DAY}-r3", 3, 2),
+    ]
+    windows = [ctl for ctl in world.ctls() if ctl.action is Action.CONSUME]
+    assert [ctl.parameter("attempt") for ctl in windows] == [None, 2, 3]
+
+
+@story
+def test_the_first_request_again_does_nothing_after_another_attempt(world: World) -> None:
+    replayed(world)
+    world.reprocess(NAME, f"{DAY}-r2")
+    request = ConsumeRequest(FIRST, ANA, until_ms=NOON - HOUR + 7 * 60_000)
+    assert world.replay(BILLING, "Orders", NOON - HOUR + 3 * 60_000, request).status == "already_committed"
+
+
+@story
+def test_who_began_an_attempt_and_why_stands_in_the_history(world: World) -> None:
+    replayed(world)
+    world.reprocess(NAME, f"{DAY}-r2", reason="the listener is mended")
+    assert world.history(NAME) == [
+        Move(orders(0), 3, 7, 0, "consume", FIRST, "ana", ""),
+        Move(orders(0), 7, 3, 1, "replay", f"{DAY}-r2", "ana", "the listener is mended"),
+        Move(orders(0), 3, 7, 1, "consume", f"{DAY}-r2", "ana", "the listener is mended"),
+    ]
+
+
+@story
+def test_an_attempt_that_was_begun_is_finished_by_its_request_before_there_is_another(world: World) -> None:
+    replayed(world)
+    world.begin_attempt(group(NAME), ConsumeRequest(f"{DAY}-r2", ANA, "mended"))
+    with pytest.raises(WrongUse, match=rf"attempt 2 of {NAME} is not finished: finish it by its own request, {DAY}-r2"):
+        world.reprocess(NAME, f"{DAY}-r3")
+    assert consumed(world.reprocess(NAME, f"{DAY}-r2")) == {orders(0): (3, 7)}
+    assert world.reprocess(NAME, f"{DAY}-r3").status == "committed"
+
+
+@story
+def test_an_attempt_may_have_parts_and_covers_all_parts_of_the_first(world: World) -> None:
+    world.fill(orders(0), several(10))
+    request, two = ConsumeRequest(FIRST, ANA, max_messages=5), group(max_messages=2)
+    while not world.replay(two, "Orders", NOON - HOUR, request).complete:
+        continue
+    parts = [world.reprocess(NAME, f"{DAY}-r2", max_messages=4) for _ in range(3)]
+    assert [report.messages() for report in parts] == [4, 1, 5]
+    assert [report.status for report in parts] == ["committed", "committed", "already_committed"]
+    assert world.offset(orders(0), NAME) == 5
+
+
+@story
+def test_an_attempt_fences_a_window_of_the_one_before(world: World) -> None:
+    replayed(world)
+    world.begin_attempt(group(NAME), ConsumeRequest(f"{DAY}-r2", ANA, "mended"))
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        second = ConsumeRequest(f"{DAY}-r2", ANA, "mended")
+        with listening(succeed):
+            world.consume_window(*_asked(world, second))
+        world.begin_attempt(group(NAME), ConsumeRequest(f"{DAY}-r3", ANA, "mended again"))
+        return "CONSUME_SUCCESS"
+
+    with pytest.raises(StaleAttempt):
+        world.reprocess(NAME, f"{DAY}-r2", listener)
+    assert (world.offset(orders(0), NAME), world.positions().get(grp_id(NAME))) == (3, 2)
+
+
+def _asked(world: World, request: ConsumeRequest) -> Any:
+    settings, asked, scope = world.begin_attempt(group(NAME), request)
+    return settings, asked, world.another_host(), scope
+
+
+@story
+def test_retries_of_an_earlier_attempt_are_left_to_the_follow_up(world: World) -> None:
+    replayed(world)
+    world.clock.advance(10_000)
+    world.deliver(f"{DAY}-d")
+    assert consumed(world.reprocess(NAME, f"{DAY}-r2")) == {orders(0): (3, 7)}
+    follow_up = world.consume(group(NAME), f"{DAY}-f", scope=Scope(retries_only=True))
+    assert consumed(follow_up) == {MessageQueue(f"%RETRY%{NAME}", LOCAL, 0): (0, 1)}
+
+
+@story
+def test_replays_of_spans_that_follow_each_other_may_be_done_in_any_order(world: World) -> None:
+    world.fill(orders(0), several(10, step_ms=60_000))
+    spans = {}
+    for begin, end in ((6, 10), (0, 3), (3, 6)):
+        request = ConsumeRequest(f"{DAY}-{begin}", ANA, until_ms=NOON - HOUR + end * 60_000)
+        spans |= {begin: consumed(world.replay(BILLING, "Orders", NOON - HOUR + begin * 60_000, request))}
+    assert spans == {6: {orders(0): (6, 10)}, 0: {orders(0): (0, 3)}, 3: {orders(0): (3, 6)}}
+    assert consumed(world.reprocess(replay_group("billing", f"{DAY}-0"), f"{DAY}-r2")) == {orders(0): (0, 3)}
+
+
+@story
+def test_what_cannot_be_done_again_is_refused(world: World) -> None:
+    replayed(world)
+    with pytest.raises(WrongUse, match="billing has replayed nothing here"):
+        world.reprocess("billing", f"{DAY}-r2")
+    with pytest.raises(WrongUse, match="needs a reason"):
+        world.reprocess(NAME, f"{DAY}-r2", reason="")
+    with pytest.raises(WrongUse, match="does not read Orders any more"):
+        world.reprocess(NAME, f"{DAY}-r2", topics=("Refunds",))
+    nothing = ConsumeRequest(f"{DAY}-none", ANA)
+    name = world.replay(BILLING, "Orders", NOON, nothing).group
+    with pytest.raises(WrongUse, match="there was nothing to replay"):
+        world.reprocess(name, f"{DAY}-r2")
