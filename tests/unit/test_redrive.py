@@ -1,0 +1,75 @@
+"""Which letters wait: what is asked, without what was sent, told as offsets one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Positions, QueueRange, max_id, min_id
+from rmq_store.redrive import Letters, Place, RedriveRequest, plan_redrive, runs
+from rmq_store.store import Action, Actor, Consumed, Ctl, Observed
+
+LETTERS = MessageQueue("%DLQ%billing", "broker-a", 0)
+ANA = Actor("ana", "test")
+Offsets = st.frozensets(st.integers(0, 30))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One dead-letter queue, ``[3, 31)``; the letter at n died at n ms."""
+
+    name: str = "broker-a"
+    local_broker: str = "lake-broker-a"
+    held: Positions = field(default_factory=lambda: Positions(0, {max_id(LETTERS): 31, min_id(LETTERS): 3}))
+
+    def positions(self) -> Positions:
+        return self.held
+
+    def search_offsets(
+        self, positions: Positions, queues: Sequence[MessageQueue], time_ms: int
+    ) -> dict[MessageQueue, int]:
+        return {queue: min(max(time_ms, 3), 31) for queue in queues}
+
+    def observed(self) -> list[Observed]:
+        return []
+
+    def has_consumed(self, group: str) -> bool:
+        return False
+
+
+def redrive(offsets: frozenset[int]) -> Ctl:
+    ranges = [QueueRange(LETTERS, begin, end) for begin, end in runs(sorted(offsets))]
+    return Ctl("c", Action.REDRIVE, ANA, group="billing", consumed=tuple(Consumed(range_, 0, {}) for range_ in ranges))
+
+
+def waiting(letters: Letters, redrives: Sequence[Ctl]) -> list[int]:
+    request = RedriveRequest("billing", letters, "2026-11-20-r", ANA, "why")
+    pieces = plan_redrive(Shard(), request, (), redrives).waiting.get(LETTERS, ())
+    assert all(first[1] <= second[0] for first, second in pairwise(pieces))
+    return [offset for begin, end in pieces for offset in range(begin, end)]
+
+
+@given(st.lists(Offsets, max_size=3), st.integers(0, 35), st.integers(0, 35))
+def test_what_waits_is_what_is_asked_without_what_was_sent(sent: list[frozenset[int]], since: int, until: int) -> None:
+    gone = frozenset().union(*sent)
+    asked = range(max(since, 3), min(until, 31)) if since < until else range(3, 31)
+    letters = Letters(from_ms=since, until_ms=until) if since < until else Letters(all=True)
+    assert waiting(letters, [redrive(offsets) for offsets in sent]) == [o for o in asked if o not in gone]
+
+
+@given(st.frozensets(st.integers(3, 30), min_size=1), Offsets)
+def test_letters_that_are_named_wait_unless_they_were_sent(named: frozenset[int], sent: frozenset[int]) -> None:
+    letters = Letters(places=tuple(Place("broker-a", 0, offset) for offset in named))
+    assert waiting(letters, [redrive(sent)]) == sorted(named - sent)
+
+
+@given(Offsets)
+def test_runs_hold_each_offset_once_and_do_not_touch(offsets: frozenset[int]) -> None:
+    pieces = runs(sorted(offsets))
+    assert [offset for begin, end in pieces for offset in range(begin, end)] == sorted(offsets)
+    assert all(first[1] < second[0] for first, second in pairwise(pieces))
