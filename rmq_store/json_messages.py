@@ -1,8 +1,9 @@
 """Messages to send as lines of JSON, one object each.
 
 ``{"topic": "Orders", "body": "text", "tags": "new", "keys": ["o-1"], "properties": {"region": "eu"}, "delay_level": 3,
-"queue": 2}``; ``body_base64`` in place of ``body`` for bytes, ``sharding_key`` in place of ``queue``. Only a topic, unless
-there is a default, and a body are needed. Nothing is converted: a property is text.
+"queue": 2}``; ``body_base64`` in place of ``body`` for bytes, ``sharding_key`` in place of ``queue``, ``delay_ms`` or
+``deliver_at`` (epoch ms) in place of ``delay_level``. Only a topic, unless there is a default, and a body are needed.
+Nothing is converted: a property is text.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class Lines(NamedTuple):
     problems: list[tuple[int, str]]
 
 
-def read_lines(data: bytes, topic: str | None = None) -> Lines:
-    """The messages of a file; ``topic``: of the lines that name none. Blank lines are left out."""
+def read_lines(data: bytes, now_ms: int, topic: str | None = None) -> Lines:
+    """The messages of a file, to be sent now; ``topic``: of the lines that name none. Blank lines are left out."""
     found = Lines([], [])
     for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
@@ -35,7 +36,7 @@ def read_lines(data: bytes, topic: str | None = None) -> Lines:
             found.problems.append((number, str(error)))
             continue
         found.messages.append(message)
-        found.problems.extend((number, problem) for problem in problems_of(message))
+        found.problems.extend((number, problem) for problem in problems_of(message, now_ms))
     return found
 
 

@@ -4,6 +4,7 @@ Nothing is sent here: ``send.py`` makes a commit of it. Differences from a broke
 
 - separators of the stored form (U+0001, U+0002) in a property are refused; a broker stores them and reads another text
 - a tag with ``||`` is refused: no subscription can select it
+- a message asks for one delay; of several a broker takes the level
 - retry topics, dead letters and RocketMQ's own topics take nothing from outside; a broker lets some of them through
 """
 
@@ -15,12 +16,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 
-from rmq_store.consumer.delay import DelayLevels, delay_level_to_queue_id
+from rmq_store.consumer import timer
+from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import WrongUse
 from rmq_store.message import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
-    SCHEDULE_TOPIC,
     MessageConst,
     MessageQueue,
     check_user_property,
@@ -52,9 +53,9 @@ _NO_TAG = "||"
 class Message:
     """One message to send.
 
-    ``delay_level``: 0 or below is none, a level above the highest counts as that one. ``delay_ms``, ``deliver_at``
-    (UTC ms): any other delay. ``queue_id``: this queue; ``sharding_key``: messages with one key share a queue and keep
-    their order; without either the queues take turns.
+    ``delay_level``: 0 or below is none, a level above the highest counts as that one. ``delay_ms`` or ``deliver_at`` (UTC
+    ms): any other delay, up to three days; what is over already is none. At most one of the three. ``queue_id``: this
+    queue; ``sharding_key``: messages with one key share a queue and keep their order; without either the queues take turns.
     """
 
     topic: str
@@ -71,12 +72,18 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A message with the queue it is stored in, which is a level queue while it waits ``delay_ms``."""
+    """A message with the queue it is stored in, which is one of a lane while it waits. ``delay_ms`` (of a level),
+    ``deliver_at`` (of the timer): as in ``Produced``, all of one queue have the same."""
 
     message: Message
     queue: MessageQueue
     properties: Mapping[str, str]
     delay_ms: int | None = None
+    deliver_at: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.delay_ms is not None or self.deliver_at is not None
 
     @property
     def tags_code(self) -> int:
@@ -86,24 +93,25 @@ class Placed:
 # --- what is checked -------------------------------------------------------------------------------------------------
 
 
-def problems_of(message: Message) -> list[str]:
-    """Everything that is wrong with a message, as sentences; none: it can be sent."""
+def problems_of(message: Message, now_ms: int) -> list[str]:
+    """Everything that is wrong with a message, as sentences; none: it can be sent now, or later."""
     checks: list[Callable[[], None]] = [
         lambda: _check_topic(message.topic),
         lambda: check_body(message.body),
         lambda: _check_tags(message.tags),
         lambda: _check_keys(message.keys),
         *(_property_check(name, value) for name, value in message.properties.items()),
-        lambda: _check_timer(message),
+        lambda: _check_one_delay(message),
         lambda: _check_queue(message),
-        lambda: _check_size(message),
+        lambda: _check_as_stored(message, now_ms),
     ]
     return [problem for problem in map(_problem, checks) if problem is not None]
 
 
-def check_messages(messages: Sequence[Message]) -> None:
+def check_messages(messages: Sequence[Message], now_ms: int) -> None:
     """Raise WrongUse unless all can be sent; it names every problem (the first 20) with the message's number from 1."""
-    found = [f"message {n}: {problem}" for n, message in enumerate(messages, 1) for problem in problems_of(message)]
+    numbered = enumerate(messages, 1)
+    found = [f"message {n}: {problem}" for n, message in numbered for problem in problems_of(message, now_ms)]
     if found:
         more = f"; and {len(found) - 20} more" if len(found) > 20 else ""
         raise WrongUse(f"{'; '.join(found[:20])}{more}. Nothing was sent.")
@@ -165,10 +173,14 @@ def _check_text(what: str, text: str) -> None:
         raise WrongUse(f"{what} {text!r} holds half a character (U+D800 to U+DFFF)") from error
 
 
-def _check_timer(message: Message) -> None:
-    """The one place that knows of delays other than levels (TIMER_*, S11.4)."""
-    if message.delay_ms is not None or message.deliver_at is not None:
-        raise WrongUse("a delay of any length cannot be sent yet: use a delay level, 1 (1 s) to 18 (2 h)")
+def _check_one_delay(message: Message) -> None:
+    asked = {
+        "delay_level": message.delay_level > 0,
+        "delay_ms": message.delay_ms is not None,
+        "deliver_at": message.deliver_at is not None,
+    }
+    if sum(asked.values()) > 1:
+        raise WrongUse(f"{' and '.join(name for name in asked if asked[name])}: a message asks for one delay")
 
 
 def _check_queue(message: Message) -> None:
@@ -180,12 +192,11 @@ def _check_queue(message: Message) -> None:
         raise WrongUse("the sharding key is empty: leave it out")
 
 
-def _check_size(message: Message) -> None:
-    """As a broker measures: with what it adds, and with what a delayed message carries."""
-    properties = {**stored_properties(message, _ANY_UNIQUE_KEY), **BROKER_PROPERTIES}
-    if message.delay_level > 0:
-        properties |= {MessageConst.REAL_TOPIC: message.topic, MessageConst.REAL_QUEUE_ID: "0"}
-    check_properties(properties)
+def _check_as_stored(message: Message, now_ms: int) -> None:
+    """The moment it is to be delivered at, and the size as a broker measures: with what it adds, and with what a delayed
+    message carries."""
+    stored = timer.place(message.topic, 0, stored_properties(message, _ANY_UNIQUE_KEY), now_ms, DelayLevels())
+    check_properties({**stored.properties, **BROKER_PROPERTIES})
 
 
 # --- where it goes ---------------------------------------------------------------------------------------------------
@@ -205,20 +216,14 @@ def select_queue(message: Message, queues: int, turn: int) -> int:
     return turn % queues
 
 
-def place(message: Message, queue: MessageQueue, unique_key: str, levels: DelayLevels, lane: str) -> Placed:
-    """The message as it is stored. ``queue``: where it is to be read; ``lane``: the broker name of the level queues
-    that a delayed one waits in until then (S11.2)."""
-    properties = stored_properties(message, unique_key)
-    if message.delay_level <= 0:
-        return Placed(message, queue, properties)
-    level = levels.clamp(message.delay_level)
-    properties |= {
-        MessageConst.DELAY_TIME_LEVEL: str(level),
-        MessageConst.REAL_TOPIC: queue.topic,
-        MessageConst.REAL_QUEUE_ID: str(queue.queue_id),
-    }
-    waiting = MessageQueue(SCHEDULE_TOPIC, lane, delay_level_to_queue_id(level))
-    return Placed(message, waiting, properties, levels.delay_ms(level))
+def place(
+    message: Message, queue: MessageQueue, unique_key: str, now_ms: int, levels: DelayLevels, lane: str
+) -> Placed:
+    """The message as it is stored. ``queue``: where it is to be read; ``lane``: the broker name of the queues that a
+    delayed one waits in until then (S11.2, S11.4). Raises WrongUse as ``timer.place``."""
+    found = timer.place(queue.topic, queue.queue_id, stored_properties(message, unique_key), now_ms, levels)
+    stored_in = MessageQueue(found.topic, lane if found.waits else queue.broker_name, found.queue_id)
+    return Placed(message, stored_in, found.properties, found.delay_ms, found.deliver_at)
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------
@@ -233,6 +238,10 @@ def stored_properties(message: Message, unique_key: str) -> dict[str, str]:
         properties[MessageConst.KEYS] = _KEY_SEPARATOR.join(message.keys)
     if message.delay_level:
         properties[MessageConst.DELAY_TIME_LEVEL] = str(message.delay_level)
+    if message.delay_ms is not None:
+        properties[MessageConst.TIMER_DELAY_MS] = str(message.delay_ms)
+    if message.deliver_at is not None:
+        properties[MessageConst.TIMER_DELIVER_MS] = str(message.deliver_at)
     properties[MessageConst.WAIT_STORE_MSG_OK] = "true"
     properties[MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = unique_key
     return properties

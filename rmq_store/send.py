@@ -24,18 +24,13 @@ from rmq_store.known_names import did_you_mean, listed
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, max_id, send_id
 from rmq_store.producer import Message, Placed, place, select_queue, unique_keys
-from rmq_store.store import Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.store import FEW_TAGS_CODES, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.validators import is_user_topic
-
-LANE = "~send"
-"""The lane of delayed messages, beside those of the groups: no group can have this name."""
 
 ATTEMPTS = 30
 """How often a send plans again after another one was quicker. Each time somebody has got on."""
 
 MOST_QUEUES = 1024
-FEW_TAGS_CODES = 16
-"""A segment with no more different tags codes names them, so that readers may pass over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,8 @@ def plan_send(
     create_queues: int | None,
     host: Host,
 ) -> SendPlan:
-    """Where the messages go. ``create_queues``: so many for a topic that the shard does not have; None: refuse it.
+    """Where the messages go. ``lane``: of those that wait, the shard's ``lane("")``. ``create_queues``: so many for a
+    topic that the shard does not have; None: refuse it.
 
     Turns begin at a queue that follows from the request, so another attempt of it does the same. Raises WrongUse.
     """
@@ -101,14 +97,15 @@ def plan_send(
     queues |= created
     ours = [MessageQueue(topic, local_broker, queue_id) for topic in topics for queue_id in range(queues[topic])]
     turns = dict.fromkeys(topics, zlib.crc32(request_id.encode()))
-    keys = unique_keys(host.entropy(10), host.now_ms())
+    now_ms = host.now_ms()
+    keys = unique_keys(host.entropy(10), now_ms)
     by_queue: dict[MessageQueue, list[Placed]] = defaultdict(list)
     for message in messages:
         chosen = select_queue(message, queues[message.topic], turns[message.topic])
         if message.queue_id is None and message.sharding_key is None:
             turns[message.topic] += 1
         queue = MessageQueue(message.topic, local_broker, chosen)
-        placed = place(message, queue, next(keys), levels, lane)
+        placed = place(message, queue, next(keys), now_ms, levels, lane)
         by_queue[placed.queue].append(placed)
     return SendPlan(
         {queue: by_queue[queue] for queue in sorted(by_queue)},
@@ -130,12 +127,17 @@ def user_topics(positions: Positions) -> list[str]:
     return sorted(topic for topic in topics if is_user_topic(topic))
 
 
+_NO_DELAY = {"delay_ms": None, "deliver_at": None}
+
+
 def digest(messages: Sequence[Message]) -> str:
     """What the messages are, in 64 hex digits: the same for the same ones in the same order."""
     found = hashlib.sha256()
     for m in messages:
         facts = (m.topic, m.tags, m.keys, sorted(m.properties.items()), m.delay_level, m.queue_id, m.sharding_key)
-        found.update(json.dumps([*facts, len(m.body)]).encode())
+        delay = {"delay_ms": m.delay_ms, "deliver_at": m.deliver_at}
+        asked = [delay] if delay != _NO_DELAY else []  # requests of before stay the same
+        found.update(json.dumps([*facts, len(m.body), *asked]).encode())
         found.update(m.body)
     return found.hexdigest()
 
@@ -145,9 +147,11 @@ def segments(plan: SendPlan, path: str) -> tuple[Produced, ...]:
     found, row = [], 0
     for queue, placed in plan.by_queue.items():
         codes = {one.tags_code for one in placed}
-        delay_ms = placed[0].delay_ms
-        few = tuple(sorted(codes)) if delay_ms is None and len(codes) <= FEW_TAGS_CODES else None
-        found.append(Produced(queue, 0, len(placed), row, path, delay_ms=delay_ms, tags_codes=few))
+        how = placed[0]
+        few = tuple(sorted(codes)) if not how.waits and len(codes) <= FEW_TAGS_CODES else None
+        found.append(
+            Produced(queue, 0, len(placed), row, path, deliver_at=how.deliver_at, delay_ms=how.delay_ms, tags_codes=few)
+        )
         row += len(placed)
     return tuple(found)
 
@@ -166,7 +170,7 @@ def send_proposal(
             {
                 "topics": list(plan.topics),
                 "created": dict(plan.created),
-                "delayed": sum(one.delay_ms is not None for one in plan.placed),
+                "delayed": sum(one.waits for one in plan.placed),
                 "digest": plan.digest,
             }
         ),
@@ -207,7 +211,7 @@ def sent_before(shard: str, ctl: Ctl, messages: Sequence[Message]) -> SendReport
 def would_send(shard: str, request_id: str, plan: SendPlan) -> SendReport:
     """The report of a dry run."""
     to = tuple(SentTo(queue, len(placed), None) for queue, placed in plan.by_queue.items())
-    delayed = sum(one.delay_ms is not None for one in plan.placed)
+    delayed = sum(one.waits for one in plan.placed)
     return SendReport("dry_run", shard, request_id, to, delayed, plan.created)
 
 

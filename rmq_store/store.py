@@ -64,6 +64,10 @@ class Consumed:
         return total(self.tallies) == of_range
 
 
+FEW_TAGS_CODES = 16
+"""A segment with no more different tags codes names them, so that readers may pass over it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Produced:
     """A segment: ``count`` messages of one queue in one staged file, from row ``first_row`` on.

@@ -4,7 +4,7 @@
 - ISO 8601 with its zone, or RocketMQ's ``yyyyMMddHHmmss`` with its zone (``parse_consume_timestamp`` has the rules).
 
 A time without a zone is refused: whose clock it is from cannot be known. So are ten digits, which are seconds: as
-milliseconds they would mean January 1970, and "from there" would mean everything.
+milliseconds they would mean January 1970, and "from there" would mean everything. A span of time has its own parser.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from rmq_store.errors import WrongUse
 _NUMBER = re.compile(r"-?\d+", re.ASCII)
 _COMPACT_DIGITS = 14
 _SECONDS_DIGITS = 10
+_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,12})ms)?", re.ASCII)
+_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1000, 1)
 _LONG_MAX = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,6 +37,17 @@ def parse_time(text: str) -> int:
     if abs(value) > _LONG_MAX:
         raise WrongUse(f"no such time: {stripped} is beyond 64-bit milliseconds")
     return value
+
+
+def parse_duration(text: str) -> int:
+    """A time span in ms: whole numbers with units, the larger first, like ``90s``, ``1h30m`` or ``250ms``.
+
+    Raises WrongUse.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if not found or not any(found.groups()):
+        raise WrongUse(f"{text!r} is no time span: write whole numbers with ms, s, m, h or d, like 90s or 1h30m")
+    return sum(int(number) * unit_ms for number, unit_ms in zip(found.groups(), _UNITS_MS, strict=True) if number)
 
 
 def format_time(ms: int) -> str:

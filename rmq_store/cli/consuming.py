@@ -202,7 +202,7 @@ def deliver(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver what is due of the delay levels.
+    """Deliver what is due of the delay levels and of the timer.
 
     Retries become readable for their groups, and delayed messages reach their topics.
     """

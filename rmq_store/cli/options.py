@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import typer
 
 from rmq_store.errors import WrongUse
-from rmq_store.times import parse_time
+from rmq_store.times import parse_duration, parse_time
 
 Value = TypeVar("Value")
 
@@ -79,6 +79,7 @@ def _engine(text: str) -> str:
 
 EVERYWHERE = "Options of most commands"
 TIME = _parser(parse_time)
+DURATION = _parser(parse_duration)
 _TIMES = "ISO 8601 with a zone, or epoch ms"
 
 RootOption = Annotated[

@@ -11,6 +11,8 @@ import typer
 
 from rmq_store.cli.common import new_request, open_store
 from rmq_store.cli.options import (
+    DURATION,
+    TIME,
     ActorOption,
     JsonOption,
     PropertiesOption,
@@ -29,7 +31,7 @@ from rmq_store.known_names import did_you_mean, listed
 from rmq_store.offsets import Positions
 from rmq_store.producer import DEFAULT_TOPIC_QUEUE_NUMS, Message, problems_of
 from rmq_store.requester import actor_of
-from rmq_store.send import LANE, SendReport, plan_send, queue_count, user_topics, would_send
+from rmq_store.send import SendReport, plan_send, queue_count, user_topics, would_send
 
 if TYPE_CHECKING:
     from rmq_store.lake.store import LakeStore
@@ -51,7 +53,8 @@ def add_to(app: typer.Typer) -> None:
         rich_help_panel=PANEL,
         epilog=example(
             "rmq send --topic Orders --create --tag new --key o-1 --property region=eu 'the first order'",
-            "rmq send --topic Orders --delay-level 3 'in ten seconds'",
+            "rmq send --topic Orders --delay 90s 'in a minute and a half'",
+            "rmq send --topic Orders --deliver-at 2026-11-21T08:00:00Z 'good morning'",
             "rmq send --topic Orders --file orders.jsonl --request 2026-11-20-orders --dry-run",
         ),
     )(send)
@@ -76,6 +79,21 @@ def send(
     property_: PropertiesOption = None,
     delay_level: Annotated[
         int | None, typer.Option("--delay-level", metavar="N", help="Readable after a delay: 1 (1 s) to 18 (2 h).")
+    ] = None,
+    delay: Annotated[
+        int | None,
+        typer.Option(
+            "--delay", metavar="SPAN", parser=DURATION, help="Readable after any delay up to 3d, like 90s or 1h30m."
+        ),
+    ] = None,
+    deliver_at: Annotated[
+        int | None,
+        typer.Option(
+            "--deliver-at",
+            metavar="TIME",
+            parser=TIME,
+            help="Readable from then on: ISO 8601 with a zone, or epoch ms.",
+        ),
     ] = None,
     queue: SendQueueOption = None,
     sharding_key: Annotated[
@@ -107,8 +125,9 @@ def send(
     output, host = Output(as_json), Host()
     if queues is not None and not create:
         raise WrongUse("--queues says how many queues a new topic gets: add --create")
-    given = _given(body, topic, tag, key, property_, delay_level, queue, sharding_key)
-    messages = [_single(given)] if file is None else _from_file(file, given)
+    given = _given(body, topic, tag, key, property_, delay_level, delay, deliver_at, queue, sharding_key)
+    now_ms = host.now_ms()
+    messages = [_single(given, now_ms)] if file is None else _from_file(file, given, now_ms)
     create_queues = (queues or DEFAULT_TOPIC_QUEUE_NUMS) if create else None
     store = open_store(root)
     request_id, who = new_request("send", request, host), actor_of(actor)
@@ -133,6 +152,8 @@ def _given(
     keys: Sequence[str] | None,
     properties: Sequence[PropertyText] | None,
     delay_level: int | None,
+    delay_ms: int | None,
+    deliver_at: int | None,
     queue: QueueName | None,
     sharding_key: str | None,
 ) -> dict[str, Any]:
@@ -144,18 +165,20 @@ def _given(
         "keys": tuple(keys or ()),
         "properties": dict(properties or ()),
         "delay_level": delay_level,
+        "delay_ms": delay_ms,
+        "deliver_at": deliver_at,
         "queue_id": None if queue is None else queue.queue_id,
         "sharding_key": sharding_key,
     }
     return {name: value for name, value in said.items() if value not in (None, (), {})}
 
 
-def _single(given: Mapping[str, Any]) -> Message:
+def _single(given: Mapping[str, Any], now_ms: int) -> Message:
     missing = [name for name in ("topic", "body") if name not in given]
     if missing:
         raise WrongUse(f"the {missing[0]} is missing: rmq send --topic TOPIC BODY, or --file FILE")
     message = Message(**{**given, "body": _bytes(given["body"])})
-    if problems := problems_of(message):
+    if problems := problems_of(message, now_ms):
         raise WrongUse(f"{'; '.join(problems)}. Nothing was sent.")
     return message
 
@@ -165,7 +188,7 @@ def _bytes(body: str) -> bytes:
     return body.encode("utf-8", "surrogateescape")
 
 
-def _from_file(file: str, given: Mapping[str, Any]) -> list[Message]:
+def _from_file(file: str, given: Mapping[str, Any], now_ms: int) -> list[Message]:
     others = sorted(given.keys() - {"topic"})
     if others:
         raise WrongUse(f"with --file each line says its own {others[0].removesuffix('_id')}; only --topic is for all")
@@ -173,7 +196,7 @@ def _from_file(file: str, given: Mapping[str, Any]) -> list[Message]:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise WrongUse(f"{file} cannot be read: {error.strerror or error}") from error
-    found = read_lines(data, given.get("topic"))
+    found = read_lines(data, now_ms, given.get("topic"))
     name = "standard input" if file == "-" else file
     if found.problems:
         told = [f"line {number}: {problem}" for number, problem in found.problems]
@@ -264,9 +287,11 @@ def _in_a_new_shard(
     store: LakeStore, name: str, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None
 ) -> SendReport:
     """A dry run for a shard that is not there."""
-    broker = f"lake-{name}"
+    from rmq_store.lake.shard import Shard
+
+    there = Shard(store.root, name)
     empty = Positions(0, {})
-    plan = plan_send(empty, broker, f"{broker}~{LANE}", messages, request_id, store.levels, create_queues, host)
+    plan = plan_send(empty, there.local_broker, there.lane(""), messages, request_id, store.levels, create_queues, host)
     return would_send(name, request_id, plan)
 
 

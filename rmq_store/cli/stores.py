@@ -163,8 +163,8 @@ def cutover(
 ) -> None:
     """End a broker's ownership of its groups and delayed messages.
 
-    Its import is closed for good; its groups' offsets and the retries that wait in its delay levels are adopted. Cannot
-    be undone: do it when the broker no longer delivers.
+    Its import is closed for good; its groups' offsets and the retries that wait in its delay levels are adopted, but not
+    what waits in its timer. Cannot be undone: do it when the broker no longer delivers.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -176,6 +176,7 @@ def cutover(
         asdict(report) | {"request_id": request_id},
         f"broker {broker} in shard {report.shard}: {report.groups} groups adopted, {report.waiting} delayed messages "
         "are for 'rmq deliver' from now on",
+        *(f"note: {note}" for note in report.notes),
         f"request: {request_id}",
     )
 

@@ -138,7 +138,7 @@ def place(topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int,
         return Placement(topic, queue_id, properties)
     if asked_ms - now_ms > MAX_DELAY_MS:
         days = MAX_DELAY_MS // 86_400_000
-        raise WrongUse(f"the message is to be delivered in {(asked_ms - now_ms) / 1000:.0f} s; {days} days is the most")
+        raise WrongUse(f"the message is to be delivered in {(asked_ms - now_ms) // 1000} s; {days} days is the most")
     deliver_at = -(-asked_ms // TICK_MS) * TICK_MS
     slot = wheel_slot(deliver_at, now_ms)
     stored = {**properties, **real, MessageConst.TIMER_OUT_MS: str(deliver_at - TICK_MS)}

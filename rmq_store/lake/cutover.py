@@ -15,7 +15,7 @@ from rmq_store.lake.commit import commit
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
-from rmq_store.message import SCHEDULE_TOPIC
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.offsets import Claim, Positions, cutover_id, grp_id, import_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.times import format_time
@@ -23,13 +23,15 @@ from rmq_store.times import format_time
 
 @dataclass(frozen=True, slots=True)
 class CutoverReport:
-    """``groups``: how many were adopted. ``waiting``: schedule messages of the broker that ``deliver`` owns from now on."""
+    """``groups``: how many were adopted. ``waiting``: schedule messages of the broker that ``deliver`` owns from now on.
+    ``notes``: what a person should know."""
 
     status: str
     shard: str
     broker_name: str
     groups: int
     waiting: int
+    notes: tuple[str, ...] = ()
     commit_id: str | None = None
 
 
@@ -100,8 +102,9 @@ def _done(shard: Shard, broker_name: str, request_id: str) -> CutoverReport | No
 
 def _report(status: str, shard: Shard, broker_name: str, ctl: Ctl) -> CutoverReport:
     adopted = len({move.group for move in ctl.moved} - {SCHEDULE_GROUP})
-    waiting = _waiting(shard.positions(), broker_name)
-    return CutoverReport(status, shard.name, broker_name, adopted, waiting, ctl.commit_id)
+    positions = shard.positions()
+    waiting, notes = _waiting(positions, broker_name), _notes(positions, broker_name)
+    return CutoverReport(status, shard.name, broker_name, adopted, waiting, notes, ctl.commit_id)
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:
@@ -121,3 +124,17 @@ def _moved(positions: Positions, seen: Observed) -> Moved:
 def _waiting(positions: Positions, broker_name: str) -> int:
     queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
     return sum(positions.max_offset(q) - (positions.get(off_id(SCHEDULE_GROUP, q)) or 0) for q in queues)
+
+
+def _notes(positions: Positions, broker_name: str) -> tuple[str, ...]:
+    """What of its timer was delivered stands in the broker's timer log, which is not imported (decision 3)."""
+    queues = [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name == broker_name]
+    held = sum(positions.max_offset(queue) - positions.min_offset(queue) for queue in queues)
+    if not held:
+        return ()
+    note = (
+        f"{held:,} messages stand in the broker's own timer queue ({TIMER_TOPIC}). Which of them it has not delivered is "
+        "not known here, and 'rmq deliver' leaves them: the property TIMER_OUT_MS in the view messages says when each "
+        "was due"
+    )
+    return (note,)

@@ -28,11 +28,10 @@ from rmq_store.lake.records import SCHEMA, record_batches
 from rmq_store.lake.stage import stage
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
-from rmq_store.store import Produced, StagedFile
+from rmq_store.store import FEW_TAGS_CODES, Produced, StagedFile
 
 CHUNK_BYTES = 64 << 20
 PARTS_PER_FILE = 4096
-FEW_TAGS_CODES = 16
 _DAY_MS = 86_400_000
 _ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _ENTRY.itemsize == UNIT_BYTES

@@ -20,7 +20,6 @@ from rmq_store.producer import BORN_HOST, Message, Placed, check_messages
 from rmq_store.record import MESSAGE_MAGIC_V1
 from rmq_store.send import (
     ATTEMPTS,
-    LANE,
     SendPlan,
     SendReport,
     plan_send,
@@ -61,15 +60,15 @@ def send(
     Raises WrongUse (a message that client or broker would refuse, an unknown topic or queue, a request that sent other
     messages), and the errors of ``commit``; StaleAttempt only when others were quicker again and again.
     """
-    check_messages(messages)
     started_ms = host.now_ms()
+    check_messages(messages, started_ms)
     for attempt in count(1):
         shard.commitlog.refresh()
         if done := [c for c in shard.ctls_of_request(request_id, None) if c.action is Action.SEND]:
             return sent_before(shard.name, done[0], messages)
         positions = shard.positions()
         plan = plan_send(
-            positions, shard.local_broker, shard.lane(LANE), messages, request_id, store.levels, create_queues, host
+            positions, shard.local_broker, shard.lane(""), messages, request_id, store.levels, create_queues, host
         )
         if dry_run:
             break

@@ -12,7 +12,7 @@ from rmq_store.memory.rows import MessageRow
 from rmq_store.memory.shard import MemoryShard
 from rmq_store.memory.store import MemoryStore
 from rmq_store.producer import BORN_HOST, Message, check_messages
-from rmq_store.send import ATTEMPTS, LANE, SendReport, plan_send, send_proposal, sent, sent_before, wait_s, would_send
+from rmq_store.send import ATTEMPTS, SendReport, plan_send, send_proposal, sent, sent_before, wait_s, would_send
 from rmq_store.store import Action, Actor
 
 
@@ -28,14 +28,14 @@ def send(
     dry_run: bool = False,
 ) -> SendReport:
     """Send the messages, all of them or none; see ``lake/send.py``."""
-    check_messages(messages)
     started_ms = host.now_ms()
+    check_messages(messages, started_ms)
     for attempt in count(1):
         if done := shard.ctls_of_request(request_id, None, Action.SEND):
             return sent_before(shard.name, done[0], messages)
         positions = shard.positions()
         plan = plan_send(
-            positions, shard.local_broker, shard.lane(LANE), messages, request_id, store.levels, create_queues, host
+            positions, shard.local_broker, shard.lane(""), messages, request_id, store.levels, create_queues, host
         )
         if dry_run:
             break

@@ -91,11 +91,19 @@ def test_a_folder_that_is_no_brokers_store_is_refused_and_makes_nothing(rmq: Rmq
     assert rmq.json("topics")["topics"] == []
 
 
+TIMER_QUEUE = """
+SELECT count(*) AS n FROM messages WHERE topic = 'rmq_sys_wheel_timer' AND properties['TIMER_OUT_MS'] IS NOT NULL
+"""
+
+
 def test_cutover_adopts_and_says_what_waits(imported: Rmq) -> None:
     cutover = ["cutover", "--broker", "broker-a", "--reason", "switched off"]
     done = imported.json(*cutover)
     assert (done["status"], done["shard"]) == ("committed", "broker-a")
     assert done["waiting"] > 0
+    (note,) = done["notes"]
+    (held,) = imported.json("sql", TIMER_QUEUE)
+    assert note.startswith(f"{held['n']} messages stand in the broker's own timer queue")
     assert lines_of(imported(*cutover, "--request", done["request_id"]).out)["status"] == "already_committed"
     another = imported(*cutover)
     assert another.exit_code == 2

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rmq_store.cli import sending
+from rmq_store.host import Host
 from tests.contract.rmq import Rmq, imported, imported_once, rmq
 
 __all__ = ["imported", "imported_once", "rmq"]
@@ -132,6 +133,11 @@ def test_a_dry_run_writes_nothing_not_even_a_shard(empty: Rmq) -> None:
         (("--topic", "Orders", "--property", "KEYS=x", "text"), "is used by system"),
         (("--topic", "Orders", "--create", "--queue", "broker-a:0", "text"), "is no queue of the lake"),
         (("--topic", "Orders", "--create", "--queue", "lake-local:9", "text"), "no queue 9"),
+        (("--topic", "Orders", "--create", "--delay", "soon", "text"), "'soon' is no time span"),
+        (("--topic", "Orders", "--create", "--delay", "4d", "text"), "3 days is the most"),
+        (("--topic", "Orders", "--create", "--deliver-at", "2026-11-20T08:00:00", "text"), "zone"),
+        (("--topic", "Orders", "--create", "--delay", "5s", "--delay-level", "2", "text"), "asks for one delay"),
+        (("--topic", "Orders", "--file", "orders.jsonl", "--delay", "5s"), "each line says its own delay_ms"),
         (("--topic", "Orders", "--file", "orders.jsonl", "--tag", "x"), "each line says its own tags"),
         (("--topic", "Orders", "--file", "no-such.jsonl"), "cannot be read"),
         (("--topic", "Orders", "--shard", "elsewhere", "text"), "no shard elsewhere"),
@@ -157,6 +163,26 @@ def test_the_table_for_people_says_where_the_messages_went(empty: Rmq) -> None:
     assert "new topic: Orders, 1 queues" in answer.out
     assert "delayed: 1" in answer.out
     assert "SCHEDULE_TOPIC_XXXX" in answer.out
+
+
+def test_any_delay_is_told_by_the_views_and_delivered_when_it_is_over(empty: Rmq) -> None:
+    empty.json("send", "--topic", "Orders", "--create", "--delay", "1h30m", "later")
+    now_ms = Host().now_ms()
+    sent = empty.json("send", "--topic", "Orders", "--deliver-at", str(now_ms + 90_000), "soon")
+    assert (sent["delayed"], sent["queues"][0]["topic"]) == (1, "rmq_sys_wheel_timer")
+    path = write_lines(empty.folder / "orders.jsonl", [{"body": "level", "delay_level": 18}, {"body": "now"}])
+    assert empty.json("send", "--topic", "Orders", "--file", path)["delayed"] == 1
+    waiting = "SELECT broker_name, real_topic, delay_level, deliver_at FROM delayed ORDER BY deliver_at"
+    found = empty.json("sql", waiting)
+    assert {(row["broker_name"], row["real_topic"]) for row in found} == {("lake-local~", "Orders")}
+    assert [row["delay_level"] for row in found] == [None, None, 18]
+    assert 0 <= found[0]["deliver_at"] - (now_ms + 90_000) < 1000
+    assert empty.json("deliver", "--now", str(found[0]["deliver_at"] - 1))["delivered"] == 0
+    assert empty.json("deliver", "--now", str(found[0]["deliver_at"]))["delivered"] == 1
+    assert bodies(empty) == ["now", "soon"]
+    assert empty.json("deliver", "--now", str(now_ms + 3 * 3_600_000))["delivered"] == 2
+    assert (empty.json("sql", waiting), bodies(empty)) == ([], ["later", "level", "now", "soon"])
+    assert empty("audit").exit_code == 0
 
 
 def test_a_topic_without_messages_is_known_after_an_import(imported: Rmq) -> None:

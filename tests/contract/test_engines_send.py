@@ -19,6 +19,7 @@ from tests.contract.engines import story
 from tests.contract.world import (
     BILLING,
     DAY,
+    HOUR,
     LOCAL,
     NOON,
     World,
@@ -103,8 +104,8 @@ def test_a_tag_selects_what_is_sent(world: World) -> None:
 @story
 def test_a_delayed_message_is_readable_when_it_is_due_and_not_before(world: World) -> None:
     sent = world.send([order(0, delay_level=2, queue_id=1)], R, create_queues=2)
-    assert (sent.delayed, sent.sent) == (1, (SentTo(MessageQueue("SCHEDULE_TOPIC_XXXX", f"{LOCAL}~~send", 1), 1, 0),))
-    (waiting,) = world.lane(2, "~send")
+    assert (sent.delayed, sent.sent) == (1, (SentTo(MessageQueue("SCHEDULE_TOPIC_XXXX", f"{LOCAL}~", 1), 1, 0),))
+    (waiting,) = world.lane(2, "")
     assert {name: waiting.row.properties[name] for name in ("DELAY", "REAL_TOPIC", "REAL_QID")} == {
         "DELAY": "2",
         "REAL_TOPIC": "Orders",
@@ -125,7 +126,7 @@ def test_a_delayed_message_is_readable_when_it_is_due_and_not_before(world: Worl
 @pytest.mark.parametrize(("level", "stored"), [(18, 18), (99, 18)])
 def test_a_level_above_the_highest_is_the_highest(world: World, level: int, stored: int) -> None:
     world.send([order(0, delay_level=level)], R, create_queues=1)
-    (waiting,) = world.lane(stored, "~send")
+    (waiting,) = world.lane(stored, "")
     assert waiting.row.properties["DELAY"] == str(stored)
 
 
@@ -133,6 +134,61 @@ def test_a_level_above_the_highest_is_the_highest(world: World, level: int, stor
 def test_a_level_below_zero_is_no_delay(world: World) -> None:
     assert world.send([order(0, delay_level=-2)], R, create_queues=1).delayed == 0
     assert in_queues(world, 1) == {0: [b"0"]}
+
+
+@story
+@pytest.mark.parametrize("how", ["delay_ms", "deliver_at"])
+@pytest.mark.parametrize("delay_ms", [1000, 255_000, 256_000, 10_805_000, 3 * 24 * HOUR])
+def test_a_message_with_a_delay_of_its_own_is_delivered_once_when_it_is_due(
+    world: World, how: str, delay_ms: int
+) -> None:
+    """The timer keeps 256 s by the second; the longest level is two hours."""
+    moment = {"delay_ms": delay_ms, "deliver_at": NOON + delay_ms}[how]
+    sent = world.send([order(0, queue_id=1, **{how: moment})], R, create_queues=2)
+    (to,) = sent.sent
+    assert (sent.delayed, to.queue.topic, to.queue.broker_name) == (1, "rmq_sys_wheel_timer", f"{LOCAL}~")
+    world.clock.now_ms = NOON + delay_ms - 1
+    assert (world.deliver(f"{DAY}-d1").delivered, counts(world.consume(BILLING, f"{DAY}-1"))) == (0, {})
+    world.clock.advance(1)
+    assert world.deliver(f"{DAY}-d2").delivered == 1
+    assert world.deliver(f"{DAY}-d3").status == "empty"
+    assert in_queues(world, 2) == {0: [], 1: [b"0"]}
+    assert counts(world.consume(BILLING, f"{DAY}-2")) == {"acked": 1}
+
+
+@story
+def test_levels_and_moments_of_one_send_arrive_in_due_order(world: World) -> None:
+    delays: list[dict[str, Any]] = [{"delay_ms": 400_000}, {"delay_level": 3}, {"deliver_at": NOON + 9_500}, {}]
+    sent = world.send([order(n, **how) for n, how in enumerate(delays)], R, create_queues=1)
+    assert (sent.delayed, {one.queue.broker_name for one in sent.sent}) == (3, {LOCAL, f"{LOCAL}~"})
+    world.clock.advance(HOUR)
+    assert world.deliver(f"{DAY}-d").delivered == 3
+    assert in_queues(world, 1)[0][0] == b"3"
+    assert sorted(in_queues(world, 1)[0][1:3]) == [b"1", b"2"]  # both are due at 10 s
+    assert in_queues(world, 1)[0][3] == b"0"
+
+
+@story
+def test_a_moment_that_is_over_is_no_delay(world: World) -> None:
+    assert world.send([order(0, deliver_at=NOON - 1)], R, create_queues=1).delayed == 0
+    assert in_queues(world, 1) == {0: [b"0"]}
+
+
+@story
+def test_a_request_with_a_moment_is_the_same_request_when_the_moment_is_over(world: World) -> None:
+    first = world.send([order(0, deliver_at=NOON + HOUR)], R, create_queues=1)
+    world.clock.advance(2 * HOUR)
+    again = world.send([order(0, deliver_at=NOON + HOUR)], R, create_queues=1)
+    assert (again.status, again.sent, again.delayed) == ("already_committed", first.sent, 1)
+    with pytest.raises(WrongUse, match="sent other messages"):
+        world.send([order(0, deliver_at=NOON + HOUR + 1)], R, create_queues=1)
+
+
+@story
+def test_more_than_three_days_ahead_is_refused(world: World) -> None:
+    with pytest.raises(WrongUse, match="message 2: the message is to be delivered in 259201 s; 3 days is the most"):
+        world.send([order(0), order(1, delay_ms=3 * 24 * HOUR + 1000)], R, create_queues=1)
+    assert world.ctls() == []
 
 
 # --- queues ----------------------------------------------------------------------------------------------------------

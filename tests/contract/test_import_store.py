@@ -399,7 +399,10 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     ]
     first, last = min(waiting), max(waiting)
     assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=last).status == "empty"
-    assert cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host).waiting == len(waiting)
+    report = cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    assert report.waiting == len(waiting)
+    (note,) = report.notes
+    assert note.startswith("9 messages stand in the broker's own timer queue (rmq_sys_wheel_timer).")
     early = deliver(lake.store, shard, "2026-01-01-d2", TESTS, lake.host, now_ms=first - 1)
     assert (early.status, early.delivered) == ("empty", 0)
     due = deliver(lake.store, shard, "2026-01-01-d3", TESTS, lake.host, now_ms=last)
@@ -408,3 +411,11 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     assert again.status == "empty"
     positions = shard.positions()
     assert positions.max_offset(MessageQueue("%RETRY%gm_waiting", "lake-s1", 0)) > 0
+
+
+def test_a_broker_whose_timer_queue_holds_nothing_is_cut_over_without_a_note(
+    lake: Lake, broker_store: Callable[[str], Path]
+) -> None:
+    lake.load(broker_store("market-trimmed"))
+    (shard,) = lake.store.shards()
+    assert cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host).notes == ()

@@ -18,13 +18,14 @@ from rmq_store.lake.store import LakeStore
 from tests.faults.jobs import Job, killed_at
 from tests.faults.stores import REQUEST, SHARD, TESTS
 
+HOUR_MS = 3_600_000
 STEPS_OF_A_SEND = [step for step in STEPS if step != "2.claimed"]
-MESSAGES = [Message("Orders", b"%d" % n, delay_level=n % 2) for n in range(10)]
+MESSAGES = [Message("Orders", b"%d" % n, delay_level=n % 2, delay_ms=HOUR_MS if n == 4 else None) for n in range(10)]
 
 
 @dataclass(frozen=True)
 class SendJob(Job):
-    """The same ten messages each time; every second one is delayed."""
+    """The same ten messages each time; every second one waits in a level, and one in the timer."""
 
     def run(self) -> SendReport:
         store = LakeStore.open(Root.parse(str(self.folder)))
@@ -44,7 +45,8 @@ def stored(folder: Path) -> list[tuple[str, bytes]]:
     return [(row["topic"], row["body"]) for row in found.to_pylist()]
 
 
-ONCE = sorted(("SCHEDULE_TOPIC_XXXX" if n % 2 else "Orders", b"%d" % n) for n in range(10))
+WAITING = dict.fromkeys(range(1, 10, 2), "SCHEDULE_TOPIC_XXXX") | {4: "rmq_sys_wheel_timer"}
+ONCE = sorted((WAITING.get(n, "Orders"), b"%d" % n) for n in range(10))
 
 
 @pytest.mark.parametrize("step", STEPS_OF_A_SEND)

@@ -15,9 +15,12 @@ from rmq_store.message_const import pop_normal_topic, pop_retry_group, pop_retry
 from rmq_store.message_id import decode_unique_key
 from rmq_store.producer import BROKER_PROPERTIES, Message, check_messages, place, problems_of, select_queue, unique_keys
 from rmq_store.record import BatchMessage, decode_batch, encode_batch
+from rmq_store.send import digest
 from rmq_store.validators import BODY_MAX_BYTES
 
 QUEUE = MessageQueue("Orders", "lake-local", 3)
+NOON = 1_717_416_000_000
+DAY_MS = 86_400_000
 
 
 def message(**said: Any) -> Message:
@@ -32,6 +35,9 @@ ACCEPTED = {
     "the largest body": {"body": bytes(BODY_MAX_BYTES)},
     "a level above the highest": {"delay_level": 1000},
     "a level below zero": {"delay_level": -2},
+    "the longest delay": {"delay_ms": 3 * DAY_MS},
+    "a moment that is over": {"deliver_at": NOON - 1},
+    "a level below zero with a delay": {"delay_level": -1, "deliver_at": NOON + 1},
     "a name that is free for users": {"properties": {"__SHARDINGKEY": "s"}},
 }
 
@@ -53,8 +59,12 @@ REFUSED = {
     "the property region 'a\\x02b' holds": {"properties": {"region": "a\x02b"}},
     "the name of the property 'a\\x01' holds": {"properties": {"a\x01": "b"}},
     "half a character": {"properties": {"region": "\ud800"}},
-    "a delay of any length cannot be sent yet": {"delay_ms": 5000},
-    "use a delay level": {"deliver_at": 1},
+    "delay_level and delay_ms: a message asks for one delay": {"delay_level": 3, "delay_ms": 5000},
+    "delay_ms and deliver_at: a message": {"delay_ms": 5000, "deliver_at": NOON + 5000},
+    "Property<TIMER_DELAY_MS> is used by system": {"properties": {"TIMER_DELAY_MS": "5000"}},
+    "delivered in 259201 s; 3 days is the most": {"delay_ms": 3 * DAY_MS + 1000},
+    "delivered in 345600 s; 3 days is the most": {"deliver_at": NOON + 4 * DAY_MS},
+    "99 s; 3 days": {"deliver_at": 10**400 - 1},
     "a queue or a sharding key": {"queue_id": 0, "sharding_key": "s"},
     "no queue -1": {"queue_id": -1},
     "the sharding key is empty": {"sharding_key": ""},
@@ -63,12 +73,12 @@ REFUSED = {
 
 @pytest.mark.parametrize("said", ACCEPTED.values(), ids=ACCEPTED)
 def test_what_client_and_broker_take_is_taken(said: dict[str, Any]) -> None:
-    assert problems_of(message(**said)) == []
+    assert problems_of(message(**said), NOON) == []
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED.items(), ids=REFUSED)
 def test_what_they_refuse_is_refused_for_that_reason(text: str, said: dict[str, Any]) -> None:
-    (problem,) = problems_of(message(**said))
+    (problem,) = problems_of(message(**said), NOON)
     assert text in problem
 
 
@@ -77,16 +87,16 @@ def test_properties_are_measured_with_what_client_and_broker_add() -> None:
     room = 32_767 - len("k") - 2
     pairs = ("WAIT", "true"), ("UNIQ_KEY", "U" * 32), *BROKER_PROPERTIES.items()
     added = sum(len(name) + len(value) + 2 for name, value in pairs)
-    assert problems_of(message(properties={"k": "v" * (room - added)})) == []
-    assert "32768 bytes" in problems_of(message(properties={"k": "v" * (room - added + 1)}))[0]
-    assert problems_of(message(properties={"k": "v" * (room - added)}, delay_level=1)) != []
+    assert problems_of(message(properties={"k": "v" * (room - added)}), NOON) == []
+    assert "32768 bytes" in problems_of(message(properties={"k": "v" * (room - added + 1)}), NOON)[0]
+    assert problems_of(message(properties={"k": "v" * (room - added)}, delay_level=1), NOON) != []
 
 
 def test_all_problems_of_all_messages_are_told() -> None:
     with pytest.raises(WrongUse, match=r"message 1: .*; message 3: the tag is blank.*; message 3: a key is blank"):
-        check_messages([message(body=b""), message(), message(tags=" ", keys=("",))])
+        check_messages([message(body=b""), message(), message(tags=" ", keys=("",))], NOON)
     with pytest.raises(WrongUse, match="no message"):
-        check_messages([])
+        check_messages([], NOON)
 
 
 # --- where it goes ---------------------------------------------------------------------------------------------------
@@ -108,8 +118,8 @@ def test_a_queue_is_named_or_hashed_or_the_next(said: dict[str, Any], turn: int,
 
 
 def test_a_message_that_waits_says_where_it_belongs() -> None:
-    placed = place(message(delay_level=3, tags="t"), QUEUE, "U", DelayLevels(), "lake-local~~send")
-    assert placed.queue == MessageQueue("SCHEDULE_TOPIC_XXXX", "lake-local~~send", 2)
+    placed = place(message(delay_level=3, tags="t"), QUEUE, "U", NOON, DelayLevels(), "lake-local~")
+    assert placed.queue == MessageQueue("SCHEDULE_TOPIC_XXXX", "lake-local~", 2)
     assert placed.delay_ms == 10_000
     assert placed.properties == {
         "TAGS": "t",
@@ -121,9 +131,43 @@ def test_a_message_that_waits_says_where_it_belongs() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("said", "stored"),
+    [
+        ({"delay_ms": 7000}, {"TIMER_DELAY_MS": "7000"}),
+        ({"deliver_at": NOON + 7000}, {"TIMER_DELIVER_MS": str(NOON + 7000)}),
+        ({"properties": {"TIMER_DELAY_SEC": "7"}}, {"TIMER_DELAY_SEC": "7"}),
+    ],
+)
+def test_a_message_with_a_moment_of_its_own_waits_in_the_timer(said: dict[str, Any], stored: dict[str, str]) -> None:
+    placed = place(message(**said), QUEUE, "U", NOON, DelayLevels(), "lake-local~")
+    assert placed.queue == MessageQueue("rmq_sys_wheel_timer", "lake-local~", (NOON + 7000) // 1000 % 512)
+    assert (placed.waits, placed.delay_ms, placed.deliver_at) == (True, None, NOON + 7000)
+    assert placed.properties == {
+        **stored,
+        "WAIT": "true",
+        "UNIQ_KEY": "U",
+        "REAL_TOPIC": "Orders",
+        "REAL_QID": "3",
+        "TIMER_OUT_MS": str(NOON + 6000),
+    }
+
+
+@pytest.mark.parametrize("said", [{"deliver_at": NOON}, {"delay_ms": 0}, {"delay_ms": -5}])
+def test_a_moment_that_is_over_is_no_delay(said: dict[str, Any]) -> None:
+    placed = place(message(**said), QUEUE, "U", NOON, DelayLevels(), "lane")
+    assert (placed.queue, placed.waits) == (QUEUE, False)
+
+
 def test_a_message_that_does_not_wait_lies_in_its_queue() -> None:
-    placed = place(message(delay_level=0), QUEUE, "U", DelayLevels(), "lane")
+    placed = place(message(delay_level=0), QUEUE, "U", NOON, DelayLevels(), "lane")
     assert (placed.queue, placed.delay_ms, placed.properties) == (QUEUE, None, {"WAIT": "true", "UNIQ_KEY": "U"})
+
+
+def test_the_digest_of_messages_without_a_timer_stays_as_it_was_so_that_requests_are_known_again() -> None:
+    said = message(tags="new", keys=("k",), properties={"region": "eu"}, delay_level=3, sharding_key="s")
+    assert digest([said]) == "96c876ed6215f35abed4aae271d90ede3bf2e4e05c4fb9800a4563cfbca5ee86"
+    assert len({digest([message(**how)]) for how in ({}, {"delay_ms": 5}, {"deliver_at": 5}, {"delay_ms": 6})}) == 4
 
 
 # --- ids -------------------------------------------------------------------------------------------------------------
@@ -151,7 +195,9 @@ def test_a_line_says_what_a_message_has() -> None:
         b'{"topic": "Orders", "body": "\\u00e9", "tags": "t", "keys": ["a", "b"], "properties": {"p": "1"}, '
         b'"delay_level": 2, "queue": 1}'
     )
-    found = read_lines(b"\n" + line + b'\n\n{"body_base64": "AP8=", "keys": "a b", "sharding_key": "s"}\n', "Others")
+    found = read_lines(
+        b"\n" + line + b'\n\n{"body_base64": "AP8=", "keys": "a b", "sharding_key": "s"}\n', NOON, "Others"
+    )
     assert found.problems == []
     assert found.messages == [
         Message("Orders", "é".encode(), "t", ("a", "b"), {"p": "1"}, 2, queue_id=1),
@@ -159,8 +205,16 @@ def test_a_line_says_what_a_message_has() -> None:
     ]
 
 
+def test_a_line_says_how_long_a_message_waits_or_until_when() -> None:
+    found = read_lines(b'{"body": "x", "delay_ms": 1500}\n{"body": "y", "deliver_at": 1717416009000}', NOON, "Orders")
+    assert found == (
+        [Message("Orders", b"x", delay_ms=1500), Message("Orders", b"y", deliver_at=NOON + 9000)],
+        [],
+    )
+
+
 def test_problems_are_told_with_their_lines() -> None:
-    found = read_lines(b'{"body": "x"}\n{"topic": "T", "body": "x", "tags": ""}\n\nnonsense\n\xff\n[1]')
+    found = read_lines(b'{"body": "x"}\n{"topic": "T", "body": "x", "tags": ""}\n\nnonsense\n\xff\n[1]', NOON)
     numbers, problems = zip(*found.problems, strict=True)
     assert numbers == (1, 2, 4, 5, 6)
     assert [problem.partition(":")[0] for problem in problems] == [
@@ -185,6 +239,7 @@ def test_problems_are_told_with_their_lines() -> None:
         ({"body": "x", "keys": [1]}, "keys must be text"),
         ({"body": "x", "keys": 1}, "keys must be a list"),
         ({"body": "x", "delay_level": "three"}, "delay_level must be a whole number"),
+        ({"body": "x", "delay_ms": "90s"}, "delay_ms must be a whole number"),
         ({"body": "x", "queue": True}, "queue must be a whole number"),
         ({"body": "\ud800"}, "half a character"),
     ],

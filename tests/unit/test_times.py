@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import WrongUse
-from rmq_store.times import format_time, parse_time
+from rmq_store.times import format_time, parse_duration, parse_time
 
 FEBRUARY_29_MS = 1_709_222_399_000
 """2024-02-29T15:59:59Z."""
@@ -62,6 +62,27 @@ def test_a_number_beyond_64_bits_is_refused() -> None:
 @given(st.integers(min_value=-62_135_596_800_000, max_value=253_402_300_799_999))
 def test_what_is_shown_is_read_back_as_the_same_moment(ms: int) -> None:
     assert parse_time(format_time(ms)) == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("90s", 90_000),
+        ("1h30m", 5_400_000),
+        ("250ms", 250),
+        ("3d", 259_200_000),
+        (" 1d2h3m4s5ms ", 93_784_005),
+        ("0s", 0),
+    ],
+)
+def test_a_time_span_is_read(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "90", "s", "-5s", "1.5h", "5 s", "1m1h", "soon", "1s1s", "٣s"])
+def test_what_is_no_time_span_is_refused(text: str) -> None:
+    with pytest.raises(WrongUse, match="is no time span"):
+        parse_duration(text)
 
 
 def test_a_moment_beyond_the_calendar_is_shown_as_its_number() -> None:
