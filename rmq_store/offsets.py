@@ -169,6 +169,10 @@ class Positions:
             (app_id, value) for app_id, value in self.values.items() if app_id.startswith(prefix) and value != ABSENT
         )
 
+    def offsets_of(self, group: str) -> dict[MessageQueue, int]:
+        """The group's next offset in every queue of which it has one."""
+        return {queue_of(app_id): value for app_id, value in self.prefixed(_joined("off", group) + "/")}
+
     def queues_of(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that hold or held messages, in RocketMQ's order (S6.1)."""
         return sorted(queue_of(app_id) for app_id, _ in self.prefixed(_joined("max", topic) + "/"))

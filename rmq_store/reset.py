@@ -1,8 +1,4 @@
-"""Resetting a group's offsets (S13.1): what is asked, where it goes, and what it proposes.
-
-The operator always wins: a reset raises the group's epoch, so a window that was planned before cannot commit after it
-(promise P3), and it opens a new pass of every queue it names.
-"""
+"""Resetting a group's offsets (S13.1), and skipping what waits (S13.2): what is asked and where it goes."""
 
 from __future__ import annotations
 
@@ -12,9 +8,12 @@ from enum import StrEnum
 
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Positions, grp_id, off_id, pas_id
+from rmq_store.moves import MoveReport, move_proposal, need_reason, next_epoch
+from rmq_store.offsets import Positions, off_id
 from rmq_store.plan import ShardView
-from rmq_store.store import Action, Actor, Ctl, Moved, Proposal, canonical_json
+from rmq_store.store import Action, Actor, Moved, Proposal, canonical_json
+
+ResetReport = MoveReport
 
 
 class ResetTo(StrEnum):
@@ -41,58 +40,32 @@ class ResetRequest:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        if not self.reason.strip():
-            raise WrongUse("a reset needs a reason (--reason): it stands in the offset history for good")
+        need_reason("a reset", self.reason)
         if (self.value is None) == (self.to in (ResetTo.TIME, ResetTo.OFFSET)):
             raise WrongUse(f"reset to {self.to}: {'give the value' if self.value is None else 'takes no value'}")
 
-
-@dataclass(frozen=True, slots=True)
-class ResetReport:
-    """``status``: committed, already_committed or dry_run. ``messages``: how many more (or fewer) will be read."""
-
-    status: str
-    shard: str
-    group: str
-    request_id: str
-    moves: tuple[Moved, ...]
-    commit_id: str | None = None
+    @property
+    def action(self) -> Action:
+        return Action.RESET
 
     @property
-    def messages(self) -> int:
-        return sum((move.from_offset or 0) - move.to_offset for move in self.moves)
+    def parameters(self) -> str:
+        return canonical_json({"topic": self.topic, "to": str(self.to), "value": self.value})
+
+    def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
+        return reset_moves(shard, positions, self)
+
+    def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
+        return move_proposal(commit_id, self, positions, moves)
 
 
 def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -> tuple[Moved, ...]:
     """What the reset would move. Raises WrongUse: an unknown topic or queue, an offset outside the queue."""
-    epoch = (positions.get(grp_id(request.group)) or 0) + 1
+    epoch = next_epoch(positions, request.group)
     return tuple(
         Moved(request.group, queue, positions.get(off_id(request.group, queue)), target, epoch)
         for queue, target in _targets(shard, positions, request).items()
     )
-
-
-def reset_proposal(commit_id: str, request: ResetRequest, positions: Positions, moves: Sequence[Moved]) -> Proposal:
-    """The moves as a commit: it expects the offsets and the epoch that the moves were made from."""
-    grp = grp_id(request.group)
-    epoch = (positions.get(grp) or 0) + 1
-    expect: dict[str, int | None] = {grp: positions.get(grp)}
-    advance = {grp: epoch}
-    for move in moves:
-        expect[off_id(request.group, move.queue)] = move.from_offset
-        advance |= {off_id(request.group, move.queue): move.to_offset, pas_id(request.group, move.queue): move.pass_}
-    ctl = Ctl(
-        commit_id,
-        Action.RESET,
-        request.actor,
-        reason=request.reason,
-        request_id=request.request_id,
-        group=request.group,
-        epoch=epoch,
-        parameters=canonical_json({"topic": request.topic, "to": str(request.to), "value": request.value}),
-        moved=tuple(moves),
-    )
-    return Proposal(ctl, expect, advance)
 
 
 def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> dict[MessageQueue, int]:

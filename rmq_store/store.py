@@ -37,6 +37,7 @@ class Action(StrEnum):
     REPLAY = "replay"
     SEND = "send"
     REDRIVE = "redrive"
+    CLONE = "clone"
 
 
 @dataclass(frozen=True, slots=True)

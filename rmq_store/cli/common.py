@@ -13,9 +13,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.known_names import did_you_mean, listed
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import split_id
 from rmq_store.requester import request_id_of
-from rmq_store.store import SCHEDULE_GROUP
 
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
@@ -118,21 +116,8 @@ def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> S
 
 
 def check_group(store: LakeStore, name: str, settings: str | None) -> None:
-    """Raises WrongUse for a group that neither the store nor the settings know: nobody would read what moves. The system
-    group that delivers is none: moved back, it would deliver twice."""
-    known: set[str] = set()
-    for shard in store.shards():
-        known |= {split_id(app_id)[1] for app_id, _ in shard.positions().prefixed("grp/")}
-        known |= {split_id(app_id)[1] for app_id, _ in shard.positions().prefixed("off/")}
-    if name in known - {SCHEDULE_GROUP}:
-        return
-    if os.path.exists(settings_path(settings)) or settings is not None:
-        known |= {group.name for group in settings_of(settings).groups}
-    if name in known - {SCHEDULE_GROUP}:
-        return
-    for shard in store.shards():  # the dearest to ask: every import's row
-        for action in ("import", "salvage"):
-            known |= {seen.group for ctl in shard.ctls_since(0, action=action) for seen in ctl.observed}
-    names = sorted(known - {SCHEDULE_GROUP})
-    if name not in names:
-        raise WrongUse(f"there is no group {name!r}{did_you_mean(name, names)}; known: {listed(names)}")
+    """Raises WrongUse for a group that neither the store nor the settings know."""
+    from rmq_store.lake.groups import need_group
+
+    there = os.path.exists(settings_path(settings)) or settings is not None
+    need_group(store, name, {group.name for group in settings_of(settings).groups} if there else ())

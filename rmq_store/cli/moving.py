@@ -1,8 +1,9 @@
-"""``rmq reset``, ``search-offset``, ``offsets export``: where groups stand and where they are moved to."""
+"""``rmq reset``, ``skip``, ``clone``, ``search-offset``, ``offsets export``: where groups stand and are moved to."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +17,7 @@ from rmq_store.cli.options import (
     BrokerOption,
     GroupOption,
     JsonOption,
+    QueueName,
     QueueOption,
     QueuesOption,
     ReasonOption,
@@ -33,7 +35,10 @@ from rmq_store.host import Host
 from rmq_store.requester import actor_of
 
 if TYPE_CHECKING:
+    from rmq_store.moves import MoveReport
     from rmq_store.store import Moved
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would move, and move nothing.")]
 
 offsets = typer.Typer(no_args_is_help=True, help="Committed offsets in a broker's own form.", rich_markup_mode="rich")
 
@@ -48,6 +53,14 @@ def add_to(app: typer.Typer) -> None:
             "rmq reset --group orders --topic OrderEvents --queue broker-a:3 --to-offset 120 --reason 'bad deploy'",
         ),
     )(reset)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example("rmq skip --group orders --topic OrderEvents --reason 'test data'"),
+    )(skip)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example("rmq clone --from orders --to orders-v2 --reason 'a second reader goes on from here'"),
+    )(clone)
     app.command(
         rich_help_panel=PANEL,
         epilog=example("rmq search-offset --topic OrderEvents --queue broker-a:3 --time 2026-11-19T00:00:00Z"),
@@ -71,7 +84,7 @@ def reset(
     to_min: Annotated[bool, typer.Option("--to-min", help="To the first readable message.")] = False,
     to_max: Annotated[bool, typer.Option("--to-max", help="To the end: skip what waits.")] = False,
     reason: ReasonOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would move, and move nothing.")] = False,
+    dry_run: DryRunOption = False,
     shard: ShardOption = None,
     request: RequestOption = None,
     settings: SettingsOption = None,
@@ -84,33 +97,107 @@ def reset(
     Who and why stand in the history. The operator wins: a window that is running cannot commit after it. Waiting
     retries are not touched.
     """
-    output, host = Output(as_json), Host()
     to, value = _target(to_time, to_offset, to_min, to_max)
+    _reset("reset", group, topic, queue, to, value, reason, dry_run, shard, request, settings, actor, root, as_json)
+
+
+def skip(
+    group: GroupOption,
+    topic: TopicOption,
+    queue: QueuesOption = None,
+    reason: ReasonOption = "",
+    dry_run: DryRunOption = False,
+    shard: ShardOption = None,
+    request: RequestOption = None,
+    settings: SettingsOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Skip what a group has not read of a topic yet.
+
+    The same as a reset to the end: what comes later is read. Waiting retries are not touched; they are a topic of their
+    own, %RETRY%GROUP.
+    """
+    _reset("skip", group, topic, queue, "max", None, reason, dry_run, shard, request, settings, actor, root, as_json)
+
+
+def _reset(
+    command: str,
+    group: str,
+    topic: str,
+    queue: list[QueueName] | None,
+    to: str,
+    value: int | None,
+    reason: str,
+    dry_run: bool,
+    shard: str | None,
+    request: str | None,
+    settings: str | None,
+    actor: str | None,
+    root: str | None,
+    as_json: bool,
+) -> None:
+    output, host = Output(as_json), Host()
     store = open_store(root)
     from rmq_store.lake.reset import ResetRequest, ResetTo
     from rmq_store.lake.reset import reset as reset_in
 
-    request_id, who = new_request("reset", request, host), actor_of(actor)
+    request_id, who = new_request(command, request, host), actor_of(actor)
     why = reason or ("dry run" if dry_run else "")
     asked = ResetRequest(group, topic, ResetTo(to), request_id, who, why, value, dry_run=dry_run)
     check_group(store, group, settings)
     found = queues_by_shard(store.shards(shard), topic, queue or ())
     reports = [reset_in(one, replace(asked, queues=queues), host) for one, queues in found]
+    _show_moves(output, reports, {"group": group, "topic": topic})
+
+
+def clone(
+    source: Annotated[str, typer.Option("--from", metavar="GROUP", help="The group whose offsets are read.")],
+    target: Annotated[str, typer.Option("--to", metavar="GROUP", help="The group whose offsets are set.")],
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic. Default: all of the source.")
+    ] = None,
+    reason: ReasonOption = "",
+    dry_run: DryRunOption = False,
+    shard: ShardOption = None,
+    request: RequestOption = None,
+    settings: SettingsOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a group go on where another one stands.
+
+    Queues of which the source has no offset are left as they are. Retries that wait for the source are its own.
+    """
+    output, host = Output(as_json), Host()
+    store = open_store(root)
+    from rmq_store.clone import CloneRequest
+    from rmq_store.lake.moves import move_offsets
+    from rmq_store.lake.plan import ShardLookup
+
+    request_id, who = new_request("clone", request, host), actor_of(actor)
+    why = reason or ("dry run" if dry_run else "")
+    asked = CloneRequest(target, source, request_id, who, why, topic, dry_run)
+    for group in (source, target):
+        check_group(store, group, settings)
+    shards = store.shards(shard)
+    # A shard in which the source has nothing has nothing to clone; that it has none anywhere is said by the first.
+    having = [one for one in shards if asked.wanted(ShardLookup(one), one.positions())] or shards[:1]
+    reports = [move_offsets(one, asked, host) for one in having]
+    _show_moves(output, reports, {"group": target, "source": source, "topic": topic})
+
+
+def _show_moves(output: Output, reports: Sequence[MoveReport], about: dict[str, Any]) -> None:
     moves = [_move(report.shard, move) for report in reports for move in report.moves]
     more = sum(move["messages"] or 0 for move in moves)
     first = sum(move["messages"] is None for move in moves)
     statuses = {report.status for report in reports}
-    answer = {
-        "status": "committed" if "committed" in statuses else reports[0].status,
-        "group": group,
-        "topic": topic,
-        "request_id": request_id,
-        "moves": moves,
-        "messages": more,
-    }
+    status, request_id = "committed" if "committed" in statuses else reports[0].status, reports[0].request_id
     output.table([move | {"messages": _more_or_less(move["messages"])} for move in moves], list(_MOVE))
     output.answer(
-        answer,
+        {"status": status} | about | {"request_id": request_id, "moves": moves, "messages": more},
         f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
         f"request: {request_id}",
     )

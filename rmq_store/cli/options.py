@@ -148,6 +148,10 @@ UntilOption = Annotated[
     int | None,
     typer.Option("--until", metavar="TIME", parser=TIME, help=f"Only what was stored before it: {_TIMES}."),
 ]
+SinceOption = Annotated[
+    int | None,
+    typer.Option("--from", metavar="TIME", parser=TIME, help=f"Only what was stored then or later: {_TIMES}."),
+]
 FromOption = Annotated[
     int | None,
     typer.Option("--from", metavar="TIME", parser=TIME, help=f"From the first message stored then: {_TIMES}."),

@@ -1,4 +1,4 @@
-"""``rmq topics``, ``groups``, ``lag``, ``audit``, ``sql``: what the tables say."""
+"""``rmq topics``, ``groups``, ``lag``, ``progress``, ``topic-status``, ``audit``, ``sql``: what the tables say."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rmq_store.cli.common import open_store
-from rmq_store.cli.options import JsonOption, OfGroupOption, RootOption, example
+from rmq_store.cli.common import check_group, open_store
+from rmq_store.cli.options import (
+    GroupOption,
+    JsonOption,
+    OfGroupOption,
+    RootOption,
+    SettingsOption,
+    TopicOption,
+    example,
+)
 from rmq_store.cli.output import MANY_ROWS, Output, cell, print_table, to_json
 from rmq_store.errors import WrongUse
+from rmq_store.message import MessageQueue
+from rmq_store.times import format_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +35,8 @@ def add_to(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL, epilog=example("rmq topics"))(topics)
     app.command(rich_help_panel=PANEL, epilog=example("rmq groups"))(groups)
     app.command(rich_help_panel=PANEL, epilog=example("rmq lag --group orders"))(lag)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq progress --group orders"))(progress)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq topic-status --topic OrderEvents"))(topic_status)
     app.command(rich_help_panel=PANEL, epilog=example("rmq audit"))(audit)
     app.command(
         rich_help_panel=PANEL,
@@ -54,6 +66,63 @@ def groups(root: RootOption = None, as_json: JsonOption = False) -> None:
 def lag(group: OfGroupOption = None, root: RootOption = None, as_json: JsonOption = False) -> None:
     """Say how far each group is behind, queue by queue."""
     _show(root, as_json, "lag", group, empty="no group has offsets" if group is None else f"no offsets of {group}")
+
+
+def progress(
+    group: GroupOption, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
+) -> None:
+    """Say how far a group is in each queue, as RocketMQ's consumerProgress does.
+
+    LastTime is when the last message that it has read was stored.
+    """
+    output = Output(as_json)
+    store = open_store(root)
+    from rmq_store.lake.message_search import quoted, store_times
+    from rmq_store.lake.sql import query
+
+    check_group(store, group, settings)
+    found = _rows(query(store, f"SELECT * FROM lag WHERE group_name = {quoted(group)} ORDER BY ALL"))
+    last: dict[tuple[str, MessageQueue], int] = {}
+    for shard in store.shards():
+        of_shard = {_queue(row): row["next_offset"] - 1 for row in found if row["shard"] == shard.name}
+        last |= {(shard.name, queue): ms for queue, ms in store_times(shard, of_shard).items()}
+    rows = [
+        {name: row[name] for name in ("shard", "topic", "broker_name", "queue_id")}
+        | {"broker_offset": row["max_offset"], "consumer_offset": row["next_offset"], "diff": row["lag"]}
+        | {"last_time": last.get((row["shard"], _queue(row)))}
+        for row in found
+    ]
+    total = sum(row["diff"] or 0 for row in rows)
+    output.table(
+        [row | {"last_time": "N/A" if (ms := row["last_time"]) is None else format_time(ms)} for row in rows],
+        list(rows[0]) if rows else [],
+        f"group {group} has no offsets",
+    )
+    output.line(f"diff total: {total:,}")
+    output.document({"status": "done", "group": group, "queues": rows, "diff_total": total})
+
+
+def _queue(row: dict[str, Any]) -> MessageQueue:
+    return MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
+
+
+def topic_status(topic: TopicOption, root: RootOption = None, as_json: JsonOption = False) -> None:
+    """Say of each queue of a topic which offsets it holds, and when it was last written to."""
+    output = Output(as_json)
+    store = open_store(root)
+    from rmq_store.lake.consumption import shards_with_topic
+    from rmq_store.lake.message_search import quoted
+    from rmq_store.lake.sql import query
+
+    shards_with_topic(store.shards(), [topic])  # a topic that is nowhere is a mistake, no empty answer
+    found = _rows(query(store, f"SELECT * FROM queues WHERE topic = {quoted(topic)} ORDER BY ALL"))
+    columns = ("shard", "broker_name", "queue_id", "min_offset", "max_offset")
+    rows = [{name: row[name] for name in columns} | {"last_updated": row["newest_store_timestamp"]} for row in found]
+    output.table(
+        [row | {"last_updated": "" if (ms := row["last_updated"]) is None else format_time(ms)} for row in rows],
+        (*columns, "last_updated"),
+    )
+    output.document({"status": "done", "topic": topic, "queues": rows})
 
 
 def audit(group: OfGroupOption = None, root: RootOption = None, as_json: JsonOption = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager
+from rmq_store.clone import CloneRequest, clone_moves
 from rmq_store.consumer.start import (
     ConsumeFromWhere,
     QueueToStart,
@@ -13,13 +14,14 @@ from rmq_store.consumer.start import (
     parse_consume_timestamp,
 )
 from rmq_store.errors import WrongUse
+from rmq_store.lake.groups import need_group
 from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.time_search import search_offsets
 from rmq_store.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.store import Actor
 from tests.conformance.broker_store import BrokerStore
-from tests.conformance.checks import Line, NotChecked, Outcomes, by_kind, refused, same
+from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 from tests.conformance.pulls import pull_edge
 
 TO_MAX = (-1, -2)
@@ -71,14 +73,11 @@ def _direct_commit(line: Line, store: BrokerStore) -> Outcomes:
 
 
 def _clone(line: Line, store: BrokerStore) -> Outcomes:
-    manager = ConsumerOffsetManager()
-    for (group, topic, queue_id), row in store.lag.items():
-        if group == line["from"] and row["has_offset"]:
-            manager.commit_offset(group, topic, queue_id, row["next_offset"])
-    manager.clone_offset(line["from"], line["to"], line["topic"])
-    for queue in _of_topic(line, line["after"]):
-        found = manager.query_offset(line["to"], queue["topic"], queue["queueId"])
-        yield same(f"{line['to']} in {queue['topic']} {queue['queueId']}", found, queue["consumerOffset"])
+    request = CloneRequest(line["to"], line["from"], "2026-01-01-clone", Actor("a", "b"), "asked", line["topic"])
+    moves = clone_moves(ShardLookup(store.imported.shard), store.positions, request)
+    found = {move.queue.queue_id: move.to_offset for move in moves}
+    wanted = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
+    yield same(f"{line['to']} in {line['topic']}", found, wanted)
 
 
 def _of_topic(line: Line, stats: Line) -> list[Line]:
@@ -110,15 +109,18 @@ def _reset(line: Line, store: BrokerStore) -> Outcomes:
             after = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
             yield same(f"{said}: afterwards", moves, after)
     elif "does not exist" in line["error"]:
-        yield NotChecked("reset of a group that does not exist: nothing says here which groups there are")
+        lake = store.imported.store
+        yield refused(said, WrongUse, lambda: need_group(lake, line["group"]), "there is no group")
     else:
         yield refused(said, WrongUse, lambda: _by_time(line, store), "has no topic")
 
 
 def _reset_old(line: Line, store: BrokerStore) -> Outcomes:
-    """The old tool moves forward only with force; we only compare where the time leads."""
-    wanted = {answer["queueId"]: answer["timestampOffset"] for answer in line["result"]}
-    yield same(f"{line['topic']} at {line['timestamp']}", _by_time(line, store), wanted)
+    """The old tool moves forward only with force; without it we only compare where the time leads."""
+    moves = _by_time(line, store)
+    for field in ("timestampOffset", "rollbackOffset") if line["force"] else ("timestampOffset",):
+        wanted = {answer["queueId"]: answer[field] for answer in line["result"]}
+        yield same(f"{line['topic']} at {line['timestamp']}: {field}", moves, wanted)
 
 
 def _reset_queue(line: Line, store: BrokerStore) -> Outcomes:

@@ -20,6 +20,7 @@ from rmq_store.lake.commit import commit as commit_in_lake
 from rmq_store.lake.deliver import deliver as deliver_in_lake
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.moves import move_offsets as move_in_lake
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.redrive import redrive as redrive_in_lake
 from rmq_store.lake.replay import begin_attempt as begin_in_lake
@@ -34,6 +35,7 @@ from rmq_store.lake.time_search import search_offsets
 from rmq_store.lake.window import consume_window as consume_in_lake
 from rmq_store.memory.commit import commit as commit_in_memory
 from rmq_store.memory.deliver import deliver as deliver_in_memory
+from rmq_store.memory.moves import move_offsets as move_in_memory
 from rmq_store.memory.redrive import redrive as redrive_in_memory
 from rmq_store.memory.replay import begin_attempt as begin_in_memory
 from rmq_store.memory.replay import replay as replay_in_memory
@@ -43,6 +45,7 @@ from rmq_store.memory.send import send as send_in_memory
 from rmq_store.memory.store import MemoryStore
 from rmq_store.memory.window import consume_window as consume_in_memory
 from rmq_store.message import MessageConst, MessageQueue
+from rmq_store.moves import MoveReport, MoveRequest
 from rmq_store.offsets import Positions, QueueRange
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.producer import Message
@@ -101,6 +104,9 @@ class MemoryWorld(World):
 
     def redrive_letters(self, request: RedriveRequest, host: Host) -> RedriveReport:
         return redrive_in_memory(self.shard, request, host)
+
+    def move(self, request: MoveRequest) -> MoveReport:
+        return move_in_memory(self.shard, request, self.host)
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         return self.shard.search_offsets(self.positions(), [queue], time_ms, upper=upper)[queue]
@@ -205,6 +211,10 @@ class LakeWorld(World):
     def redrive_letters(self, request: RedriveRequest, host: Host) -> RedriveReport:
         with self._working() as shard:
             return redrive_in_lake(shard, request, host)
+
+    def move(self, request: MoveRequest) -> MoveReport:
+        with self._working() as shard:
+            return move_in_lake(shard, request, self.host)
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         shard = self.shard

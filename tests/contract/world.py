@@ -22,6 +22,7 @@ from rmq_store.deliver import CAP, DeliverReport
 from rmq_store.host import Host
 from rmq_store.memory.rows import MessageRow, Stored
 from rmq_store.message import MessageConst, MessageExt, MessageQueue
+from rmq_store.moves import MoveReport, MoveRequest
 from rmq_store.offsets import Claim, Positions, QueueRange, cutover_id, max_id, min_id, off_id
 from rmq_store.plan import LIVE, ConsumeRequest, Scope
 from rmq_store.producer import Message
@@ -228,6 +229,9 @@ class World(ABC):
 
     @abstractmethod
     def redrive_letters(self, request: RedriveRequest, host: Host) -> RedriveReport: ...
+
+    @abstractmethod
+    def move(self, request: MoveRequest) -> MoveReport: ...
 
     @abstractmethod
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int: ...

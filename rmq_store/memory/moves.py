@@ -1,0 +1,27 @@
+"""An operator's move of a group's offsets, in one commit; ``rmq_store/moves.py`` says what they have in common."""
+
+from __future__ import annotations
+
+from rmq_store.host import Host
+from rmq_store.memory.commit import commit
+from rmq_store.memory.shard import MemoryShard
+from rmq_store.moves import MoveReport, MoveRequest
+
+
+def move_offsets(shard: MemoryShard, request: MoveRequest, host: Host) -> MoveReport:
+    """Do what the request says in one shard.
+
+    Raises WrongUse as its ``moves`` does, and the errors of ``commit``; StaleAttempt when a window committed in
+    between: then the same request can be given again.
+    """
+    started_ms = host.now_ms()
+    said = (shard.name, request.group, request.request_id)
+    if done := shard.ctls_of_request(request.request_id, request.group, request.action):
+        return MoveReport("already_committed", *said, done[0].moved, done[0].commit_id)
+    positions = shard.positions()
+    moves = request.moves(shard, positions)
+    if request.dry_run:
+        return MoveReport("dry_run", *said, moves)
+    proposal = request.proposal(host.new_commit_id(), positions, moves)
+    committed = commit(shard, proposal, host, started_ms=started_ms)
+    return MoveReport("committed", *said, moves, committed.ctl.commit_id)
