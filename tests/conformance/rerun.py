@@ -19,6 +19,7 @@ from typing import Any
 
 from rmq_store.broker_files.local_offsets import parse_local_offsets
 from rmq_store.consumer.consume_result import MessageModel
+from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.memory.rows import MessageRow, Stored
@@ -32,7 +33,7 @@ from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, same
 from tests.conformance.scripts import LEVEL_ON_FAILURE, ORDERLY_SCRIPTS, SCRIPTS, script_named
 from tests.contract.engines import MemoryWorld
-from tests.contract.world import DAY, LISTENER, SHARD, Listen
+from tests.contract.world import DAY, LISTENER, SHARD, Listen, World
 
 TRIES = 10_000
 """In a window: as many as anybody needs, because a broker's consumer does not stop either."""
@@ -64,7 +65,7 @@ def check(chains: Sequence[Line], store: BrokerStore) -> Outcomes:
         of_group[chain["group"]].append(chain)
     span_ms = _span_ms(chains)
     for name, found in sorted(of_group.items()):
-        rerun = Rerun(group := groups[name], store)
+        rerun = Rerun.in_memory(settings_of(group := groups[name]), store)
         if is_broadcasting(group):
             yield from _broadcast(rerun, group, store, alone=len([*filter(is_broadcasting, groups.values())]) == 1)
             continue
@@ -124,34 +125,37 @@ def _life(chain: Line, *, in_order: bool) -> Life:
     return Life(tuple(hops[:1] if in_order else hops), chain["final"])
 
 
-class Rerun:
-    """One group in a memory world that holds the messages of its topic."""
+Cuts = Mapping[MessageQueue, Sequence[tuple[int, int]]]
+"""Per queue the offsets ``[begin, end)`` of its segments, in order."""
 
-    def __init__(self, group: Line, store: BrokerStore) -> None:
-        self._name: str = f"{group['group']}@{group['clientId']}" if is_broadcasting(group) else group["group"]
-        self._world = MemoryWorld()
-        self._world.store = MemoryStore(store.levels, self._world.store_clock)
-        self._world.shard = self._world.store.create_shard(SHARD)
-        topics = [group["topic"]] if isinstance(group["topic"], str) else group["topic"]
+
+class Rerun:
+    """One group in a world that holds the messages of its topics."""
+
+    def __init__(
+        self, settings: GroupSettings, world: World, levels: DelayLevels, queues: Sequence[MessageQueue]
+    ) -> None:
+        self._settings, self._world, self._levels = settings, world, levels
+        self._name = settings.name
+        self.queues = queues
+        self._began_ms = world.clock.now_ms
+
+    @classmethod
+    def in_memory(cls, settings: GroupSettings, store: BrokerStore, cuts: Cuts | None = None) -> Rerun:
+        """In a new world, whose clock begins when all of the store was there. ``cuts``: the segments of the queues, as
+        no batch holds messages of two; None: each queue is one."""
+        world = MemoryWorld()
+        world.store = MemoryStore(store.levels, world.store_clock)
+        world.shard = world.store.create_shard(SHARD)
+        topics = {subscription.topic for subscription in settings.subscriptions}
         rows = {key: rows for key, rows in store.by_queue.items() if key[0] in topics}
-        self._began_ms = self._world.clock.now_ms = (
-            max(row["store_timestamp"] for of in rows.values() for row in of) + 1
-        )
-        for (topic, queue_id), of_queue in rows.items():
-            queue = MessageQueue(topic, SHARD, queue_id)
-            self._world.fill(queue, [_row(row) for row in of_queue], of_queue[0]["queue_offset"])
-        self._queues = [MessageQueue(topic, SHARD, queue_id) for topic, queue_id in rows]
-        self._settings = GroupSettings(
-            self._name,
-            LISTENER,
-            tuple(_subscription(topic, group) for topic in topics),
-            max_reconsume_times=group["maxReconsumeTimes"],
-            consume_message_batch_max_size=1,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-            mode="orderly" if is_in_order(group) else "concurrently",
-            suspend_tries_per_window=TRIES if is_in_order(group) else 3,
-            message_model=MessageModel(group["model"]),
-        )
+        world.clock.now_ms = began_ms(store)
+        queues = {MessageQueue(topic, SHARD, queue_id): of_queue for (topic, queue_id), of_queue in rows.items()}
+        for queue, of_queue in queues.items():
+            first = of_queue[0]["queue_offset"]
+            for begin, end in cuts[queue] if cuts else [(first, first + len(of_queue))]:
+                world.fill(queue, [_row(row) for row in of_queue[begin - first : end - first]], begin)
+        return cls(settings, world, store.levels, list(queues))
 
     def run(self, listener: Listen, span_ms: int) -> dict[str, Life]:
         """Windows and deliveries until nothing more comes within the time: what became of each message that failed, by
@@ -159,8 +163,8 @@ class Rerun:
         number = 0
         while True:
             number += 1
-            self._world.consume(self._settings, f"{DAY}-window-{number}", listener)
-            due = self._world.deliver(f"{DAY}-delivery-{number}")
+            self._world.consume(self._settings, f"{DAY}-window-{self._name}-{number}", listener)
+            due = self._world.deliver(f"{DAY}-delivery-{self._name}-{number}")
             if due.delivered:
                 continue
             if due.next_due_ms is None or due.next_due_ms - self._began_ms > span_ms:
@@ -169,7 +173,7 @@ class Rerun:
 
     def offsets(self) -> dict[QueueKey, int | None]:
         """What is stored for the group, per queue of its topics."""
-        return {(queue.topic, queue.queue_id): self._world.offset(queue, self._name) for queue in self._queues}
+        return {(queue.topic, queue.queue_id): self._world.offset(queue, self._name) for queue in self.queues}
 
     def dropped(self) -> set[str]:
         """The unique keys of what a broadcasting client gave up."""
@@ -183,7 +187,7 @@ class Rerun:
     def _lives(self) -> dict[str, Life]:
         hops: dict[str, list[Hop]] = defaultdict(list)
         final: dict[str, str] = {}
-        for level in range(1, self._world.store.levels.max_level + 1):
+        for level in range(1, self._levels.max_level + 1):
             for copy in (lane := self._world.lane(level, self._name)):
                 hops[_key(copy)].append(Hop(SCHEDULE_TOPIC, level, copy.row.reconsume_times))
                 if copy.queue_offset >= (self._world.offset(lane[0].queue, SCHEDULE_GROUP) or 0):
@@ -214,6 +218,29 @@ def _row(row: dict[str, Any]) -> MessageRow:
         row["flag"],
         row["sys_flag"],
     )
+
+
+def began_ms(store: BrokerStore) -> int:
+    """When everything was in the store."""
+    found: int = max(row["store_timestamp"] for of_queue in store.by_queue.values() for row in of_queue) + 1
+    return found
+
+
+def settings_of(group: Line, **settings: Any) -> GroupSettings:
+    """A group of the data; ``settings`` win. Without any its listener is the test's and gets one message a batch."""
+    topics = [group["topic"]] if isinstance(group["topic"], str) else group["topic"]
+    usual: dict[str, Any] = {
+        "name": f"{group['group']}@{group['clientId']}" if is_broadcasting(group) else group["group"],
+        "listener": LISTENER,
+        "subscriptions": tuple(_subscription(topic, group) for topic in topics),
+        "max_reconsume_times": group["maxReconsumeTimes"],
+        "consume_message_batch_max_size": 1,
+        "consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        "message_model": MessageModel(group["model"]),
+    }
+    if is_in_order(group):
+        usual |= {"mode": "orderly", "suspend_tries_per_window": TRIES}
+    return GroupSettings(**(usual | settings))
 
 
 def _subscription(topic: str, group: Line) -> SubscriptionData:
