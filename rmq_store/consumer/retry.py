@@ -11,6 +11,8 @@ Differences from a broker, on purpose:
 - without retry queues (``retry_queue_nums`` 0) a message is dead; the broker answers success and drops it;
 - DELAY, REAL_TOPIC and REAL_QID are taken away when the copy leaves the schedule topic. The broker's stored copy keeps
   them, so that a dead letter that is sent again may be delayed again;
+- what an orderly group sends away is written as a dead letter at once and keeps who bore it and when; the client sends a
+  new message, which also takes along the MIN_OFFSET and MAX_OFFSET of the client's pull;
 - ``consumerSendMsgBack`` ignores the retry policy of a group, which only pop consumers and the proxy follow.
 """
 
@@ -36,6 +38,9 @@ from rmq_store.offsets import offset_hash
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
 """What ``max_reconsume_times`` -1 means for concurrent consumption."""
+
+NOT_DELAYED = "-1"
+"""The DELAY that a broker gives to a dead letter which it makes of a sent message (E C3); one that was sent back has 0."""
 
 _MASK_64 = (1 << 64) - 1
 
@@ -173,6 +178,27 @@ def property_edits(send_back: SendBack, topic: str, own_id: str) -> PropertyEdit
     if send_back.dead:
         return PropertyEdits(put, first, remove=tuple(real))
     return PropertyEdits(put | real, first, remove=TIMER_REQUESTS)
+
+
+def sent_away_edits(send_back: SendBack, topic: str, own_key: str, max_reconsume_times: int) -> PropertyEdits:
+    """The same for a dead letter of an orderly group, which its client sends as a new message (S10.5,
+    ``ConsumeMessageOrderlyService#sendMessageBack``).
+
+    ``own_key``: the message's UNIQ_KEY, its ``message_id`` where it has none. WAIT stays as the producer set it.
+    """
+    now = {
+        MessageConst.RECONSUME_TIME: str(send_back.reconsume_times),
+        MessageConst.MAX_RECONSUME_TIMES: str(max_reconsume_times),
+        MessageConst.DELAY_TIME_LEVEL: NOT_DELAYED,
+    }
+    first = {MessageConst.ORIGIN_MESSAGE_ID: own_key}
+    came_from = {MessageConst.RETRY_TOPIC: topic}
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):  # a listener sees the topic of the first failure again
+        first |= came_from
+    else:
+        now |= came_from
+    remove = (MessageConst.TRANSACTION_PREPARED, MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID)
+    return PropertyEdits(now, first, remove)
 
 
 DELIVERED_EDITS = PropertyEdits(

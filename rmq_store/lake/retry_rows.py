@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.consumer.delay import DelayLevels, GroupRetryPolicy
 from rmq_store.consumer.listener import Answer
-from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
+from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.lake import tables
 from rmq_store.lake.arrow_maps import edit_maps
 from rmq_store.message import MessageConst, MessageQueue
@@ -33,6 +34,7 @@ class RetryPolicy:
     local_broker: str
     lane: str
     delays: GroupRetryPolicy | None = None
+    in_order: bool = False
 
 
 Route = tuple[SendBack, npt.NDArray[np.int64]]
@@ -122,7 +124,7 @@ def retry_rows(
     for failed in sorted(failures, key=lambda f: (f.queue, int(f.offsets[0]))):
         for send_back, chosen in failed.routes(policy):
             target = _target(send_back, policy)
-            by_target.setdefault(target, []).append(_copies(failed, chosen, send_back, target[0]))
+            by_target.setdefault(target, []).append(_copies(failed, chosen, send_back, target[0], policy))
     tables_, segments, row = [], [], 0
     for (queue, delay_ms), parts in sorted(by_target.items(), key=lambda item: item[0][0]):
         copies = pa.concat_tables(parts).sort_by(
@@ -166,16 +168,20 @@ TOLD_BY_PROPERTIES = {
 """Columns that repeat a property."""
 
 
-def _copies(failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue) -> pa.Table:
+def _copies(
+    failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue, policy: RetryPolicy
+) -> pa.Table:
     n = len(chosen)
     is_all = n == failed.rows.num_rows
     rows = failed.rows if is_all else failed.rows.take(pa.array(chosen))
     answers = failed.answers if is_all else [failed.answers[row] for row in chosen.tolist()]
-    edits = property_edits(send_back, failed.queue.topic, "")
-    per_row = {
-        name: rows.column("offset_msg_id").combine_chunks() if value == "" else value
-        for name, value in edits.put_if_absent.items()
-    }
+    own_ids = rows.column("offset_msg_id")
+    if policy.in_order:
+        edits = sent_away_edits(send_back, failed.queue.topic, "", policy.max_reconsume_times)
+        own_ids = pc.coalesce(rows.column("unique_key"), own_ids)
+    else:
+        edits = property_edits(send_back, failed.queue.topic, "")
+    per_row = {name: own_ids.combine_chunks() if value == "" else value for name, value in edits.put_if_absent.items()}
     columns = {name: rows.column(name) for name in _COPIED}
     columns |= {name: pa.nulls(n, tables.MSG.field(name).type) for name in _OF_THE_STORE}
     columns["properties"] = edit_maps(rows.column("properties").combine_chunks(), edits.put, per_row, edits.remove)

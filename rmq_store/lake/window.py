@@ -148,6 +148,7 @@ def _job(
             shard.local_broker,
             shard.lane(group.name),
             group.retry_policy,
+            in_order=group.mode == "orderly",
         ),
         broadcasting=group.broadcasting,
         in_order=orderly_rules(group),

@@ -29,7 +29,7 @@ from rmq_store.consumer.listener import (
     judge,
 )
 from rmq_store.consumer.pull import Slice, cover
-from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
+from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.errors import ListenerError
 from rmq_store.host import Host
 from rmq_store.memory.claim import HeldClaim, claimed
@@ -37,7 +37,7 @@ from rmq_store.memory.commit import commit, tally_of_range
 from rmq_store.memory.rows import MessageRow, OutcomeRow, Provenance, Stored
 from rmq_store.memory.shard import MemoryShard
 from rmq_store.memory.store import MemoryStore
-from rmq_store.message import MessageQueue
+from rmq_store.message import MessageConst, MessageQueue
 from rmq_store.offsets import Outcome, QueueRange, Tally, tally
 from rmq_store.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.settings import GroupSettings
@@ -250,10 +250,9 @@ class _Run:
 
     def _copy(self, message: Stored, send_back: SendBack, told: Answer) -> _Copy:
         broker = self.shard.local_broker if send_back.dead else self.shard.lane(self.plan.group.name)
-        edits = property_edits(send_back, message.queue.topic, message.offset_msg_id)
         row = replace(
             message.row,
-            properties=edits.apply(message.row.properties),
+            properties=self._edits(message, send_back).apply(message.row.properties),
             reconsume_times=send_back.reconsume_times,
             store_timestamp=None,
             offset_msg_id=None,
@@ -275,6 +274,13 @@ class _Run:
             row,
             (message.queue, message.queue_offset),
         )
+
+    def _edits(self, message: Stored, send_back: SendBack) -> PropertyEdits:
+        group, topic = self.plan.group, message.queue.topic
+        if orderly_rules(group) is None:
+            return property_edits(send_back, topic, message.offset_msg_id)
+        key = message.row.properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, message.offset_msg_id)
+        return sent_away_edits(send_back, topic, key, group.max_reconsume_times)
 
     def _lose(self, ranges: Sequence[QueueRange]) -> list[StagedFile]:
         """Record what nobody can read any more, and what a broadcasting consumer has given up."""

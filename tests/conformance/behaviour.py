@@ -22,24 +22,31 @@ from rmq_store.consumer.consume_result_orderly import (
     orderly_status_of,
     process_consume_result,
 )
-from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, ConsumeOrderlyStatus, judge
+from rmq_store.consumer.listener import (
+    Answer,
+    ConsumeConcurrentlyContext,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    judge,
+)
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.consumer.pull import Slice
-from rmq_store.consumer.retry import DELIVERED_EDITS, SendBack, property_edits, route
+from rmq_store.consumer.retry import DELIVERED_EDITS, SendBack, property_edits, route, sent_away_edits
 from rmq_store.lake.message_view import MessageViews
 from rmq_store.message import MessageExt, MessageQueue, dlq_topic, retry_topic
 from tests.conformance.broker_store import BROKER, BrokerStore, MessageKey
-from tests.conformance.checks import Line, NotChecked, Outcomes, per_line, same
+from tests.conformance.checks import Line, NotChecked, Outcome, Outcomes, per_line, same
 from tests.conformance.messages import of_row
+from tests.conformance.scripts import LEVEL_ON_FAILURE, NO_PLAN, ORDERLY_SCRIPTS, SCRIPTS, script_named
 
 OF_THE_CLIENT = ("CONSUME_START_TIME", "MAX_OFFSET", "MIN_OFFSET")
 """Properties that a client sets when it has pulled a message."""
 OF_A_SENT_COPY = ("DELAY", "MAX_RECONSUME_TIMES", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "RETRY_TOPIC")
-NO_PLAN = "ok"
 NO_ID = "null"
 """The offset id that a transactional producer is told."""
-ORDERLY_SCRIPTS = ("ordered", "manual")
 COPIED = ("bodySha256", "bornHost", "bornTimestamp", "flag", "sysFlag")
+SENT_AGAIN = ("bodySha256", "flag")
+"""The same of a message that an orderly client sends away: it is a new one."""
 REAL = ("REAL_QID", "REAL_TOPIC")
 LEAK = ("DELAY", *REAL)
 """What the broker leaves in a delivered copy, and REAL_* of it in the dead letter that follows; ours are without."""
@@ -118,6 +125,7 @@ def _copies(store: BrokerStore) -> Iterator[tuple[str, str, int]]:
 def check_trace(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
     groups = {row["group"]: row for row in store.lines("groups")}
     yield from per_line(_call)(lines, _Seen(store), groups)
+    yield from (_script_said(line, groups[line["group"]]) for line in sorted(lines, key=lambda line: line["at"]))
     for name, group in groups.items():
         if not _is_concurrent(group):
             yield from _orderly_calls([line for line in lines if line["group"] == name], group, store)
@@ -176,6 +184,39 @@ def _without_the_clients(message: Line) -> Line:
     return message | {"properties": properties}
 
 
+def _script_said(line: Line, group: Line) -> Outcome:
+    """Whether our script of that name answers as the one of the broker's consumer did."""
+    queue, script = line["queue"], group["script"]
+    if script not in SCRIPTS and not LEVEL_ON_FAILURE.match(script):
+        return NotChecked(f"a script that is not known: {script}")
+    where = MessageQueue(queue["topic"], queue["brokerName"], queue["queueId"])
+    msgs = [
+        MessageExt(
+            where.topic,
+            where.broker_name,
+            where.queue_id,
+            message["queueOffset"],
+            reconsume_times=message["reconsumeTimes"],
+            properties={"plan": message["plan"]},
+        )
+        for message in line["messages"]
+    ]
+    kind = ConsumeConcurrentlyContext if _is_concurrent(group) else ConsumeOrderlyContext
+    context = kind(where, group["group"])
+    try:
+        said = script_named(script)(msgs, context)
+    except RuntimeError:
+        said = "throw"
+    ours = {"returned": "null" if said is None else said}
+    theirs = {"returned": line["returned"]}
+    if isinstance(context, ConsumeConcurrentlyContext):
+        usual = ConsumeConcurrentlyContext(where, group["group"])
+        ack_index, level = line["ackIndex"], line["delayLevel"]
+        ours |= {"ackIndex": context.ack_index, "delayLevel": context.delay_level_when_next_consume}
+        theirs |= {"ackIndex": usual.ack_index if ack_index is None else ack_index, "delayLevel": level or 0}
+    return same(f"script of {group['group']}", ours, theirs)
+
+
 def _answered(line: Line, seen: _Seen, group: Line) -> Outcomes:
     """What failed by our judgement has a copy in the broker's store, and nothing else has."""
     name, sent_back = group["group"], set(_sent_back(line, group))
@@ -190,7 +231,7 @@ def _sent_back(line: Line, group: Line) -> list[int]:
     """Positions in the batch."""
     if not _is_concurrent(group):
         batch = [OrderlyMessage(place, message["reconsumeTimes"]) for place, message in enumerate(line["messages"])]
-        status = _orderly_status(line["returned"])
+        status = orderly_status(line["returned"])
         return [place for place, _ in messages_over_limit(status, batch, group["maxReconsumeTimes"])]
     if group["model"] == MessageModel.BROADCASTING:
         return []
@@ -231,7 +272,7 @@ class _OrderlyQueue:
         taken = self._queue.take_messages(len(seen))
         differs = same(f"call of {self._group['group']}", [(offset, self._times[offset]) for offset in taken], seen)
         batch = [OrderlyMessage(offset, self._times[offset]) for offset in taken]
-        status = _orderly_status(call["returned"])
+        status = orderly_status(call["returned"])
         sent = [offset for offset, _ in messages_over_limit(status, batch, self._group["maxReconsumeTimes"])]
         self.sent_away.update(message["msgId"] for message in call["messages"] if message["queueOffset"] in sent)
         auto_commit = call.get("more", {}).get("autoCommit", True)
@@ -242,7 +283,7 @@ class _OrderlyQueue:
         return differs
 
 
-def _orderly_status(returned: str) -> ConsumeOrderlyStatus:
+def orderly_status(returned: str) -> ConsumeOrderlyStatus:
     return orderly_status_of(None if returned in ("null", "throw") else returned)
 
 
@@ -277,7 +318,7 @@ def _chain(chain: Line, store: BrokerStore, groups: dict[str, Line]) -> Outcomes
     if _is_concurrent(group):
         yield from _chain_of_send_backs(chain, group, store)
     else:
-        yield from _chain_of_an_orderly_group(chain, group)
+        yield from _chain_of_an_orderly_group(chain, group, store)
 
 
 def _stored(chain: Line, copy: Line, store: BrokerStore) -> Outcomes:
@@ -353,14 +394,30 @@ def _same_properties(what: str, copy: Line, ours: dict[str, str], leaked: set[st
     return same(what, (ours, leaked), ({name: theirs.get(name) for name in ours}, theirs.keys() - ours.keys()))
 
 
-def _chain_of_an_orderly_group(chain: Line, group: Line) -> Outcomes:
+def _chain_of_an_orderly_group(chain: Line, group: Line, store: BrokerStore) -> Outcomes:
     """A try over the limit is sent as a new message, which a broker that knows the group's lock takes for dead (S10.5)."""
     over = partial(messages_over_limit, max_reconsume_times=group["maxReconsumeTimes"])
     sent = [
         (dlq_topic(chain["group"]), delivery["reconsumeTimes"] + 1)
         for delivery in chain["deliveries"]
-        if over(_orderly_status(delivery["returned"]), [OrderlyMessage(0, delivery["reconsumeTimes"])])
+        if over(orderly_status(delivery["returned"]), [OrderlyMessage(0, delivery["reconsumeTimes"])])
     ]
     found = [(copy["topic"], copy["reconsumeTimes"]) for copy in chain["copies"]]
-    yield same(f"{chain['group']} {chain['uniqKey']}: copies", sent, found)
-    yield NotChecked("properties of what an orderly group sends away (S10.5): no rule makes them")
+    said = f"{chain['group']} {chain['uniqKey']}"
+    yield same(f"{said}: copies", sent, found)
+    first = chain["deliveries"][0]
+    original = store.messages[first["queue"]["topic"], first["queue"]["queueId"], first["queueOffset"]]
+    key = original["unique_key"] or original["offset_msg_id"]
+    for copy in chain["copies"]:
+        decided = route(
+            group["group"],
+            delay_level=0,
+            reconsume_times=copy["reconsumeTimes"] - 1,
+            max_reconsume_times=group["maxReconsumeTimes"],
+            retry_queue=0,
+            levels=store.levels,
+        )
+        edits = sent_away_edits(decided, original["topic"], key, group["maxReconsumeTimes"])
+        yield same(f"{said}: place", _place(copy), (decided.topic, decided.queue_id, decided.reconsume_times))
+        yield same(f"{said}: copied", {k: of_row(original)[k] for k in SENT_AGAIN}, {k: copy[k] for k in SENT_AGAIN})
+        yield _same_properties(f"{said}: sent", copy, edits.apply(original["properties"]), {"MAX_OFFSET", "MIN_OFFSET"})

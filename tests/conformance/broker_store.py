@@ -59,15 +59,22 @@ class Imported:
 
 
 class BrokerStore:
-    """Everything is read when it is first asked for. ``lines(kind)`` reads what a scripted consumer saw of this store."""
+    """Everything is read when it is first asked for. ``lines(kind)`` reads what a scripted consumer saw of this store,
+    ``local_offsets`` is the text of a broadcasting client's offset file."""
 
     def __init__(
-        self, name: str, folder: Path, lake_folder: Path, lines: Callable[[str], list[Any]] | None = None
+        self,
+        name: str,
+        folder: Path,
+        lake_folder: Path,
+        lines: Callable[[str], list[Any]] | None = None,
+        local_offsets: str | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
         self._lake_folder = lake_folder
         self.lines = lines or (lambda kind: [])
+        self.local_offsets = local_offsets
 
     # --- the files, by our rules -------------------------------------------------------------------------------------
 

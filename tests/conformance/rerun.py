@@ -4,19 +4,23 @@ they had, until nothing is due within the time that the real ones had.
 A script acts on a message's property ``plan`` (README of the data), so what a message goes through follows from itself,
 but for batches: their answer is one position or one status, and whoever shares a batch with a failing message fails with
 it. The broker's batches were made by its pulls and cannot be had again. So in a group with batches each message is
-answered, alone, as the batch that it was in is judged; that ``judge`` is right is what the check of the trace says.
+answered, alone, as the batch that it was in is judged; that ``judge`` is right, and that the scripts answer as they did,
+is what the check of the trace says.
+
+An orderly group is compared up to its first dead letter of a message: a client sends one more at every try of the batch.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_store.broker_files.local_offsets import parse_local_offsets
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.consumer.listener import ConsumeConcurrentlyContext
+from rmq_store.consumer.delay import DelayLevels
+from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.memory.rows import MessageRow, Stored
 from rmq_store.memory.store import MemoryStore
@@ -24,19 +28,20 @@ from rmq_store.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topi
 from rmq_store.settings import GroupSettings
 from rmq_store.store import SCHEDULE_GROUP
 from rmq_store.subscription import SubscriptionData, build_subscription_data
-from tests.conformance.behaviour import NO_PLAN, ORDERLY_SCRIPTS, answers, check_chains
-from tests.conformance.broker_store import BrokerStore
-from tests.conformance.checks import Line, NotChecked, Outcomes, same
+from tests.conformance.behaviour import answers, check_chains, orderly_status
+from tests.conformance.broker_store import BrokerStore, QueueKey
+from tests.conformance.checks import Line, Outcomes, same
+from tests.conformance.scripts import LEVEL_ON_FAILURE, ORDERLY_SCRIPTS, SCRIPTS, script_named
 from tests.contract.engines import MemoryWorld
-from tests.contract.world import DAY, LISTENER, SHARD, Listen
+from tests.contract.world import DAY, LISTENER, SHARD, Listen, World
 
-ALWAYS = "always"
-LEVEL_ON_FAILURE = re.compile(r"level (\d+) on failure\b")
+TRIES = 10_000
+"""In a window: as many as anybody needs, because a broker's consumer does not stop either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One copy of a message: where to, after how many failures."""
+    """One copy of a message: where to, with which DELAY, after how many failures."""
 
     topic: str
     level: int
@@ -60,23 +65,49 @@ def check(chains: Sequence[Line], store: BrokerStore) -> Outcomes:
         of_group[chain["group"]].append(chain)
     span_ms = _span_ms(chains)
     for name, found in sorted(of_group.items()):
-        if why := not_rerun(groups[name]):
-            yield NotChecked(f"run again: {why}")
+        rerun = Rerun.in_memory(settings_of(group := groups[name]), store)
+        if is_broadcasting(group):
+            yield from _broadcast(rerun, group, store, alone=len([*filter(is_broadcasting, groups.values())]) == 1)
             continue
-        lives = Rerun(groups[name], store).run(script(groups[name], found), span_ms)
+        lives = rerun.run(listener(group, found, store), span_ms)
         for chain in found:
             key = chain["uniqKey"]
-            yield same(f"{name} {key} run again", lives.pop(key, Life((), "acked")), _life(chain))
+            wanted = _life(chain, in_order=is_in_order(group))
+            yield same(f"{name} {key} run again", lives.pop(key, Life((), "acked")), wanted)
         yield same(f"{name} run again: nothing else fails", sorted(lives), [])
+        if is_in_order(group):
+            for (topic, queue_id), offset in rerun.offsets().items():
+                row = store.lag.get((name, topic, queue_id))
+                yield same(f"{name} run again: stored of {topic} {queue_id}", offset, row and row["next_offset"])
 
 
-def not_rerun(group: Line) -> str | None:
-    """Why a group cannot be run again, None when it can."""
-    if group["script"] in ORDERLY_SCRIPTS:
-        return "an orderly group"
-    if group["model"] == MessageModel.BROADCASTING:
-        return "a broadcasting group"
-    return None
+def _broadcast(rerun: Rerun, group: Line, store: BrokerStore, *, alone: bool) -> Outcomes:
+    """One client of a broadcasting group: everything comes once, what fails is dropped. ``alone``: the client's own
+    offset file, if there is one, is this group's."""
+    calls = _calls_of(group, store)
+    failed = {key for (key, _), answer in _judged(calls).items() if not answer.acked}
+    said, heard = f"{group['group']} run again", list[str]()
+    answer = _as_its_batch(_judged(calls))
+
+    def consume(msgs: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
+        heard.extend(message.msg_id for message in msgs)
+        return answer(msgs, context)
+
+    yield same(f"{said}: nothing is sent back", rerun.run(consume, 0), {})
+    yield same(f"{said}: delivered", sorted(heard), sorted(m["msgId"] for call in calls for m in call["messages"]))
+    yield same(f"{said}: dropped", rerun.dropped(), failed)
+    if alone and store.local_offsets is not None:
+        table = parse_local_offsets(store.local_offsets)
+        yield same(f"{said}: offsets", rerun.offsets(), {(q.topic, q.queue_id): offset for q, offset in table.items()})
+
+
+def is_in_order(group: Line) -> bool:
+    return group["script"] in ORDERLY_SCRIPTS
+
+
+def is_broadcasting(group: Line) -> bool:
+    found: bool = group["model"] == MessageModel.BROADCASTING
+    return found
 
 
 def _span_ms(chains: Sequence[Line]) -> int:
@@ -84,40 +115,47 @@ def _span_ms(chains: Sequence[Line]) -> int:
     return max(moments) - min(moments)
 
 
-def _life(chain: Line) -> Life:
+def _life(chain: Line, *, in_order: bool) -> Life:
     """The chain in our words. A copy in the schedule topic is a hop; the one in the retry topic, the same copy again."""
     hops = [
         Hop(copy["topic"], int(copy["properties"].get("DELAY", 0)), copy["reconsumeTimes"])
         for copy in chain["copies"]
         if not copy["topic"].startswith("%RETRY%")
     ]
-    return Life(tuple(hops), chain["final"])
+    return Life(tuple(hops[:1] if in_order else hops), chain["final"])
+
+
+Cuts = Mapping[MessageQueue, Sequence[tuple[int, int]]]
+"""Per queue the offsets ``[begin, end)`` of its segments, in order."""
 
 
 class Rerun:
-    """One group in a memory world that holds the messages of its topic."""
+    """One group in a world that holds the messages of its topics."""
 
-    def __init__(self, group: Line, store: BrokerStore) -> None:
-        self._name: str = group["group"]
-        self._world = MemoryWorld()
-        self._world.store = MemoryStore(store.levels, self._world.store_clock)
-        self._world.shard = self._world.store.create_shard(SHARD)
-        topics = [group["topic"]] if isinstance(group["topic"], str) else group["topic"]
+    def __init__(
+        self, settings: GroupSettings, world: World, levels: DelayLevels, queues: Sequence[MessageQueue]
+    ) -> None:
+        self._settings, self._world, self._levels = settings, world, levels
+        self._name = settings.name
+        self.queues = queues
+        self._began_ms = world.clock.now_ms
+
+    @classmethod
+    def in_memory(cls, settings: GroupSettings, store: BrokerStore, cuts: Cuts | None = None) -> Rerun:
+        """In a new world, whose clock begins when all of the store was there. ``cuts``: the segments of the queues, as
+        no batch holds messages of two; None: each queue is one."""
+        world = MemoryWorld()
+        world.store = MemoryStore(store.levels, world.store_clock)
+        world.shard = world.store.create_shard(SHARD)
+        topics = {subscription.topic for subscription in settings.subscriptions}
         rows = {key: rows for key, rows in store.by_queue.items() if key[0] in topics}
-        self._began_ms = self._world.clock.now_ms = (
-            max(row["store_timestamp"] for of in rows.values() for row in of) + 1
-        )
-        for (topic, queue_id), of_queue in rows.items():
-            queue = MessageQueue(topic, SHARD, queue_id)
-            self._world.fill(queue, [_row(row) for row in of_queue], of_queue[0]["queue_offset"])
-        self._settings = GroupSettings(
-            group["group"],
-            LISTENER,
-            tuple(_subscription(topic, group) for topic in topics),
-            max_reconsume_times=group["maxReconsumeTimes"],
-            consume_message_batch_max_size=1,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
+        world.clock.now_ms = began_ms(store)
+        queues = {MessageQueue(topic, SHARD, queue_id): of_queue for (topic, queue_id), of_queue in rows.items()}
+        for queue, of_queue in queues.items():
+            first = of_queue[0]["queue_offset"]
+            for begin, end in cuts[queue] if cuts else [(first, first + len(of_queue))]:
+                world.fill(queue, [_row(row) for row in of_queue[begin - first : end - first]], begin)
+        return cls(settings, world, store.levels, list(queues))
 
     def run(self, listener: Listen, span_ms: int) -> dict[str, Life]:
         """Windows and deliveries until nothing more comes within the time: what became of each message that failed, by
@@ -125,24 +163,38 @@ class Rerun:
         number = 0
         while True:
             number += 1
-            self._world.consume(self._settings, f"{DAY}-window-{number}", listener)
-            due = self._world.deliver(f"{DAY}-delivery-{number}")
+            self._world.consume(self._settings, f"{DAY}-window-{self._name}-{number}", listener)
+            due = self._world.deliver(f"{DAY}-delivery-{self._name}-{number}")
             if due.delivered:
                 continue
             if due.next_due_ms is None or due.next_due_ms - self._began_ms > span_ms:
                 return self._lives()
             self._world.clock.now_ms = max(due.next_due_ms, self._world.clock.now_ms)
 
+    def offsets(self) -> dict[QueueKey, int | None]:
+        """What is stored for the group, per queue of its topics."""
+        return {(queue.topic, queue.queue_id): self._world.offset(queue, self._name) for queue in self.queues}
+
+    def dropped(self) -> set[str]:
+        """The unique keys of what a broadcasting client gave up."""
+        return {
+            _key(message)
+            for lost in self._world.outcomes(self._name)
+            for message in self._world.stored(lost.range.queue)
+            if lost.range.begin <= message.queue_offset < lost.range.end
+        }
+
     def _lives(self) -> dict[str, Life]:
         hops: dict[str, list[Hop]] = defaultdict(list)
         final: dict[str, str] = {}
-        for level in range(1, self._world.store.levels.max_level + 1):
+        for level in range(1, self._levels.max_level + 1):
             for copy in (lane := self._world.lane(level, self._name)):
                 hops[_key(copy)].append(Hop(SCHEDULE_TOPIC, level, copy.row.reconsume_times))
                 if copy.queue_offset >= (self._world.offset(lane[0].queue, SCHEDULE_GROUP) or 0):
                     final[_key(copy)] = "waiting"
         for letter in self._world.dead_letters(self._name):
-            hops[_key(letter)].append(Hop(dlq_topic(self._name), 0, letter.row.reconsume_times))
+            delay = int(letter.row.properties["DELAY"])
+            hops[_key(letter)].append(Hop(dlq_topic(self._name), delay, letter.row.reconsume_times))
             final[_key(letter)] = "dead"
         return {
             key: Life(tuple(sorted(found, key=lambda hop: hop.reconsume_times)), final.get(key, "acked"))
@@ -168,25 +220,66 @@ def _row(row: dict[str, Any]) -> MessageRow:
     )
 
 
+def began_ms(store: BrokerStore) -> int:
+    """When everything was in the store."""
+    found: int = max(row["store_timestamp"] for of_queue in store.by_queue.values() for row in of_queue) + 1
+    return found
+
+
+def settings_of(group: Line, **settings: Any) -> GroupSettings:
+    """A group of the data; ``settings`` win. Without any its listener is the test's and gets one message a batch."""
+    topics = [group["topic"]] if isinstance(group["topic"], str) else group["topic"]
+    usual: dict[str, Any] = {
+        "name": f"{group['group']}@{group['clientId']}" if is_broadcasting(group) else group["group"],
+        "listener": LISTENER,
+        "subscriptions": tuple(_subscription(topic, group) for topic in topics),
+        "max_reconsume_times": group["maxReconsumeTimes"],
+        "consume_message_batch_max_size": 1,
+        "consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        "message_model": MessageModel(group["model"]),
+    }
+    if is_in_order(group):
+        usual |= {"mode": "orderly", "suspend_tries_per_window": TRIES}
+    return GroupSettings(**(usual | settings))
+
+
 def _subscription(topic: str, group: Line) -> SubscriptionData:
     if "sql" in group:
         return build_subscription_data(topic, group["sql"], "SQL92")
     return build_subscription_data(topic, group["subscription"])
 
 
-# --- the scripts -----------------------------------------------------------------------------------------------------
+# --- the listeners ---------------------------------------------------------------------------------------------------
+
+Judged = Mapping[tuple[str, int], Answer]
+"""By unique key and retries so far: what became of the message in its batch."""
 
 
-def script(group: Line, chains: Sequence[Line]) -> Listen:
+def listener(group: Line, chains: Sequence[Line], store: BrokerStore) -> Listen:
     """The listener of a group, for one message a batch. ``chains``: the group's."""
-    if group["batchMax"] > 1 or group["script"] == ALWAYS:
-        return _as_its_batch(chains)
-    level = LEVEL_ON_FAILURE.match(group["script"])
-    return _by_plan(int(level[1]) if level else None)
+    script = group["script"]
+    if group["batchMax"] == 1 and (script in SCRIPTS or LEVEL_ON_FAILURE.match(script)):
+        return script_named(script)
+    if is_in_order(group):
+        return _in_order_as_its_batch(_calls_of(group, store))
+    return _as_its_batch(_judged_in(chains))
 
 
-def _as_its_batch(chains: Sequence[Line]) -> Listen:
-    judged = {
+def _calls_of(group: Line, store: BrokerStore) -> list[Line]:
+    calls = (line for line in store.lines("trace") if line["group"] == group["group"])
+    return sorted(calls, key=lambda line: line["at"])
+
+
+def _judged(calls: Sequence[Line]) -> Judged:
+    return {
+        (message["msgId"], message["reconsumeTimes"]): answer
+        for call in calls
+        for message, answer in zip(call["messages"], answers(call, len(call["messages"])), strict=True)
+    }
+
+
+def _judged_in(chains: Sequence[Line]) -> Judged:
+    return {
         (chain["uniqKey"], delivery["reconsumeTimes"]): answers(delivery, delivery["batchSize"])[
             delivery["positionInBatch"]
         ]
@@ -194,6 +287,8 @@ def _as_its_batch(chains: Sequence[Line]) -> Listen:
         for delivery in chain["deliveries"]
     }
 
+
+def _as_its_batch(judged: Judged) -> Listen:
     def consume(msgs: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
         (message,) = msgs
         answer = judged.get((message.msg_id, message.reconsume_times))
@@ -205,20 +300,10 @@ def _as_its_batch(chains: Sequence[Line]) -> Listen:
     return consume
 
 
-def _by_plan(level: int | None) -> Listen:
-    """``level``: what every failure asks for, whatever its plan says."""
-
-    def consume(msgs: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
-        (message,) = msgs
-        plan = message.get_property("plan") or NO_PLAN
-        later = re.fullmatch(r"later(\d+)", plan)
-        times_to_fail = int(later[1]) if later else int(plan != NO_PLAN)
-        if message.reconsume_times >= times_to_fail:
-            return "CONSUME_SUCCESS"
-        asked = re.fullmatch(r"level(\d+)", plan)
-        context.delay_level_when_next_consume = level or (-1 if plan == "dlq" else int(asked[1]) if asked else 0)
-        if plan.startswith("throw"):
-            raise RuntimeError("scripted")
-        return None if plan.startswith("null") else "RECONSUME_LATER"
-
-    return consume
+def _in_order_as_its_batch(calls: Sequence[Line]) -> Listen:
+    """What the first batch with so many tries of the message got: one over the limit may be in more of them."""
+    said: dict[tuple[str, int], str] = {}
+    for call in calls:
+        for message in call["messages"]:
+            said.setdefault((message["msgId"], message["reconsumeTimes"]), orderly_status(call["returned"]))
+    return lambda msgs, context: said[msgs[0].msg_id, msgs[0].reconsume_times]

@@ -213,7 +213,14 @@ class _Stores:
             if not archive.exists():
                 raise FileNotFoundError(f"there is no stores/{archive.name} to check it against")
             folder = extract(archive, self._work / "files" / name)
-            self._opened[name] = BrokerStore(name, folder, self._work / "lake" / name, self._lines_of(name))
+            local = self._data / "behaviour" / f"{name}.broadcast-offsets.json"
+            self._opened[name] = BrokerStore(
+                name,
+                folder,
+                self._work / "lake" / name,
+                self._lines_of(name),
+                local.read_text(encoding="utf-8") if local.exists() else None,
+            )
         return self._opened[name]
 
     def _lines_of(self, name: str) -> Callable[[str], list[Any]]:

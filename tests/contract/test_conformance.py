@@ -19,11 +19,6 @@ from tests.conformance.runner import Conformance
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
 
 NOT_YET = {
-    "behaviour/market-clean.chains": {
-        "properties of what an orderly group sends away",
-        "run again: an orderly group",
-        "run again: a broadcasting group",
-    },
     "behaviour/market-requests": {"requests to a running broker"},
     "expected/market-clean.admin": {"messageTrack"},
 }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import ListenerError, OffsetOutOfRange
+from rmq_store.memory.rows import MessageRow
 from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Outcome, blk_id
 from rmq_store.plan import ConsumeRequest
@@ -219,6 +220,18 @@ def test_a_message_over_the_limit_is_a_dead_letter_and_its_queue_goes_on(world: 
     assert provenance is not None
     assert (provenance.queue, provenance.offset, provenance.cause) == (orders(0), 1, "max_reconsume_times")
     assert (world.lane(3), world.retries(), report.blocked) == ([], [], ())
+
+
+@story
+def test_a_dead_letter_carries_what_a_message_has_that_a_client_sends_away(world: World) -> None:
+    nameless = MessageRow(b"1", {"region": "eu"}, store_timestamp=NOON - HOUR, offset_msg_id=f"{1:032X}")
+    world.fill(orders(0), [said(0, TRAN_MSG="true", WAIT="true", REAL_TOPIC="Orders", REAL_QID="0"), nameless])
+    world.consume(in_order(max_reconsume_times=1), f"{DAY}-1", suspend_at(0, 1))
+    sent = {"RETRY_TOPIC": "Orders", "RECONSUME_TIME": "2", "MAX_RECONSUME_TIMES": "1", "DELAY": "-1"}
+    assert [letter.row.properties for letter in world.dead_letters()] == [
+        {"UNIQ_KEY": "U0", "WAIT": "true", "ORIGIN_MESSAGE_ID": "U0"} | sent,
+        {"region": "eu", "ORIGIN_MESSAGE_ID": f"{1:032X}"} | sent,
+    ]
 
 
 @story

@@ -419,7 +419,8 @@ def _message(message: Stored, places: Mapping[str, str]) -> dict[str, Any]:
     key that a send made the random part is left out."""
     row, properties = message.row, dict(message.row.properties)
     if MessageConst.ORIGIN_MESSAGE_ID in properties:
-        properties[MessageConst.ORIGIN_MESSAGE_ID] = places[properties[MessageConst.ORIGIN_MESSAGE_ID]]
+        own = properties[MessageConst.ORIGIN_MESSAGE_ID]
+        properties[MessageConst.ORIGIN_MESSAGE_ID] = places.get(own, own)
     key = properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
     if len(key) == UNIQUE_KEY_DIGITS:
         properties[MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = key[RANDOM_DIGITS:]

@@ -14,6 +14,7 @@ from rmq_store.consumer.retry import (
     property_edits,
     retry_queue_id,
     route,
+    sent_away_edits,
 )
 from rmq_store.message import MessageExt
 
@@ -116,3 +117,11 @@ def test_the_first_copys_id_stays_along_the_chain() -> None:
     retry = MessageExt("%RETRY%g", "lake-a", 0, 1, properties={"ORIGIN_MESSAGE_ID": "T/lake-a/2/9"}, offset_msg_id="AB")
     assert origin_message_id(retry) == "T/lake-a/2/9"
     assert origin_message_id(MessageExt("T", "broker-a", 0, 1, offset_msg_id="AB")) == "AB"
+
+
+def test_what_an_orderly_client_sends_away_names_its_own_topic_and_on_a_retry_topic_the_first_one() -> None:
+    dead = back(reconsume_times=2, max_reconsume_times=2)
+    before = {"RETRY_TOPIC": "Old", "ORIGIN_MESSAGE_ID": "first", "DELAY": "4", "TRAN_MSG": "true"}
+    sent = {"ORIGIN_MESSAGE_ID": "first", "RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "2", "DELAY": "-1"}
+    assert sent_away_edits(dead, "T", "key", 2).apply(before) == sent | {"RETRY_TOPIC": "T"}
+    assert sent_away_edits(dead, "%RETRY%g", "key", 2).apply(before) == sent | {"RETRY_TOPIC": "Old"}

@@ -1,0 +1,47 @@
+"""RocketMQ's scripted consumers with their real batches, consumed by Spark, end in the states of the memory engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.test_session import in_a_new_process
+
+DATA = Path(__file__).parents[1] / "data" / "rocketmq"
+
+BEHAVIOUR = """
+import json, sys
+from pathlib import Path
+from spark_jobs.engine import SparkEngine
+from spark_jobs.session import open_session
+from tests.spark.behaviour_street import run
+
+data, folder, work = map(Path, sys.argv[1:])
+session = open_session("test", master="local[2]")
+try:
+    print(json.dumps(run(data, folder, "market-clean", work, SparkEngine.of(session))))
+finally:
+    session.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def told(broker_store: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    work = tmp_path_factory.mktemp("behaviour")
+    found: dict[str, Any] = in_a_new_process(BEHAVIOUR, str(DATA), str(broker_store("market-clean")), str(work))
+    return found
+
+
+def test_every_message_lives_in_spark_as_in_memory(told: dict[str, Any]) -> None:
+    assert {name: group["differ"] for name, group in told.items() if group["differ"]} == {}
+    assert [name for name, group in told.items() if not group["same offsets"]] == []
+
+
+def test_the_groups_are_those_with_batches_in_order_and_of_two_members(told: dict[str, Any]) -> None:
+    assert {group["script"] for group in told.values()} == {"ackIndex", "wholeBatch", "ordered", "manual", "always"}
+    assert {name: group["members"] for name, group in told.items() if group["members"] > 1} == {"gm_pair": 2}
+    assert all(group["reached"] for group in told.values())
+    assert all(bool(group["ends"]) is (group["script"] not in ("manual", "always")) for group in told.values())
