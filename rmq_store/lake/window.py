@@ -7,7 +7,7 @@ server) is the caller's choice and changes nothing else.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from rmq_store.consume import (
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.host import Host
 from rmq_store.lake import tables
+from rmq_store.lake.absorb import Absorbed, consume_absorbing
 from rmq_store.lake.claim import HeldClaim, claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, TaskResult, run_task
@@ -89,8 +90,8 @@ def consume_window(
             return plan
         # 3. Run.
         job, tasks, gaps = _job(store, shard, plan, host, engine.slots)
-        results = sorted(engine(run_task, job, tasks), key=lambda result: result.number) if tasks else []
-        proposal = _proposal(shard, job, plan, request, results, gaps, claim)
+        done = _done(shard, job, group, tasks, engine, started_ms)
+        proposal = _proposal(shard, job, plan, request, done, gaps, claim)
         reached("3.staged")
         claim.stop_renewing()
         # 4. Decide. 5. Commit. 6. Read back.
@@ -110,6 +111,18 @@ def _plan(
         return nothing_to_do(shard.name, group.name, request, parts)
     plan = Planner(shard, group, now_ms, scope).plan(request, parts)
     return plan if plan.ranges else nothing_to_do(shard.name, group.name, request, parts)
+
+
+def _done(
+    shard: Shard, job: ConsumeJob, group: GroupSettings, tasks: list[ConsumeTask], engine: Engine, started_ms: int
+) -> Absorbed:
+    """The tasks' results, by number. A group that absorbs duplicates has several turns."""
+
+    def run(some: Sequence[ConsumeTask]) -> list[TaskResult]:
+        return sorted(engine(run_task, job, some), key=lambda result: result.number) if some else []
+
+    rule = group.absorb_duplicates
+    return Absorbed(run(tasks)) if rule is None else consume_absorbing(shard, job, rule, tasks, started_ms, run)
 
 
 # --- the work --------------------------------------------------------------------------------------------------------
@@ -152,6 +165,7 @@ def _job(
         broadcasting=group.broadcasting,
         in_order=orderly_rules(group),
         tried=plan.tried,
+        absorbs=group.absorb_duplicates is not None,
     )
     return job, _tasks(group, slices, slots), gaps
 
@@ -194,16 +208,19 @@ def _proposal(
     job: ConsumeJob,
     plan: Plan,
     request: ConsumeRequest,
-    results: Sequence[TaskResult],
+    absorbed: Absorbed,
     gaps: Sequence[QueueRange],
     claim: HeldClaim,
 ) -> Proposal:
     """What the window did, as a commit: its evidence, its files, and the positions that it read and moves."""
+    results = absorbed.results
     waits = {queue: offset for result in results for queue, offset in result.waits.items()}
     lost = done_part([*gaps, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
-    files = [file for result in results for file in result.files]
+    files = [file for result in results for file in result.files] + list(absorbed.files)
     exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
     exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
+    rule = plan.group.absorb_duplicates
+    exceptions += [(range_, Outcome.DUPLICATE, rule.reason) for range_ in absorbed.duplicates if rule]
     return consume_proposal(
         plan,
         request,
@@ -211,7 +228,7 @@ def _proposal(
         window_id=job.window_id,
         claim_id=claim.app_id,
         claim=claim.claim,
-        tallies=_tallies(results, lost),
+        tallies=_tallies(results, {Outcome.LOST: lost, Outcome.DUPLICATE: absorbed.duplicates}),
         produced=[segment for result in results for segment in result.produced],
         files=[*files, _stage_outcomes(shard, job, exceptions)] if exceptions else files,
         waits=waits,
@@ -219,20 +236,23 @@ def _proposal(
     )
 
 
-def _tallies(results: Sequence[TaskResult], lost: Sequence[QueueRange]) -> dict[MessageQueue, dict[Outcome, Tally]]:
+def _tallies(
+    results: Sequence[TaskResult], ranges: Mapping[Outcome, Sequence[QueueRange]]
+) -> dict[MessageQueue, dict[Outcome, Tally]]:
     """Everything that happened, per queue."""
     found: dict[MessageQueue, dict[Outcome, Tally]] = defaultdict(lambda: defaultdict(Tally))
     for result in results:
         for done in result.done:
             for outcome, tally in done.tallies.items():
                 found[done.range.queue][outcome] += tally
-    for range_ in lost:
-        found[range_.queue][Outcome.LOST] += tally_of_range(range_)
+    for outcome, several in ranges.items():
+        for range_ in several:
+            found[range_.queue][outcome] += tally_of_range(range_)
     return found
 
 
 def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> StagedFile:
-    """What nobody can read any more, and what a broadcasting consumer has given up, with the reason."""
+    """What nobody can read any more, is a duplicate, or was given up by a broadcasting consumer, with the reason."""
     rows = [
         {
             "commit_id": job.commit_id,
