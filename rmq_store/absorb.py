@@ -120,13 +120,9 @@ def acks_count_since(group: str, queue: MessageQueue, pass_: int, epoch: int) ->
 
 def runs(queue: MessageQueue, offsets: Sequence[int]) -> list[QueueRange]:
     """Ascending offsets as ranges of neighbours."""
-    found: list[list[int]] = []
-    for offset in offsets:
-        if found and found[-1][1] == offset:
-            found[-1][1] = offset + 1
-        else:
-            found.append([offset, offset + 1])
-    return [QueueRange(queue, begin, end) for begin, end in found]
+    begins = [offset for before, offset in zip([-2, *offsets], offsets, strict=False) if offset != before + 1]
+    ends = [offset + 1 for offset, after in zip(offsets, [*offsets[1:], -1], strict=False) if after != offset + 1]
+    return [QueueRange(queue, begin, end) for begin, end in zip(begins, ends, strict=True)]
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ messages pays is one column of its own and one of the horizon.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rmq_store.absorb import KEYS, UNIQ_KEY, AbsorbRule, Keyed, acks_count_since, runs, take_turn
+from rmq_store.absorb import KEYS, UNIQ_KEY, AbsorbRule, Keyed, acks_count_since, take_turn
 from rmq_store.consumer.pull import Slice
 from rmq_store.host import uuid7_floor
 from rmq_store.lake import tables
@@ -28,7 +30,6 @@ from rmq_store.lake.shard import Shard
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import QueueRange
 from rmq_store.store import StagedFile
 
 Hashes = npt.NDArray[np.int64]
@@ -37,15 +38,16 @@ Hashes = npt.NDArray[np.int64]
 Run = Callable[[Sequence[ConsumeTask]], list[TaskResult]]
 """Tasks of one turn to their results."""
 
+_PARALLEL_READS = 8
 _COLUMNS = {UNIQ_KEY: "unique_key", KEYS: "keys"}
 
 
 @dataclass(frozen=True, slots=True)
 class Absorbed:
-    """What a window did: the results of all turns, the ranges absorbed, and the keys it acked (one file, or none)."""
+    """What a window did: the results of all turns, the offsets absorbed, and the keys it acked (one file, or none)."""
 
     results: Sequence[TaskResult]
-    duplicates: Sequence[QueueRange] = ()
+    duplicates: Mapping[MessageQueue, Offsets] = field(default_factory=dict)
     files: Sequence[StagedFile] = ()
 
 
@@ -57,24 +59,24 @@ def consume_absorbing(
     candidates, acked = _candidates(shard, job, keys, started_ms - rule.horizon_ms)
     is_acked = np.ones(len(keys.offsets), dtype=np.bool_)
     results: list[TaskResult] = []
-    absorbed: list[int] = []
     turn = take_turn(candidates, acked)
-    first = [*turn.wait, *turn.duplicates]
-    todo = [replace(task, leave=_by_queue(first)) for task in tasks]
-    while todo or turn.ask:
+    duplicates = list(turn.duplicates)
+    left = _by_queue([*turn.wait, *turn.duplicates])
+    todo = [replace(task, leave=left) for task in tasks]
+    while todo:
         new = run(todo)
         results += new
-        failed = keys.rows_of(failure for result in new for failure in result.failed)
-        is_acked[failed] = False
-        vain = set(failed.tolist())
-        absorbed += [keys.row_of(one) for one in turn.duplicates]
-        acked |= {one.key: job.epoch for one in turn.ask if keys.row_of(one) not in vain}
+        failed = [failure for result in new for failure in result.failed]
+        is_acked[keys.rows_of(failed)] = False
+        vain = {(queue, offset) for queue, offsets in failed for offset in offsets.tolist()}
+        acked |= {one.key: job.epoch for one in turn.ask if (one.queue, one.offset) not in vain}
         turn = take_turn(turn.wait, acked)
+        duplicates += turn.duplicates
         todo = _tasks_of(tasks, turn.ask, len(results))
-    absorbed += [keys.row_of(one) for one in turn.duplicates]
-    is_acked[absorbed] = False
+    absorbed = _by_queue(duplicates)
+    is_acked[keys.rows_of(absorbed.items())] = False
     files = [_stage_keys(shard, job, keys, np.flatnonzero(is_acked))] if is_acked.any() else []
-    return Absorbed(results, keys.ranges(np.sort(np.array(absorbed, dtype=np.int64))), files)
+    return Absorbed(results, absorbed, files)
 
 
 def _by_queue(these: Sequence[Keyed]) -> dict[MessageQueue, Offsets]:
@@ -117,15 +119,7 @@ class _WindowKeys:
     texts: pa.ChunkedArray
     hashes: Hashes
 
-    def queue_at(self, row: int) -> MessageQueue:
-        return self.queues[int(np.searchsorted(self.begins, row, side="right")) - 1]
-
-    def row_of(self, one: Keyed) -> int:
-        number = self.queues.index(one.queue)
-        begin, end = self.begins[number], self.begins[number + 1]
-        return begin + int(np.searchsorted(self.offsets[begin:end], one.offset))
-
-    def rows_of(self, places: Iterator[tuple[MessageQueue, Offsets]]) -> npt.NDArray[np.int64]:
+    def rows_of(self, places: Iterable[tuple[MessageQueue, Offsets]]) -> npt.NDArray[np.int64]:
         """The rows of some messages; those without a key have none."""
         found = [np.array([], dtype=np.int64)]
         for queue, offsets in places:
@@ -133,13 +127,6 @@ class _WindowKeys:
             begin, end = self.begins[number], self.begins[number + 1]
             found.append(begin + np.flatnonzero(np.isin(self.offsets[begin:end], offsets)))
         return np.concatenate(found)
-
-    def ranges(self, rows: npt.NDArray[np.int64]) -> list[QueueRange]:
-        cuts = np.searchsorted(rows, self.begins)
-        several = (
-            runs(queue, self.offsets[rows[cuts[n] : cuts[n + 1]]].tolist()) for n, queue in enumerate(self.queues)
-        )
-        return [range_ for of_queue in several for range_ in of_queue]
 
 
 def _window_keys(job: ConsumeJob, rule: AbsorbRule, tasks: Sequence[ConsumeTask]) -> _WindowKeys:
@@ -209,15 +196,17 @@ def _candidates(shard: Shard, job: ConsumeJob, keys: _WindowKeys, since_ms: int)
     again = np.zeros(len(order), dtype=np.bool_)
     again[1:] = ascending[1:] == ascending[:-1]
     again[:-1] |= again[1:]
-    distinct = np.unique(ascending)
+    distinct = ascending[np.diff(ascending, prepend=ascending[:1] - 1) != 0]
     acked: dict[str, int] = {}
     hits = [np.array([], dtype=np.int64)]
-    for path in _key_files(shard, job.group, since_ms):
-        found = _acked_in(shard, path, job.group, distinct)
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        look_up = partial(_acked_in, shard, group=job.group, wanted=distinct)
+        of_files = list(pool.map(look_up, _key_files(shard, job.group, since_ms)))
+    for found in of_files:
         hits.append(found.hashes)
         for text, epoch in zip(found.texts, found.epochs, strict=True):
             acked[text] = max(epoch, acked.get(text, -1))
-    again |= _among(ascending, np.unique(np.concatenate(hits)))
+    again |= _among(ascending, np.sort(np.concatenate(hits)))
     rows = np.sort(order[again])
     since = [acks_count_since(job.group, queue, job.passes[queue], job.epoch) for queue in keys.queues]
     which = (np.searchsorted(keys.begins, rows, side="right") - 1).tolist()
@@ -267,11 +256,21 @@ def _acked_in(shard: Shard, path: str, group: str, wanted: Hashes) -> _Found:
             rows = np.flatnonzero(_among(stored, wanted))
         if not len(rows):
             return _Found(stored[:0])
-        told = file.read(columns=["key_text", "epoch", "group_name"]).take(pa.array(rows))
+        told = _rows(file, rows, ["key_text", "epoch", "group_name"])
     own = pc.equal(told.column("group_name"), group)
     told = told.filter(own)
     kept = rows[own.combine_chunks().to_numpy(zero_copy_only=False)]
     return _Found(stored[kept], told.column("key_text").to_pylist(), told.column("epoch").to_pylist())
+
+
+def _rows(file: pq.ParquetFile, rows: npt.NDArray[np.int64], columns: list[str]) -> pa.Table:
+    """Ascending rows of a file, read from the row groups that hold them."""
+    sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    starts = np.cumsum([0, *sizes])
+    groups = np.flatnonzero(np.diff(np.searchsorted(rows, starts)))
+    skipped = starts[:-1] - np.cumsum([0, *np.where(np.isin(np.arange(len(sizes)), groups), sizes, 0)])[:-1]
+    within = np.searchsorted(starts, rows, side="right") - 1
+    return file.read_row_groups(groups.tolist(), columns=columns).take(pa.array(rows - skipped[within]))
 
 
 # --- what is acked ---------------------------------------------------------------------------------------------------

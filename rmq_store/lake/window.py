@@ -7,10 +7,11 @@ server) is the caller's choice and changes nothing else.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
+from rmq_store.absorb import runs
 from rmq_store.consume import (
     WindowReport,
     committed_window,
@@ -32,7 +33,7 @@ from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, TaskResult, run_task
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import Engine
-from rmq_store.lake.evidence import tally_of_range
+from rmq_store.lake.evidence import tally_of, tally_of_range
 from rmq_store.lake.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.lake.retry_rows import RetryPolicy
 from rmq_store.lake.segments import segments_of
@@ -219,8 +220,9 @@ def _proposal(
     files = [file for result in results for file in result.files] + list(absorbed.files)
     exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
     exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
-    rule = plan.group.absorb_duplicates
-    exceptions += [(range_, Outcome.DUPLICATE, rule.reason) for range_ in absorbed.duplicates if rule]
+    if rule := plan.group.absorb_duplicates:
+        ranges = (range_ for queue, offsets in absorbed.duplicates.items() for range_ in runs(queue, offsets.tolist()))
+        exceptions += [(range_, Outcome.DUPLICATE, rule.reason) for range_ in ranges]
     return consume_proposal(
         plan,
         request,
@@ -228,7 +230,7 @@ def _proposal(
         window_id=job.window_id,
         claim_id=claim.app_id,
         claim=claim.claim,
-        tallies=_tallies(results, {Outcome.LOST: lost, Outcome.DUPLICATE: absorbed.duplicates}),
+        tallies=_tallies(absorbed, lost),
         produced=[segment for result in results for segment in result.produced],
         files=[*files, _stage_outcomes(shard, job, exceptions)] if exceptions else files,
         waits=waits,
@@ -236,38 +238,38 @@ def _proposal(
     )
 
 
-def _tallies(
-    results: Sequence[TaskResult], ranges: Mapping[Outcome, Sequence[QueueRange]]
-) -> dict[MessageQueue, dict[Outcome, Tally]]:
+def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueue, dict[Outcome, Tally]]:
     """Everything that happened, per queue."""
     found: dict[MessageQueue, dict[Outcome, Tally]] = defaultdict(lambda: defaultdict(Tally))
-    for result in results:
+    for result in absorbed.results:
         for done in result.done:
             for outcome, tally in done.tallies.items():
                 found[done.range.queue][outcome] += tally
-    for outcome, several in ranges.items():
-        for range_ in several:
-            found[range_.queue][outcome] += tally_of_range(range_)
+    for queue, offsets in absorbed.duplicates.items():
+        found[queue][Outcome.DUPLICATE] += tally_of(offsets)
+    for range_ in lost:
+        found[range_.queue][Outcome.LOST] += tally_of_range(range_)
     return found
 
 
 def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> StagedFile:
     """What nobody can read any more, is a duplicate, or was given up by a broadcasting consumer, with the reason."""
-    rows = [
-        {
-            "commit_id": job.commit_id,
-            "topic": range_.queue.topic,
-            "broker_name": range_.queue.broker_name,
-            "queue_id": range_.queue.queue_id,
-            "group_name": job.group,
-            "pass": job.passes[range_.queue],
-            "window_id": job.window_id,
-            "begin_offset": range_.begin,
-            "end_offset": range_.end,
-            "outcome": str(outcome),
-            "reason": reason,
-        }
-        for range_, outcome, reason in exceptions
-    ]
-    table = pa.Table.from_pylist(rows, schema=tables.OUTCOME)
+    count = len(exceptions)
+    ranges = [range_ for range_, _, _ in exceptions]
+    columns: dict[str, Sequence[object]] = {
+        "commit_id": [job.commit_id] * count,
+        "part": [None] * count,
+        "rel": [None] * count,
+        "topic": [range_.queue.topic for range_ in ranges],
+        "broker_name": [range_.queue.broker_name for range_ in ranges],
+        "queue_id": [range_.queue.queue_id for range_ in ranges],
+        "group_name": [job.group] * count,
+        "pass": [job.passes[range_.queue] for range_ in ranges],
+        "window_id": [job.window_id] * count,
+        "begin_offset": [range_.begin for range_ in ranges],
+        "end_offset": [range_.end for range_ in ranges],
+        "outcome": [str(outcome) for _, outcome, _ in exceptions],
+        "reason": [reason for _, _, reason in exceptions],
+    }
+    table = pa.table(columns, schema=tables.OUTCOME)
     return stage(shard.root, shard.commitlog.path, "outcome", job.commit_id, table, tables.COMMITLOG_STATS)
