@@ -23,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from rmq_store.absorb import AbsorbRule, absorb_rule_of, absorb_rule_problems
 from rmq_store.consumer.allocate import strategy_named
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import GroupRetryPolicy, retry_policy_of, retry_policy_problems
@@ -46,7 +47,8 @@ class GroupSettings:
     ``suspend_tries_per_window``: after so many vain tries in a row a queue that is consumed in order waits for the next
     window. ``retry_queue_nums`` 0: what fails is dead at once. ``retry_policy``: how long a retry waits whose listener
     names no level (see ``retry_policy_of``), None is by delay level. ``consume_timestamp``: see
-    ``parse_consume_timestamp``. ``all_or_nothing``: an exception fails the whole batch. ``max_messages``, ``max_bytes``
+    ``parse_consume_timestamp``. ``all_or_nothing``: an exception fails the whole batch. ``absorb_duplicates``: messages
+    whose key was acked before are not consumed again (``absorb.py``), None: they are. ``max_messages``, ``max_bytes``
     (of bodies) and ``max_minutes`` cap one window, None is no cap. ``consumers``: how many share the queues, None is as
     many as Spark has task slots. A ``name`` is that of a group, or of one client of a broadcasting group:
     ``group@client``. ``schedule``: when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
@@ -68,6 +70,7 @@ class GroupSettings:
     young_topic_starts_at_zero: bool = False
     later_queues_start_at_min: bool = True
     all_or_nothing: bool = False
+    absorb_duplicates: AbsorbRule | None = None
     on_offset_out_of_range: str = "stop"
     max_messages: int | None = None
     max_bytes: int | None = None
@@ -168,6 +171,8 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
     problems += _value_problems(values)
     if isinstance(values.get("retry_policy"), dict) and not _retry_policy(values["retry_policy"]):
         values["retry_policy"] = retry_policy_of(values["retry_policy"])
+    if isinstance(values.get("absorb_duplicates"), dict) and not _absorb_duplicates(values["absorb_duplicates"]):
+        values["absorb_duplicates"] = absorb_rule_of(values["absorb_duplicates"])
 
     subscriptions, found = _load_subscriptions(table.get("subscription"), values.get("subscription_version", 1))
     problems += found
@@ -280,6 +285,15 @@ def _retry_policy(value: Any) -> str:
     return "; ".join(retry_policy_problems(value))
 
 
+def _absorb_duplicates(value: Any) -> str:
+    """Of the table in a file; a rule that is made already is right."""
+    if value is None or isinstance(value, AbsorbRule):
+        return ""
+    if not isinstance(value, dict):
+        return _must('a table like { by = "UNIQ_KEY", horizon = "7d" }', value, False)
+    return "; ".join(absorb_rule_problems(value))
+
+
 _LONG_MAX = 2**63 - 1
 
 _CRON_FIELD = r"[0-9A-Za-z*/,#?-]+"
@@ -300,6 +314,7 @@ _CHECKS: dict[str, Check] = {
     "young_topic_starts_at_zero": _flag,
     "later_queues_start_at_min": _flag,
     "all_or_nothing": _flag,
+    "absorb_duplicates": _absorb_duplicates,
     "on_offset_out_of_range": _one_of(ON_OFFSET_OUT_OF_RANGE),
     "max_messages": _or_none(_between(1, _LONG_MAX)),
     "max_bytes": _or_none(_between(1, _LONG_MAX)),
@@ -343,6 +358,8 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         problems.append("mode orderly is not there with message_model BROADCASTING, which retries nothing")
     if in_order and values["all_or_nothing"]:
         problems.append("all_or_nothing counts only with mode concurrently: in order a batch has one status anyway")
+    if in_order and values["absorb_duplicates"] is not None:
+        problems.append("absorb_duplicates is not there with mode orderly, where a queue cannot wait for another one")
     if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
         problems.append("suspend_tries_per_window counts only with mode orderly")
     if subscriptions is None:

@@ -65,15 +65,41 @@ class ConsumeJob:
     broadcasting: bool = False
     in_order: OrderlyRules | None = None
     tried: tuple[Blocked, ...] = ()
+    absorbs: bool = False
+
+
+Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeTask:
-    """What one task does: slices of one consumer's queues, in offset order per queue; in order all slices of a queue."""
+    """What one task does: slices of one consumer's queues, in offset order per queue; in order all slices of a queue.
+
+    ``only``: the offsets that are looked at, None for all; ``leave``: those that are not. Ascending, per queue.
+    """
 
     number: int
     consumer: str
     slices: tuple[Slice, ...]
+    only: Mapping[MessageQueue, Offsets] | None = None
+    leave: Mapping[MessageQueue, Offsets] = field(default_factory=dict)
+
+    def looks_at(self, queue: MessageQueue, offsets: Offsets) -> Mask | None:
+        """Which of these neighbours, None for all."""
+        if self.only is not None:
+            return _mark(offsets, self.only.get(queue, _NONE))
+        left = _mark(offsets, self.leave.get(queue, _NONE))
+        return ~left if left.any() else None
+
+
+_NONE: Offsets = np.array([], dtype=np.int64)
+
+
+def _mark(offsets: Offsets, these: Offsets) -> Mask:
+    begin, end = np.searchsorted(these, [offsets[0], offsets[-1] + 1])
+    mask = np.zeros(len(offsets), dtype=np.bool_)
+    mask[these[begin:end] - offsets[0]] = True
+    return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +114,8 @@ class RangeDone:
 class TaskResult:
     """What a task brings back; its files are in no version of the table yet.
 
-    ``waits``: the queues that do not come to the end of their slices, and how far they do; ``blocked``: why.
+    ``waits``: the queues that do not come to the end of their slices, and how far they do; ``blocked``: why. ``failed``:
+    what was asked about and not acked, where the group absorbs duplicates.
     """
 
     number: int
@@ -98,6 +125,7 @@ class TaskResult:
     waits: Mapping[MessageQueue, int] = field(default_factory=dict)
     blocked: tuple[Blocked, ...] = ()
     dropped: tuple[DroppedRange, ...] = ()
+    failed: tuple[tuple[MessageQueue, Offsets], ...] = ()
 
 
 @dataclass(slots=True)
@@ -125,7 +153,7 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     dropped: list[DroppedRange] = []
     if job.in_order is None:
         for slice_ in task.slices:
-            tallies, failed, given_up = _consume(job, listener, slice_)
+            tallies, failed, given_up = _consume(job, listener, task, slice_)
             done.append(RangeDone(QueueRange(slice_.queue, slice_.begin, slice_.end), tallies))
             failures += failed
             dropped += given_up
@@ -136,21 +164,31 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
             failures += found.failures
             blocked += found.blocked
             waits |= found.waits
+    not_acked = _not_acked(failures, dropped) if job.absorbs else ()
     if not failures:
-        return TaskResult(task.number, tuple(done), waits=waits, blocked=tuple(blocked), dropped=tuple(dropped))
+        return TaskResult(
+            task.number, tuple(done), waits=waits, blocked=tuple(blocked), dropped=tuple(dropped), failed=not_acked
+        )
     rows, segments = retry_rows(failures, job.retry, part=task.number, window_id=job.window_id, commit_id=job.commit_id)
     name = f"{job.commit_id}-{task.number:05d}-{attempt}"
     runs = [segment.first_row for segment in segments]
     file = stage(job.root, job.table, "msg", name, rows, tables.COMMITLOG_STATS, runs=runs)
     produced = tuple(segment.in_file(file.path) for segment in segments)
-    return TaskResult(task.number, tuple(done), (file,), produced, waits, tuple(blocked))
+    return TaskResult(task.number, tuple(done), (file,), produced, waits, tuple(blocked), failed=not_acked)
+
+
+def _not_acked(
+    failures: Sequence[Failures], dropped: Sequence[DroppedRange]
+) -> tuple[tuple[MessageQueue, Offsets], ...]:
+    given_up = ((item.range.queue, np.arange(item.range.begin, item.range.end)) for item in dropped)
+    return (*((several.queue, several.offsets) for several in failures), *given_up)
 
 
 # --- one slice -------------------------------------------------------------------------------------------------------
 
 
 def _consume(
-    job: ConsumeJob, listener: Listener, slice_: Slice
+    job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Slice
 ) -> tuple[dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
     """What became of a slice; what failed has its rows, or is given up where the group broadcasts."""
     subscription = job.subscriptions[slice_.queue.topic]
@@ -161,6 +199,11 @@ def _consume(
     failed_offsets: list[npt.NDArray[np.int64]] = []
     failed_rows: list[pa.RecordBatch] = []
     for offsets, batch in reader.batches(columns):
+        looked_at = task.looks_at(slice_.queue, offsets)
+        if looked_at is not None:
+            offsets, batch = offsets[looked_at], batch.filter(pa.array(looked_at))
+        if not len(offsets):
+            continue
         hashed = hashes(offsets)
         wanted = matching(batch, subscription)
         if wanted is not None:

@@ -27,7 +27,7 @@ _LAST_CHARACTER = "\U0010ffff"
 _GROWING = {"rel", "queue_offset", "commit_log_offset", "store_timestamp", "born_timestamp", "origin_queue_offset"}
 """Numbers that grow from row to row: written as their differences, they take a third and are read in a quarter."""
 
-_PLAIN = _GROWING | {"body", "unique_key", "keys", "offset_msg_id", "body_crc"}
+_PLAIN = _GROWING | {"body", "unique_key", "keys", "offset_msg_id", "body_crc", "key_hash", "key_text"}
 """Columns whose values differ in every row: a dictionary of them would be as long as they are."""
 
 _PROPERTY_NAMES = "properties.key_value.key"

@@ -166,6 +166,18 @@ OUTCOME = pa.schema(
 )
 """A range of offsets with an exceptional outcome and no message of its own (kind ``outcome``)."""
 
+KEY = pa.schema(
+    [
+        *KEYS,
+        *_QUEUE,
+        *_fields(
+            queue_offset=pa.int64(), group_name=pa.string(), epoch=pa.int64(), key_hash=pa.int64(), key_text=pa.string()
+        ),
+    ]
+)
+"""The key of an acked message, in groups that absorb duplicates (kind ``key``). A file is one window's, sorted by
+``key_hash`` (``absorb.key_hash``, as signed bits). ``epoch``: the group's in that window."""
+
 _STATS_FIRST = ["commit_id", "part", "rel", "topic", "broker_name", "queue_id", "queue_offset", "store_timestamp"]
 _STATS_CTL = ["action", "request_id", "group_name"]
 
@@ -184,7 +196,7 @@ def _united(*schemas: pa.Schema) -> pa.Schema:
 
 _PARTITIONS = _fields(kind=pa.string(), store_day=pa.date32())
 
-COMMITLOG = pa.schema([*_united(MSG, CTL, OUTCOME), *_PARTITIONS])
+COMMITLOG = pa.schema([*_united(MSG, CTL, OUTCOME, KEY), *_PARTITIONS])
 
 CONSUMEQUEUE = pa.schema(
     [

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
+from rmq_store.absorb import runs
 from rmq_store.consume import (
     WindowReport,
     committed_window,
@@ -26,12 +27,13 @@ from rmq_store.consume import (
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.host import Host
 from rmq_store.lake import tables
+from rmq_store.lake.absorb import Absorbed, consume_absorbing
 from rmq_store.lake.claim import HeldClaim, claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, TaskResult, run_task
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import Engine
-from rmq_store.lake.evidence import tally_of_range
+from rmq_store.lake.evidence import tally_of, tally_of_range
 from rmq_store.lake.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.lake.retry_rows import RetryPolicy
 from rmq_store.lake.segments import segments_of
@@ -89,8 +91,8 @@ def consume_window(
             return plan
         # 3. Run.
         job, tasks, gaps = _job(store, shard, plan, host, engine.slots)
-        results = sorted(engine(run_task, job, tasks), key=lambda result: result.number) if tasks else []
-        proposal = _proposal(shard, job, plan, request, results, gaps, claim)
+        done = _done(shard, job, group, tasks, engine, started_ms)
+        proposal = _proposal(shard, job, plan, request, done, gaps, claim)
         reached("3.staged")
         claim.stop_renewing()
         # 4. Decide. 5. Commit. 6. Read back.
@@ -110,6 +112,18 @@ def _plan(
         return nothing_to_do(shard.name, group.name, request, parts)
     plan = Planner(shard, group, now_ms, scope).plan(request, parts)
     return plan if plan.ranges else nothing_to_do(shard.name, group.name, request, parts)
+
+
+def _done(
+    shard: Shard, job: ConsumeJob, group: GroupSettings, tasks: list[ConsumeTask], engine: Engine, started_ms: int
+) -> Absorbed:
+    """The tasks' results, by number. A group that absorbs duplicates has several turns."""
+
+    def run(some: Sequence[ConsumeTask]) -> list[TaskResult]:
+        return sorted(engine(run_task, job, some), key=lambda result: result.number) if some else []
+
+    rule = group.absorb_duplicates
+    return Absorbed(run(tasks)) if rule is None else consume_absorbing(shard, job, rule, tasks, started_ms, run)
 
 
 # --- the work --------------------------------------------------------------------------------------------------------
@@ -153,6 +167,7 @@ def _job(
         broadcasting=group.broadcasting,
         in_order=orderly_rules(group),
         tried=plan.tried,
+        absorbs=group.absorb_duplicates is not None,
     )
     return job, _tasks(group, slices, slots), gaps
 
@@ -195,16 +210,20 @@ def _proposal(
     job: ConsumeJob,
     plan: Plan,
     request: ConsumeRequest,
-    results: Sequence[TaskResult],
+    absorbed: Absorbed,
     gaps: Sequence[QueueRange],
     claim: HeldClaim,
 ) -> Proposal:
     """What the window did, as a commit: its evidence, its files, and the positions that it read and moves."""
+    results = absorbed.results
     waits = {queue: offset for result in results for queue, offset in result.waits.items()}
     lost = done_part([*gaps, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
-    files = [file for result in results for file in result.files]
+    files = [file for result in results for file in result.files] + list(absorbed.files)
     exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
     exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
+    if rule := plan.group.absorb_duplicates:
+        ranges = (range_ for queue, offsets in absorbed.duplicates.items() for range_ in runs(queue, offsets.tolist()))
+        exceptions += [(range_, Outcome.DUPLICATE, rule.reason) for range_ in ranges]
     return consume_proposal(
         plan,
         request,
@@ -212,7 +231,7 @@ def _proposal(
         window_id=job.window_id,
         claim_id=claim.app_id,
         claim=claim.claim,
-        tallies=_tallies(results, lost),
+        tallies=_tallies(absorbed, lost),
         produced=[segment for result in results for segment in result.produced],
         files=[*files, _stage_outcomes(shard, job, exceptions)] if exceptions else files,
         waits=waits,
@@ -220,35 +239,38 @@ def _proposal(
     )
 
 
-def _tallies(results: Sequence[TaskResult], lost: Sequence[QueueRange]) -> dict[MessageQueue, dict[Outcome, Tally]]:
+def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueue, dict[Outcome, Tally]]:
     """Everything that happened, per queue."""
     found: dict[MessageQueue, dict[Outcome, Tally]] = defaultdict(lambda: defaultdict(Tally))
-    for result in results:
+    for result in absorbed.results:
         for done in result.done:
             for outcome, tally in done.tallies.items():
                 found[done.range.queue][outcome] += tally
+    for queue, offsets in absorbed.duplicates.items():
+        found[queue][Outcome.DUPLICATE] += tally_of(offsets)
     for range_ in lost:
         found[range_.queue][Outcome.LOST] += tally_of_range(range_)
     return found
 
 
 def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> StagedFile:
-    """What nobody can read any more, and what a broadcasting consumer has given up, with the reason."""
-    rows = [
-        {
-            "commit_id": job.commit_id,
-            "topic": range_.queue.topic,
-            "broker_name": range_.queue.broker_name,
-            "queue_id": range_.queue.queue_id,
-            "group_name": job.group,
-            "pass": job.passes[range_.queue],
-            "window_id": job.window_id,
-            "begin_offset": range_.begin,
-            "end_offset": range_.end,
-            "outcome": str(outcome),
-            "reason": reason,
-        }
-        for range_, outcome, reason in exceptions
-    ]
-    table = pa.Table.from_pylist(rows, schema=tables.OUTCOME)
+    """What nobody can read any more, is a duplicate, or was given up by a broadcasting consumer, with the reason."""
+    count = len(exceptions)
+    ranges = [range_ for range_, _, _ in exceptions]
+    columns: dict[str, Sequence[object]] = {
+        "commit_id": [job.commit_id] * count,
+        "part": [None] * count,
+        "rel": [None] * count,
+        "topic": [range_.queue.topic for range_ in ranges],
+        "broker_name": [range_.queue.broker_name for range_ in ranges],
+        "queue_id": [range_.queue.queue_id for range_ in ranges],
+        "group_name": [job.group] * count,
+        "pass": [job.passes[range_.queue] for range_ in ranges],
+        "window_id": [job.window_id] * count,
+        "begin_offset": [range_.begin for range_ in ranges],
+        "end_offset": [range_.end for range_ in ranges],
+        "outcome": [str(outcome) for _, outcome, _ in exceptions],
+        "reason": [reason for _, _, reason in exceptions],
+    }
+    table = pa.table(columns, schema=tables.OUTCOME)
     return stage(shard.root, shard.commitlog.path, "outcome", job.commit_id, table, tables.COMMITLOG_STATS)

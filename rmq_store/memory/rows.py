@@ -64,6 +64,18 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRow:
+    """The key of an acked message, in a group that absorbs duplicates. ``epoch``: the group's in that window."""
+
+    key: str
+    queue: MessageQueue
+    offset: int
+    group: str
+    epoch: int
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """A message in its place."""
 

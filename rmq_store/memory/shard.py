@@ -17,7 +17,7 @@ from rmq_store.consumer.commit import Decided
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.errors import StoreUnusable
 from rmq_store.host import uuid7_ms
-from rmq_store.memory.rows import MessageRow, OutcomeRow, Stored, stored_rows
+from rmq_store.memory.rows import KeyRow, MessageRow, OutcomeRow, Stored, stored_rows
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange
 from rmq_store.store import Action, Ctl, Observed, Produced, StagedFile
@@ -57,6 +57,7 @@ class MemoryShard:
         self._positions = Positions(0, {})
         self._messages: dict[str, list[MessageRow]] = {}
         self._outcomes: dict[str, list[OutcomeRow]] = {}
+        self._keys: dict[str, list[KeyRow]] = {}
 
     @property
     def local_broker(self) -> str:
@@ -81,12 +82,17 @@ class MemoryShard:
         """The same for ranges with an outcome; they are nothing until a commit lists the file."""
         return _set_aside(self._outcomes, name, "outcome", rows)
 
+    def stage_keys(self, name: str, rows: list[KeyRow]) -> StagedFile:
+        """The same for keys of acked messages."""
+        return _set_aside(self._keys, name, "key", rows)
+
     def put(self, decided: Decided, files: Sequence[StagedFile]) -> None:
         """One atomic change of ctl row, files and positions, on exactly the version that was decided on.
 
         Raises Conflict, StoreUnusable (a file that is not there); nothing was written then.
         """
-        missing = [f.path for f in files if f.path not in self._messages and f.path not in self._outcomes]
+        staged = self._messages.keys() | self._outcomes.keys() | self._keys.keys()
+        missing = [file.path for file in files if file.path not in staged]
         if missing:
             raise StoreUnusable(f"staged file {missing[0]} is not there: nothing was committed")
         with self._lock:
@@ -187,6 +193,11 @@ class MemoryShard:
         """The ranges with an exceptional outcome and no message, oldest first."""
         rows = (row for _, _, paths in self._commits for path in paths for row in self._outcomes.get(path, ()))
         return [row for row in rows if row.group == group]
+
+    def keys(self, group: str, since_ms: int = 0) -> list[KeyRow]:
+        """The keys that the group acked in windows that were made at a moment (UTC ms) or later, oldest first."""
+        rows = (row for _, _, paths in self._commits for path in paths for row in self._keys.get(path, ()))
+        return [row for row in rows if row.group == group and uuid7_ms(row.commit_id) >= since_ms]
 
 
 Row = TypeVar("Row")

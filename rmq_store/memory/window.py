@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from rmq_store.absorb import AbsorbRule, Keyed, acks_count_since, runs, take_turn
 from rmq_store.consume import (
     WindowReport,
     committed_window,
@@ -34,7 +35,7 @@ from rmq_store.errors import ListenerError
 from rmq_store.host import Host
 from rmq_store.memory.claim import HeldClaim, claimed
 from rmq_store.memory.commit import commit, tally_of_range
-from rmq_store.memory.rows import MessageRow, OutcomeRow, Provenance, Stored
+from rmq_store.memory.rows import KeyRow, MessageRow, OutcomeRow, Provenance, Stored
 from rmq_store.memory.shard import MemoryShard
 from rmq_store.memory.store import MemoryStore
 from rmq_store.message import MessageConst, MessageQueue
@@ -74,7 +75,7 @@ def consume_window(
             claim.release()
             return plan
         # 3. Run.
-        proposal = _Run(store, shard, plan, listener, host).proposal(request, claim)
+        proposal = _Run(store, shard, plan, listener, host, started_ms).proposal(request, claim)
         shard.on_step("3.staged")
         # 4. Decide. 5. Commit. 6. Read back.
         committed = commit(shard, proposal, host, started_ms=started_ms)
@@ -111,6 +112,13 @@ class _Copy:
     origin: tuple[MessageQueue, int]
 
 
+_Place = tuple[MessageQueue, int]
+
+
+def _everything(place: _Place) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class _Run:
     """Step 3 of one window."""
@@ -120,6 +128,7 @@ class _Run:
     plan: Plan
     listener: Listener
     host: Host
+    started_ms: int
     commit_id: str = ""
     window: str = ""
     tallies: dict[MessageQueue, dict[Outcome, Tally]] = field(
@@ -129,6 +138,8 @@ class _Run:
     blocked: list[Blocked] = field(default_factory=list)
     given_up: list[tuple[int, Answer]] = field(default_factory=list)
     dropped: list[DroppedRange] = field(default_factory=list)
+    absorbed: list[QueueRange] = field(default_factory=list)
+    failed: set[_Place] = field(default_factory=set)
 
     def proposal(self, request: ConsumeRequest, claim: HeldClaim) -> Proposal:
         group = self.plan.group
@@ -139,7 +150,9 @@ class _Run:
         refuse_holes(group, holes)
         self.commit_id = self.host.new_commit_id()
         self.window = window_id(group.name, self.plan.epoch, self.plan.ranges)
-        produced, files = self._consume({queue: slices for queue, (slices, _) in covered.items()})
+        slices_of = {queue: slices for queue, (slices, _) in covered.items()}
+        rule = group.absorb_duplicates
+        produced, files = self._consume(slices_of) if rule is None else self._consume_absorbing(rule, slices_of)
         lost = [*holes, *(planned.lost for planned in self.plan.ranges if planned.lost)]
         files += self._lose(done_part(lost, self.waits))
         return consume_proposal(
@@ -156,14 +169,68 @@ class _Run:
             blocked=self.blocked,
         )
 
-    def _consume(self, slices: dict[MessageQueue, list[Slice]]) -> tuple[list[Produced], list[StagedFile]]:
-        """Every consumer's share, one after the other; the copies of each are one file."""
+    def _consume_absorbing(
+        self, rule: AbsorbRule, slices: dict[MessageQueue, list[Slice]]
+    ) -> tuple[list[Produced], list[StagedFile]]:
+        """Ask about the messages turn by turn, so that each key is acked once at the most."""
+        keyed = self._keyed(rule, slices)
+        acked: dict[str, int] = {}
+        for row in self.shard.keys(self.plan.group.name, self.started_ms - rule.horizon_ms):
+            acked[row.key] = max(row.epoch, acked.get(row.key, -1))
+        turn = take_turn(keyed, acked)
+        duplicates = {_place(one) for one in turn.duplicates}
+        left = duplicates | {_place(one) for one in turn.wait}
+        produced, files = self._consume(slices, lambda place: place not in left)
+        parts = 1
+        while True:
+            acked |= {one.key: self.plan.epoch for one in turn.ask if _place(one) not in self.failed}
+            turn = take_turn(turn.wait, acked)
+            duplicates |= {_place(one) for one in turn.duplicates}
+            if not turn.ask:
+                break
+            asked = {_place(one) for one in turn.ask}
+            more = self._consume(slices, asked.__contains__, parts)
+            produced += more[0]
+            files += more[1]
+            parts += 1
+        for queue in sorted(slices):
+            self.absorbed += runs(queue, sorted(offset for of, offset in duplicates if of == queue))
+        done = [one for one in keyed if _place(one) not in duplicates | self.failed]
+        rows = [KeyRow(o.key, o.queue, o.offset, self.plan.group.name, self.plan.epoch, self.commit_id) for o in done]
+        return produced, [*files, *([self.shard.stage_keys(f"{self.commit_id}-keys", rows)] if rows else [])]
+
+    def _keyed(self, rule: AbsorbRule, slices: dict[MessageQueue, list[Slice]]) -> list[Keyed]:
+        """The wanted messages that have a key, by queue and offset."""
+        group, epoch = self.plan.group.name, self.plan.epoch
+        passes = {planned.queue: planned.pass_ for planned in self.plan.ranges}
+        found = []
+        for queue in sorted(slices):
+            since = acks_count_since(group, queue, passes[queue], epoch)
+            for message in self._wanted(queue, (m for slice_ in slices[queue] for m in self.shard.read(slice_))):
+                if key := rule.key_of(message.row.properties):
+                    found.append(Keyed(queue, message.queue_offset, key, since))
+        return found
+
+    def _wanted(self, queue: MessageQueue, messages: Iterable[Stored]) -> list[Stored]:
+        subscription = subscriptions_of(self.plan.group)[queue.topic]
+        return [m for m in messages if subscription.matches(m.row.tags_code, m.row.properties)]
+
+    def _consume(
+        self,
+        slices: dict[MessageQueue, list[Slice]],
+        looks_at: Callable[[_Place], bool] = _everything,
+        turn: int = 0,
+    ) -> tuple[list[Produced], list[StagedFile]]:
+        """Every consumer's share, one after the other; the copies of each are one file. ``turn``: from 0."""
         produced: list[Produced] = []
         files: list[StagedFile] = []
         rules = orderly_rules(self.plan.group)
-        for part, (_, queues) in enumerate(shares(self.plan.group, slices, _SLOTS)):
+        consumers = shares(self.plan.group, slices, _SLOTS)
+        for part, (_, queues) in enumerate(consumers, turn * len(consumers)):
             if rules is None:
-                copies = [copy for queue in queues for slice_ in slices[queue] for copy in self._failed(slice_)]
+                copies = [
+                    copy for queue in queues for slice_ in slices[queue] for copy in self._failed(slice_, looks_at)
+                ]
             else:
                 copies = [copy for queue in queues for copy in self._in_order(rules, queue, slices[queue])]
             if not copies:
@@ -174,12 +241,11 @@ class _Run:
             produced += _segments(copies, part, file.path)
         return produced, files
 
-    def _failed(self, slice_: Slice) -> list[_Copy]:
+    def _failed(self, slice_: Slice, looks_at: Callable[[_Place], bool]) -> list[_Copy]:
         """Consume one slice; the copies of what failed."""
         group = self.plan.group
-        subscription = subscriptions_of(group)[slice_.queue.topic]
-        messages = self.shard.read(slice_)
-        wanted = [m for m in messages if subscription.matches(m.row.tags_code, m.row.properties)]
+        messages = [m for m in self.shard.read(slice_) if looks_at((m.queue, m.queue_offset))]
+        wanted = self._wanted(slice_.queue, messages)
         matching = {m.queue_offset for m in wanted}
         self._add(slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in matching))
         size = group.consume_message_batch_max_size
@@ -221,6 +287,7 @@ class _Run:
         offsets = [message.queue_offset for message in batch]
         result = process_consume_result(group.message_model, offsets, answers)
         levels = dict(result.send_back)
+        self.failed |= {(queue, offset) for offset in (*levels, *result.dropped)}
         copies = []
         for message, told in zip(batch, answers, strict=True):
             if message.queue_offset in levels:
@@ -283,7 +350,7 @@ class _Run:
         return sent_away_edits(send_back, topic, key, group.max_reconsume_times)
 
     def _lose(self, ranges: Sequence[QueueRange]) -> list[StagedFile]:
-        """Record what nobody can read any more, and what a broadcasting consumer has given up."""
+        """Record what nobody can read any more, is a duplicate, or was given up by a broadcasting consumer."""
         passes = {planned.queue: planned.pass_ for planned in self.plan.ranges}
         rows = []
         for range_ in ranges:
@@ -294,12 +361,25 @@ class _Run:
             range_ = item.range
             pass_ = passes[range_.queue]
             rows.append(OutcomeRow(range_, self.plan.group.name, pass_, Outcome.DROPPED, item.reason, self.window))
+        for range_ in self.absorbed:
+            self.tallies[range_.queue][Outcome.DUPLICATE] += tally_of_range(range_)
+            rule = self.plan.group.absorb_duplicates
+            assert rule is not None
+            rows.append(
+                OutcomeRow(
+                    range_, self.plan.group.name, passes[range_.queue], Outcome.DUPLICATE, rule.reason, self.window
+                )
+            )
         return [self.shard.stage_outcomes(self.commit_id, rows)] if rows else []
 
     def _add(self, queue: MessageQueue, outcome: Outcome, offsets: Iterable[int]) -> None:
         found = tally(offsets)
         if found.count:
             self.tallies[queue][outcome] += found
+
+
+def _place(one: Keyed) -> _Place:
+    return one.queue, one.offset
 
 
 def _segments(copies: Sequence[_Copy], part: int, file: str) -> list[Produced]:

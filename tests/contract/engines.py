@@ -59,7 +59,7 @@ from rmq_store.store import (
     StagedFile,
     lake_message_id,
 )
-from tests.contract.world import ANA, SHARD, Asked, Lost, Move, World
+from tests.contract.world import ANA, SHARD, Asked, Key, Lost, Move, World
 
 # --- the memory engine -----------------------------------------------------------------------------------------------
 
@@ -131,6 +131,9 @@ class MemoryWorld(World):
 
     def outcomes(self, group: str) -> list[Lost]:
         return [Lost(row.range, row.pass_, str(row.outcome)) for row in self.shard.outcomes(group)]
+
+    def keys(self, group: str) -> list[Key]:
+        return [Key(row.key, row.queue, row.offset, row.epoch) for row in self.shard.keys(group)]
 
 
 # --- the lake --------------------------------------------------------------------------------------------------------
@@ -267,6 +270,18 @@ class LakeWorld(World):
             for r in rows
             if r["group_name"] == group
         ]
+
+    def keys(self, group: str) -> list[Key]:
+        shard = self.shard
+        files = shard.commitlog.files(pc.field("partition.kind") == "key").column("path").to_pylist()
+        found: list[Key] = []
+        for rows in shard.commitlog.read_each(files):
+            hashes = rows.column("key_hash").to_pylist()
+            assert hashes == sorted(hashes)
+            assert rows.column("rel").to_pylist() == list(range(rows.num_rows))
+            of_group = (row for row in rows.to_pylist() if row["group_name"] == group)
+            found += [Key(row["key_text"], _queue(row), row["queue_offset"], row["epoch"]) for row in of_group]
+        return found
 
 
 def _lake_row(queue: MessageQueue, rel: int, row: MessageRow) -> dict[str, Any]:

@@ -163,6 +163,16 @@ class Lost:
     outcome: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """A key that a group has acked, and the group's epoch then."""
+
+    key: str
+    queue: MessageQueue
+    offset: int
+    epoch: int
+
+
 class World(ABC):
     """One engine with one shard."""
 
@@ -252,6 +262,10 @@ class World(ABC):
 
     @abstractmethod
     def outcomes(self, group: str) -> list[Lost]: ...
+
+    @abstractmethod
+    def keys(self, group: str) -> list[Key]:
+        """The keys that a group has acked."""
 
     # --- for stories ---
 
@@ -401,6 +415,7 @@ class World(ABC):
             "commits": [_ctl(ctl) for ctl in ctls],
             "history": {name: self.history(name) for name in groups},
             "outcomes": {name: self.outcomes(name) for name in groups},
+            "keys": {name: sorted(self.keys(name)) for name in groups},
         }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.absorb import AbsorbRule
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import (
     ExponentialRetryPolicy,
@@ -43,6 +44,7 @@ consume_timestamp = 2024-02-29T23:59:59+08:00
 young_topic_starts_at_zero = true
 later_queues_start_at_min = false
 all_or_nothing = true
+absorb_duplicates = { by = "property:orderId", horizon = "12h" }
 on_offset_out_of_range = "skip"
 max_messages = 5_000_000
 max_bytes = 1_000_000_000
@@ -108,6 +110,7 @@ def test_every_key_can_be_said() -> None:
     assert group.start_switches == StartSwitches(True, False)
     exponential = ExponentialRetryPolicy(1000, 60_000, 3)
     assert group.retry_policy == GroupRetryPolicy(GroupRetryPolicyType.EXPONENTIAL, exponential=exponential)
+    assert group.absorb_duplicates == AbsorbRule("orderId", 12 * 3_600_000)
     assert (group.schedule, group.shards, group.engine) == (None, ("broker-a", "b.2"), "auto")
 
 
@@ -157,6 +160,15 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ("consume_message_batch_max_size = true", "must be a whole number from 1 to 1024, it is True"),
         ("max_reconsume_times = -2", "max_reconsume_times: must be a whole number from -1"),
         ("retry_queue_nums = -1", "retry_queue_nums: must be a whole number from 0"),
+        ("absorb_duplicates = true", "absorb_duplicates: must be a table like { by ="),
+        (
+            'absorb_duplicates = { by = "TAGS", horizon = "week" }',
+            "absorb_duplicates: by must be UNIQ_KEY, KEYS or property:NAME, it is 'TAGS'; horizon must be a time like",
+        ),
+        (
+            'mode = "orderly"\nabsorb_duplicates = { by = "KEYS", horizon = "7d" }',
+            "absorb_duplicates is not there with mode orderly",
+        ),
         ("retry_policy = 5", "retry_policy: must be a table like { type ="),
         (
             'retry_policy = { type = "LINEAR", steps = 3 }',
