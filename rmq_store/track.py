@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.offsets import Outcome
+from rmq_store.subscription import SUB_ALL, SubscriptionData
 
 WAITING = "waiting"
 """A copy whose delay has not ended, or that nobody has delivered yet."""
@@ -16,13 +18,17 @@ UNREAD = "unread"
 
 
 class TrackType(StrEnum):
-    """What became of a message in a group. The first four are RocketMQ's; it says CONSUMED of the others too, since it
-    compares nothing but offsets."""
+    """What became of a message in a group. The first seven are RocketMQ's; it says CONSUMED of the others too, since it
+    compares nothing but offsets. NOT_ONLINE, PULL and CONSUME_BROADCASTING need a group's living consumers
+    (``message_track_type``): no ``Track`` has them."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     UNKNOWN = "UNKNOWN"
+    NOT_ONLINE = "NOT_ONLINE"
+    PULL = "PULL"
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
     RETRYING = "RETRYING"
     DEAD = "DEAD"
     DUPLICATE = "DUPLICATE"
@@ -65,6 +71,16 @@ class Track:
     hops: tuple[Hop, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerConnection:
+    """A group's living consumers as their broker knows them (RocketMQ's class of that name). ``actively``: they pull for
+    themselves. ``subscriptions``: by topic."""
+
+    message_model: MessageModel
+    subscriptions: Mapping[str, SubscriptionData]
+    actively: bool = False
+
+
 _TYPE_OF: Mapping[str, TrackType] = {
     Outcome.ACKED: TrackType.CONSUMED,
     Outcome.FILTERED: TrackType.CONSUMED_BUT_FILTERED,
@@ -84,10 +100,36 @@ def track_type(offset: int, held_by: str, next_offset: int | None, hops: Sequenc
 
     Behind the group's offset and in no window: a living broker's group has consumed it, another one was moved over it.
     """
-    if next_offset is not None and next_offset <= offset:
+    if next_offset is not None and not is_consumed(offset, next_offset):
         return TrackType.NOT_CONSUME_YET
     if hops:
         return _TYPE_OF.get(hops[-1].outcome, TrackType.UNKNOWN)
     if held_by == "broker":
         return TrackType.CONSUMED
     return TrackType.SKIPPED
+
+
+def is_consumed(offset: int, next_offset: int) -> bool:
+    """``DefaultMQAdminExtImpl#consumed``: the group's next offset is behind the message."""
+    return next_offset > offset
+
+
+def message_track_type(
+    connection: ConsumerConnection | None, topic: str, tag: str | None, offset: int, next_offset: int | None
+) -> TrackType:
+    """What RocketMQ says of a group and a message of ``topic`` at ``offset`` (``DefaultMQAdminExtImpl#messageTrackDetail``).
+
+    ``connection``: None when none of its consumers is there. ``next_offset``: the group's in the queue, None without. A
+    message that the broker let pass by the hash of its tag, or dropped by SQL92, counts as consumed.
+    """
+    if connection is None:
+        return TrackType.NOT_ONLINE
+    if connection.actively:
+        return TrackType.PULL
+    if connection.message_model is MessageModel.BROADCASTING:
+        return TrackType.CONSUME_BROADCASTING
+    if next_offset is None or not is_consumed(offset, next_offset):
+        return TrackType.NOT_CONSUME_YET
+    data = connection.subscriptions.get(topic)
+    wanted = data is None or not data.tags or tag in data.tags or SUB_ALL in data.tags
+    return TrackType.CONSUMED if wanted else TrackType.CONSUMED_BUT_FILTERED

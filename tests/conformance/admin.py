@@ -6,6 +6,7 @@ from typing import Any
 
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager
 from rmq_store.clone import CloneRequest, clone_moves
+from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.start import (
     ConsumeFromWhere,
     QueueToStart,
@@ -20,9 +21,11 @@ from rmq_store.lake.time_search import search_offsets
 from rmq_store.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.store import Actor
+from rmq_store.track import ConsumerConnection, TrackType, message_track_type
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 from tests.conformance.pulls import pull_edge
+from tests.conformance.rerun import subscription_of, topics_of
 
 TO_MAX = (-1, -2)
 """Times that mean the end of the queue (Appendix E, 13.1); here ``--to-max`` says it."""
@@ -156,6 +159,38 @@ def _start_rule(line: Line, store: BrokerStore) -> Outcomes:
     yield same(f"{where} of {line['topic']}: delivered", delivered, line["delivered"])
 
 
+# --- which groups have consumed a message ----------------------------------------------------------------------------
+
+
+def _message_track(line: Line, store: BrokerStore) -> Outcomes:
+    """Of the scripted groups it is known how they subscribe. Whether another group's consumers were there, and how they
+    read, is the moment's affair: only its offset is compared."""
+    topic, queue_id, offset = line["topic"], line["queueId"], line["queueOffset"]
+    said = f"{topic} {queue_id} {offset}"
+    row = store.messages.get((topic, queue_id, offset))
+    if row is None:
+        yield f"{said}: there is no such message"
+        return
+    readers = {group["group"]: _connection(group) for group in store.lines("groups")}
+    readers = {group: connection for group, connection in readers.items() if topic in connection.subscriptions}
+    tracks = {track["group"]: track for track in line["tracks"]}
+    known = readers.keys() | {group for group, *queue in store.lag if queue == [topic, queue_id]}
+    yield same(f"{said}: readers without a track", sorted(readers.keys() - tracks.keys()), [])
+    yield same(f"{said}: tracks of others", sorted(tracks.keys() - known), [])
+    yield same(f"{said}: tracks", len(tracks), len(line["tracks"]))
+    for group, track in tracks.items():
+        unknown = ConsumerConnection(MessageModel.CLUSTERING, {}, actively=track["type"] == TrackType.PULL)
+        connection = None if track["type"] == TrackType.NOT_ONLINE else readers.get(group, unknown)
+        stands = store.lag.get((group, topic, queue_id))
+        found = message_track_type(connection, topic, row["tags"], offset, stands and stands["next_offset"])
+        yield same(f"{said} in {group}", (found, connection is None), (track["type"], track["text"] is not None))
+
+
+def _connection(group: Line) -> ConsumerConnection:
+    data = [subscription_of(topic, group) for topic in topics_of(group)]
+    return ConsumerConnection(MessageModel(group["model"]), {each.topic: each for each in data})
+
+
 def _delete(line: Line, store: BrokerStore) -> Outcomes:
     """Retention took whole files from the beginning, and the broker went on writing."""
     left = line["filesBefore"] - line["filesMarkedOld"]
@@ -175,6 +210,6 @@ check = by_kind(
         "edge": pull_edge,
         "delete": _delete,
         "clone": _clone,
-        "messageTrack": "no rule says what each group did with a message",
+        "messageTrack": _message_track,
     }
 )

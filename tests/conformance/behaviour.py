@@ -342,6 +342,7 @@ def _chain_of_send_backs(chain: Line, group: Line, store: BrokerStore) -> Outcom
         yield same(f"{said}: id and retries of a delivered message", (own_id, times), found)
         answer = answers(delivery, delivery["batchSize"])[delivery["positionInBatch"]]
         if answer.acked:
+            final = "acked"
             continue
         copy = next(copies)
         decided = _decided(group, answer, times, copy, store)
@@ -367,9 +368,9 @@ def _chain_of_send_backs(chain: Line, group: Line, store: BrokerStore) -> Outcom
         yield same(f"{said}: place of the delivered copy", _place(delivered), place)
         yield _same_properties(f"{said}: delivered copy", delivered, properties, set(LEAK))
         topic, own_id, times = delivered["topic"], delivered["msgId"], delivered["reconsumeTimes"]
+        final = "retry topic"  # until it is consumed again
     yield same(f"{said}: copies left", list(copies), [])
-    if chain["final"] != "retry topic":  # delivered, and not consumed again before the end
-        yield same(f"{said}: end", final, chain["final"])
+    yield same(f"{said}: end", final, chain["final"])
 
 
 def _decided(group: Line, answer: Answer, times: int, copy: Line, store: BrokerStore) -> SendBack:
