@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager
@@ -24,6 +26,7 @@ from rmq_store.store import Actor
 from rmq_store.track import ConsumerConnection, TrackType, message_track_type
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
+from tests.conformance.consume_stats import check_stats
 from tests.conformance.pulls import pull_edge
 from tests.conformance.rerun import subscription_of, topics_of
 
@@ -33,20 +36,20 @@ TO_MAX = (-1, -2)
 WRITTEN_AT_SHUTDOWN = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
 """A broker that stops looks at undecided messages once more, which writes them again (Appendix E.3): after the answer."""
 
+RANGE_IN_WORDS = re.compile(r"not in consume queue range \[[^]]*\]")
+OK = "ok"
+
 AS_ROCKETMQ = StartSwitches(young_topic_starts_at_zero=True, later_queues_start_at_min=False)
 
 
 def _consume_stats(line: Line, store: BrokerStore) -> Outcomes:
-    """``consumerProgress`` is our view ``lag``."""
+    """``consumerProgress`` is our view ``lag``. What else it says is checked in ``consume_stats``."""
     lag = store.lag
     for queue in line["stats"]["queues"]:
         said = f"{line['group']} in {queue['topic']} {queue['queueId']}"
         row = lag.get((line["group"], queue["topic"], queue["queueId"]))
         found = row and (row["max_offset"], row["next_offset"], row["lag"])
         yield same(said, found, (queue["brokerOffset"], queue["consumerOffset"], queue["diff"]))
-        last = store.messages.get((queue["topic"], queue["queueId"], queue["consumerOffset"] - 1))
-        time_ms = last["store_timestamp"] if last else 0
-        yield same(f"{said}: time of the last message", time_ms, queue["lastTimestamp"])
     total = sum(row["lag"] for (group, *_), row in lag.items() if group == line["group"])
     yield same(f"lag of {line['group']}", total, line["stats"]["diffTotal"])
 
@@ -81,6 +84,7 @@ def _clone(line: Line, store: BrokerStore) -> Outcomes:
     found = {move.queue.queue_id: move.to_offset for move in moves}
     wanted = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
     yield same(f"{line['to']} in {line['topic']}", found, wanted)
+    yield same(f"{line['to']}: answer", line["result"], OK)
 
 
 def _of_topic(line: Line, stats: Line) -> list[Line]:
@@ -121,9 +125,16 @@ def _reset(line: Line, store: BrokerStore) -> Outcomes:
 def _reset_old(line: Line, store: BrokerStore) -> Outcomes:
     """The old tool moves forward only with force; without it we only compare where the time leads."""
     moves = _by_time(line, store)
+    said = f"{line['topic']} at {line['timestamp']}"
     for field in ("timestampOffset", "rollbackOffset") if line["force"] else ("timestampOffset",):
         wanted = {answer["queueId"]: answer[field] for answer in line["result"]}
-        yield same(f"{line['topic']} at {line['timestamp']}: {field}", moves, wanted)
+        yield same(f"{said}: {field}", moves, wanted)
+    for answer in line["result"]:
+        end = store.positions.max_offset(store.queue(line | answer))
+        yield same(f"{said}: end of {answer['queueId']}", answer["brokerOffset"] <= end, True)
+        if not line["force"]:
+            back = min(answer["timestampOffset"], answer["consumerOffset"])
+            yield same(f"{said}: never forward in {answer['queueId']}", back, answer["rollbackOffset"])
 
 
 def _reset_queue(line: Line, store: BrokerStore) -> Outcomes:
@@ -134,8 +145,10 @@ def _reset_queue(line: Line, store: BrokerStore) -> Outcomes:
         return _moves(line, store, ResetTo.OFFSET, offset, (queue_id,))
 
     if "error" in line or offset < 0:  # a negative one ends at 0 there; here it is refused as what it is
-        yield refused(said, WrongUse, moves, "not in consume queue range")
+        told = RANGE_IN_WORDS.search(line.get("error", ""))
+        yield refused(said, WrongUse, moves, told[0] if told else "not in consume queue range")
         return
+    yield same(f"{said}: answer", line["result"], OK)
     after = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
     yield same(said, moves(), {queue_id: after[queue_id]})
 
@@ -150,6 +163,8 @@ def _start_rule(line: Line, store: BrokerStore) -> Outcomes:
     delivered = 0
     for answer in line["queues"]:
         queue = store.queue(answer | {"topic": line["topic"]})
+        yield same(f"beginning of {queue}", store.positions.min_offset(queue), answer["min"])
+        yield same(f"end of {queue}", answer["max"] <= store.positions.max_offset(queue), True)
         found = search_offsets(store.imported.shard, store.positions, [queue], time_ms)[queue]
         state = QueueToStart(queue.topic, -1, answer["min"], answer["max"])
         start = compute_pull_from_where(where, state, min(found, answer["max"]), AS_ROCKETMQ)
@@ -197,7 +212,7 @@ def _delete(line: Line, store: BrokerStore) -> Outcomes:
     yield same(f"at least {left} commit log files", len(store.log.files) >= left, True)
 
 
-check = by_kind(
+_check_lines = by_kind(
     {
         "consumeStats": _consume_stats,
         "topicStats": _topic_stats,
@@ -213,3 +228,8 @@ check = by_kind(
         "messageTrack": _message_track,
     }
 )
+
+
+def check(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
+    yield from _check_lines(lines, store)
+    yield from check_stats(lines, store)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,7 @@ def check_sent(lines: Sequence[Sequence[Any]], store: BrokerStore) -> Outcomes:
 
     The broker names the queue that the producer asked for; delayed and undecided messages lie elsewhere.
     """
-    text = "SELECT topic, queue_id, queue_offset, unique_key, offset_msg_id FROM msg"
+    text = "SELECT topic, queue_id, queue_offset, unique_key, offset_msg_id, properties FROM msg"
     stored = {row.pop("offset_msg_id"): row for row in store.imported.rows(text)}
     first_kept = store.log.files[0].start_offset
     yield from per_line(_sent)(lines, stored, first_kept)
@@ -69,16 +69,24 @@ def check_sent(lines: Sequence[Sequence[Any]], store: BrokerStore) -> Outcomes:
 def _sent(line: Sequence[Any], stored: dict[str, Line], first_kept: int) -> Outcomes:
     topic, queue_id, queue_offset, keys, ids = line
     if ids == NO_ID:
-        yield same(f"{keys} is stored", keys in {row["unique_key"] for row in stored.values()}, True)
+        topics = {row["topic"]: row for row in stored.values() if row["unique_key"] == keys}
+        bound_for = {asked_topic(name, row["properties"]) for name, row in topics.items()}
+        yield same(f"{keys} is stored, for {topic}", topic in bound_for, True)
         return
     for place, (key, id_) in enumerate(zip(keys.split(","), ids.split(","), strict=True)):
         row = stored.get(id_)
         if row is None and int(id_[-16:], 16) < first_kept:
             continue  # removed by retention
         yield same(f"key of {id_}", row and row["unique_key"], key)
+        yield same(f"topic of {id_}", row and asked_topic(row["topic"], row["properties"]), topic)
         if row and row["topic"] == topic:
             found = row["queue_id"], row["queue_offset"]
             yield same(f"place of {id_}", found, (queue_id, queue_offset + place))
+
+
+def asked_topic(topic: str, properties: Mapping[str, str]) -> str:
+    """What its producer named: one that waits, or is not decided, lies in another topic and keeps the name."""
+    return properties.get("REAL_TOPIC", topic)
 
 
 def check_local_offsets(text: str, store: BrokerStore) -> Outcomes:
@@ -124,6 +132,10 @@ def _copies(store: BrokerStore) -> Iterator[tuple[str, str, int]]:
 
 def check_trace(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
     groups = {row["group"]: row for row in store.lines("groups")}
+    yield same("groups without a call", sorted(groups.keys() - {line["group"] for line in lines}), [])
+    yield same("brokers of the store", len({line["queue"]["brokerName"] for line in lines}), 1)
+    clients = {(row["group"], row["clientId"].rpartition("@")[2]) for row in store.lines("groups")}
+    yield same("clients in trace and groups", {(line["group"], line["client"]) for line in lines}, clients)
     yield from per_line(_call)(lines, _Seen(store), groups)
     yield from (_script_said(line, groups[line["group"]]) for line in sorted(lines, key=lambda line: line["at"]))
     for name, group in groups.items():
@@ -214,6 +226,10 @@ def _script_said(line: Line, group: Line) -> Outcome:
         ack_index, level = line["ackIndex"], line["delayLevel"]
         ours |= {"ackIndex": context.ack_index, "delayLevel": context.delay_level_when_next_consume}
         theirs |= {"ackIndex": usual.ack_index if ack_index is None else ack_index, "delayLevel": level or 0}
+    else:  # nothing of the kind can be said in order
+        ours |= {"autoCommit": context.auto_commit, "ackIndex": None, "delayLevel": None}
+        theirs |= {"autoCommit": line.get("more", {}).get("autoCommit", True)}
+        theirs |= {"ackIndex": line["ackIndex"], "delayLevel": line["delayLevel"]}
     return same(f"script of {group['group']}", ours, theirs)
 
 
@@ -245,6 +261,8 @@ def _orderly_calls(lines: Sequence[Line], group: Line, store: BrokerStore) -> Ou
     for line in sorted(lines, key=lambda line: line["at"]):
         calls[line["queue"]["topic"], line["queue"]["queueId"]].append(line)
     for (topic, queue_id), of_queue in calls.items():
+        counted = [call["more"]["call"] for call in of_queue if "call" in call.get("more", {})]
+        yield same(f"calls of {name} in {topic} {queue_id}", counted, list(range(1, len(counted) + 1)))
         replay = _OrderlyQueue(of_queue, group)
         yield from map(replay.call, of_queue)
         sent_away += replay.sent_away
@@ -308,17 +326,34 @@ def _is_concurrent(group: Line) -> bool:
 def check_chains(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
     """Follows each chain with our own rules, from the first failure on, and compares each stored copy with ours."""
     groups = {row["group"]: row for row in store.lines("groups")}
-    yield from per_line(_chain)(lines, store, groups)
+    calls = {
+        (call["group"], message["msgId"], call["at"], call["client"], place): call
+        for call in store.lines("trace")
+        for place, message in enumerate(call["messages"])
+    }
+    yield from per_line(_chain)(lines, store, groups, calls)
 
 
-def _chain(chain: Line, store: BrokerStore, groups: dict[str, Line]) -> Outcomes:
+def _chain(chain: Line, store: BrokerStore, groups: dict[str, Line], calls: dict[tuple[Any, ...], Line]) -> Outcomes:
     group = groups[chain["group"]]
+    for delivery in chain["deliveries"]:
+        place = chain["uniqKey"], delivery["at"], delivery["client"], delivery["positionInBatch"]
+        call = calls.get((chain["group"], *place))
+        yield same(f"{chain['group']}: delivery of {chain['uniqKey']}", call and _delivery(call, place[-1]), delivery)
     for copy in chain["copies"]:
         yield from _stored(chain, copy, store)
     if _is_concurrent(group):
         yield from _chain_of_send_backs(chain, group, store)
     else:
         yield from _chain_of_an_orderly_group(chain, group, store)
+
+
+def _delivery(call: Line, place: int) -> Line:
+    """A message of a call, in the words of a chain."""
+    message = call["messages"][place]
+    of_call = {name: call[name] for name in ("at", "client", "queue", "returned", "ackIndex", "delayLevel")}
+    of_message = {name: message[name] for name in ("queueOffset", "offsetMsgId", "reconsumeTimes", "plan")}
+    return of_call | of_message | {"positionInBatch": place, "batchSize": len(call["messages"])}
 
 
 def _stored(chain: Line, copy: Line, store: BrokerStore) -> Outcomes:

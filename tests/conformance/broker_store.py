@@ -12,6 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.config_files import (
+    SubscriptionGroupConfig,
+    TopicConfig,
+    read_subscription_groups,
+    read_topics,
+)
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, QueueBounds, list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
@@ -100,6 +106,16 @@ class BrokerStore:
         return self.records[-1].commit_log_offset + self.records[-1].store_size
 
     @cached_property
+    def topics(self) -> dict[str, TopicConfig]:
+        """``topics.json``."""
+        return read_topics(self.source).value
+
+    @cached_property
+    def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """``subscriptionGroup.json``."""
+        return read_subscription_groups(self.source).value
+
+    @cached_property
     def on_disk(self) -> dict[QueueKey, ConsumeQueueFiles]:
         return {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(self.source)}
 
@@ -121,11 +137,12 @@ class BrokerStore:
 
     @cached_property
     def levels(self) -> DelayLevels:
-        """The broker's table. No file of the store names it: its schedule entries show it, ours says the rest."""
-        delays_ms = list(DelayLevels(MESSAGE_DELAY_LEVEL).delays_ms)
-        for level, delay_ms in self._delays_seen():
-            delays_ms += [0] * (level - len(delays_ms))
-            delays_ms[level - 1] = delay_ms
+        """The broker's table. No file of the store names it: its schedule entries show it, ours says the rest. The highest
+        level of which there is a message counts as the last one: what asked for more was given it, or nothing did."""
+        seen = dict(self._delays_seen())
+        used = [queue_id + 1 for topic, queue_id in self.made if topic == SCHEDULE_TOPIC]
+        ours = DelayLevels(MESSAGE_DELAY_LEVEL)
+        delays_ms = [seen.get(level, ours.delay_ms(level)) for level in range(1, max(used, default=ours.max_level) + 1)]
         return DelayLevels(" ".join(f"{delay_ms // 1000}s" for delay_ms in delays_ms))
 
     @property

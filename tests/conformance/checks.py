@@ -29,9 +29,18 @@ class NotChecked(str):
 
 
 def read_lines(path: Path) -> list[Any]:
-    """The values of a file of one JSON value a line."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    """The values of a file of one JSON value a line, packed or not.
+
+    :raises ValueError: a line is no JSON; it says which.
+    """
+    data = path.read_bytes()
+    values = []
+    for number, line in enumerate((gzip.decompress(data) if path.suffix == ".gz" else data).splitlines(), 1):
+        try:
+            values.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"line {number} of {path.name} is no JSON: {error}") from error
+    return values
 
 
 def same(what: object, found: object, wanted: object) -> Outcome:

@@ -34,6 +34,7 @@ def _decode_offset_id(line: Line) -> Outcomes:
 def _unique_key(line: Line) -> Outcomes:
     wanted = tuple(line[key] for key in ("ip", "pidLow16", "loaderHash", "msInMonth", "counter"))
     yield same(line["id"], tuple(decode_unique_key(line["id"])), wanted)
+    yield same(f"process of {line['id']}", decode_unique_key(line["id"]).pid_low_16, line["pid"])
 
 
 def _crc(line: Line) -> Outcomes:

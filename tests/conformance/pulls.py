@@ -93,9 +93,20 @@ def _get_walk(line: Line, store: BrokerStore) -> Outcomes:
     passed = [row["queue_offset"] for row in rows if data.matches_code(row["tags_code"])]
     yield same(f"{said}: codes", sorted(data.codes), sorted(line["codes"]))
     yield same(f"{said}: passed", passed, line["passed"])
+    key = line["topic"], line["queueId"]
+    yield same(f"{said}: is a queue", key in store.on_disk or key in store.made, True)
+    yield from _walks_on(said, line, store)
     for asked, status, then, left in line["steps"]:
         of_step = [offset for offset in passed if asked <= offset < then]
         yield same(f"{said}: step {asked}", (len(of_step), bool(of_step)), (left, status == "FOUND"))
+
+
+def _walks_on(said: str, line: Line, store: BrokerStore) -> Outcomes:
+    """Each step begins where the one before it ended, the first at the queue's beginning, the last ends at its end."""
+    queue, steps = store.queue(line), line["steps"]
+    begin, end = store.positions.min_offset(queue), store.positions.max_offset(queue)
+    found = [begin, *(then for _, _, then, _ in steps)] if steps else [begin]
+    yield same(f"{said}: steps", found, [*(asked for asked, *_ in steps), end])
 
 
 check_get = by_kind({"edge": _get_edge, "walk": _get_walk})
@@ -140,6 +151,7 @@ def _pull_walk(line: Line, store: BrokerStore) -> Outcomes:
         # Carried in a pull request, what cannot be parsed filters nothing (Appendix E, C1).
         yield same(f"{said}: delivered", [row["queue_offset"] for row in rows], line["delivered"])
         return
+    yield from _walks_on(said, line, store)
     delivered = [row["queue_offset"] for row in rows if wanted.delivers(row)]
     yield same(f"{said}: delivered", delivered, line["delivered"])
     batch = store.batches.get((line["topic"], line["queueId"]))

@@ -15,6 +15,7 @@ from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.consume_queue import is_indexed
 from rmq_store.errors import BadData
 from rmq_store.record import Record
+from tests.conformance.behaviour import asked_topic
 from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 from tests.conformance.offset_files import offset_table
@@ -36,6 +37,7 @@ def check_acknowledged(lines: Sequence[Sequence[Any]], store: BrokerStore) -> Ou
         if record.topic == topic:
             found = record.queue_id, record.queue_offset
             yield same(f"place of {ids}", found, (queue_id, queue_offset))
+        yield same(f"topic of {ids}", asked_topic(record.topic, record.properties), topic)
         yield same(f"{ids} is in the lake", (ids[0], record.commit_log_offset) in in_lake, True)
 
 

@@ -25,7 +25,7 @@ from rmq_store.lake.plan import ShardLookup
 from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic
 from rmq_store.message_id import offset_message_id
 from rmq_store.perm_name import PERM_READ, PERM_WRITE, is_writeable
-from rmq_store.producer import Message, check_messages, problems_of
+from rmq_store.producer import BROKER_PROPERTIES, Message, check_messages, problems_of
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor
@@ -75,6 +75,9 @@ def _request(line: Line, broker: AskedBroker) -> Outcomes:
 def send_backs(broker: AskedBroker) -> Outcomes:
     """The copy of each: where it is, what it carries. A negative maxReconsumeTimes is taken literally there, so that it is
     as 0; our -1 is what a consumer's own setting means (Appendix E, 10.2)."""
+    for name in BROKER_PROPERTIES:
+        of_broker = {copy["properties"].get(name) for copy in broker.copies.values()}
+        yield same(f"{name} is the broker's, the same everywhere", len(of_broker), 1)
     places: dict[tuple[str, int], list[Line]] = defaultdict(list)
     for request in broker.asked:
         offset = request["queueOffset"]

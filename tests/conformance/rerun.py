@@ -30,7 +30,7 @@ from rmq_store.store import SCHEDULE_GROUP
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from tests.conformance.behaviour import answers, check_chains, orderly_status
 from tests.conformance.broker_store import BrokerStore, QueueKey
-from tests.conformance.checks import Line, Outcomes, same
+from tests.conformance.checks import Line, Outcomes, per_line, same
 from tests.conformance.scripts import LEVEL_ON_FAILURE, ORDERLY_SCRIPTS, SCRIPTS, script_named
 from tests.contract.engines import MemoryWorld
 from tests.contract.world import DAY, LISTENER, SHARD, Listen, World
@@ -81,6 +81,21 @@ def check(chains: Sequence[Line], store: BrokerStore) -> Outcomes:
             for (topic, queue_id), offset in rerun.offsets().items():
                 row = store.lag.get((name, topic, queue_id))
                 yield same(f"{name} run again: stored of {topic} {queue_id}", offset, row and row["next_offset"])
+
+
+def check_groups(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
+    """Each can be set up here, reads topics that are there, and is known to the broker."""
+    yield from per_line(_group)(lines, store)
+
+
+def _group(group: Line, store: BrokerStore) -> Outcomes:
+    name, script = group["group"], group["script"]
+    yield same(f"script of {name} is known", script in SCRIPTS or bool(LEVEL_ON_FAILURE.match(script)), True)
+    yield same(f"settings of {name}", settings_of(group).max_reconsume_times, group["maxReconsumeTimes"])
+    yield same(f"{name} is a group of the broker", name in store.groups, True)
+    yield same(f"{name} reads what is not there", sorted({*topics_of(group)} - store.topics.keys()), [])
+    more = [number for number in (group["batchMax"], group["threads"]) if number < 1]
+    yield same(f"batches and threads of {name} below 1", more, [])
 
 
 def _broadcast(rerun: Rerun, group: Line, store: BrokerStore, *, alone: bool) -> Outcomes:

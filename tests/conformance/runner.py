@@ -22,7 +22,7 @@ from tests.conformance.checks import NotChecked, Outcomes, read_lines, shown
 
 Check = Callable[[], Outcomes]
 
-LINES, ARCHIVE = ".jsonl.gz", ".tar.gz"
+LINES, ARCHIVE = (".jsonl.gz", ".jsonl"), (".tar.gz", ".tgz", ".tar")
 FIRST_FAILURES = 5
 
 VECTORS = {
@@ -62,6 +62,7 @@ EXPECTED = {
 
 BEHAVIOUR = {
     "chains": "rerun:check",
+    "groups": "rerun:check_groups",
     "sent": "behaviour:check_sent",
     "trace": "behaviour:check_trace",
 }
@@ -72,9 +73,6 @@ LOCAL_OFFSETS = re.compile(r"(?P<name>.+)\.broadcast-offsets(\.bak)?\.json")
 
 REQUESTS = ("-requests", ".requests")
 """``behaviour/NAME-requests``: single requests to a broker of which there is no store."""
-
-INPUTS = {"groups": "the groups of chains and trace"}
-"""What is read by the checks of other files."""
 
 
 @dataclass(slots=True)
@@ -129,10 +127,11 @@ class Conformance:
     """One set of files, ``data``. Stores are unpacked and imported below ``work``, each once, when a file asks for it."""
 
     def __init__(self, data: Path, work: Path) -> None:
-        files = sorted(path for path in data.rglob("*") if path.is_file())
-        self._files = {
-            path.relative_to(data).as_posix().removesuffix(LINES).removesuffix(ARCHIVE): path for path in files
-        }
+        self._files: dict[str, Path] = {}
+        for path in sorted(path for path in data.rglob("*") if path.is_file()):
+            whole = path.relative_to(data).as_posix()
+            name = whole.removesuffix(_suffix(path, (*LINES, *ARCHIVE)))
+            self._files[whole if name in self._files else name] = path
         self._stores = _Stores(data, work)
 
     def names(self, only: str = "*") -> list[str]:
@@ -153,11 +152,11 @@ class Conformance:
         """What to run for a file; None, with a note in the report: nothing."""
         folder, _, stem = name.rpartition("/")
         of_store, _, kind = stem.rpartition(".")
-        is_lines = path.name.endswith(LINES)
+        is_lines = bool(_suffix(path, LINES))
         match folder:
             case "vectors" if is_lines and stem in VECTORS:
                 return _bound(VECTORS[stem], lambda: (read_lines(path),))
-            case "stores" if path.name.endswith(ARCHIVE):
+            case "stores" if _suffix(path, ARCHIVE):
                 return _bound("stores:check", lambda: (self._stores.named(stem),))
             case "expected" if is_lines and of_store and kind in EXPECTED:
                 return _bound(EXPECTED[kind], lambda: (read_lines(path), self._stores.named(of_store)))
@@ -168,8 +167,6 @@ class Conformance:
             case "behaviour" if local := LOCAL_OFFSETS.fullmatch(path.name):
                 text = path.read_text(encoding="utf-8")
                 return _bound("behaviour:check_local_offsets", lambda: (text, self._stores.named(local["name"])))
-            case "behaviour" if is_lines and of_store and kind in INPUTS:
-                report.note = f"input of other files: {INPUTS[kind]}"
             case "" if path.suffix == ".md":
                 report.note = "text, nothing to check"
             case _:
@@ -209,9 +206,7 @@ class _Stores:
     def named(self, name: str) -> BrokerStore:
         """:raises FileNotFoundError: the set has no such store."""
         if name not in self._opened:
-            archive = self._data / "stores" / f"{name}{ARCHIVE}"
-            if not archive.exists():
-                raise FileNotFoundError(f"there is no stores/{archive.name} to check it against")
+            archive = _there(self._data / "stores", name, ARCHIVE)
             folder = extract(archive, self._work / "files" / name)
             local = self._data / "behaviour" / f"{name}.broadcast-offsets.json"
             self._opened[name] = BrokerStore(
@@ -224,7 +219,21 @@ class _Stores:
         return self._opened[name]
 
     def _lines_of(self, name: str) -> Callable[[str], list[Any]]:
-        return lambda kind: read_lines(self._data / "behaviour" / f"{name}.{kind}{LINES}")
+        return lambda kind: read_lines(_there(self._data / "behaviour", f"{name}.{kind}", LINES))
+
+
+def _suffix(path: Path, suffixes: Sequence[str]) -> str:
+    """The one that the file's name ends with, "" for none."""
+    return next((suffix for suffix in suffixes if path.name.endswith(suffix)), "")
+
+
+def _there(folder: Path, stem: str, suffixes: Sequence[str]) -> Path:
+    """:raises FileNotFoundError: there is no file of that name, with any of the suffixes."""
+    found = (path for suffix in suffixes if (path := folder / f"{stem}{suffix}").exists())
+    path = next(found, None)
+    if path is None:
+        raise FileNotFoundError(f"there is no {folder.name}/{stem}{suffixes[0]} to check it against")
+    return path
 
 
 def _bound(function: str, arguments: Callable[[], Sequence[Any]]) -> Check:

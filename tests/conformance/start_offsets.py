@@ -34,6 +34,9 @@ def check(row: Line) -> Outcomes:
         yield refused(said, BadData, start)
     else:
         yield same(said, start().offset, row["start"])
+    searches = where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP and row["stored"] == -1
+    is_retry = row["topic"].startswith(RETRY_GROUP_TOPIC_PREFIX)
+    yield same(f"{said}: searches by time", searches and not is_retry, row["searchedTime"] is not None)
     if row["searchedTime"] is not None:
         yield from _searched_time(row["consumeTimestamp"], row["searchedTime"])
 
