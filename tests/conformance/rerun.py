@@ -72,10 +72,8 @@ def check(chains: Sequence[Line], store: BrokerStore) -> Outcomes:
         lives = rerun.run(listener(group, found, store), span_ms)
         for chain in found:
             key = chain["uniqKey"]
-            life, wanted = lives.pop(key, Life((), "acked")), _life(chain, in_order=is_in_order(group))
-            if _broker_stopped_within(wanted, store.levels, span_ms):
-                life = Life(life.hops[: len(wanted.hops)], wanted.final)
-            yield same(f"{name} {key} run again", life, wanted)
+            life, wanted = lives.pop(key, Life((), "acked")), life_of(chain, in_order=is_in_order(group))
+            yield same(f"{name} {key} run again", up_to(wanted, life, store.levels, span_ms), wanted)
         yield same(f"{name} run again: nothing else fails", sorted(lives), [])
         if is_in_order(group):
             for (topic, queue_id), offset in rerun.offsets().items():
@@ -132,7 +130,7 @@ def _span_ms(chains: Sequence[Line]) -> int:
     return max(moments, default=0) - min(moments, default=0)
 
 
-def _life(chain: Line, *, in_order: bool) -> Life:
+def life_of(chain: Line, *, in_order: bool = False) -> Life:
     """The chain in our words. A copy in the schedule topic is a hop; the one in the retry topic, the same copy again."""
     hops = [
         Hop(copy["topic"], int(copy["properties"].get("DELAY", 0)), copy["reconsumeTimes"])
@@ -142,11 +140,16 @@ def _life(chain: Line, *, in_order: bool) -> Life:
     return Life(tuple(hops[:1] if in_order else hops), chain["final"])
 
 
-def _broker_stopped_within(life: Life, levels: DelayLevels, span_ms: int) -> bool:
-    """Whether a run of ``span_ms`` goes on with the message where the broker did not: its last copy was delivered and not
-    consumed again, or was to be delivered after the end, though so short a wait fits into the time."""
-    waited_ms = sum(levels.delay_ms(hop.level) for hop in life.hops if hop.topic == SCHEDULE_TOPIC)
-    return life.final == "retry topic" or (life.final == "waiting" and waited_ms <= span_ms)
+def up_to(stopped: Life, life: Life, levels: DelayLevels, span_ms: int) -> Life:
+    """Of a life here what the broker's consumer, of which ``stopped`` is known, had the time for.
+
+    A run of ``span_ms`` goes on with a message whose last copy was delivered and not consumed again, or was to be
+    delivered after the broker stopped, though its waits together fit into the time.
+    """
+    waited_ms = sum(levels.delay_ms(hop.level) for hop in stopped.hops if hop.topic == SCHEDULE_TOPIC)
+    if stopped.final == "retry topic" or (stopped.final == "waiting" and waited_ms <= span_ms):
+        return Life(life.hops[: len(stopped.hops)], stopped.final)
+    return life
 
 
 Cuts = Mapping[MessageQueue, Sequence[tuple[int, int]]]

@@ -138,6 +138,17 @@ class Conformance:
         """The files whose name fits the pattern; a name is the path without its last suffixes."""
         return [name for name in self._files if fnmatchcase(name, only)]
 
+    def parts(self, name: str) -> tuple[Callable[..., Outcomes], Any, *tuple[BrokerStore, ...]]:
+        """What the check of a file of lines is made of: the function, the lines, the store if it takes one."""
+        folder, _, stem = name.rpartition("/")
+        of_store, _, kind = stem.rpartition(".")
+        lines = read_lines(self._files[name])
+        if folder == "vectors":
+            return function_named(VECTORS[stem]), lines
+        if stem.endswith(REQUESTS):
+            return function_named("requests:check"), lines
+        return function_named({**EXPECTED, **BEHAVIOUR}[kind]), lines, self._stores.named(of_store)
+
     def report(self, name: str) -> FileReport:
         """Check one file."""
         began = time.perf_counter()

@@ -5,15 +5,21 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_store.consumer.delay import DelayLevels
+from rmq_store.message import SCHEDULE_TOPIC
 from tests.conformance import runner
 from tests.conformance.__main__ import main
-from tests.conformance.checks import read_lines
+from tests.conformance.behaviour import check_chains
+from tests.conformance.broker_store import BrokerStore
+from tests.conformance.checks import passed, read_lines
+from tests.conformance.rerun import Hop, Life, life_of, up_to
 from tests.conformance.runner import Conformance
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
@@ -30,6 +36,121 @@ def test_our_code_does_what_a_file_says(conformance: Conformance, name: str) -> 
     assert (report.failed, report.failures, report.unknown) == (0, [], False)
     assert report.passed or report.note
     assert report.not_checked == {}
+
+
+# --- a wrong answer is noticed ----------------------------------------------------------------------------------------
+
+A_VALUE_OF = {
+    "vectors/allocation": ("answers", 0, 0),
+    "vectors/allocation-order": ("queues", 0, 2),
+    "vectors/concurrent-result": ("committed",),
+    "vectors/damaged": ("hex",),
+    "vectors/delays": ("maxDelayLevel",),
+    "vectors/ids": ("decodedOffset",),
+    "vectors/local-offset-store": ("steps", 0, 3),
+    "vectors/names": ("retryTopic",),
+    "vectors/offset-files": ("table", "%RETRY%gA@oOHO", "19"),
+    "vectors/orderly-result": ("committed",),
+    "vectors/process-queue": ("steps", 0, "count"),
+    "vectors/properties": ("properties", "TAGS"),
+    "vectors/records": ("hex",),
+    "vectors/retry-policies": ("delays", 3, 1),
+    "vectors/sql92": ("values", 0),
+    "vectors/start-offsets": ("start",),
+    "vectors/tags": ("tagsCode",),
+    "expected/market-killed.acknowledged": (0,),
+    "expected/market-clean.admin": ("result", 0, "offset"),
+    "expected/market-killed.commitlog": ("queueOffset",),
+    "expected/market-killed.get": ("next",),
+    "expected/market-killed.keys": ("commitLogOffsets", 0),
+    "expected/market-killed.messages": ("storeTimestamp",),
+    "expected/market-clean.pull": ("delivered", 7),
+    "expected/market-killed.queues": ("maxOffset",),
+    "expected/market-killed.recovery": ("queues", 0, "readable"),
+    "expected/market-killed.timesearch": ("lower",),
+    "behaviour/market-clean.chains": ("copies", 0, "properties", "KEYS"),
+    "behaviour/market-clean.groups": ("topic",),
+    "behaviour/market-clean.sent": (2,),
+    "behaviour/market-clean.trace": ("messages", 0, "reconsumeTimes"),
+    "behaviour/market-requests": ("answer", "properties", "REAL_TOPIC"),
+}
+"""Of each kind of file a place in its first line that has it."""
+
+
+def value_at(line: Any, path: Sequence[str | int]) -> Any:
+    """:raises LookupError: the line has no such place. :raises TypeError: nor the way to it."""
+    for step in path:
+        line = line[step]
+    return line
+
+
+def changed(line: Any, path: Sequence[str | int]) -> Any:
+    """The same with another value there."""
+    copy = deepcopy(line)
+    value = value_at(line, path)
+    value_at(copy, path[:-1])[path[-1]] = other(value)
+    return copy
+
+
+def other(value: Any) -> Any:
+    """Of the same kind."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case str():
+            return f"{value}7"
+    raise AssertionError(f"choose another place than that of {value!r}")
+
+
+def has(line: Any, path: Sequence[str | int]) -> bool:
+    try:
+        return value_at(line, path) is not None
+    except (LookupError, TypeError):
+        return False
+
+
+def test_every_kind_of_file_is_damaged_once() -> None:
+    kinds = {name.rpartition(".")[2] if "." in name else name.rpartition("/")[2] for name in A_VALUE_OF}
+    assert kinds == {*runner.VECTORS, *runner.EXPECTED, *runner.BEHAVIOUR, "market-requests"}
+
+
+@pytest.mark.parametrize(("name", "path"), A_VALUE_OF.items(), ids=str)
+def test_one_changed_value_is_noticed(conformance: Conformance, name: str, path: Sequence[str | int]) -> None:
+    check, lines, *store = conformance.parts(name)
+    number = next(number for number, line in enumerate(lines) if has(line, path))
+    lines[number] = changed(lines[number], path)
+    outcomes = without_errors(check(lines, *store))
+    assert next(outcome for outcome in outcomes if outcome is not None)
+
+
+def without_errors(outcomes: Iterator[str | None]) -> Iterator[str | None]:
+    """What the runner makes of a check that stops: its last failure."""
+    try:
+        yield from outcomes
+    except Exception as error:
+        yield repr(error)
+
+
+def test_a_message_that_was_delivered_but_not_consumed_ends_in_the_retry_topic(conformance: Conformance) -> None:
+    _, chains, store = conformance.parts("behaviour/market-clean.chains")
+    whole = next(chain for chain in chains if len(chain["copies"]) > 3 and len(chain["deliveries"]) > 2)
+    cut = whole | {"deliveries": whole["deliveries"][:2], "copies": whole["copies"][:4], "final": "retry topic"}
+    assert passed(check_chains([cut], store))
+    for final in ("acked", "waiting", "dead"):
+        assert [text for text in check_chains([cut | {"final": final}], store) if text is not None]
+    went_on = life_of(whole)
+    assert up_to(life_of(cut), went_on, store.levels, span_ms=0) == life_of(cut)
+    assert up_to(life_of(whole), went_on, store.levels, span_ms=0) == went_on
+
+
+def test_a_wait_that_ends_within_the_time_of_the_run_is_compared_up_to_there() -> None:
+    levels = DelayLevels("1s 10s")
+    first, second = Hop(SCHEDULE_TOPIC, 1, 1), Hop(SCHEDULE_TOPIC, 2, 2)
+    waits, went_on = Life((first,), "waiting"), Life((first, second), "waiting")
+    assert up_to(waits, went_on, levels, span_ms=1000) == waits
+    assert up_to(waits, went_on, levels, span_ms=999) == went_on
 
 
 # --- the runner itself ------------------------------------------------------------------------------------------------
@@ -79,6 +200,37 @@ def test_only_the_first_failures_are_shown(small: Path, capsys: pytest.CaptureFi
     _, *failures, more, _ = capsys.readouterr().out.splitlines()
     assert len(failures) == 5
     assert (failures[0], more) == ("    line 1: KeyError: \"'parsed'\"", "    and 4 more")
+
+
+def test_files_may_be_unpacked(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in [*small.rglob("*.gz")]:
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    assert main([str(small)]) == 0
+    *files, _ = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in files] == ["expected/shop-1.queues", "stores/shop-1", "vectors/delays"]
+
+
+def test_a_line_that_is_no_json_is_named(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = small / "vectors" / "delays.jsonl.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-5]))
+    assert main([str(small), "--only", "vectors/*"]) == 1
+    assert f"line {len(gzip.decompress(path.read_bytes()).splitlines())} of" in capsys.readouterr().out
+
+
+def test_what_consumers_did_needs_to_be_said_how_they_were_set_up(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (small / "behaviour").mkdir()
+    write_lines(small / "behaviour" / "shop-1.chains.jsonl.gz", [{"group": "g", "copies": [], "deliveries": []}])
+    assert main([str(small), "--only", "behaviour/*"]) == 1
+    assert "there is no behaviour/shop-1.groups.jsonl.gz" in capsys.readouterr().out
+
+
+def test_a_store_shows_how_many_delay_levels_its_broker_has(tmp_path: Path) -> None:
+    store = BrokerStore("shop", tmp_path, tmp_path)
+    store.on_disk, store.made = {}, {(SCHEDULE_TOPIC, 0): {}, (SCHEDULE_TOPIC, 2): {}, ("Orders", 9): {}}
+    assert store.levels.text == "1s 5s 10s"
 
 
 @pytest.mark.parametrize(
