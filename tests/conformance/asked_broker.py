@@ -66,7 +66,10 @@ class AskedBroker:
     @cached_property
     def queues(self) -> int:
         """A reset names all of them."""
-        return next(len(line["answer"]) for line in self._lines if line["what"] == "reset by time")
+        resets = [len(line["answer"]) for line in self._lines if line["what"] == "reset by time"]
+        if not resets:
+            raise BadData("no reset by time says how many queues the topic has")
+        return resets[0]
 
     @cached_property
     def count(self) -> int:

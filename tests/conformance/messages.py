@@ -143,6 +143,7 @@ def check_commit_log(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
 def walked(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
     """The files as dispatch walks them."""
     limits, *wanted = lines
+    yield same("first line", limits["kind"], "range")
     *items, end = store.log_items
     yield same("end of the log", end, NothingWritten(limits["maxPhyOffset"]))
     yield same("begin of the log", store.log.files[0].start_offset, limits["minPhyOffset"])

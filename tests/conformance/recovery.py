@@ -151,6 +151,7 @@ def offset_file(line: Line, store: BrokerStore | None = None) -> Outcomes:
             yield same(f"{said}: table", found.value.offset_table, offset_table(line["table"]))
             yield same(f"{said}: main file used", used_main, (line["mainExistsAfter"],) * 2)
         yield same(f"{said}: files", source.list(""), before)
+        yield same(f"{said}: .bak stays", line["bak"] is not None, line["bakExistsAfter"])
 
 
 check_recovery = by_kind({"basis": _basis, "recovery": recovered, "offsetFile": offset_file})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,45 +12,29 @@ from rmq_store.broker_files.config_files import SubscriptionGroupConfig, TopicCo
 from rmq_store.broker_files.consumer_offset_manager import NOT_FOUND, key_of
 from rmq_store.broker_files.request_checks import ResponseCode, check_commit, check_pull
 from rmq_store.consume_queue import BoundaryType, offset_by_time
-from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels
-from rmq_store.consumer.listener import ConsumeConcurrentlyContext
-from rmq_store.consumer.retry import property_edits, retry_queue_id, route
-from rmq_store.consumer.timer import MAX_DELAY_MS, place
-from rmq_store.errors import RmqError, WrongUse
-from rmq_store.json_messages import message_of
+from rmq_store.errors import WrongUse
 from rmq_store.lake.groups import need_group
 from rmq_store.lake.message_search import message_by_id, messages_by_key, messages_by_unique_key
 from rmq_store.lake.plan import ShardLookup
-from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic
-from rmq_store.message_id import offset_message_id
-from rmq_store.perm_name import PERM_READ, PERM_WRITE, is_writeable
-from rmq_store.producer import BROKER_PROPERTIES, Message, check_messages, problems_of
+from rmq_store.perm_name import PERM_WRITE
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
-from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor
-from rmq_store.subscription import build_subscription_data
-from rmq_store.validators import is_system_topic, may_be_sent_to, stored_topic_problem, topic_problem
+from tests.conformance import request_send_backs, request_sends
 from tests.conformance.asked_broker import ENABLED, SEND_BACK, STORED, AskedBroker
-from tests.conformance.broker_store import BROKER
 from tests.conformance.checks import Line, NotChecked, Outcome, Outcomes, per_line, refused, same
 from tests.conformance.filters import filter_of
-from tests.conformance.names import problem_in
 from tests.conformance.pulls import pull_edge
-from tests.conformance.rerun import Hop, Life, Rerun, settings_of
 
-ANY_TIME_MS = 1_717_416_000_000
 MOST_IN_ONE_ANSWER = 32
 
 OFFSET_IN_WORDS = re.compile(r", from \d+$")
 QUEUE_IN_WORDS = re.compile(r"queueId\[(\d+)\].*readQueueNums:\[(\d+)\]")
-BEYOND_IN_WORDS = re.compile(r"look message by offset failed, (\d+)$")
-MANY = re.compile(r"(\d+) send-backs with retryQueueNums=(\d+), max offset per retry queue")
 
 
 def check(lines: Sequence[Line]) -> Outcomes:
     with tempfile.TemporaryDirectory(prefix="requests-") as work:
         broker = AskedBroker(lines, Path(work))
-        yield from send_backs(broker)
+        yield from request_send_backs.send_backs(broker)
         yield from per_line(_request)(lines, broker)
 
 
@@ -61,111 +44,12 @@ def _request(line: Line, broker: AskedBroker) -> Outcomes:
         yield same("answer to a send-back", line["answer"], ResponseCode.SUCCESS.name)
     elif what.startswith(STORED):
         return  # all together, above
-    elif MANY.fullmatch(what):
-        yield from _many_send_backs(line)
+    elif request_send_backs.MANY.fullmatch(what):
+        yield from request_send_backs.many_send_backs(line)
     elif what in RULES:
         yield from RULES[what](line, broker)
     else:
         yield NotChecked(f"no rule: {what}")
-
-
-# --- what is sent back -----------------------------------------------------------------------------------------------
-
-
-def send_backs(broker: AskedBroker) -> Outcomes:
-    """The copy of each: where it is, what it carries. A negative maxReconsumeTimes is taken literally there, so that it is
-    as 0; our -1 is what a consumer's own setting means (Appendix E, 10.2)."""
-    for name in BROKER_PROPERTIES:
-        of_broker = {copy["properties"].get(name) for copy in broker.copies.values()}
-        yield same(f"{name} is the broker's, the same everywhere", len(of_broker), 1)
-    places: dict[tuple[str, int], list[Line]] = defaultdict(list)
-    for request in broker.asked:
-        offset = request["queueOffset"]
-        said, copy = f"copy of message {offset}", broker.copies[offset]
-        decided = route(
-            request["group"],
-            delay_level=request["delayLevel"],
-            reconsume_times=0,
-            max_reconsume_times=max(0, request["maxReconsumeTimes"]),
-            retry_queue=0,
-            levels=DelayLevels(),
-        )
-        topic = copy["topic"] + request["group"] if decided.dead else copy["topic"]
-        found = decided.topic, decided.queue_id, decided.reconsume_times
-        yield same(f"{said}: place, retries", found, (topic, copy["queueId"], copy["reconsumeTimes"]))
-        (row,) = messages_by_unique_key(broker.store.imported.store, copy["properties"]["UNIQ_KEY"])
-        edits = property_edits(decided, row["topic"], row["offset_msg_id"])
-        yield same(f"{said}: properties", edits.apply(row["properties"]), copy["properties"])
-        yield same(f"{said}: born", row["born_host"], copy["bornHost"])
-        places[topic, copy["queueId"]].append(copy)
-    for (topic, queue_id), copies in places.items():
-        stored = sorted(copies, key=lambda copy: int(copy["storeTimestamp"]))
-        offsets = sorted(copy["queueOffset"] for copy in copies)
-        yield same(f"offsets of {topic} {queue_id}", offsets, list(range(len(copies))))
-        yield same(f"order of {topic} {queue_id}", [copy["queueOffset"] for copy in stored], offsets)
-
-
-def _of_an_unknown_group(line: Line, broker: AskedBroker) -> Outcomes:
-    """The broker makes the group, here its first window does: the message comes again."""
-    again = Life((Hop(SCHEDULE_TOPIC, FIRST_RETRY_LEVEL, 1),), "waiting")
-    yield same("what became of a failure", _first_fails(broker, "nobody"), [again])
-    yield same("answer", line["answer"], ResponseCode.SUCCESS.name)
-
-
-def _without_retry_queues(line: Line, broker: AskedBroker) -> Outcomes:
-    """The broker answers success and drops it; here it is a dead letter (docs/conformance.md)."""
-    dead = Life((Hop(dlq_topic("zero"), 0, 1),), "dead")
-    yield same("what became of a failure", _first_fails(broker, "zero", retry_queue_nums=0), [dead])
-    yield same("answer", line["answer"], ResponseCode.SUCCESS.name)
-
-
-def _retry_topic_after_that(line: Line, broker: AskedBroker) -> Outcomes:
-    (life,) = _first_fails(broker, line["input"], retry_queue_nums=0)
-    bound_for_it = [hop for hop in life.hops if hop.topic != dlq_topic(line["input"])]
-    yield same(f"end of the retry topic of {line['input']}", len(bound_for_it), line["answer"])
-
-
-def _first_fails(broker: AskedBroker, group: str, **settings: Any) -> list[Life]:
-    """What became of the topic's first message, in the memory engine."""
-
-    def first(msgs: list[MessageExt], context: ConsumeConcurrentlyContext) -> str:
-        return "RECONSUME_LATER" if msgs[0].queue_offset == 0 else "CONSUME_SUCCESS"
-
-    rerun = Rerun.in_memory(_group(broker, group, **settings), broker.store)
-    return list(rerun.run(first, 0).values())
-
-
-def _group(broker: AskedBroker, name: str, **settings: Any) -> GroupSettings:
-    said = {"group": name, "topic": broker.topic, "subscription": "*", "maxReconsumeTimes": -1, "model": "CLUSTERING"}
-    return settings_of(said | {"script": "", "clientId": "c"}, **settings)
-
-
-def _many_send_backs(line: Line) -> Outcomes:
-    """Each goes to one of the retry queues. The broker chooses by chance, we by a hash: their sum is the same."""
-    matched = MANY.fullmatch(line["what"])
-    assert matched is not None
-    count, queues = map(int, matched.groups())
-    chosen = [retry_queue_id("T", BROKER, 0, offset, queues) for offset in range(count)]
-    found = [chosen.count(queue_id) for queue_id in range(queues)]
-    yield same("send-backs, retry queues", (sum(found), len(found)), (sum(line["answer"]), len(line["answer"])))
-    yield same("no queue has less than nothing", min(line["answer"]) >= 0, True)
-
-
-def _inside_a_record(line: Line, broker: AskedBroker) -> Outcomes:
-    """No id but those of the places where records begin finds a message; the broker reads what is not one."""
-    for row in broker.store.messages.values():
-        inside = row["commit_log_offset"] + row["store_size"] // 2
-        found = message_by_id(broker.store.imported.store, offset_message_id(row["store_host"], inside))
-        yield same(f"messages at {inside}", (found, ResponseCode.SYSTEM_ERROR), ([], line["answer"]["code"]))
-
-
-def _beyond_the_log(line: Line, broker: AskedBroker) -> Outcomes:
-    asked = BEYOND_IN_WORDS.search(line["answer"]["text"])
-    host = next(iter(broker.store.messages.values()))["store_host"]
-    beyond = int(asked[1]) if asked else -1
-    yield same(f"{beyond} is behind the log", beyond >= broker.store.log_end, True)
-    found = message_by_id(broker.store.imported.store, offset_message_id(host, beyond))
-    yield same(f"messages at {beyond}", (found, ResponseCode.SYSTEM_ERROR), ([], line["answer"]["code"]))
 
 
 # --- offsets of groups, in the order of the requests -----------------------------------------------------------------
@@ -376,104 +260,6 @@ def _search_by_time(line: Line, broker: AskedBroker) -> Outcomes:
     yield same(f"offsets at {line['input']}", found, (lower, upper))
 
 
-# --- names, subscriptions, properties --------------------------------------------------------------------------------
-
-
-def _is_sent(line: Line, topic: str) -> bool:
-    return bool(line["answer"] == {"status": "SEND_OK", "topic": topic})
-
-
-def _send_to_topic(line: Line, broker: AskedBroker) -> Outcomes:
-    name, answer = _repeated(line["input"]), line["answer"]
-    error = answer.get("error", "ok")
-    refused_by_name = error != "ok" and "forbidden" not in error
-    problem = topic_problem(name)
-    yield same(f"name {name!r}", problem, problem_in(error) if refused_by_name else None)
-    yield same(f"{name!r} may be sent to", may_be_sent_to(name), "forbidden" not in error)
-    yield same(f"sent to {name!r}", problem is None and may_be_sent_to(name), _is_sent(line, name))
-
-
-def _create_topic(line: Line, broker: AskedBroker) -> Outcomes:
-    name, answer = _repeated(line["input"]), line["answer"]
-    error = "ok" if answer == "ok" else answer["error"]
-    is_conflict = "conflict with system topic" in error
-    yield same(f"name {name!r}", stored_topic_problem(name), None if is_conflict else problem_in(error))
-    yield same(f"{name!r} is a system topic", is_system_topic(name), is_conflict)
-
-
-def _repeated(text: str) -> str:
-    """``x x 127`` is the letter x, 127 times."""
-    letter, _, times = text.partition(" x ")
-    return letter * int(times) if times.isdecimal() else text
-
-
-def _start_with_tags(line: Line, broker: AskedBroker) -> Outcomes:
-    yield same(
-        f"subscribe to {line['input']!r}", _ok(lambda: build_subscription_data("T", line["input"])), _started(line)
-    )
-
-
-def _start_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
-    """Where a broker ignores the end of a text, it starts and we refuse."""
-    wanted = filter_of("T", line["input"], "SQL92")
-    understood = _ok(lambda: build_subscription_data("T", line["input"], "SQL92"))
-    yield same(f"{line['input']!r} is parsed", wanted is not None, _started(line))
-    yield same(
-        f"subscribe to {line['input']!r}", understood, _started(line) and wanted is not None and wanted.data is not None
-    )
-
-
-def _ok(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except RmqError:
-        return False
-    return True
-
-
-def _started(line: Line) -> bool:
-    return bool(line["answer"] == "started")
-
-
-def _properties_of_size(line: Line, broker: AskedBroker) -> Outcomes:
-    message = Message("T", b"x", properties={"k": "v" * line["input"]})
-    is_sent = not problems_of(message, ANY_TIME_MS)
-    yield _sent_or(line, broker, f"a property of {line['input']} characters", is_sent, ResponseCode.MESSAGE_ILLEGAL)
-
-
-def _send_with_key_and_tag(line: Line, broker: AskedBroker) -> Outcomes:
-    said = {"topic": broker.topic, "body": "x", "keys": "key", "tags": "TagA"}
-    is_sent = _ok(lambda: check_messages([message_of(said)], ANY_TIME_MS))
-    yield _sent_or(line, broker, "a message with key and tag", is_sent, None)
-
-
-def _send_with_delay(line: Line, broker: AskedBroker) -> Outcomes:
-    """What is no number cannot be said here at all."""
-    said = {"topic": "T", "body": "x", "delay_level": line["input"]}
-    is_sent = _ok(lambda: check_messages([message_of(said)], ANY_TIME_MS))
-    yield _sent_or(line, broker, f"a message with DELAY {line['input']!r}", is_sent, None)
-
-
-def _send_with_timer(line: Line, broker: AskedBroker) -> Outcomes:
-    asked = {MessageConst.TIMER_DELAY_SEC: str(line["input"])}
-    is_sent = _ok(lambda: place(broker.topic, 0, asked, ANY_TIME_MS, DelayLevels()))
-    said = f"a message with TIMER_DELAY_SEC {line['input']!r}"
-    yield _sent_or(line, broker, said, is_sent, ResponseCode.MESSAGE_ILLEGAL)
-    if not is_sent:
-        yield same(f"{said}: longest delay", f"max delay {MAX_DELAY_MS}ms" in line["answer"].get("text", ""), True)
-
-
-def _sent_or(line: Line, broker: AskedBroker, said: str, is_sent: bool, code: ResponseCode | None) -> Outcome:
-    """Whether it is sent to the broker's topic, or refused with that code; None: with any error of the client."""
-    if is_sent or code is None:
-        return same(said, is_sent, _is_sent(line, broker.topic))
-    return same(said, code, line["answer"].get("code"))
-
-
-def _send_to_read_only(line: Line, broker: AskedBroker) -> Outcomes:
-    yield same("sending is allowed", is_writeable(PERM_READ), "error" not in line["answer"])
-
-
 RULES: dict[str, Callable[[Line, AskedBroker], Outcomes]] = {
     "query offset, never committed, setZeroIfNotFound=false": _query_without_zero,
     "query offset, never committed, setZeroIfNotFound unset, first record still readable": _query,
@@ -499,20 +285,20 @@ RULES: dict[str, Callable[[Line, AskedBroker], Outcomes]] = {
     "pull, group with consumeEnable=false": _pull_of_disabled,
     ENABLED: _pull_of_enabled,
     "SQL92 pull with the subscription in the request": _pull_with_sql92,
-    "push consumer start with SQL92": _start_with_sql92,
-    "push consumer start with tag expression": _start_with_tags,
-    "send back, unknown group": _of_an_unknown_group,
-    "send back, retryQueueNums=0": _without_retry_queues,
-    "max offset of %RETRY% after that": _retry_topic_after_that,
-    "send back, physical offset inside a record": _inside_a_record,
-    "send back, physical offset beyond the log": _beyond_the_log,
-    "send, key and tag": _send_with_key_and_tag,
-    "send, one property of this many characters": _properties_of_size,
-    "send, topic without write permission": _send_to_read_only,
-    "send to topic": _send_to_topic,
-    "create topic": _create_topic,
-    "send with TIMER_DELAY_SEC": _send_with_timer,
-    "send with DELAY": _send_with_delay,
+    "push consumer start with SQL92": request_sends.start_with_sql92,
+    "push consumer start with tag expression": request_sends.start_with_tags,
+    "send back, unknown group": request_send_backs.of_an_unknown_group,
+    "send back, retryQueueNums=0": request_send_backs.without_retry_queues,
+    "max offset of %RETRY% after that": request_send_backs.retry_topic_after_that,
+    "send back, physical offset inside a record": request_send_backs.inside_a_record,
+    "send back, physical offset beyond the log": request_send_backs.beyond_the_log,
+    "send, key and tag": request_sends.send_with_key_and_tag,
+    "send, one property of this many characters": request_sends.properties_of_size,
+    "send, topic without write permission": request_sends.send_to_read_only,
+    "send to topic": request_sends.send_to_topic,
+    "create topic": request_sends.create_topic,
+    "send with TIMER_DELAY_SEC": request_sends.send_with_timer,
+    "send with DELAY": request_sends.send_with_delay,
     "message by offset id": _by_offset_id,
     "message by UNIQ_KEY": _by_unique_key,
     "message by unknown id": _by_unknown_id,

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_store.broker_files.broker_json import parse, render
 from rmq_store.broker_files.local_offsets import parse_local_offsets
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import DelayLevels
@@ -28,8 +29,9 @@ from rmq_store.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topi
 from rmq_store.settings import GroupSettings
 from rmq_store.store import SCHEDULE_GROUP
 from rmq_store.subscription import SubscriptionData, build_subscription_data
-from tests.conformance.behaviour import answers, check_chains, orderly_status
-from tests.conformance.broker_store import BrokerStore, QueueKey
+from tests.conformance.behaviour import answers, orderly_status
+from tests.conformance.broker_store import BROKER, BrokerStore, QueueKey
+from tests.conformance.chains import check_chains
 from tests.conformance.checks import Line, Outcomes, per_line, same
 from tests.conformance.scripts import LEVEL_ON_FAILURE, ORDERLY_SCRIPTS, SCRIPTS, script_named
 from tests.contract.engines import MemoryWorld
@@ -96,6 +98,34 @@ def _group(group: Line, store: BrokerStore) -> Outcomes:
     yield same(f"batches and threads of {name} below 1", more, [])
 
 
+def check_local_offsets(text: str, store: BrokerStore) -> Outcomes:
+    """A broadcasting client's own file: read, rendered again, and what ours stores at the end, if there is one client."""
+    offsets = _by_queue(text)
+    yield same("rendered", render(parse(text)), text)
+    for (topic, queue_id), offset in offsets.items():
+        queue = MessageQueue(topic, BROKER, queue_id)
+        yield same(f"{offset} is an offset of {queue}", 0 <= offset <= store.positions.max_offset(queue), True)
+    clients = [group for group in store.lines("groups") if is_broadcasting(group)]
+    if len(clients) == 1:
+        rerun = Rerun.in_memory(settings_of(clients[0]), store)
+        rerun.run(script_named("always"), 0)
+        yield same("stored by a client here", rerun.offsets(), offsets)
+
+
+def check_local_offsets_before(text: str, store: BrokerStore) -> Outcomes:
+    """The ``.bak`` of the same: rendered again, and nowhere ahead of the file."""
+    yield same("rendered", render(parse(text)), text)
+    if store.local_offsets is None:
+        raise FileNotFoundError(f"there is no behaviour/{store.name}.broadcast-offsets.json, only its .bak")
+    now = _by_queue(store.local_offsets)
+    for key, offset in _by_queue(text).items():
+        yield same(f"{offset} of {key} is not ahead of {now.get(key)}", 0 <= offset <= now.get(key, -1), True)
+
+
+def _by_queue(text: str) -> dict[QueueKey, int]:
+    return {(queue.topic, queue.queue_id): offset for queue, offset in parse_local_offsets(text).items()}
+
+
 def _broadcast(rerun: Rerun, group: Line, store: BrokerStore, *, alone: bool) -> Outcomes:
     """One client of a broadcasting group: everything comes once, what fails is dropped. ``alone``: the client's own
     offset file, if there is one, is this group's."""
@@ -112,8 +142,7 @@ def _broadcast(rerun: Rerun, group: Line, store: BrokerStore, *, alone: bool) ->
     yield same(f"{said}: delivered", sorted(heard), sorted(m["msgId"] for call in calls for m in call["messages"]))
     yield same(f"{said}: dropped", rerun.dropped(), failed)
     if alone and store.local_offsets is not None:
-        table = parse_local_offsets(store.local_offsets)
-        yield same(f"{said}: offsets", rerun.offsets(), {(q.topic, q.queue_id): offset for q, offset in table.items()})
+        yield same(f"{said}: offsets", rerun.offsets(), _by_queue(store.local_offsets))
 
 
 def is_in_order(group: Line) -> bool:

@@ -68,8 +68,8 @@ BEHAVIOUR = {
 }
 """As EXPECTED."""
 
-LOCAL_OFFSETS = re.compile(r"(?P<name>.+)\.broadcast-offsets(\.bak)?\.json")
-"""The text of a broadcasting client's offset file."""
+LOCAL_OFFSETS = re.compile(r"(?P<name>.+)\.broadcast-offsets(?P<bak>\.bak)?\.json")
+"""The text of a broadcasting client's offset file, or of the one before."""
 
 REQUESTS = ("-requests", ".requests")
 """``behaviour/NAME-requests``: single requests to a broker of which there is no store."""
@@ -177,7 +177,8 @@ class Conformance:
                 return _bound("requests:check", lambda: (read_lines(path),))
             case "behaviour" if local := LOCAL_OFFSETS.fullmatch(path.name):
                 text = path.read_text(encoding="utf-8")
-                return _bound("behaviour:check_local_offsets", lambda: (text, self._stores.named(local["name"])))
+                check = "rerun:check_local_offsets_before" if local["bak"] else "rerun:check_local_offsets"
+                return _bound(check, lambda: (text, self._stores.named(local["name"])))
             case "" if path.suffix == ".md":
                 report.note = "text, nothing to check"
             case _:

@@ -16,10 +16,17 @@ from rmq_store.consumer.delay import DelayLevels
 from rmq_store.message import SCHEDULE_TOPIC
 from tests.conformance import runner
 from tests.conformance.__main__ import main
-from tests.conformance.behaviour import check_chains
 from tests.conformance.broker_store import BrokerStore
+from tests.conformance.chains import check_chains
 from tests.conformance.checks import passed, read_lines
-from tests.conformance.rerun import Hop, Life, life_of, up_to
+from tests.conformance.rerun import (
+    Hop,
+    Life,
+    check_local_offsets,
+    check_local_offsets_before,
+    life_of,
+    up_to,
+)
 from tests.conformance.runner import Conformance
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
@@ -123,6 +130,16 @@ def test_one_changed_value_is_noticed(conformance: Conformance, name: str, path:
     lines[number] = changed(lines[number], path)
     outcomes = without_errors(check(lines, *store))
     assert next(outcome for outcome in outcomes if outcome is not None)
+
+
+@pytest.mark.parametrize("bak", ["", ".bak"])
+def test_one_changed_offset_of_a_broadcasting_client_is_noticed(conformance: Conformance, bak: str) -> None:
+    name = f"behaviour/market-clean.broadcast-offsets{bak}.json"
+    store = conformance.parts("behaviour/market-clean.groups")[2]
+    text = (DATA / name).read_text(encoding="utf-8")
+    check = check_local_offsets_before if bak else check_local_offsets
+    assert passed(check(text, store))
+    assert [outcome for outcome in check(text.replace(":225", ":226", 1), store) if outcome is not None]
 
 
 def without_errors(outcomes: Iterator[str | None]) -> Iterator[str | None]:
