@@ -26,7 +26,7 @@ def test_properties_are_read_written_and_refused_as_by_rocketmq() -> None:
 
 def test_ids_crcs_flags_and_packed_bodies_are_rocketmqs() -> None:
     lines = vectors.read("ids")
-    assert passed(ids.check(lines)) == 2110
+    assert passed(ids.check(lines)) == 2190
     assert {line["type"] for line in lines if line["kind"] == "compressed"} == set(CompressionType.__members__)
 
 

@@ -26,7 +26,7 @@ TIMESTAMP = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
 
 def test_a_queue_starts_where_a_push_consumer_starts_it() -> None:
     rows = vectors.read("start-offsets")
-    assert passed(start_offsets.check(rows)) == 255
+    assert passed(start_offsets.check(rows)) == 507
     skipping = [row for row in rows if start_offsets.skips_waiting_retries(ConsumeFromWhere(row["where"]), row)]
     assert len(skipping) == 3  # where RocketMQ passes over waiting retries and we do not
 
