@@ -54,7 +54,16 @@ def _consume_stats(line: Line, store: BrokerStore) -> Outcomes:
     yield same(f"lag of {line['group']}", total, line["stats"]["diffTotal"])
 
 
+def _all_queues(line: Line, store: BrokerStore) -> Outcomes:
+    """Each queue of the topic once."""
+    topic, found = line["topic"], sorted(answer["queueId"] for answer in line["queues"])
+    config = store.topics.get(topic)
+    wanted = range(max(config.read_queue_nums, config.write_queue_nums)) if config else ()
+    yield same(f"queues of {topic}", list(wanted), found)
+
+
 def _topic_stats(line: Line, store: BrokerStore) -> Outcomes:
+    yield from _all_queues(line, store)
     for answer in line["queues"]:
         queue = store.queue(answer | {"topic": line["topic"]})
         bounds = store.positions.min_offset(queue), store.positions.max_offset(queue)
@@ -111,6 +120,8 @@ def _reset(line: Line, store: BrokerStore) -> Outcomes:
     said = f"{line['group']} of {line['topic']} to {line['timestamp']}"
     if "error" not in line:
         moves = _by_time(line, store)
+        topics = {answer.get("topic", line["topic"]) for answer in line["result"]}
+        yield same(f"{said}: topics", topics, {line["topic"]})
         yield same(said, moves, {answer["queueId"]: answer["offset"] for answer in line["result"]})
         if line["kind"] == "reset" and "after" in line:  # a running consumer goes on from there
             after = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
@@ -159,6 +170,7 @@ def _reset_queue(line: Line, store: BrokerStore) -> Outcomes:
 def _start_rule(line: Line, store: BrokerStore) -> Outcomes:
     """Nothing was seen of a queue that was started at its end."""
     where = ConsumeFromWhere(line["where"])
+    yield from _all_queues(line, store)
     time_ms = parse_consume_timestamp(f"{line['consumeTimestamp']}Z")
     delivered = 0
     for answer in line["queues"]:

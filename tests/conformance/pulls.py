@@ -13,12 +13,14 @@ How many messages a broker puts into one answer is its own affair (S7.2) and is 
 
 from __future__ import annotations
 
+from rmq_store.broker_files import request_checks
+from rmq_store.broker_files.config_files import SubscriptionGroupConfig
 from rmq_store.errors import BadData, OffsetOutOfRange, RmqError, WrongUse
 from rmq_store.lake.plan import ShardLookup
 from rmq_store.message import MessageQueue
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.store import Actor
-from rmq_store.subscription import build_subscription_data
+from rmq_store.subscription import SUB_ALL, ExpressionType, build_subscription_data
 from rmq_store.window import STORED, PlannedRange, Start, plan_ranges
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, NotChecked, Outcomes, by_kind, refused, same
@@ -128,6 +130,9 @@ def _nobody_gets_there(line: Line, store: BrokerStore) -> Outcomes:
     """A negative offset, which the client refuses itself (Appendix E, C9), or a queue that the topic does not have: no
     group can be brought to it."""
     queue, offset, error = store.queue(line), line["offset"], line["error"]
+    if isinstance(error, dict):
+        code = request_checks.check_pull(SubscriptionGroupConfig("g"), store.topics.get(queue.topic), queue.queue_id)
+        yield same(f"{queue} at {offset}: code", code, error["code"])
     if not any(words in str(error) for words in REFUSALS):
         yield f"{queue} at {offset}: unknown error {error}"
         return
@@ -150,6 +155,8 @@ def _pull_walk(line: Line, store: BrokerStore) -> Outcomes:
     if wanted is None:
         # Carried in a pull request, what cannot be parsed filters nothing (Appendix E, C1).
         yield same(f"{said}: delivered", [row["queue_offset"] for row in rows], line["delivered"])
+        yield from _walks_on(said, line, store)
+        yield from _steps(said, line, rows, filter_of(line["topic"], SUB_ALL, ExpressionType.TAG))
         return
     yield from _walks_on(said, line, store)
     delivered = [row["queue_offset"] for row in rows if wanted.delivers(row)]
@@ -160,8 +167,9 @@ def _pull_walk(line: Line, store: BrokerStore) -> Outcomes:
     yield from _steps(said, line, rows, wanted)
 
 
-def _steps(said: str, line: Line, rows: list[Line], wanted: Filter) -> Outcomes:
+def _steps(said: str, line: Line, rows: list[Line], wanted: Filter | None) -> Outcomes:
     """FOUND says that the broker let something pass, ``left`` how much of it the client kept."""
+    assert wanted is not None
     for asked, status, then, left in line["steps"]:
         if status not in ("FOUND", "NO_MATCHED_MSG", "NO_NEW_MSG"):
             yield f"{said}: step {asked} has status {status!r}"
