@@ -16,7 +16,6 @@ from typing import Any
 from rmq_store.broker_files.config_files import DataVersion, SubscriptionGroupConfig, TopicConfig, write_config
 from rmq_store.broker_files.config_texts import consumer_offsets_text, subscription_groups_text, topics_text
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager, key_of
-from rmq_store.errors import BadData
 from rmq_store.message_id import decode_offset_message_id
 from rmq_store.record import Record, encode, new_record
 from tests.conformance.broker_store import BrokerStore
@@ -32,6 +31,10 @@ OF_A_COPY = ("DELAY", "ORIGIN_MESSAGE_ID", "REAL_QID", "REAL_TOPIC", "RETRY_TOPI
 """Properties that the original does not have."""
 
 Copy = dict[str, Any]
+
+
+class NotTold(ValueError):
+    """The lines do not say something that an answer needs."""
 
 
 class AskedBroker:
@@ -54,21 +57,24 @@ class AskedBroker:
         """What is stored of each message that was sent back, by its queue offset."""
         found = [_copy(line) for line in self._lines if line["what"].startswith(STORED)]
         offsets = sorted(request["queueOffset"] for request in self.asked)
-        if len(found) != len(offsets) or not found:
-            raise BadData(f"{len(offsets)} messages were sent back, and {len(found)} copies are told of")
+        if len(found) != len(offsets):
+            raise NotTold(f"{len(offsets)} messages were sent back, and {len(found)} copies are told of")
         return dict(zip(offsets, sorted(found, key=_position), strict=True))
 
     @property
     def topic(self) -> str:
-        topic: str = next(iter(self.copies.values()))["properties"]["RETRY_TOPIC"]
-        return topic
+        topics = {copy["properties"]["RETRY_TOPIC"] for copy in self.copies.values()}
+        if len(topics) != 1:
+            raise NotTold(f"the copies of what was sent back come from {len(topics)} topics; one is needed")
+        (topic,) = topics
+        return str(topic)
 
     @cached_property
     def queues(self) -> int:
         """A reset names all of them."""
         resets = [len(line["answer"]) for line in self._lines if line["what"] == "reset by time"]
         if not resets:
-            raise BadData("no reset by time says how many queues the topic has")
+            raise NotTold("no reset by time says how many queues the topic has")
         return resets[0]
 
     @cached_property
@@ -119,7 +125,7 @@ class AskedBroker:
             if offset + 1 in positions:
                 body_bytes = positions[offset + 1] - begin - self._record(offset, begin, b"", host, first_ms).store_size
             if body_bytes < 1:
-                raise BadData(f"the message at {begin} does not fit before the next one")
+                raise NotTold(f"the message at {begin} does not fit before the next one")
             record = self._record(offset, begin, b" " * body_bytes, host, first_ms)
             yield record
             begin += record.store_size
@@ -142,7 +148,7 @@ class AskedBroker:
     @cached_property
     def store(self) -> BrokerStore:
         """The store as a folder, read and imported as those of ``stores/`` are."""
-        folder = self._work / "store"
+        folder, topic = self._work / "store", TopicConfig(self.topic, self.queues, self.queues)
         (folder / "commitlog").mkdir(parents=True)
         (folder / "config").mkdir()
         log = b"".join(map(encode, self._records()))
@@ -150,7 +156,6 @@ class AskedBroker:
         groups = sorted(
             {request["group"] for request in self.asked} | self._named(0, "") - self._named(0, "unknown group")
         )
-        topic = TopicConfig(self.topic, self.queues, self.queues)
         texts = {
             "topics.json": topics_text([topic], DataVersion()),
             "subscriptionGroup.json": subscription_groups_text(map(SubscriptionGroupConfig, groups), DataVersion()),

@@ -244,6 +244,25 @@ def test_what_consumers_did_needs_to_be_said_how_they_were_set_up(
     assert "there is no behaviour/shop-1.groups.jsonl.gz" in capsys.readouterr().out
 
 
+def test_requests_that_do_not_say_of_what_broker_fail_with_that(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line for line in read_lines(DATA / "behaviour" / "market-requests.jsonl.gz") if "TIMER" in line["what"]]
+    (small / "behaviour").mkdir()
+    write_lines(small / "behaviour" / "any-requests.jsonl.gz", lines)
+    assert main([str(small), "--only", "behaviour/*"]) == 1
+    assert "line 1: NotTold: 'the copies of what was sent back come from 0 topics" in capsys.readouterr().out
+
+
+def test_a_request_that_no_rule_knows_is_not_checked_and_is_no_success(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (small / "behaviour").mkdir()
+    write_lines(small / "behaviour" / "any-requests.jsonl.gz", [{"what": "sing", "input": None, "answer": None}])
+    assert main([str(small), "--only", "behaviour/*"]) == 1
+    assert "not checked yet: no rule: sing" in capsys.readouterr().out
+
+
 def test_a_store_shows_how_many_delay_levels_its_broker_has(tmp_path: Path) -> None:
     store = BrokerStore("shop", tmp_path, tmp_path)
     store.on_disk, store.made = {}, {(SCHEDULE_TOPIC, 0): {}, (SCHEDULE_TOPIC, 2): {}, ("Orders", 9): {}}
