@@ -30,7 +30,7 @@ from rmq_store.json_messages import read_lines
 from rmq_store.known_names import did_you_mean, listed
 from rmq_store.offsets import Positions
 from rmq_store.producer import DEFAULT_TOPIC_QUEUE_NUMS, Message, problems_of
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, part_id
 from rmq_store.send import SendReport, plan_send, queue_count, user_topics, would_send
 
 if TYPE_CHECKING:
@@ -273,10 +273,8 @@ def _sent(
             continue
         (shard,) = store.shards(name)
         for number, part in enumerate(_parts(messages), 1):
-            part_id = request_id if number == 1 else f"{request_id}~{number}"
-            report = send_in(
-                store, shard, part, part_id, who, host, create_queues=create_queues, dry_run=dry_run
-            )  # fmt: skip
+            its_id = part_id(request_id, number)
+            report = send_in(store, shard, part, its_id, who, host, create_queues=create_queues, dry_run=dry_run)
             done += len(part)
             if in_all > len(part):
                 output.line(f"shard {name}: {report.status}, {done:,} of {in_all:,} messages")
