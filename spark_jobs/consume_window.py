@@ -24,7 +24,7 @@ from rmq_store.replay import group_settings
 from rmq_store.requester import actor_of
 from rmq_store.settings import ENGINES, read_settings
 from rmq_store.times import parse_time
-from spark_jobs.job import engines_of, job_parser, report_as_json
+from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--until", metavar="TIME", help="only what was stored before it: ISO 8601 with a zone, or epoch ms"
     )
-    parser.add_argument("--max-messages", type=int)
+    parser.add_argument("--max-messages", type=count)
     parser.add_argument("--engine", choices=ENGINES, help="default: the group's setting")
     parser.add_argument("--listener-path", action="append", default=[], help="where listener modules are; repeatable")
     chosen = parser.parse_args(arguments)

@@ -14,6 +14,7 @@ from typing import Any
 from rmq_store.errors import RmqError, defect, error_answer
 from rmq_store.host import Host
 from rmq_store.lake.engine import Engines
+from rmq_store.numbers import whole_number
 from rmq_store.requester import request_id_of
 from spark_jobs.engine import opened_engine
 
@@ -27,6 +28,14 @@ def job_parser(program: str, description: str) -> argparse.ArgumentParser:
         "--request", metavar="ID", help="YYYY-MM-DD...: the same id is the same request; default: a new one"
     )
     return parser
+
+
+def count(text: str) -> int:
+    """An option that is a whole number, 1 or more."""
+    found = whole_number(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return found
 
 
 def engines_of(command: str, choice: str, host: Host, python_path: Sequence[str | Path] = ()) -> Engines:

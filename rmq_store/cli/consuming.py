@@ -23,6 +23,7 @@ from rmq_store.cli.options import (
     SettingsOption,
     ShardOption,
     UntilOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from rmq_store.settings import GroupSettings
 
 MaxMessagesOption = Annotated[
-    int | None, typer.Option("--max-messages", metavar="N", min=1, help="At most so many messages of each shard.")
+    int | None,
+    typer.Option("--max-messages", metavar="N", parser=count_from(1), help="At most so many messages of each shard."),
 ]
 
 ReplayTopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]

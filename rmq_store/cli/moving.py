@@ -27,6 +27,7 @@ from rmq_store.cli.options import (
     ShardOption,
     TopicOption,
     ToTimeOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output
@@ -79,7 +80,8 @@ def reset(
     queue: QueuesOption = None,
     to_time: ToTimeOption = None,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="OFFSET", min=0, help="To this offset, the next to read.")
+        int | None,
+        typer.Option("--to-offset", metavar="OFFSET", parser=count_from(0), help="To this offset, the next to read."),
     ] = None,
     to_min: Annotated[bool, typer.Option("--to-min", help="To the first readable message.")] = False,
     to_max: Annotated[bool, typer.Option("--to-max", help="To the end: skip what waits.")] = False,

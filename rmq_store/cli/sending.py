@@ -21,6 +21,7 @@ from rmq_store.cli.options import (
     RequestOption,
     RootOption,
     SendQueueOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output
@@ -78,7 +79,10 @@ def send(
     key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key. Repeatable.")] = None,
     property_: PropertiesOption = None,
     delay_level: Annotated[
-        int | None, typer.Option("--delay-level", metavar="N", help="Readable after a delay: 1 (1 s) to 18 (2 h).")
+        int | None,
+        typer.Option(
+            "--delay-level", metavar="N", parser=count_from(0), help="Readable after a delay: 1 (1 s) to 18 (2 h)."
+        ),
     ] = None,
     delay: Annotated[
         int | None,
@@ -104,7 +108,10 @@ def send(
     queues: Annotated[
         int | None,
         typer.Option(
-            "--queues", metavar="N", min=1, help=f"Queues of a topic that is made. Default {DEFAULT_TOPIC_QUEUE_NUMS}."
+            "--queues",
+            metavar="N",
+            parser=count_from(1),
+            help=f"Queues of a topic that is made. Default {DEFAULT_TOPIC_QUEUE_NUMS}.",
         ),
     ] = None,
     shard: Annotated[

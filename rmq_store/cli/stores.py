@@ -26,6 +26,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.output import Output
 from rmq_store.host import Host
+from rmq_store.numbers import whole_number
 from rmq_store.requester import actor_of
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: 
     if shard_name in store.shard_names():
         begin = store.shards(shard_name)[0].positions().get(import_id(broker_name)) or 0
     logs = [(name.rpartition("/")[2], size) for name, size in files.list("commitlog")]
-    return sum(size for name, size in logs if name.isdecimal() and int(name) + size > begin)
+    return sum(size for name, size in logs if (start := whole_number(name)) is not None and start + size > begin)
 
 
 @contextmanager

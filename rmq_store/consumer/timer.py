@@ -145,7 +145,7 @@ def place(topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int,
     return Placement(TIMER_TOPIC, slot.queue_id, stored, deliver_at=slot.due_ms)
 
 
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def _number(name: str, text: str) -> int:
