@@ -203,10 +203,6 @@ class ReplayParams:
             reprocess=(params.get("reprocess") or "").strip() or None,
         )
 
-    @property
-    def is_follow_up(self) -> bool:
-        return self.topic is None
-
     def request(self, run: Run) -> ConsumeRequest:
         """What it asks of a window."""
         return ConsumeRequest(

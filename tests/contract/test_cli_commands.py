@@ -84,10 +84,10 @@ def test_a_store_may_be_on_s3(
 def test_a_folder_that_is_no_brokers_store_is_refused_and_makes_nothing(rmq: Rmq) -> None:
     rmq("init")
     (rmq.folder / "empty").mkdir()
-    for source in ("empty", "missing"):
+    for source, code, says in (("empty", 1, "empty is no broker's store"), ("missing", 2, "missing is no folder")):
         answer = rmq("import-store", source, "--broker", "broker-a", "--engine", "local")
-        assert answer.exit_code == 1
-        assert "is no broker's store" in answer.err
+        assert answer.exit_code == code
+        assert f"error: {rmq.folder / says}" in answer.err
     assert rmq.json("topics")["topics"] == []
 
 

@@ -260,7 +260,7 @@ def wrong_entry(broker: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (nothing_there, "no broker's store"),
+        (nothing_there, "is no folder"),
         (empty_folder, "no broker's store"),
         (no_broker_store, "no broker's store"),
         (wrong_magic, "commitlog/00000000000000000000 at byte"),
