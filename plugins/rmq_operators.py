@@ -255,6 +255,7 @@ def _replay_asked(here: Deployment) -> tuple[ReplayParams, GroupSettings, Consum
 @translated
 def deliver_due() -> list[Answer]:
     """Everything due, over all levels and shards; ``next_due_ms`` says when the next one is."""
+    from rmq_store.deliver import deliver_all
     from rmq_store.lake.deliver import deliver
 
     run, _ = current_run()
@@ -262,13 +263,9 @@ def deliver_due() -> list[Answer]:
     store = here.open_store()
     answers = []
     for shard in store.shards():
-        part, delivered, more = 0, 0, True
-        while more:
-            part += 1
-            done = deliver(store, shard, f"{run.request_id}/{part}", run.actor, host)
-            delivered += done.delivered
-            more = done.more or done.status == "already_committed"
-        answers.append(_logged({"shard": shard.name, "delivered": delivered, "next_due_ms": done.next_due_ms}))
+        done = deliver_all(run.request_id, functools.partial(deliver, store, shard, actor=run.actor, host=host))
+        delivered = sum(report.delivered for report in done)
+        answers.append(_logged({"shard": shard.name, "delivered": delivered, "next_due_ms": done[-1].next_due_ms}))
     return answers
 
 

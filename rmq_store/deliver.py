@@ -20,6 +20,7 @@ from rmq_store.consumer.timer import deliver_at_of, is_coarse, longest_wait_ms, 
 from rmq_store.errors import BadData
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 from rmq_store.offsets import Claim, Outcome, Positions, QueueRange, Tally, cutover_id, grp_id, off_id
+from rmq_store.requester import part_id
 from rmq_store.store import (
     SCHEDULE_GROUP,
     Action,
@@ -137,9 +138,11 @@ def deliver_proposal(
     claim: Claim,
     tally_of_range: Callable[[QueueRange], Tally],
 ) -> Proposal:
-    """A delivery as a commit. ``due``: queues with something to move; ``produced``, ``files``: the copies."""
+    """A delivery as a commit. ``produced``, ``files``: the copies of what is ``due``. Whether the cap left something for
+    the next commit is recorded: the same request goes on there."""
+    moving = [one for one in due if one.slices]
     grp = grp_id(SCHEDULE_GROUP)
-    offsets = {off_id(SCHEDULE_GROUP, one.queue): one.range for one in due}
+    offsets = {off_id(SCHEDULE_GROUP, one.queue): one.range for one in moving}
     expect = {grp: positions.get(grp), claim_id: claim.packed()}
     advance = {grp: positions.get(grp) or 0, claim_id: Claim(claim.number, 0).packed()}
     ctl = Ctl(
@@ -149,10 +152,10 @@ def deliver_proposal(
         request_id=request_id,
         group=SCHEDULE_GROUP,
         epoch=positions.get(grp) or 0,
-        parameters=canonical_json({"now_ms": now_ms}),
+        parameters=canonical_json({"now_ms": now_ms, "more": _more(due)}),
         consumed=tuple(
             Consumed(one.range, 0, {Outcome.ACKED: tally_of_range(one.range)}, _start(positions, one.queue).rule)
-            for one in due
+            for one in moving
         ),
         produced=tuple(produced),
     )
@@ -168,13 +171,17 @@ def committed_delivery(shard: str, ctl: Ctl, due: Sequence[Due]) -> DeliverRepor
     """The report of a delivery that has just been made of ``due``."""
     rolled = [segment.deliver_at for segment in ctl.produced if segment.queue.topic == TIMER_TOPIC]
     next_ms = min((at for at in (next_due_ms(due), *rolled) if at is not None), default=None)
-    more = any(one.capped for one in due)
-    return DeliverReport("committed", shard, ctl.request_id, _messages(ctl), more, next_ms, ctl.commit_id)
+    return DeliverReport("committed", shard, ctl.request_id, _messages(ctl), _more(due), next_ms, ctl.commit_id)
 
 
 def already_delivered(shard: str, ctl: Ctl) -> DeliverReport:
     """The report of a delivery that stands in the log."""
-    return DeliverReport("already_committed", shard, ctl.request_id, _messages(ctl), False, None, ctl.commit_id)
+    more = bool(ctl.parameter("more"))
+    return DeliverReport("already_committed", shard, ctl.request_id, _messages(ctl), more, None, ctl.commit_id)
+
+
+def _more(due: Sequence[Due]) -> bool:
+    return any(one.capped for one in due)
 
 
 def _messages(ctl: Ctl) -> int:
@@ -185,6 +192,22 @@ def _messages(ctl: Ctl) -> int:
 def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverReport:
     """The report when none of ``due`` has anything to move."""
     return DeliverReport("empty", shard, request_id, 0, False, next_due_ms(due))
+
+
+def deliver_all(
+    request_id: str,
+    deliver_part: Callable[[str], DeliverReport],
+    finished: Callable[[DeliverReport], None] | None = None,
+) -> list[DeliverReport]:
+    """Commit after commit until nothing that is due is left; there is at least one report. Each part has an id of its
+    own, with which ``deliver_part`` does it, so that the same request goes on where it stopped; ``finished`` is told of
+    each."""
+    reports: list[DeliverReport] = []
+    while not reports or reports[-1].more:
+        reports.append(deliver_part(part_id(request_id, len(reports) + 1)))
+        if finished is not None:
+            finished(reports[-1])
+    return reports
 
 
 # --- where a message goes --------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ A message names the thing, the facts found and what to do about it.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RmqError(Exception):
     """Root of the tree. ``exit_code`` is what the command line returns for it."""
@@ -87,3 +89,18 @@ class StaleAttempt(RmqError):
 
 class CommitOutcomeUnknown(RmqError):
     """It cannot be said whether the commit landed. Touch nothing; look at the store first."""
+
+
+def error_answer(kind: str, message: str, exit_code: int, request_id: str = "") -> dict[str, Any]:
+    """An error as a JSON value, for every command and job. ``kind``: the name of its class; ``request_id``: with which
+    the same can be tried again, "" when there is none."""
+    answer = {"status": "error", "error": kind, "message": message, "exit_code": exit_code}
+    return answer | ({"request_id": request_id} if request_id else {})
+
+
+def defect(error: Exception) -> str:
+    """What to say of an error that is none of ours, without the stack traces that some of them (Spark's) carry in their
+    text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:1000]
+    return f"{type(error).__name__}: {said} - this is a defect"

@@ -9,12 +9,15 @@ Bytes before they are written as hex::
 from __future__ import annotations
 
 import ipaddress
+import re
 import struct
 from typing import NamedTuple
 
 from rmq_store.errors import BadData
+from rmq_store.numbers import whole_number
 
 _HEX_LENGTHS = (32, 56)
+_HEX = re.compile(r"[0-9A-Fa-f]*")
 
 
 class OffsetMessageId(NamedTuple):
@@ -51,11 +54,15 @@ def host_bytes(host: str) -> tuple[bytes, int]:
 
     :raises BadData: it is not of that form.
     """
-    address, _, port = host.rpartition("|")
+    address, _, port_text = host.rpartition("|")
+    port = whole_number(port_text, signed=True)
     try:
-        return ipaddress.ip_address(address).packed, int(port)
-    except ValueError as error:
-        raise BadData(f"host {host!r} is not of the form address|port") from error
+        packed = ipaddress.ip_address(address).packed
+    except ValueError:
+        port = None
+    if port is None:
+        raise BadData(f"host {host!r} is not of the form address|port")
+    return packed, port
 
 
 def offset_message_id(store_host: str, commit_log_offset: int) -> str:
@@ -88,9 +95,6 @@ def decode_unique_key(unique_key: str) -> UniqueKey:
 
 
 def _hex_bytes(text: str, what: str) -> bytes:
-    if len(text) in _HEX_LENGTHS:
-        try:
-            return bytes.fromhex(text)
-        except ValueError:
-            pass
+    if len(text) in _HEX_LENGTHS and _HEX.fullmatch(text):
+        return bytes.fromhex(text)
     raise BadData(f"{text!r} is not {what}: 32 or 56 hex digits are needed, this has {len(text)} characters")

@@ -107,11 +107,6 @@ def send_id(topic: str) -> str:
     return _joined("snd", topic)
 
 
-def replay_id(replay: str, window: str) -> str:
-    """Attempts committed of a replay window."""
-    return _joined("rep", replay, window)
-
-
 def red_id(group: str) -> str:
     """Redrives committed of a group's dead letters."""
     return _joined("red", group)

@@ -57,7 +57,7 @@ _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
 _BYTE: Final = struct.Struct(">b")
 _TOPIC_LENGTH: Final = {MESSAGE_MAGIC_V1: _BYTE, MESSAGE_MAGIC_V2: _SHORT}
-_DECIMAL: Final = re.compile(r"[+-]?\d+")
+_DECIMAL: Final = re.compile(r"([+-]?)0*((?:(?![\U00010000-\U0010ffff])\d){1,19})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +333,8 @@ def message_ext(record: Record, broker_name: str, decompressors: Decompressors =
 
 def parse_level(text: str) -> int | None:
     """Java's ``Integer.parseInt``: the number, or None where Java throws."""
-    if _DECIMAL.fullmatch(text):
-        number = int(text)
+    if matched := _DECIMAL.fullmatch(text):
+        number = int(matched[1] + matched[2])
         if -(1 << 31) <= number < 1 << 31:
             return number
     return None

@@ -33,6 +33,11 @@ def request_id_of(given: str | None, verb: str, host: Host) -> str:
     return given
 
 
+def part_id(request_id: str, number: int) -> str:
+    """The id of the commit with this number, from 1, of a request that needs several."""
+    return request_id if number == 1 else f"{request_id}~{number}"
+
+
 def _is_date(text: str) -> bool:
     try:
         return bool(date.fromisoformat(text))

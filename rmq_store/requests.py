@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue
+from rmq_store.numbers import whole_number
 from rmq_store.plan import ConsumeRequest
 from rmq_store.redrive import Letters, Place, RedriveRequest
 from rmq_store.reset import ResetRequest, ResetTo
@@ -156,9 +157,10 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
 def letter_place(text: str) -> Place:
     """``BROKER:QUEUE:OFFSET``. A broker name may hold colons. Raises WrongUse."""
     broker_name, *numbers = text.rsplit(":", 2)
-    if not broker_name or len(numbers) != 2 or not all(n.isascii() and n.isdecimal() for n in numbers):
+    read = [number for text in numbers if (number := whole_number(text)) is not None]
+    if not broker_name or len(read) != 2:
         raise WrongUse(f"{text!r} names no letter: write BROKER:QUEUE:OFFSET, like lake-broker-a:0:17")
-    return Place(broker_name, int(numbers[0]), int(numbers[1]))
+    return Place(broker_name, *read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +202,6 @@ class ReplayParams:
             reason=params.get("reason") or "",
             reprocess=(params.get("reprocess") or "").strip() or None,
         )
-
-    @property
-    def is_follow_up(self) -> bool:
-        return self.topic is None
 
     def request(self, run: Run) -> ConsumeRequest:
         """What it asks of a window."""
@@ -283,7 +281,8 @@ def _count(params: Mapping[str, Any], name: str, least: int = 1) -> int | None:
 
 
 def _queue(topic: str, text: str) -> MessageQueue:
-    broker_name, colon, queue_id = str(text).rpartition(":")
-    if not (broker_name and colon and queue_id.isascii() and queue_id.isdecimal()):
+    broker_name, _, digits = str(text).rpartition(":")
+    queue_id = whole_number(digits)
+    if not broker_name or queue_id is None:
         raise WrongUse(f"{text!r} names no queue: write BROKER:QUEUE, like broker-a:0")
-    return MessageQueue(topic, broker_name, int(queue_id))
+    return MessageQueue(topic, broker_name, queue_id)

@@ -85,10 +85,11 @@ def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> d
         case ResetTo.TIME:
             return shard.search_offsets(positions, queues, request.value or 0)
         case ResetTo.OFFSET:
-            return {queue: _checked(positions, queue, request.value or 0) for queue in queues}
+            return {queue: checked_offset(positions, queue, request.value or 0) for queue in queues}
 
 
-def _checked(positions: Positions, queue: MessageQueue, offset: int) -> int:
+def checked_offset(positions: Positions, queue: MessageQueue, offset: int) -> int:
+    """The offset. Raises WrongUse when it lies outside the queue (S13.1)."""
     least, most = positions.min_offset(queue), positions.max_offset(queue)
     if not least <= offset <= most:
         raise WrongUse(f"target offset {offset} not in consume queue range [{least}-{most}] of {queue}")

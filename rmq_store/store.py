@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome, QueueRange, Tallies, Tally, total
+from rmq_store.offsets import Outcome, QueueRange, Tallies, Tally
 
 FORMAT_VERSION = 1
 """Of ``store.json``; a store with a higher one was written by newer code."""
@@ -59,10 +59,6 @@ class Consumed:
 
     def tally(self, outcome: Outcome) -> Tally:
         return self.tallies.get(outcome, Tally())
-
-    def adds_up(self, of_range: Tally) -> bool:
-        """Whether the outcomes cover the range exactly; ``of_range`` is the tally of all its offsets."""
-        return total(self.tallies) == of_range
 
 
 FEW_TAGS_CODES = 16

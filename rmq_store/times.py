@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from rmq_store.consumer.start import parse_consume_timestamp
 from rmq_store.errors import WrongUse
+from rmq_store.numbers import whole_number
 
 _NUMBER = re.compile(r"-?\d+", re.ASCII)
 _COMPACT_DIGITS = 14
@@ -33,9 +34,9 @@ def parse_time(text: str) -> int:
         raise WrongUse(
             f"the time {stripped} looks like seconds; epoch milliseconds have three digits more: {stripped}000"
         )
-    value = int(stripped)
-    if abs(value) > _LONG_MAX:
-        raise WrongUse(f"no such time: {stripped} is beyond 64-bit milliseconds")
+    value = whole_number(stripped, signed=True)
+    if value is None or abs(value) > _LONG_MAX:
+        raise WrongUse(f"no such time: {stripped:.40} is beyond 64-bit milliseconds")
     return value
 
 

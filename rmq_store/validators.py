@@ -101,11 +101,6 @@ def check_topic(topic: str | None) -> None:
     _refuse("topic", topic, topic_problem(topic), TOPIC_MAX_LENGTH)
 
 
-def check_stored_topic(topic: str | None) -> None:
-    """Raise WrongUse unless a broker could store messages under this topic."""
-    _refuse("topic", topic, stored_topic_problem(topic), _stored_topic_limit(topic))
-
-
 def check_group(group: str | None) -> None:
     """Raise WrongUse unless this can be a consumer group (DEFAULT_CONSUMER cannot)."""
     _refuse("group", group, group_problem(group), GROUP_MAX_LENGTH)

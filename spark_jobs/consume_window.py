@@ -21,10 +21,10 @@ from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import consume_window
 from rmq_store.plan import ConsumeRequest
 from rmq_store.replay import group_settings
-from rmq_store.requester import actor_of, request_id_of
+from rmq_store.requester import actor_of
 from rmq_store.settings import ENGINES, read_settings
 from rmq_store.times import parse_time
-from spark_jobs.job import engines_of, job_parser, report_as_json
+from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,19 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--until", metavar="TIME", help="only what was stored before it: ISO 8601 with a zone, or epoch ms"
     )
-    parser.add_argument("--max-messages", type=int)
+    parser.add_argument("--max-messages", type=count)
     parser.add_argument("--engine", choices=ENGINES, help="default: the group's setting")
     parser.add_argument("--listener-path", action="append", default=[], help="where listener modules are; repeatable")
     chosen = parser.parse_args(arguments)
-    return report_as_json(lambda: _consume(chosen, Host()))
+    host = Host()
+    return report_as_json("consume", chosen.request, host, lambda request_id: _consume(chosen, request_id, host))
 
 
-def _consume(chosen: argparse.Namespace, host: Host) -> dict[str, Any]:
+def _consume(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str, Any]:
     sys.path[:0] = chosen.listener_path
     store = LakeStore.open(Root.parse(chosen.root))
     group, scope = group_settings(read_settings(chosen.settings), chosen.group)
     request = ConsumeRequest(
-        request_id_of(chosen.request, "consume", host),
+        request_id,
         actor_of(),
         until_ms=None if chosen.until is None else parse_time(chosen.until),
         max_messages=chosen.max_messages,

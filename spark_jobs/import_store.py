@@ -16,7 +16,7 @@ from rmq_store.host import Host
 from rmq_store.lake.import_store import import_store
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
-from rmq_store.requester import actor_of, request_id_of
+from rmq_store.requester import actor_of
 from spark_jobs.job import engines_of, job_parser, report_as_json
 
 
@@ -28,10 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", choices=("spark", "local"), default="spark")
     parser.add_argument("--salvage", action="store_true", help="skip what is damaged or missing, and record it")
     chosen = parser.parse_args(arguments)
-    return report_as_json(lambda: _import(chosen, Host()))
+    host = Host()
+    return report_as_json("import", chosen.request, host, lambda request_id: _import(chosen, request_id, host))
 
 
-def _import(chosen: argparse.Namespace, host: Host) -> dict[str, Any]:
+def _import(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str, Any]:
     store = LakeStore.open(Root.parse(chosen.root))
     with engines_of("import-store", chosen.engine, host) as engines:
         report = import_store(
@@ -39,7 +40,7 @@ def _import(chosen: argparse.Namespace, host: Host) -> dict[str, Any]:
             Root.parse(chosen.source),
             chosen.broker,
             chosen.shard or chosen.broker,
-            request_id_of(chosen.request, "import", host),
+            request_id,
             actor_of(),
             host,
             engines.for_import(),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import RmqError
+from rmq_store.errors import RmqError, defect, error_answer
 from rmq_store.host import Host
 from rmq_store.lake.engine import Engines
+from rmq_store.numbers import whole_number
+from rmq_store.requester import request_id_of
 from spark_jobs.engine import opened_engine
 
 
@@ -27,18 +30,33 @@ def job_parser(program: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def count(text: str) -> int:
+    """An option that is a whole number, 1 or more."""
+    found = whole_number(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return found
+
+
 def engines_of(command: str, choice: str, host: Host, python_path: Sequence[str | Path] = ()) -> Engines:
     """The engines of a job; Spark is the server that $SPARK_REMOTE names, else a session of this process."""
     remote = os.environ.get("SPARK_REMOTE") or None
     return Engines(choice, host, partial(opened_engine, f"rmq {command}", remote=remote, python_path=python_path))
 
 
-def report_as_json(work: Callable[[], dict[str, Any]]) -> int:
-    """Run it, print its answer or its RmqError as one JSON line, return the exit code."""
+def report_as_json(verb: str, request_id: str | None, host: Host, work: Callable[[str], dict[str, Any]]) -> int:
+    """Run it under the request's id (None: a new one), print its answer or its error as one JSON line, return the exit
+    code."""
+    its_id = ""
     try:
-        answer, code = work(), 0
+        its_id = request_id_of(request_id, verb, host)
+        answer, code = work(its_id), 0
     except RmqError as error:
-        answer = {"status": "failed", "error": type(error).__name__, "message": str(error)}
         code = error.exit_code
+        answer = error_answer(type(error).__name__, str(error), code, its_id)
+    except Exception as error:
+        traceback.print_exception(error)
+        code = 1
+        answer = error_answer(type(error).__name__, defect(error), code, its_id)
     print(json.dumps(answer), flush=True)
     return code

@@ -7,14 +7,16 @@ pretty form of its files with tabs, one entry per line and arrays of numbers on 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from rmq_store.errors import BadData
+from rmq_store.numbers import whole_number
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _PLAIN: Final = re.compile(r"[^\"'\\]*")
 _HEX4: Final = re.compile(r"[0-9a-fA-F]{4}")
 _WORDS: Final = {"true": True, "false": False, "null": None}
@@ -110,14 +112,13 @@ def number_of(value: Any, bits: int) -> int:
 
     :raises BadData: it is no number, or too large.
     """
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            number = int(value)
-        except (ValueError, OverflowError):
-            pass
-        else:
-            if -(1 << bits - 1) <= number < 1 << bits - 1:
-                return number
+    number = None
+    if isinstance(value, str):
+        number = whole_number(value, signed=True)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        number = int(value)
+    if number is not None and -(1 << bits - 1) <= number < 1 << bits - 1:
+        return number
     raise BadData(f"{value!r} is no number of {bits} bits")
 
 
@@ -159,7 +160,11 @@ class _Parser:
             self.fail("a value")
             return None
         self.at = number.end()
-        return float(number[0]) if number[1] or number[2] else int(number[0])
+        try:
+            return float(number[0]) if number[1] or number[2] else int(number[0])
+        except ValueError:  # more digits than Python converts
+            self.at = number.start()
+            self.fail("a number of fewer digits")
 
     def object(self) -> dict[Any, Any]:
         items: dict[Any, Any] = {}

@@ -14,7 +14,6 @@ from rmq_store.record import Record
 
 FOLDER: Final = "commitlog"
 # The broker makes this file when it starts and removes it when it stops well.
-ABORT: Final = "abort"
 
 
 def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> MappedFileQueue:
@@ -31,11 +30,6 @@ def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> Mappe
             f"Give the folder that holds commitlog, consumequeue and config"
         )
     return mapped_file_queue(FOLDER, listing, allow_missing=allow_missing)
-
-
-def was_killed(source: FileSource) -> bool:
-    """Whether the broker did not stop well, or is still running: the file ``abort`` is there."""
-    return any(name == ABORT for name, _ in source.list(""))
 
 
 def read_log(

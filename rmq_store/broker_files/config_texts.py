@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from rmq_store.broker_files.broker_json import parse, render, render_compact
+from rmq_store.broker_files.broker_json import number_of, parse, render, render_compact
 from rmq_store.broker_files.config_files import (
     ConsumerFilterData,
     DataVersion,
@@ -86,8 +86,8 @@ def parse_topic_line(line: str) -> TopicConfig:
     name, *parts = line.split(" ")
     try:
         read, write, perm, filter_type, *rest = parts
-        numbers = int(read), int(write), int(perm)
-    except ValueError as error:
+        numbers = number_of(read, 32), number_of(write, 32), number_of(perm, 32)
+    except (ValueError, BadData) as error:
         raise BadData(f"{line!r:.200} is no topic: name, three numbers and a filter type were expected") from error
     try:
         attributes = parse(rest[0]) if rest else {}

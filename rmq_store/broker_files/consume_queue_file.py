@@ -15,6 +15,7 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile, mapped_file_queue
 from rmq_store.consume_queue import FILLER, UNIT_BYTES, ConsumeQueueEntry, decode_entries, max_offset, min_offset
 from rmq_store.errors import BadData
+from rmq_store.numbers import whole_number
 
 FOLDER: Final = "consumequeue"
 
@@ -103,9 +104,10 @@ def list_consume_queues(source: FileSource) -> list[ConsumeQueueFiles]:
     listings: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
     for name, size in source.list(FOLDER):
         parts = name.split("/")
-        if len(parts) != 4 or not parts[2].isdecimal():
+        queue_id = whole_number(parts[2]) if len(parts) == 4 else None
+        if queue_id is None:
             raise BadData(f"{name} in {source} is not of the form {FOLDER}/TOPIC/QUEUE/FILE. Remove it")
-        listings[parts[1], int(parts[2])].append((name, size))
+        listings[parts[1], queue_id].append((name, size))
     queues = []
     for (topic, queue_id), listing in sorted(listings.items()):
         files = mapped_file_queue(f"{FOLDER}/{topic}/{queue_id}", listing).files

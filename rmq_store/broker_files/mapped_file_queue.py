@@ -15,7 +15,7 @@ from typing import Final
 
 from rmq_store.errors import BadData
 
-_NAME: Final = re.compile(r"\d{20}")
+_NAME: Final = re.compile(r"[0-9]{20}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rmq_store.cli import consuming, looking, moving, questions, redriving, send
 from rmq_store.cli.common import REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import say_error
-from rmq_store.errors import BadData, RmqError, WrongUse
+from rmq_store.errors import BadData, RmqError, WrongUse, defect
 
 app = typer.Typer(
     name="rmq",
@@ -68,14 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Abort as error:
         return _failed(error, "Abort", "stopped", 1, as_json)
     except Exception as error:
-        message = f"{type(error).__name__}: {_in_a_line(error)} - this is a defect; RMQ_DEBUG=1 shows where"
-        return _failed(error, type(error).__name__, message, 1, as_json)
-
-
-def _in_a_line(error: Exception) -> str:
-    """What a foreign error says, without the stack traces that some of them (Spark's) carry in their text."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:1000]
+        return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 shows where", 1, as_json)
 
 
 def _failed(error: Exception, kind: str, message: str, exit_code: int, as_json: bool) -> int:

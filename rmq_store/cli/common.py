@@ -116,8 +116,10 @@ def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> S
 
 
 def check_group(store: LakeStore, name: str, settings: str | None) -> None:
-    """Raises WrongUse for a group that neither the store nor the settings know."""
+    """Raises WrongUse for a group, or a client of a broadcasting one, that neither the store nor the settings know."""
     from rmq_store.lake.groups import need_group
 
     there = os.path.exists(settings_path(settings)) or settings is not None
-    need_group(store, name, {group.name for group in settings_of(settings).groups} if there else ())
+    groups = settings_of(settings).groups if there else ()
+    clients = {name for group in groups if group.broadcasting and name.startswith(f"{group.name}@")}
+    need_group(store, name, {group.name for group in groups} | clients)

@@ -23,6 +23,7 @@ from rmq_store.cli.options import (
     SettingsOption,
     ShardOption,
     UntilOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output
@@ -34,8 +35,8 @@ from rmq_store.times import format_time
 
 if TYPE_CHECKING:
     from rmq_store.consume import WindowReport
+    from rmq_store.deliver import DeliverReport
     from rmq_store.lake.consumption import Consumption
-    from rmq_store.lake.deliver import DeliverReport
     from rmq_store.lake.engine import Engine
     from rmq_store.lake.shard import Shard
     from rmq_store.lake.store import LakeStore
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from rmq_store.settings import GroupSettings
 
 MaxMessagesOption = Annotated[
-    int | None, typer.Option("--max-messages", metavar="N", min=1, help="At most so many messages of each shard.")
+    int | None,
+    typer.Option("--max-messages", metavar="N", parser=count_from(1), help="At most so many messages of each shard."),
 ]
 
 ReplayTopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
@@ -208,22 +210,20 @@ def deliver(
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
+    from rmq_store.deliver import deliver_all
     from rmq_store.lake.consumption import overall
     from rmq_store.lake.deliver import deliver as deliver_due
 
     request_id, who = new_request("deliver", request, host), actor_of(actor)
-    reports: list[DeliverReport] = []
-    for one in store.shards(shard):
-        part = 1
-        while True:  # a commit is capped; the next one has an id of its own
-            part_id = request_id if part == 1 else f"{request_id}~{part}"
-            report = deliver_due(store, one, part_id, who, host, now_ms=now)
-            reports.append(report)
-            due = f", next due {format_time(report.next_due_ms)}" if report.next_due_ms is not None else ""
-            output.line(f"shard {report.shard}: {report.status}, {report.delivered:,} delivered{due}")
-            if not report.more:
-                break
-            part += 1
+    reports = [
+        report
+        for one in store.shards(shard)
+        for report in deliver_all(
+            request_id,
+            partial(deliver_due, store, one, actor=who, host=host, now_ms=now),
+            lambda report: output.line(_delivery_line(report)),
+        )
+    ]
     found = {
         "status": overall(report.status for report in reports),
         "request_id": request_id,
@@ -241,3 +241,8 @@ def deliver(
         ],
     }
     output.answer(found, f"request: {request_id}")
+
+
+def _delivery_line(report: DeliverReport) -> str:
+    due = f", next due {format_time(report.next_due_ms)}" if report.next_due_ms is not None else ""
+    return f"shard {report.shard}: {report.status}, {report.delivered:,} delivered{due}"

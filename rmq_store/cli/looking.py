@@ -16,6 +16,7 @@ from rmq_store.cli.options import (
     SinceOption,
     TopicOption,
     UntilOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output, cell
@@ -74,7 +75,7 @@ def messages(
     key: Annotated[str, typer.Option("--key", "-k", metavar="KEY", help="One of its KEYS, or its unique key.")],
     since: SinceOption = None,
     until: UntilOption = None,
-    most: Annotated[int, typer.Option("--max", metavar="N", min=1, help="The newest so many.")] = 64,
+    most: Annotated[int, typer.Option("--max", metavar="N", parser=count_from(1), help="The newest so many.")] = 64,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,11 +96,12 @@ def print_messages(
     topic: TopicOption,
     queue: QueuesOption = None,
     from_offset: Annotated[
-        int | None, typer.Option("--from-offset", metavar="OFFSET", min=0, help="From this offset of each queue.")
+        int | None,
+        typer.Option("--from-offset", metavar="OFFSET", parser=count_from(0), help="From this offset of each queue."),
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    most: Annotated[int, typer.Option("--max", metavar="N", min=1, help="The oldest so many.")] = 20,
+    most: Annotated[int, typer.Option("--max", metavar="N", parser=count_from(1), help="The oldest so many.")] = 20,
     body: Annotated[bool, typer.Option("--body", help="Show the bodies, too.")] = False,
     root: RootOption = None,
     as_json: JsonOption = False,

@@ -1,4 +1,5 @@
-"""``rmq reset``, ``skip``, ``clone``, ``search-offset``, ``offsets export``: where groups stand and are moved to."""
+"""``rmq reset``, ``skip``, ``clone``, ``search-offset``, ``offsets export`` and ``import``: where groups stand and are
+moved to."""
 
 from __future__ import annotations
 
@@ -27,11 +28,13 @@ from rmq_store.cli.options import (
     ShardOption,
     TopicOption,
     ToTimeOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
+from rmq_store.known_names import listed
 from rmq_store.requester import actor_of
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would move, and move nothing.")]
 
-offsets = typer.Typer(no_args_is_help=True, help="Committed offsets in a broker's own form.", rich_markup_mode="rich")
+offsets = typer.Typer(no_args_is_help=True, help="Committed offsets in RocketMQ's own files.", rich_markup_mode="rich")
 
 PANEL = "Offsets"
 
@@ -70,6 +73,13 @@ def add_to(app: typer.Typer) -> None:
             "rmq offsets export --broker broker-a consumerOffset.json", "rmq offsets export --broker broker-a"
         )
     )(export)
+    offsets.command(
+        "import",
+        epilog=example(
+            "rmq offsets import ~/.rocketmq_offsets/10.0.0.7@DEFAULT/audit/offsets.json --group audit@host-1 --dry-run",
+            "rmq offsets import consumerOffset.json --broker broker-a --group orders --reason 'it moved here'",
+        ),
+    )(import_offsets)
     app.add_typer(offsets, name="offsets", rich_help_panel=PANEL)
 
 
@@ -79,7 +89,8 @@ def reset(
     queue: QueuesOption = None,
     to_time: ToTimeOption = None,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="OFFSET", min=0, help="To this offset, the next to read.")
+        int | None,
+        typer.Option("--to-offset", metavar="OFFSET", parser=count_from(0), help="To this offset, the next to read."),
     ] = None,
     to_min: Annotated[bool, typer.Option("--to-min", help="To the first readable message.")] = False,
     to_max: Annotated[bool, typer.Option("--to-max", help="To the end: skip what waits.")] = False,
@@ -296,6 +307,64 @@ def export(
         return
     _write_whole(Path(file), exported.text)
     output.answer(answer | {"file": file}, f"offsets of {exported.groups} groups on {broker} are in {file}")
+
+
+def import_offsets(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="offsets.json or consumerOffset.json.")],
+    group: Annotated[
+        str, typer.Option("--group", "-g", metavar="GROUP", help="Whose offsets are set: a group, or GROUP@CLIENT.")
+    ],
+    broker: Annotated[
+        str | None, typer.Option("--broker", "-b", metavar="NAME", help="Whose consumerOffset.json it is.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic. Default: all in the file.")
+    ] = None,
+    reason: ReasonOption = "",
+    dry_run: DryRunOption = False,
+    shard: ShardOption = None,
+    request: RequestOption = None,
+    settings: SettingsOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a group go on where a file of offsets says.
+
+    The file is a broadcasting client's offsets.json, for one of its clients here (GROUP@CLIENT), or a broker's
+    consumerOffset.json. All of its queues must be here and hold the offsets; those that it does not name stay as they
+    are. Who and why stand in the history, as after a reset.
+    """
+    output, host = Output(as_json), Host()
+    store = open_store(root)
+    from rmq_store.broker_files.offset_files import read_offsets
+    from rmq_store.lake.moves import move_offsets
+    from rmq_store.set_offsets import SetOffsetsRequest, unknown_queues
+
+    request_id, who = new_request("offsets-import", request, host), actor_of(actor)
+    check_group(store, group, settings)
+    found = read_offsets(file.expanduser(), group, broker)
+    if found.note:
+        output.note(found.note)
+    held = [(one, one.positions()) for one in store.shards(shard)]
+    unknown = unknown_queues(found.offsets, [positions for _, positions in held])
+    # Offset 0 of a queue that is not here says nothing: most retry topics are empty.
+    empty = {queue for queue in unknown if found.offsets[queue] == 0}
+    wanted = {q: offset for q, offset in found.offsets.items() if topic in (None, q.topic) and q not in empty}
+    if not wanted:
+        raise WrongUse(f"{found.used} has no offset of {group}" + ("" if topic is None else f" in topic {topic}"))
+    if strange := [f"{q.topic} {q.broker_name}:{q.queue_id}" for q in unknown if q in wanted]:
+        raise WrongUse(
+            f"{found.used} names queues that are not here: {listed(strange)}. Import their broker, or choose --topic"
+        )
+    why = reason or ("dry run" if dry_run else "")
+    reports = []
+    for one, positions in held:
+        its = {queue: wanted[queue] for queue in positions.all_queues() if queue in wanted}
+        if its:
+            asked = SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)
+            reports.append(move_offsets(one, asked, host))
+    _show_moves(output, reports, {"group": group, "file": str(found.used)})
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import typer
 
 from rmq_store.errors import WrongUse
+from rmq_store.numbers import whole_number
 from rmq_store.times import parse_duration, parse_time
 
 Value = TypeVar("Value")
@@ -37,10 +38,11 @@ class QueueName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> QueueName:
-        broker_name, colon, queue_id = text.rpartition(":")
-        if not (broker_name and colon and queue_id.isdecimal() and queue_id.isascii()):
+        broker_name, _, digits = text.rpartition(":")
+        queue_id = whole_number(digits)
+        if not broker_name or queue_id is None:
             raise WrongUse(f"{text!r} names no queue: write BROKER:QUEUE, like broker-a:0")
-        return cls(broker_name, int(queue_id))
+        return cls(broker_name, queue_id)
 
 
 class PropertyText(NamedTuple):
@@ -65,6 +67,18 @@ def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
             return parse(text)
         except WrongUse as error:
             raise typer.BadParameter(str(error)) from error
+
+    return checked
+
+
+def count_from(least: int) -> Callable[[str | int], int]:
+    """The parser of an option that is a whole number, so large or larger."""
+
+    def checked(given: str | int) -> int:
+        found = whole_number(given) if isinstance(given, str) else given
+        if found is None or found < least:
+            raise typer.BadParameter(f"{given!r:.40} is not a whole number, {least} or more")
+        return found
 
     return checked
 

@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from rmq_store.cli.options import before_the_command
+from rmq_store.errors import error_answer
 
 Row = Mapping[str, Any]
 
@@ -60,8 +61,7 @@ def say_error(kind: str, message: str, exit_code: int, request_id: str, as_json:
     """One line on standard error, red in a terminal; with ``--json`` also a document on standard output."""
     typer.secho(f"error: {message}", err=True, fg="red", color=_colour())
     if as_json:
-        found = {"status": "error", "error": kind, "message": message, "exit_code": exit_code}
-        typer.echo(to_json(found | ({"request_id": request_id} if request_id else {})))
+        typer.echo(to_json(error_answer(kind, message, exit_code, request_id)))
 
 
 def _colour() -> bool | None:

@@ -19,6 +19,7 @@ from rmq_store.cli.options import (
     RootOption,
     SettingsOption,
     ShardOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output
@@ -77,7 +78,8 @@ def redrive(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many of each shard, oldest first.")
+        int | None,
+        typer.Option("--limit", metavar="N", parser=count_from(1), help="At most so many of each shard, oldest first."),
     ] = None,
     to_topic: Annotated[
         str | None,

@@ -21,6 +21,7 @@ from rmq_store.cli.options import (
     RequestOption,
     RootOption,
     SendQueueOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output
@@ -30,7 +31,7 @@ from rmq_store.json_messages import read_lines
 from rmq_store.known_names import did_you_mean, listed
 from rmq_store.offsets import Positions
 from rmq_store.producer import DEFAULT_TOPIC_QUEUE_NUMS, Message, problems_of
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, part_id
 from rmq_store.send import SendReport, plan_send, queue_count, user_topics, would_send
 
 if TYPE_CHECKING:
@@ -78,7 +79,10 @@ def send(
     key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key. Repeatable.")] = None,
     property_: PropertiesOption = None,
     delay_level: Annotated[
-        int | None, typer.Option("--delay-level", metavar="N", help="Readable after a delay: 1 (1 s) to 18 (2 h).")
+        int | None,
+        typer.Option(
+            "--delay-level", metavar="N", parser=count_from(0), help="Readable after a delay: 1 (1 s) to 18 (2 h)."
+        ),
     ] = None,
     delay: Annotated[
         int | None,
@@ -104,7 +108,10 @@ def send(
     queues: Annotated[
         int | None,
         typer.Option(
-            "--queues", metavar="N", min=1, help=f"Queues of a topic that is made. Default {DEFAULT_TOPIC_QUEUE_NUMS}."
+            "--queues",
+            metavar="N",
+            parser=count_from(1),
+            help=f"Queues of a topic that is made. Default {DEFAULT_TOPIC_QUEUE_NUMS}.",
         ),
     ] = None,
     shard: Annotated[
@@ -273,10 +280,8 @@ def _sent(
             continue
         (shard,) = store.shards(name)
         for number, part in enumerate(_parts(messages), 1):
-            part_id = request_id if number == 1 else f"{request_id}~{number}"
-            report = send_in(
-                store, shard, part, part_id, who, host, create_queues=create_queues, dry_run=dry_run
-            )  # fmt: skip
+            its_id = part_id(request_id, number)
+            report = send_in(store, shard, part, its_id, who, host, create_queues=create_queues, dry_run=dry_run)
             done += len(part)
             if in_all > len(part):
                 output.line(f"shard {name}: {report.status}, {done:,} of {in_all:,} messages")

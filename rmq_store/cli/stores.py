@@ -26,6 +26,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.output import Output
 from rmq_store.host import Host
+from rmq_store.numbers import whole_number
 from rmq_store.requester import actor_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(import_store)
     app.command(
-        rich_help_panel=PANEL, epilog=example("rmq cutover --broker broker-a --reason 'broker was switched off'")
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq cutover --broker broker-a --dry-run", "rmq cutover --broker broker-a --reason 'it was switched off'"
+        ),
     )(cutover)
     app.command(rich_help_panel=PANEL, epilog=example("rmq dispatch"))(dispatch)
     app.command(rich_help_panel=PANEL, epilog=example("rmq doctor --root var/store", "rmq doctor --spark"))(doctor)
@@ -126,7 +130,7 @@ def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: 
     if shard_name in store.shard_names():
         begin = store.shards(shard_name)[0].positions().get(import_id(broker_name)) or 0
     logs = [(name.rpartition("/")[2], size) for name, size in files.list("commitlog")]
-    return sum(size for name, size in logs if name.isdecimal() and int(name) + size > begin)
+    return sum(size for name, size in logs if (start := whole_number(name)) is not None and start + size > begin)
 
 
 @contextmanager
@@ -154,7 +158,8 @@ def _progress(output: Output) -> Iterator[Progress | None]:
 
 def cutover(
     broker: BrokerOption,
-    reason: ReasonOption,
+    reason: ReasonOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be adopted; change nothing.")] = False,
     shard: ShardOption = None,
     request: RequestOption = None,
     actor: ActorOption = None,
@@ -164,14 +169,15 @@ def cutover(
     """End a broker's ownership of its groups and delayed messages.
 
     Its import is closed for good; its groups' offsets and the retries that wait in its delay levels are adopted, but not
-    what waits in its timer. Cannot be undone: do it when the broker no longer delivers.
+    what waits in its timer, which is told. Cannot be undone: stop the broker and import once more before.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
     from rmq_store.lake.cutover import cutover as cut_over
 
     request_id = new_request("cutover", request, host)
-    report = cut_over(shard_of_broker(store, broker, shard), broker, request_id, actor_of(actor), reason, host)
+    its_shard, why = shard_of_broker(store, broker, shard), reason or ("dry run" if dry_run else "")
+    report = cut_over(store, its_shard, broker, request_id, actor_of(actor), why, host, dry_run=dry_run)
     output.answer(
         asdict(report) | {"request_id": request_id},
         f"broker {broker} in shard {report.shard}: {report.groups} groups adopted, {report.waiting} delayed messages "

@@ -23,7 +23,7 @@ FIRST_RETRY_LEVEL = 3
 """Level 0 of a send-back means this one plus the retries so far."""
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_ITEM = re.compile(r"([+-]?[0-9]+)([smhd])")
+_ITEM = re.compile(r"([+-]?[0-9]{1,19})([smhd])")
 
 
 def parse_delay_level(text: str) -> tuple[int, ...]:

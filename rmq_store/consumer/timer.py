@@ -145,12 +145,12 @@ def place(topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int,
     return Placement(TIMER_TOPIC, slot.queue_id, stored, deliver_at=slot.due_ms)
 
 
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def _number(name: str, text: str) -> int:
     if not _WHOLE_NUMBER.fullmatch(text):
-        raise WrongUse(f"{name} must be a whole number, it is {text!r}")
+        raise WrongUse(f"{name} must be a whole number, it is {text!r:.80}")
     return int(text)
 
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
+from rmq_store.lake.broker_timer import waiting_timers
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
+from rmq_store.lake.store import LakeStore
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.offsets import Claim, Positions, cutover_id, grp_id, import_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
@@ -23,8 +25,8 @@ from rmq_store.times import format_time
 
 @dataclass(frozen=True, slots=True)
 class CutoverReport:
-    """``groups``: how many were adopted. ``waiting``: schedule messages of the broker that ``deliver`` owns from now on.
-    ``notes``: what a person should know."""
+    """``status``: committed, already_committed or dry_run. ``groups``: how many were adopted. ``waiting``: messages in the
+    broker's delay levels, which ``deliver`` owns from now on. ``notes``: what a person should know."""
 
     status: str
     shard: str
@@ -35,7 +37,17 @@ class CutoverReport:
     commit_id: str | None = None
 
 
-def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reason: str, host: Host) -> CutoverReport:
+def cutover(
+    store: LakeStore,
+    shard: Shard,
+    broker_name: str,
+    request_id: str,
+    actor: Actor,
+    reason: str,
+    host: Host,
+    *,
+    dry_run: bool = False,
+) -> CutoverReport:
     """End the broker's ownership; the same request again says what it has done.
 
     Raises WrongUse (no reason, nothing imported, cut over by another request), HeldByAnother (an import runs), and the
@@ -45,18 +57,18 @@ def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reaso
         raise WrongUse("a cut-over needs a reason (--reason): it cannot be undone")
     started_ms = host.now_ms()
     shard.commitlog.refresh()
-    if done := _done(shard, broker_name, request_id):
+    if done := _done(store, shard, broker_name, request_id):
         return done
+    if dry_run:
+        positions = shard.positions()
+        return _report("dry_run", store, shard, broker_name, positions, _adopted(shard, positions, broker_name), None)
     with claimed(shard, ("~import", broker_name), request_id, actor, host) as claim:
         shard.commitlog.refresh()
-        if done := _done(shard, broker_name, request_id):  # by another attempt, until the claim was ours
+        if done := _done(store, shard, broker_name, request_id):  # by another attempt, until the claim was ours
             claim.release()
             return done
         positions = shard.positions()
-        newest = last_import(shard, broker_name)
-        if newest is None:
-            raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
-        moves = tuple(_moved(positions, seen) for seen in newest.observed if _is_adopted(positions, seen))
+        moves = _adopted(shard, positions, broker_name)
         groups = sorted({move.group for move in moves})
         closed, imported = cutover_id(broker_name), import_id(broker_name)
         expect = {closed: None, imported: positions.get(imported), claim.app_id: claim.claim.packed()}
@@ -83,10 +95,11 @@ def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reaso
         claim.stop_renewing()
         committed = commit(shard, Proposal(ctl, expect, advance), host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
-    return _report("committed", shard, broker_name, committed.ctl)
+    ctl = committed.ctl
+    return _report("committed", store, shard, broker_name, shard.positions(), ctl.moved, ctl.commit_id)
 
 
-def _done(shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
+def _done(store: LakeStore, shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
     """The report of this very request, None when the broker was never cut over. Raises WrongUse naming another one."""
     cutovers = shard.ctls_since(0, action=str(Action.CUTOVER))
     done = next((ctl for ctl in cutovers if ctl.parameter("broker_name") == broker_name), None)
@@ -97,14 +110,28 @@ def _done(shard: Shard, broker_name: str, request_id: str) -> CutoverReport | No
             f"broker {broker_name} was cut over by request {done.request_id} of {done.actor.name} "
             f"({done.actor.source}) at {format_time(done.store_timestamp)}: {done.reason}. There is nothing left to do."
         )
-    return _report("already_committed", shard, broker_name, done)
+    return _report("already_committed", store, shard, broker_name, shard.positions(), done.moved, done.commit_id)
 
 
-def _report(status: str, shard: Shard, broker_name: str, ctl: Ctl) -> CutoverReport:
-    adopted = len({move.group for move in ctl.moved} - {SCHEDULE_GROUP})
-    positions = shard.positions()
-    waiting, notes = _waiting(positions, broker_name), _notes(positions, broker_name)
-    return CutoverReport(status, shard.name, broker_name, adopted, waiting, notes, ctl.commit_id)
+def _report(
+    status: str,
+    store: LakeStore,
+    shard: Shard,
+    broker_name: str,
+    positions: Positions,
+    moves: tuple[Moved, ...],
+    commit_id: str | None,
+) -> CutoverReport:
+    groups = len({move.group for move in moves} - {SCHEDULE_GROUP})
+    waiting, notes = _waiting(positions, broker_name, moves), _notes(store, shard, positions, broker_name)
+    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id)
+
+
+def _adopted(shard: Shard, positions: Positions, broker_name: str) -> tuple[Moved, ...]:
+    newest = last_import(shard, broker_name)
+    if newest is None:
+        raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
+    return tuple(_moved(positions, seen) for seen in newest.observed if _is_adopted(positions, seen))
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:
@@ -121,20 +148,21 @@ def _moved(positions: Positions, seen: Observed) -> Moved:
     return Moved(seen.group, seen.queue, None, seen.offset, _next_epoch(positions, seen.group))
 
 
-def _waiting(positions: Positions, broker_name: str) -> int:
+def _waiting(positions: Positions, broker_name: str, moves: tuple[Moved, ...]) -> int:
+    adopted = {move.queue: move.to_offset for move in moves if move.group == SCHEDULE_GROUP}
     queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
-    return sum(positions.max_offset(q) - (positions.get(off_id(SCHEDULE_GROUP, q)) or 0) for q in queues)
+    begins = {queue: positions.get(off_id(SCHEDULE_GROUP, queue)) or adopted.get(queue, 0) for queue in queues}
+    return sum(positions.max_offset(queue) - begin for queue, begin in begins.items())
 
 
-def _notes(positions: Positions, broker_name: str) -> tuple[str, ...]:
-    """What of its timer was delivered stands in the broker's timer log, which is not imported (decision 3)."""
+def _notes(store: LakeStore, shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
+    """One for each topic to which the broker's own timer has not delivered all (decision 3)."""
     queues = [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name == broker_name]
-    held = sum(positions.max_offset(queue) - positions.min_offset(queue) for queue in queues)
-    if not held:
+    if all(positions.max_offset(queue) == positions.min_offset(queue) for queue in queues):
         return ()
-    note = (
-        f"{held:,} messages stand in the broker's own timer queue ({TIMER_TOPIC}). Which of them it has not delivered is "
-        "not known here, and 'rmq deliver' leaves them: the property TIMER_OUT_MS in the view messages says when each "
-        "was due"
+    return tuple(
+        f"{found.messages:,} messages for {found.topic} wait in the broker's own timer ({TIMER_TOPIC}), due from "
+        f"{format_time(found.first_due_ms)} to {format_time(found.last_due_ms)}. 'rmq deliver' leaves them: let the "
+        "broker deliver them and import again before the cut-over, or send them again with 'rmq send --deliver-at'"
+        for found in waiting_timers(store, shard.name, broker_name)
     )
-    return (note,)

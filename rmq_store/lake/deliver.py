@@ -84,7 +84,7 @@ def deliver(
         file = stage(shard.root, shard.commitlog.path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
         produced = [moved_to(queue, count, row, file.path, due_ms) for queue, count, row, due_ms in runs]
         proposal = deliver_proposal(
-            commit_id, request_id, actor, now_ms, positions, moving, produced, [file], claim.app_id, claim.claim,
+            commit_id, request_id, actor, now_ms, positions, due, produced, [file], claim.app_id, claim.claim,
             tally_of_range,
         )  # fmt: skip
         reached("3.staged")

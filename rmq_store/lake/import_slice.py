@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
+from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, Stop, item_at
 from rmq_store.consume_queue import UNIT_BYTES
@@ -41,7 +42,7 @@ assert _ENTRY.itemsize == UNIT_BYTES
 class ImportJob:
     """What all tasks of an import have in common. ``queues``: the broker's consume queue files."""
 
-    source: Root
+    source: FileSource
     root: Root
     table: str
     commit_id: str

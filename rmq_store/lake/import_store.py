@@ -21,6 +21,7 @@ from rmq_store.broker_files.config_files import (
     read_topics,
 )
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
+from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import BadData, DamagedRecord, WrongUse
@@ -30,7 +31,7 @@ from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import Engine
 from rmq_store.lake.import_slice import ImportJob, ImportResult, ImportTask, Skipped, import_file
-from rmq_store.lake.object_store import Root
+from rmq_store.lake.object_store import Root, file_source
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
@@ -86,11 +87,13 @@ def import_store(
     """Import what is new in a broker's store directory.
 
     ``progress(done_bytes, all_bytes)`` is called as files are done. Raises BadData (no broker store, files that do not
-    fit, a gap), DamagedRecord, WrongUse (the broker was cut over), HeldByAnother, and the errors of ``commit``.
+    fit, a gap), DamagedRecord, WrongUse (no such folder, the broker was cut over), HeldByAnother, and the errors of
+    ``commit``.
     """
     started_ms = host.now_ms()
-    log = list_commit_log(source, allow_missing=salvage)
-    configs = _configs(source, broker_name)
+    files = file_source(source)
+    log = list_commit_log(files, allow_missing=salvage)
+    configs = _configs(files, broker_name)
     shard = store.create_shard(shard_name)
     shard.commitlog.refresh()
     if done := _commit_of(shard, request_id):
@@ -106,20 +109,20 @@ def import_store(
         if positions.get(cutover_id(broker_name)):
             raise WrongUse(f"broker {broker_name} was cut over to shard {shard_name}: its import is closed for good")
         before = last_import(shard, broker_name)
-        begin = _begin(source, log, positions.get(import_id(broker_name)), before, salvage)
+        begin = _begin(files, log, positions.get(import_id(broker_name)), before, salvage)
         job = ImportJob(
-            source=source,
+            source=files,
             root=shard.root,
             table=shard.commitlog.path,
             commit_id=host.new_commit_id(),
             broker_name=broker_name,
             levels=store.levels,
-            queues={(files.topic, files.queue_id): files for files in list_consume_queues(source)},
+            queues={(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)},
             salvage=salvage,
         )
         results = _run(job, log, begin, engine, progress)
         end = _checked_end(log, results, begin)
-        ctl, advance = _ctl(job, positions, results, configs, source, log, begin, end, request_id, actor)
+        ctl, advance = _ctl(job, positions, results, configs, files, log, begin, end, request_id, actor)
         if end == begin and before is not None and not advance and _same_configs(before, ctl):
             claim.release()
             return ImportReport("unchanged", shard.name, broker_name, request_id, begin, end, notes=configs.notes)
@@ -129,10 +132,10 @@ def import_store(
         advance |= {imported: end, claim.app_id: Claim(claim.claim.number, 0).packed()}
         newest = dict.fromkeys((app_id for app_id, offset in advance.items() if app_id[:4] == "max/" and not offset), 0)
         newest |= {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
-        files = tuple(file for result in results for file in result.files)
+        staged = tuple(file for result in results for file in result.files)
         reached("3.staged")
         claim.stop_renewing()
-        committed = commit(shard, Proposal(ctl, expect, advance, files, newest), host, started_ms=started_ms)
+        committed = commit(shard, Proposal(ctl, expect, advance, staged, newest), host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     reached("7.dispatched")
     return _report("committed", shard, broker_name, request_id, committed.ctl, configs)
@@ -164,7 +167,7 @@ def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: C
 # --- what is there ----------------------------------------------------------------------------------------------------
 
 
-def _configs(source: Root, broker_name: str) -> _Configs:
+def _configs(source: FileSource, broker_name: str) -> _Configs:
     offsets, delays = read_consumer_offsets(source), read_delay_offsets(source)
     topics, groups = read_topics(source), read_subscription_groups(source)
     observed = [
@@ -199,14 +202,14 @@ def _same_configs(before: Ctl, now: Ctl) -> bool:
     return same and before.observed == now.observed
 
 
-def _begin(source: Root, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
+def _begin(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
     """The physical offset to read from. Raises BadData when the log is another one, or lost something in between."""
     first, end = log.files[0].start_offset, log.files[-1].end_offset
     if imported is None or before is None:
         return first
     if imported > end:
         raise BadData(
-            f"{source.location} ends at {end}, but {imported} bytes of this broker's log were imported before: "
+            f"{source} ends at {end}, but {imported} bytes of this broker's log were imported before: "
             "this is an older copy, or another broker. Nothing was changed."
         )
     if imported < first:
@@ -219,13 +222,13 @@ def _begin(source: Root, log: MappedFileQueue, imported: int | None, before: Ctl
     at, digest = before.parameter("fingerprint")
     if at >= first and _fingerprint(source, log, imported) != [at, digest]:
         raise BadData(
-            f"the bytes before {imported} of {source.location} are not the ones that were imported before: this is "
+            f"the bytes before {imported} of {source} are not the ones that were imported before: this is "
             "another broker's store, or its log was cut and written again. Nothing was changed."
         )
     return imported
 
 
-def _fingerprint(source: Root, log: MappedFileQueue, end: int) -> list[Any]:
+def _fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any]:
     """Where the last bytes before ``end`` begin, and their hash."""
     file = next((f for f in log.files if f.start_offset < end <= f.end_offset), None)
     if file is None:
@@ -281,7 +284,7 @@ def _ctl(
     positions: Positions,
     results: Sequence[ImportResult],
     configs: _Configs,
-    source: Root,
+    source: FileSource,
     log: MappedFileQueue,
     begin: int,
     end: int,

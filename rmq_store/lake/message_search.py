@@ -7,6 +7,7 @@ topic and the store time spare files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ MOST_KEYS = 64
 
 _COMMIT_DIGITS, _PART_DIGITS = 32, 8
 _LAKE_ID_DIGITS = _COMMIT_DIGITS + _PART_DIGITS + 16
+_HEX = re.compile(r"[0-9A-F]*")
 
 
 def message_by_id(store: LakeStore, message_id: str) -> list[Message]:
@@ -52,11 +54,10 @@ def message_by_id(store: LakeStore, message_id: str) -> list[Message]:
 
 def _lake_born(store: LakeStore, message_id: str) -> list[Message]:
     """By the place that the id names (``store.lake_message_id``)."""
-    try:
-        part = int(message_id[_COMMIT_DIGITS : _COMMIT_DIGITS + _PART_DIGITS], 16)
-        row = int(message_id[_COMMIT_DIGITS + _PART_DIGITS :], 16)
-    except ValueError:
+    if not _HEX.fullmatch(message_id):
         return []
+    part = int(message_id[_COMMIT_DIGITS : _COMMIT_DIGITS + _PART_DIGITS], 16)
+    row = int(message_id[_COMMIT_DIGITS + _PART_DIGITS :], 16)
     commit_id = message_id[:_COMMIT_DIGITS].lower()
     for shard in store.shards():
         ctl = shard.ctl_of(commit_id)

@@ -267,12 +267,11 @@ class RootFileSource:
             raise BadData(f"{self} has no file {name}") from error
 
 
-def file_source(text: str, env: Mapping[str, str] | None = None) -> FileSource:
-    """Where an import reads from: a folder, or ``s3://bucket/prefix`` with the settings of ``env``.
+def file_source(root: Root) -> FileSource:
+    """The files of a broker's store, as an import reads them.
 
     Raises WrongUse when there is no such folder, StoreUnusable when S3 cannot be reached.
     """
-    root = Root.parse(text, env)
     return LocalFileSource(Path(root.location)) if root.is_local else RootFileSource(root)
 
 

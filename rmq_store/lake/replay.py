@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
 from rmq_store.lake.dispatch import dispatch
-from rmq_store.lake.engine import Engine
-from rmq_store.lake.plan import ConsumeRequest, Plan, Scope
+from rmq_store.lake.plan import ConsumeRequest, Scope
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import WindowReport, consume_window
 from rmq_store.offsets import grp_id
 from rmq_store.replay import (
     as_attempt,
-    as_replay,
     attempt_proposal,
-    group_settings,
     next_attempt,
-    replay_group,
-    replayed_group,
 )
 from rmq_store.settings import GroupSettings
-
-__all__ = ["begin_attempt", "group_settings", "replay", "replay_group", "replayed_group", "shards_replayed"]
-
-
-def replay(
-    store: LakeStore,
-    shard: Shard,
-    group: GroupSettings,
-    topic: str,
-    from_ms: int,
-    request: ConsumeRequest,
-    engine_of: Callable[[Plan], Engine],
-    host: Host,
-) -> WindowReport:
-    """The next window of a replay; ``request.until_ms`` ends it. Raises WrongUse (a topic that the group does not read,
-    an empty span of time) and the errors of ``consume_window``."""
-    replaying, recorded, scope = as_replay(group, topic, from_ms, request)
-    return consume_window(store, shard, replaying, recorded, engine_of, host, scope)
 
 
 def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> list[Shard]:

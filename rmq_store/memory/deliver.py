@@ -69,7 +69,7 @@ def deliver(
             produced.append(moved_to(queue, len(of_queue), first_row, file.path, of_queue[0][1]))
             first_row += produced[-1].count
         proposal = deliver_proposal(
-            commit_id, request_id, actor, now_ms, positions, moving, produced, [file], claim.app_id, claim.claim,
+            commit_id, request_id, actor, now_ms, positions, due, produced, [file], claim.app_id, claim.claim,
             tally_of_range,
         )  # fmt: skip
         shard.on_step("3.staged")

@@ -22,8 +22,6 @@ from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange
 from rmq_store.store import Action, Ctl, Observed, Produced, StagedFile
 
-_ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
-
 
 class Conflict(Exception):
     """A commit after the handle's version touched one of the ids."""

@@ -24,7 +24,6 @@ from rmq_store.lake.moves import move_offsets as move_in_lake
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.redrive import redrive as redrive_in_lake
 from rmq_store.lake.replay import begin_attempt as begin_in_lake
-from rmq_store.lake.replay import replay as replay_in_lake
 from rmq_store.lake.reset import reset as reset_in_lake
 from rmq_store.lake.segments import segments_of
 from rmq_store.lake.send import send as send_in_lake
@@ -38,7 +37,6 @@ from rmq_store.memory.deliver import deliver as deliver_in_memory
 from rmq_store.memory.moves import move_offsets as move_in_memory
 from rmq_store.memory.redrive import redrive as redrive_in_memory
 from rmq_store.memory.replay import begin_attempt as begin_in_memory
-from rmq_store.memory.replay import replay as replay_in_memory
 from rmq_store.memory.reset import reset as reset_in_memory
 from rmq_store.memory.rows import MessageRow, Provenance, Stored
 from rmq_store.memory.send import send as send_in_memory
@@ -80,11 +78,6 @@ class MemoryWorld(World):
 
     def consume_window(self, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> WindowReport:
         return consume_in_memory(self.store, self.shard, group, request, host, scope)
-
-    def replay_window(
-        self, group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest, host: Host
-    ) -> WindowReport:
-        return replay_in_memory(self.store, self.shard, group, topic, from_ms, request, host)
 
     def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked:
         return begin_in_memory(self.shard, group, request, self.host)
@@ -182,14 +175,6 @@ class LakeWorld(World):
     def consume_window(self, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> WindowReport:
         with self._working() as shard:
             return consume_in_lake(self.store, shard, group, request, lambda plan: LocalEngine(host), host, scope)
-
-    def replay_window(
-        self, group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest, host: Host
-    ) -> WindowReport:
-        with self._working() as shard:
-            return replay_in_lake(
-                self.store, shard, group, topic, from_ms, request, lambda plan: LocalEngine(host), host
-            )
 
     def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked:
         with self._working() as shard:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+
+from rmq_store.broker_files.local_offsets import local_offsets_text
 from rmq_store.host import Host, day_of
+from rmq_store.message import MessageQueue
 from tests.contract.rmq import Rmq, imported, imported_once, rmq
 
 __all__ = ["imported", "imported_once", "rmq"]
@@ -47,6 +52,66 @@ def test_clone_needs_two_groups_that_are_known(imported: Rmq) -> None:
         assert answer.exit_code == 2
         assert "there is no group" in answer.err
     assert "nothing to clone" in imported("clone", "--from", "orders", "--to", "gm_ack", "--reason", "x").err
+
+
+OF_A_CLIENT = """
+[[group]]
+name = "audit"
+listener = "cli_listener:succeed"
+message_model = "BROADCASTING"
+
+[[group.subscription]]
+topic = "OrderEvents"
+"""
+
+
+def test_a_broadcasting_client_goes_on_at_the_offsets_of_its_own_file(imported: Rmq) -> None:
+    settings = imported.folder / "consumers.toml"
+    settings.write_text(settings.read_text() + OF_A_CLIENT)
+    queues = {MessageQueue("OrderEvents", "broker-a", queue_id): ORDERS // 8 - queue_id for queue_id in range(8)}
+    file = imported.folder / "offsets.json"
+    file.write_text(local_offsets_text(queues))
+    moving = ["offsets", "import", "offsets.json", "-g", "audit@host-1"]
+    dry = imported.json(*moving, "--dry-run")
+    assert (dry["status"], dry["file"], len(dry["moves"])) == ("dry_run", "offsets.json", 8)
+    assert "needs a reason" in imported(*moving).err
+    moved = [*moving, "--reason", "it moves here", "--request", f"{TODAY}-move"]
+    assert imported.json(*moved)["status"] == "committed"
+    assert imported.json("consume", "-g", "audit@host-1")["messages"] == sum(range(8))
+    assert imported.json(*moved)["status"] == "already_committed"
+    said = "select action, reason, count(*) as queues from offset_history where from_offset is null group by all"
+    assert {"action": "reset", "reason": "it moves here", "queues": 8} in imported.json("sql", said)
+
+
+def test_a_groups_offsets_come_from_a_brokers_file_as_they_were_exported(imported: Rmq) -> None:
+    imported("consume", "-g", "orders", "--max-messages", "4100")
+    imported("offsets", "export", "--broker", "broker-a", "consumerOffset.json")
+    imported("consume", "-g", "orders")
+    bak = imported.folder / "consumerOffset.json.bak"
+    (imported.folder / "consumerOffset.json").rename(bak)
+    moving = ["offsets", "import", "consumerOffset.json", "-g", "orders", "-b", "broker-a", "--reason", "back"]
+    answer = imported(*moving)
+    assert "in all: 100 more to read" in answer.out
+    assert "consumerOffset.json.bak is used" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "says"),
+    [
+        ({"OrderEvents@orders": {0: 10**9}}, [], "offset 1000000000 not in consume queue range [0-"),
+        ({"OrderEvents@orders": {9: 1}, "NoSuchTopic@orders": {0: 0}}, [], "not here: OrderEvents broker-a:9. Import"),
+        ({"OrderEvents@orders": {0: 1}}, ["-t", "Elsewhere"], "no offset of orders in topic Elsewhere"),
+        ({"OrderEvents@gm_ack": {0: 1}}, [], "consumerOffset.json has no offset of orders"),
+        ({"OrderEvents@orders": {0: 1}}, ["-g", "ordres"], "did you mean 'orders'"),
+    ],
+)
+def test_offsets_of_a_file_that_do_not_fit_are_refused(
+    imported: Rmq, table: dict[str, dict[int, int]], more: list[str], says: str
+) -> None:
+    (imported.folder / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    refused = imported("offsets", "import", "consumerOffset.json", "-g", "orders", "-b", "broker-a", "--dry-run", *more)
+    assert refused.exit_code == 2
+    assert says in refused.err
 
 
 def test_a_group_that_nobody_knows_is_not_reset(imported: Rmq) -> None:

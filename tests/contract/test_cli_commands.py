@@ -84,26 +84,24 @@ def test_a_store_may_be_on_s3(
 def test_a_folder_that_is_no_brokers_store_is_refused_and_makes_nothing(rmq: Rmq) -> None:
     rmq("init")
     (rmq.folder / "empty").mkdir()
-    for source in ("empty", "missing"):
+    for source, code, says in (("empty", 1, "empty is no broker's store"), ("missing", 2, "missing is no folder")):
         answer = rmq("import-store", source, "--broker", "broker-a", "--engine", "local")
-        assert answer.exit_code == 1
-        assert "is no broker's store" in answer.err
+        assert answer.exit_code == code
+        assert f"error: {rmq.folder / says}" in answer.err
     assert rmq.json("topics")["topics"] == []
-
-
-TIMER_QUEUE = """
-SELECT count(*) AS n FROM messages WHERE topic = 'rmq_sys_wheel_timer' AND properties['TIMER_OUT_MS'] IS NOT NULL
-"""
 
 
 def test_cutover_adopts_and_says_what_waits(imported: Rmq) -> None:
     cutover = ["cutover", "--broker", "broker-a", "--reason", "switched off"]
+    dry = imported.json("cutover", "--broker", "broker-a", "--dry-run")
+    assert "needs a reason" in imported("cutover", "--broker", "broker-a").err
     done = imported.json(*cutover)
     assert (done["status"], done["shard"]) == ("committed", "broker-a")
+    told = ("groups", "waiting", "notes")
+    assert (dry["status"], [dry[name] for name in told]) == ("dry_run", [done[name] for name in told])
     assert done["waiting"] > 0
     (note,) = done["notes"]
-    (held,) = imported.json("sql", TIMER_QUEUE)
-    assert note.startswith(f"{held['n']} messages stand in the broker's own timer queue")
+    assert note.startswith("3 messages for LaterBox wait in the broker's own timer")
     assert lines_of(imported(*cutover, "--request", done["request_id"]).out)["status"] == "already_committed"
     another = imported(*cutover)
     assert another.exit_code == 2

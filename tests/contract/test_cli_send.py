@@ -172,6 +172,8 @@ def test_any_delay_is_told_by_the_views_and_delivered_when_it_is_over(empty: Rmq
     assert (sent["delayed"], sent["queues"][0]["topic"]) == (1, "rmq_sys_wheel_timer")
     path = write_lines(empty.folder / "orders.jsonl", [{"body": "level", "delay_level": 18}, {"body": "now"}])
     assert empty.json("send", "--topic", "Orders", "--file", path)["delayed"] == 1
+    types = {row["topic"]: row["type"] for row in empty.json("topics")["topics"]}
+    assert types == {"Orders": "normal", "SCHEDULE_TOPIC_XXXX": "delay", "rmq_sys_wheel_timer": "timer"}
     waiting = "SELECT broker_name, real_topic, delay_level, deliver_at FROM delayed ORDER BY deliver_at"
     found = empty.json("sql", waiting)
     assert {(row["broker_name"], row["real_topic"]) for row in found} == {("lake-local~", "Orders")}

@@ -1,4 +1,4 @@
-"""What every engine promises about an operator's moves besides resets: clones. See ``test_engines.py``."""
+"""What every engine promises about an operator's moves besides resets: clones, offsets of a file. See ``test_engines.py``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from rmq_store.clone import CloneRequest
+from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.errors import StaleAttempt, WrongUse
-from rmq_store.message import MessageExt
+from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.moves import MoveReport
 from rmq_store.offsets import grp_id, pas_id
+from rmq_store.set_offsets import SetOffsetsRequest
 from tests.contract.engines import story
 from tests.contract.world import ANA, BILLING, DAY, HOUR, Move, World, consumed, fail_bodies, group, orders, several
 
@@ -111,3 +113,80 @@ def test_a_clone_fences_a_running_window_of_its_target(world: World) -> None:
     with pytest.raises(StaleAttempt, match=rf"overtaken.*Moved by clone {DAY}-clone of ana"):
         world.consume(LEDGER, f"{DAY}-2", listener)
     assert world.offset(orders(0), "ledger") == 6
+
+
+# --- offsets of a file -----------------------------------------------------------------------------------------------
+
+CLIENT = group("audit@a", message_model=MessageModel.BROADCASTING)
+
+
+def set_offsets(world: World, offsets: dict[MessageQueue, int], **more: Any) -> MoveReport:
+    """Of a broadcasting client that moves to the lake."""
+    usual: dict[str, Any] = {"group": CLIENT.name, "source": "offsets.json", "actor": ANA, "reason": "it moves here"}
+    return world.move(SetOffsetsRequest(offsets=offsets, **({"request_id": f"{DAY}-set"} | usual | more)))
+
+
+@story
+def test_a_broadcasting_client_goes_on_where_its_file_says_and_elsewhere_by_its_rule(world: World) -> None:
+    for queue_id in (0, 1):
+        world.fill(orders(queue_id), several(10))
+    report = set_offsets(world, {orders(0): 7})
+    assert (report.status, [(m.from_offset, m.to_offset) for m in report.moves]) == ("committed", [(None, 7)])
+    said = Move(orders(0), None, 7, 1, "reset", f"{DAY}-set", "ana", "it moves here")
+    assert world.history(CLIENT.name)[-1] == said
+    assert consumed(world.consume(CLIENT, f"{DAY}-1")) == {orders(0): (7, 10), orders(1): (0, 10)}
+
+
+@story
+def test_a_group_is_set_like_a_client_and_what_the_file_does_not_name_stays(world: World) -> None:
+    for queue_id in (0, 1):
+        world.fill(orders(queue_id), several(10))
+    world.consume(BILLING, f"{DAY}-1", max_messages=10)
+    set_offsets(world, {orders(1): 9}, group="billing")
+    assert (world.offset(orders(0)), world.offset(orders(1))) == (5, 9)
+
+
+@story
+def test_a_dry_run_sets_nothing_and_the_same_request_again_sets_nothing_again(world: World) -> None:
+    world.fill(orders(0), several(10))
+    before = world.ctls()
+    assert (set_offsets(world, {orders(0): 7}, dry_run=True).status, world.ctls()) == ("dry_run", before)
+    first = set_offsets(world, {orders(0): 7})
+    world.consume(CLIENT, f"{DAY}-1")
+    again = set_offsets(world, {orders(0): 7})
+    assert (again.status, again.moves, again.commit_id) == ("already_committed", first.moves, first.commit_id)
+    assert world.offset(orders(0), CLIENT.name) == 10
+
+
+@story
+@pytest.mark.parametrize(
+    ("offsets", "says"),
+    [
+        ({orders(0): 11}, r"offset 11 not in consume queue range \[5-10\]"),
+        ({orders(0): 4}, r"offset 4 not in consume queue range \[5-10\]"),
+        ({orders(0): -1}, "offset -1 not in"),
+        ({orders(0): 7, orders(3): 1}, "shard broker-a has no queue .*3"),
+    ],
+)
+def test_offsets_that_the_queues_do_not_have_are_refused_all_together(
+    world: World, offsets: dict[MessageQueue, int], says: str
+) -> None:
+    world.fill(orders(0), several(5, first=5), base=5)
+    with pytest.raises(WrongUse, match=says):
+        set_offsets(world, offsets)
+    with pytest.raises(WrongUse, match="an import of offsets needs a reason"):
+        set_offsets(world, {orders(0): 7}, reason=" ")
+    assert world.offset(orders(0), CLIENT.name) is None
+
+
+@story
+def test_setting_offsets_fences_a_running_window(world: World) -> None:
+    world.fill(orders(0), several(10))
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        set_offsets(world, {orders(0): 7})
+        return "CONSUME_SUCCESS"
+
+    with pytest.raises(StaleAttempt, match=rf"overtaken.*Moved by reset {DAY}-set of ana"):
+        world.consume(CLIENT, f"{DAY}-1", listener)
+    assert world.offset(orders(0), CLIENT.name) == 7

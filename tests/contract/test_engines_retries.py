@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from rmq_store.errors import HeldByAnother, StaleAttempt
+from rmq_store.deliver import DeliverReport, deliver_all
+from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt
 from rmq_store.memory.rows import MessageRow
 from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Claim, own_id
@@ -164,6 +166,37 @@ def test_a_capped_delivery_takes_the_oldest_and_says_that_there_is_more(world: W
     delivered = [world.deliver(f"{DAY}-d{n}", cap=3) for n in range(3)]
     assert [(report.delivered, report.more) for report in delivered] == [(3, True), (3, False), (0, False)]
     assert bodies(world.retries()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def all_delivered(world: World, request_id: str, cap: int, stop_after: int | None = None) -> list[tuple[str, int]]:
+    """(status, delivered) of every part of a request, which stops after so many."""
+    told: list[tuple[str, int]] = []
+
+    def part(part_id: str) -> DeliverReport:
+        if len(told) == stop_after:
+            raise ClockSkew("stopped here")
+        return world.deliver(part_id, cap=cap)
+
+    with suppress(ClockSkew):
+        deliver_all(request_id, part, lambda report: told.append((report.status, report.delivered)))
+    return told
+
+
+@story
+def test_a_request_to_deliver_goes_on_part_after_part_where_it_stopped(world: World) -> None:
+    world.fill(orders(0), several(5))
+    world.consume(BILLING, f"{DAY}-1", fail)
+    world.clock.advance(60_000)
+    assert all_delivered(world, f"{DAY}-d", 2, stop_after=1) == [("committed", 2)]
+    assert all_delivered(world, f"{DAY}-d", 2) == [("already_committed", 2), ("committed", 2), ("committed", 1)]
+    world.fill(orders(0), several(3, first=5))
+    world.consume(BILLING, f"{DAY}-2", fail)
+    world.clock.advance(60_000)
+    assert all_delivered(world, f"{DAY}-d", 2) == [("already_committed", done) for done in (2, 2, 1)]
+    assert [ctl.request_id for ctl in world.ctls() if ctl.action is Action.DELIVER] == [
+        f"{DAY}-d{part}" for part in ("", "~2", "~3")
+    ]
+    assert bodies(world.retries()) == [b"%d" % number for number in range(5)]
 
 
 @story

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import pytest
 
 from rmq_store.consumer.delay import (
     CustomizedRetryPolicy,
-    DelayLevels,
     ExponentialRetryPolicy,
     GroupRetryPolicy,
     GroupRetryPolicyType,
 )
-from rmq_store.consumer.timer import place, policy_queue_id
-from rmq_store.memory.rows import MessageRow, Stored
+from rmq_store.consumer.timer import policy_queue_id
+from rmq_store.memory.rows import Stored
 from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.producer import Message
 from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Ctl, Produced, Proposal
+from rmq_store.store import Action
 from tests.contract.engines import story
 from tests.contract.world import (
-    ANA,
     BILLING,
     DAY,
     HOUR,
@@ -150,28 +148,14 @@ def test_levels_and_policies_are_delivered_together_in_the_order_in_which_they_a
 # --- messages that are sent with a moment of their own -----------------------------------------------------------------
 
 
-def send(world: World, *rows: MessageRow) -> None:
-    """Send to Orders, queue 0, in one commit, as ``timer.place`` says."""
-    by_queue: dict[MessageQueue, list[tuple[MessageRow, Any]]] = defaultdict(list)
-    for row in rows:
-        placed = place("Orders", 0, row.properties, world.clock(), DelayLevels())
-        broker_name = f"{LOCAL}~" if placed.waits else LOCAL
-        sent = MessageRow(row.body, dict(placed.properties))
-        by_queue[MessageQueue(placed.topic, broker_name, placed.queue_id)].append((sent, placed))
-    commit_id = world.host.new_commit_id()
-    files, produced = [], []
-    for part, (queue, several_) in enumerate(sorted(by_queue.items())):
-        file = world.stage(f"{commit_id}-{part:05d}", queue, [row for row, _ in several_])
-        (how,) = {(placed.delay_ms, placed.deliver_at) for _, placed in several_}
-        files.append(file)
-        produced.append(Produced(queue, part, len(several_), 0, file.path, delay_ms=how[0], deliver_at=how[1]))
-    ctl = Ctl(commit_id, Action.IMPORT, ANA, request_id=f"{DAY}-send", produced=tuple(produced))
-    world.commit(Proposal(ctl, {}, {}, tuple(files)))
+def send(world: World, *messages: Message) -> None:
+    """To the topic Orders, of one queue, in one commit."""
+    world.send(messages, f"{DAY}-send-{world.positions().version}", create_queues=1)
 
 
-def after(ms: int) -> MessageRow:
+def after(ms: int) -> Message:
     """A message whose body is its delay."""
-    return MessageRow(b"%d" % ms, {"TIMER_DELAY_MS": str(ms)})
+    return Message("Orders", b"%d" % ms, delay_ms=ms)
 
 
 def arrived(world: World) -> list[Stored]:
@@ -187,7 +171,7 @@ def test_a_message_with_a_delay_of_its_own_arrives_in_its_second_and_not_before(
     world.clock.advance(1)
     assert world.deliver(f"{DAY}-d2").delivered == 1
     (message,) = arrived(world)
-    assert message.row.properties == {
+    assert {name: text for name, text in message.row.properties.items() if name[:6] == "TIMER_"} == {
         "TIMER_DELAY_MS": "1500",
         "TIMER_OUT_MS": str(NOON + 1000),
         "TIMER_ENQUEUE_MS": str(NOON),
@@ -220,7 +204,7 @@ def test_a_message_far_ahead_moves_on_to_its_second_once_and_arrives_then(world:
 def test_what_piled_up_while_nothing_was_delivered_for_a_day_arrives_once_in_due_order(world: World) -> None:
     delays = [90_000_000, 10_000, 3_600_000, 200_000, 3_605_000, 300_000, 50_000_000, 3_600_500, 86_399_000]
     send(world, *map(after, delays))
-    send(world, MessageRow(b"30000", {"DELAY": "4"}), MessageRow(b"0"))
+    send(world, Message("Orders", b"30000", delay_level=4), Message("Orders", b"0"))
     world.clock.advance(24 * HOUR)
     report = world.deliver(f"{DAY}-d1")
     due = sorted(delay for delay in [*delays, 30_000] if delay <= 24 * HOUR)

@@ -15,6 +15,7 @@ import pytest
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, WrongUse
 from rmq_store.host import Host
 from rmq_store.lake import import_store as import_of_stores
+from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.cutover import cutover
 from rmq_store.lake.deliver import deliver
 from rmq_store.lake.engine import LocalEngine
@@ -162,7 +163,7 @@ def test_a_log_that_lost_files_since_the_last_import_is_refused(
 def test_after_the_cut_over_nothing_is_imported_any_more(lake: Lake, broker: Path) -> None:
     lake.load(broker)
     (shard,) = lake.store.shards()
-    report = cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved to the lake", lake.host)
+    report = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved to the lake", lake.host)
     assert (report.status, report.groups) == ("committed", 1)
     assert dict(shard.positions().prefixed("off/gm_crash/"))
     with pytest.raises(WrongUse, match="closed for good"):
@@ -172,13 +173,13 @@ def test_after_the_cut_over_nothing_is_imported_any_more(lake: Lake, broker: Pat
 def test_a_cut_over_again_says_what_it_did_and_another_one_is_told_by_whom_and_when(lake: Lake, broker: Path) -> None:
     lake.load(broker)
     (shard,) = lake.store.shards()
-    first = cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved to the lake", lake.host)
+    first = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved to the lake", lake.host)
     before = shard.positions()
-    assert cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "once more", lake.host) == replace(
+    assert cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "once more", lake.host) == replace(
         first, status="already_committed"
     )
     with pytest.raises(WrongUse) as refused:
-        cutover(shard, BROKER, "2026-01-02-cutover", TESTS, "me too", lake.host)
+        cutover(lake.store, shard, BROKER, "2026-01-02-cutover", TESTS, "me too", lake.host)
     (done,) = shard.ctls_since(0, action="cutover")
     by_whom = (
         f"by request 2026-01-01-cutover of tests (tests) at {format_time(done.store_timestamp)}: moved to the lake"
@@ -195,10 +196,14 @@ def test_a_cut_over_that_was_made_between_look_and_claim_is_not_made_again(lake:
     def overtaken(size: int) -> bytes:
         if not quick:  # the first id is that of the claim
             quick.append(None)
-            quick.append(cutover(lake.store.shards()[0], BROKER, "2026-01-01-cutover", TESTS, "quick", lake.host))
+            quick.append(
+                cutover(lake.store, lake.store.shards()[0], BROKER, "2026-01-01-cutover", TESTS, "quick", lake.host)
+            )
         return entropy(size)
 
-    slow = cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "slow", replace(lake.host, entropy=overtaken))
+    slow = cutover(
+        lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "slow", replace(lake.host, entropy=overtaken)
+    )
     assert slow == replace(quick[1], status="already_committed")
     assert len(shard.ctls_since(0, action="cutover")) == 1
 
@@ -260,7 +265,7 @@ def wrong_entry(broker: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (nothing_there, "no broker's store"),
+        (nothing_there, "is no folder"),
         (empty_folder, "no broker's store"),
         (no_broker_store, "no broker's store"),
         (wrong_magic, "commitlog/00000000000000000000 at byte"),
@@ -399,10 +404,14 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     ]
     first, last = min(waiting), max(waiting)
     assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=last).status == "empty"
-    report = cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    before = shard.positions()
+    dry = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host, dry_run=True)
+    assert (dry.status, dry.commit_id, shard.positions()) == ("dry_run", None, before)
+    report = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    assert report == replace(dry, status="committed", commit_id=report.commit_id)
     assert report.waiting == len(waiting)
     (note,) = report.notes
-    assert note.startswith("9 messages stand in the broker's own timer queue (rmq_sys_wheel_timer).")
+    assert note.startswith("3 messages for LaterBox wait in the broker's own timer (rmq_sys_wheel_timer), due from")
     early = deliver(lake.store, shard, "2026-01-01-d2", TESTS, lake.host, now_ms=first - 1)
     assert (early.status, early.delivered) == ("empty", 0)
     due = deliver(lake.store, shard, "2026-01-01-d3", TESTS, lake.host, now_ms=last)
@@ -413,9 +422,25 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     assert positions.max_offset(MessageQueue("%RETRY%gm_waiting", "lake-s1", 0)) > 0
 
 
+def test_what_waits_in_a_brokers_timer_is_what_did_not_arrive(lake: Lake, broker_store: Callable[[str], Path]) -> None:
+    """The timer log of the clean store, which is not imported, says the same of these nine messages."""
+    folder = broker_store("market-clean")
+    checked_ms, _, read_messages = struct.unpack(">3q", (folder / "config" / "timercheck").read_bytes()[:24])
+    lake.load(folder)
+    (found,) = waiting_timers(lake.store, "s1", BROKER)
+    due = [
+        int(properties["TIMER_OUT_MS"]) + 1000
+        for row in expected("market-clean.messages")
+        if row["topic"] == "rmq_sys_wheel_timer" and (properties := row["properties"])
+    ]
+    late = [due_ms for due_ms in due if due_ms > checked_ms]
+    assert read_messages == len(due)
+    assert found == WaitingTimers("LaterBox", len(late), min(late), max(late))
+
+
 def test_a_broker_whose_timer_queue_holds_nothing_is_cut_over_without_a_note(
     lake: Lake, broker_store: Callable[[str], Path]
 ) -> None:
     lake.load(broker_store("market-trimmed"))
     (shard,) = lake.store.shards()
-    assert cutover(shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host).notes == ()
+    assert cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host).notes == ()

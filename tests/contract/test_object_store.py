@@ -163,7 +163,8 @@ def test_an_import_reads_a_folder_and_s3_alike(s3_root: S3Root, tmp_path: Path) 
     for root in (Root.parse(folder), s3_root.root):
         root.create_exclusively("commitlog/00000000000000000000", b"0123456789")
         root.create_exclusively("config/topics.json", b"{}")
-    for source, where in ((file_source(folder), folder), (file_source(s3_root.uri, s3_root.env), s3_root.uri)):
+    for root, where in ((Root.parse(folder), folder), (s3_root.root, s3_root.uri)):
+        source = file_source(root)
         assert str(source) == where
         assert source.list("") == [("commitlog/00000000000000000000", 10), ("config/topics.json", 2)]
         assert source.list("commitlog") == [("commitlog/00000000000000000000", 10)]
@@ -174,9 +175,9 @@ def test_an_import_reads_a_folder_and_s3_alike(s3_root: S3Root, tmp_path: Path) 
 
 def test_an_import_from_nowhere_is_refused(s3_server: S3Server, tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="is no folder"):
-        file_source(str(tmp_path / "missing"))
+        file_source(Root.parse(str(tmp_path / "missing")))
     with pytest.raises(StoreUnusable, match="create the bucket"):
-        file_source("s3://no-such-bucket-here/store", s3_server.env)
+        file_source(Root.parse("s3://no-such-bucket-here/store", s3_server.env))
 
 
 # --- settings ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from rmq_store.consumer.delay import CustomizedRetryPolicy, DelayLevels, GroupRetryPolicy
 from rmq_store.consumer.timer import SLOT_MS, place, policy_queue_id
 from rmq_store.host import Host
+from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.deliver import deliver
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.lake.export import export_offsets
@@ -117,3 +119,35 @@ def test_a_message_of_the_timer_waits_moves_on_and_is_delivered(store: LakeStore
     assert [state for state, *_ in rows(store, said)] == ["delivered", "moved on"]
     assert (rows(store, waits), rows(store, there)) == ([(0,)], [(1,)])
     assert rows(store, "SELECT * FROM audit") == []
+
+
+@pytest.mark.parametrize(
+    ("in_the_timer", "arrived", "waiting"),
+    [
+        ([{"key": "A"}, {"key": "B"}], ["A"], 1),
+        ([{"key": "A"}, {"key": "A"}], [], 2),  # sent twice
+        ([{"key": "A"}, {"key": "A"}], ["A"], 1),
+        ([{"key": "A"}, {"key": "A", "TIMER_ROLL_TIMES": "1"}], [], 1),  # rolled on, which is one message
+        ([{"key": "A"}, {"key": "A", "TIMER_ROLL_TIMES": "1"}], ["A"], 0),
+        ([{"key": "A"}, {"key": "B", "TIMER_DEL_UNIQKEY": "A"}], [], 0),  # taken back
+        ([{"key": "A"}, {"key": "B", "TIMER_DEL_UNIQKEY": "Later+A"}, {"key": "C"}], [], 1),
+    ],
+)
+def test_what_a_brokers_timer_has_not_delivered_is_told_by_its_keys(
+    tmp_path: Path, in_the_timer: list[dict[str, str]], arrived: list[str], waiting: int
+) -> None:
+    store, _ = LakeStore.init(Root.parse(str(tmp_path)))
+    made, now_ms = Bench(store.create_shard("broker-a")), Host().now_ms()
+    timer, later = MessageQueue(TIMER, "broker-a", 0), MessageQueue("Later", "broker-a", 2)
+    place_ = {"REAL_TOPIC": "Later", "REAL_QID": "2", "TIMER_OUT_MS": str(now_ms)}
+
+    def rows_of(queue: MessageQueue, said: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+        return [
+            message(queue, n, now_ms, unique_key=one["key"], properties=list((place_ | dict(one)).items()))
+            for n, one in enumerate(said)
+        ]
+
+    messages = {timer: rows_of(timer, in_the_timer), later: rows_of(later, [{"key": key} for key in arrived])}
+    made.import_messages({queue: of_queue for queue, of_queue in messages.items() if of_queue})
+    expected = [WaitingTimers("Later", waiting, now_ms + 1000, now_ms + 1000)] if waiting else []
+    assert waiting_timers(store, "broker-a", "broker-a") == expected

@@ -27,6 +27,7 @@ from rmq_store.offsets import Claim, Positions, QueueRange, cutover_id, max_id, 
 from rmq_store.plan import LIVE, ConsumeRequest, Scope
 from rmq_store.producer import Message
 from rmq_store.redrive import Letters, RedriveReport, RedriveRequest
+from rmq_store.replay import as_replay
 from rmq_store.reset import ResetReport, ResetRequest, ResetTo
 from rmq_store.send import SendReport
 from rmq_store.settings import GroupSettings
@@ -219,11 +220,6 @@ class World(ABC):
     ) -> WindowReport: ...
 
     @abstractmethod
-    def replay_window(
-        self, group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest, host: Host
-    ) -> WindowReport: ...
-
-    @abstractmethod
     def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked: ...
 
     @abstractmethod
@@ -290,8 +286,9 @@ class World(ABC):
         self, group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest, listener: Listen = succeed
     ) -> WindowReport:
         """One window of a replay."""
+        replaying, recorded, scope = as_replay(group, topic, from_ms, request)
         with listening(listener):
-            return self.replay_window(group, topic, from_ms, request, self.host)
+            return self.consume_window(replaying, recorded, self.host, scope)
 
     def reprocess(
         self, name: str, request_id: str, listener: Listen = succeed, *, reason: str = "mended", **settings: Any

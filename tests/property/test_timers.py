@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmq_store.consumer.timer import MAX_DELAY_MS, SLOT_MS
 from rmq_store.deliver import DeliverReport
-from rmq_store.memory.rows import MessageRow
+from rmq_store.producer import Message
 from tests.contract.engines import MemoryWorld
 from tests.contract.test_engines_timers import arrived, send
 from tests.contract.world import DAY
@@ -29,11 +29,8 @@ class Story:
 
     def send(self, delays_ms: list[int]) -> None:
         moments = [self.world.clock() + delay_ms for delay_ms in delays_ms]
-        rows = [
-            MessageRow(b"%d" % number, {"TIMER_DELIVER_MS": str(moment)})
-            for number, moment in enumerate(moments, len(self.asked))
-        ]
-        send(self.world, *rows)
+        numbered = enumerate(moments, len(self.asked))
+        send(self.world, *(Message("Orders", b"%d" % number, deliver_at=moment) for number, moment in numbered))
         self.asked += moments
 
     def go_to_the_next_due(self, and_ms: int) -> None:

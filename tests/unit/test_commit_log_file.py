@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.broker_files.commit_log_file import list_commit_log, read_log, was_killed
+from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, walk
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.record import Record, encode, new_record
 
 Extract = Callable[[str], Path]
-
-
-def test_a_killed_broker_leaves_its_abort_file(broker_store: Extract) -> None:
-    assert was_killed(LocalFileSource(broker_store("market-killed")))
-    assert not was_killed(LocalFileSource(broker_store("market-clean")))
 
 
 # ------------------------------------------------------------------ the walk itself, on files made here

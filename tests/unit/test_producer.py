@@ -64,7 +64,7 @@ REFUSED = {
     "Property<TIMER_DELAY_MS> is used by system": {"properties": {"TIMER_DELAY_MS": "5000"}},
     "delivered in 259201 s; 3 days is the most": {"delay_ms": 3 * DAY_MS + 1000},
     "delivered in 345600 s; 3 days is the most": {"deliver_at": NOON + 4 * DAY_MS},
-    "99 s; 3 days": {"deliver_at": 10**400 - 1},
+    "TIMER_DELIVER_MS must be a whole number": {"deliver_at": 10**400 - 1},
     "a queue or a sharding key": {"queue_id": 0, "sharding_key": "s"},
     "no queue -1": {"queue_id": -1},
     "the sharding key is empty": {"sharding_key": ""},

@@ -177,13 +177,14 @@ REPLAY = {"group": "orders", "topic": "OrderEvents", "from": "2026-03-01T12:00:0
 
 def test_a_replay_asks_for_a_span_of_time() -> None:
     asked = ReplayParams.of(REPLAY | {"until": NOON_MS + 1, "reason": "look again"})
-    assert (asked.from_ms, asked.until_ms, asked.is_follow_up) == (NOON_MS, NOON_MS + 1, False)
+    assert (asked.topic, asked.from_ms, asked.until_ms) == ("OrderEvents", NOON_MS, NOON_MS + 1)
     request = asked.request(RUN)
     assert (request.request_id, request.until_ms, request.reason) == (RUN.request_id, NOON_MS + 1, "look again")
 
 
 def test_a_replay_without_topic_and_time_is_a_follow_up() -> None:
-    assert ReplayParams.of({"group": "orders-replay-0123456789", "topic": "", "from": None}).is_follow_up
+    asked = ReplayParams.of({"group": "orders-replay-0123456789", "topic": "", "from": None})
+    assert (asked.topic, asked.from_ms) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_a_replay_that_cannot_be_is_refused(change: dict[str, Any], says: str) -
 
 def test_another_attempt_of_a_replay_takes_its_group_and_a_reason_alone() -> None:
     again = ReplayParams.of({"group": "orders-replay-0123456789", "reprocess": "mended", "topic": None})
-    assert (again.reprocess, again.is_follow_up, again.request(RUN).reason) == ("mended", True, "mended")
+    assert (again.reprocess, again.topic, again.request(RUN).reason) == ("mended", None, "mended")
     assert ReplayParams.of({"group": "g", "reprocess": " "}).reprocess is None
     for more in ({"topic": "T", "from": 0}, {"until": "0"}, {"max_messages": 5}):
         with pytest.raises(WrongUse, match="reads what the first one read"):

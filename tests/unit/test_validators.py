@@ -7,7 +7,6 @@ from rmq_store.validators import (
     NameProblem,
     check_group,
     check_properties,
-    check_stored_topic,
     check_topic,
     topic_problem,
 )
@@ -33,8 +32,6 @@ def test_a_refusal_says_which_name_and_why() -> None:
         check_group("g" * 121)
     with pytest.raises(WrongUse, match="topic None is blank"):
         check_topic(None)
-    with pytest.raises(WrongUse, match="the limit is 255"):
-        check_stored_topic("%RETRY%" + "g" * 249)
     with pytest.raises(WrongUse, match="placeholder"):
         check_group("DEFAULT_CONSUMER")
 

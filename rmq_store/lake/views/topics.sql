@@ -6,6 +6,7 @@ SELECT
         WHEN substr(topic, 1, 7) = '%RETRY%' THEN 'retry'
         WHEN substr(topic, 1, 5) = '%DLQ%' THEN 'dead letters'
         WHEN topic = 'SCHEDULE_TOPIC_XXXX' THEN 'delay'
+        WHEN topic = 'rmq_sys_wheel_timer' THEN 'timer'
         WHEN lower(substr(topic, 1, 8)) = 'rmq_sys_' THEN 'system'
         ELSE 'normal'
     END AS type,

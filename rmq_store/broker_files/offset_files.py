@@ -1,0 +1,59 @@
+"""A file of offsets that somebody brings: a broadcasting client's ``offsets.json`` or a broker's ``consumerOffset.json``.
+
+Which of the two it is, its keys say: a client's are queues, a broker's ``topic@group``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmq_store.broker_files.broker_json import object_of, parse
+from rmq_store.broker_files.config_files import parse_consumer_offsets
+from rmq_store.broker_files.local_offsets import parse_local_offsets
+from rmq_store.errors import BadData, WrongUse
+from rmq_store.message import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffsets:
+    """Next offsets to read. ``used``: the file they are from, which may be the ``.bak``; ``note`` says why then."""
+
+    offsets: dict[MessageQueue, int]
+    used: Path
+    note: str = ""
+
+
+def read_offsets(path: Path, group: str, broker_name: str | None) -> FoundOffsets:
+    """The offsets of a group, or of a client ``group@client``, by the rule that both files have: one that is missing,
+    blank or unreadable gives way to its ``.bak``.
+
+    ``broker_name``: whose file it is; a broker's does not say it, a client's does for each queue. Raises BadData when
+    neither file can be read, WrongUse when it is a file for somebody else or holds nothing of the group.
+    """
+    why_not: list[str] = []
+    for file in (path, path.with_name(f"{path.name}.bak")):
+        try:
+            text = file.read_text("utf-8", "replace")
+            if text.strip():
+                found = _offsets_of(text, file, group, broker_name)
+                return FoundOffsets(found, file, f"{why_not[0]}, so {file.name} is used" if why_not else "")
+            why_not.append(f"{file} is empty")
+        except OSError as error:
+            why_not.append(f"{file}: {error.strerror or error}")
+        except BadData as error:
+            why_not.append(f"{file} cannot be read ({error})")
+    raise BadData(f"{'; '.join(why_not)}. Give a client's offsets.json or a broker's consumerOffset.json")
+
+
+def _offsets_of(text: str, file: Path, group: str, broker_name: str | None) -> dict[MessageQueue, int]:
+    table = object_of(object_of(parse(text)).get("offsetTable"))
+    if any(isinstance(key, tuple) for key in table):
+        if "@" not in group:
+            raise WrongUse(f"{file} is a broadcasting client's: give the client as the group, {group}@CLIENT")
+        found = parse_local_offsets(text)
+        return {queue: offset for queue, offset in found.items() if broker_name in (None, queue.broker_name)}
+    if broker_name is None:
+        raise WrongUse(f"{file} is a broker's, which does not say its name: give it with --broker")
+    commits = list(parse_consumer_offsets(text).commits())
+    return {MessageQueue(topic, broker_name, queue): offset for topic, its, queue, offset in commits if its == group}
