@@ -153,9 +153,22 @@ def load_settings(text: str, source: str) -> Settings:
         groups += [group] if group else []
     names = [str(table.get("name")) for table in tables if "name" in table]
     problems += [f"group {name}: written {count} times" for name, count in Counter(names).items() if count > 1]
+    problems += _client_problems(groups)
     if problems:
         raise WrongUse(_listed(source, problems))
     return Settings(source, tuple(groups))
+
+
+def _client_problems(groups: Iterable[GroupSettings]) -> list[str]:
+    """Clients of a broadcasting group that are written out have one subscription, as their group has."""
+    first: dict[str, GroupSettings] = {}
+    problems = []
+    for group in groups:
+        other = first.setdefault(group.name.partition("@")[0], group)
+        mine, theirs = ((one.subscription_version, set(one.subscriptions)) for one in (group, other))
+        if mine != theirs:
+            problems.append(f"group {group.name}: it must have the subscriptions and the version of {other.name}")
+    return problems
 
 
 def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[str]]:
@@ -301,7 +314,7 @@ _CRON_FIELD = r"[0-9A-Za-z*/,#?-]+"
 _CHECKS: dict[str, Check] = {
     "name": _accepted_by(_check_name),
     "listener": _like(r"[\w.]+:[\w.]+", "text like shop.listeners:Orders (module:attribute)"),
-    "subscription_version": _between(1, _LONG_MAX),
+    "subscription_version": _between(1, 2**31 - 1),
     "mode": _one_of(MODES),
     "message_model": _one_of(MessageModel),
     "consume_message_batch_max_size": _between(1, 1024),

@@ -53,5 +53,5 @@ class ShardLookup:
     def has_consumed(self, group: str) -> bool:
         return self.shard.has_ctl(group, Action.CONSUME)
 
-    def windows_since(self, group: str, ms: int) -> list[Ctl]:
+    def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         return self.shard.ctls_since(ms, group=group, action=Action.CONSUME)

@@ -129,9 +129,9 @@ class MemoryShard:
         """Whether a window of the group was ever committed."""
         return any((ctl.group, ctl.action) == (group, Action.CONSUME) for ctl in self.ctls())
 
-    def windows_since(self, group: str, ms: int) -> list[Ctl]:
-        """The group's windows that were made at a moment (UTC ms) or later, oldest first."""
-        windows = (ctl for ctl in self.ctls() if (ctl.group, ctl.action) == (group, Action.CONSUME))
+    def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
+        """The windows of the group (None: of all) that were made at a moment (UTC ms) or later, oldest first."""
+        windows = (c for c in self.ctls() if c.action is Action.CONSUME and group in (None, c.group))
         return [ctl for ctl in windows if uuid7_ms(ctl.commit_id) >= ms]
 
     # --- messages ---

@@ -205,6 +205,7 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ('consume_timestamp = "20240229235959Z"', "consume_timestamp counts only with"),
         ('consume_timestamp = "20240230235959Z"', "consume_timestamp: no such time: '20240230235959Z'"),
         ("consume_timestamp = 2024-02-29T23:59:59", "consume_timestamp: the time '2024-02-29T23:59:59' has no zone"),
+        ("subscription_version = 2147483648", "subscription_version: must be a whole number from 1 to 2147483647"),
         ('all_or_nothing = "yes"', "all_or_nothing: must be true or false, it is 'yes'"),
         ('on_offset_out_of_range = "go"', "on_offset_out_of_range: must be one of stop, skip, it is 'go'"),
         ('allocate_strategy = "avg"', "allocate_strategy: unknown allocation strategy 'avg'; known are AVG, "),
@@ -275,6 +276,15 @@ def test_a_topic_has_one_expression_in_a_group() -> None:
 
 def test_a_group_is_written_once() -> None:
     assert problems(SMALL + SMALL) == ["group orders: written 2 times"]
+
+
+def test_clients_of_one_group_have_one_subscription() -> None:
+    client = SMALL.replace('name = "orders"', 'name = "orders@a"\nmessage_model = "BROADCASTING"')
+    other = client.replace("orders@a", "orders@b")
+    assert [group.name for group in load_settings(client + other, "x").groups] == ["orders@a", "orders@b"]
+    must = "group orders@b: it must have the subscriptions and the version of orders@a"
+    assert problems(client + other + 'expression = "TagA"') == [must]
+    assert problems(client + other.replace("\nlistener", "\nsubscription_version = 2\nlistener")) == [must]
 
 
 def test_all_problems_of_all_groups_are_told_at_once() -> None:
