@@ -43,7 +43,8 @@ ON_OFFSET_OUT_OF_RANGE = ("stop", "skip")
 class GroupSettings:
     """One ``[[group]]``. Raises WrongUse with everything that is wrong in it.
 
-    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``max_reconsume_times`` -1 is 16, in order no limit.
+    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``consume_timeout``: after so many minutes in one call of the
+    listener its messages are retried, whatever it answers. ``max_reconsume_times`` -1 is 16, in order no limit.
     ``suspend_tries_per_window``: after so many vain tries in a row a queue that is consumed in order waits for the next
     window. ``retry_queue_nums`` 0: what fails is dead at once. ``retry_policy``: how long a retry waits whose listener
     names no level (see ``retry_policy_of``), None is by delay level. ``consume_timestamp``: see
@@ -61,6 +62,7 @@ class GroupSettings:
     mode: str = "concurrently"
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_message_batch_max_size: int = 1
+    consume_timeout: int = 15
     max_reconsume_times: int = -1
     suspend_tries_per_window: int = 3
     retry_queue_nums: int = 1
@@ -91,6 +93,11 @@ class GroupSettings:
     def broadcasting(self) -> bool:
         """Every client gets all messages, at offsets of its own (S4): it consumes under the name ``group@client``."""
         return self.message_model is MessageModel.BROADCASTING
+
+    @property
+    def consume_timeout_ms(self) -> int | None:
+        """None where nothing is sent back: in order, where only the listener's status counts, and to broadcasting clients."""
+        return None if self.mode == "orderly" or self.broadcasting else self.consume_timeout * 60_000
 
     @property
     def start_switches(self) -> StartSwitches:
@@ -318,6 +325,7 @@ _CHECKS: dict[str, Check] = {
     "mode": _one_of(MODES),
     "message_model": _one_of(MessageModel),
     "consume_message_batch_max_size": _between(1, 1024),
+    "consume_timeout": _between(1, 2**31 - 1),
     "max_reconsume_times": _between(-1, 2**31 - 1),
     "suspend_tries_per_window": _between(1, 10_000),
     "retry_queue_nums": _between(0, 1024),
@@ -373,6 +381,8 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         problems.append("all_or_nothing counts only with mode concurrently: in order a batch has one status anyway")
     if in_order and values["absorb_duplicates"] is not None:
         problems.append("absorb_duplicates is not there with mode orderly, where a queue cannot wait for another one")
+    if (in_order or broadcasting) and values["consume_timeout"] != _DEFAULTS["consume_timeout"]:
+        problems.append("consume_timeout counts only with mode concurrently and message_model CLUSTERING")
     if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
         problems.append("suspend_tries_per_window counts only with mode orderly")
     if subscriptions is None:

@@ -10,7 +10,7 @@ how many offsets had which outcome, and their hash sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
-from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges
+from rmq_store.consumer.consume_result import DroppedRange, clean_expired_msg, dropped_ranges, is_expired
 from rmq_store.consumer.listener import (
+    ACKED,
     Answer,
     ConsumeConcurrentlyContext,
     Listener,
@@ -31,6 +32,7 @@ from rmq_store.consumer.listener import (
     load_listener,
 )
 from rmq_store.consumer.pull import Slice
+from rmq_store.host import epoch_ms
 from rmq_store.lake import tables
 from rmq_store.lake.batch_answers import judge_batch
 from rmq_store.lake.evidence import hashes, tally_of
@@ -48,7 +50,8 @@ from rmq_store.subscription import SubscriptionData
 
 @dataclass(frozen=True, slots=True)
 class ConsumeJob:
-    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption."""
+    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption. ``now_ms``: the clock where
+    a task runs, of which only differences count."""
 
     root: Root
     table: str
@@ -66,6 +69,8 @@ class ConsumeJob:
     in_order: OrderlyRules | None = None
     tried: tuple[Blocked, ...] = ()
     absorbs: bool = False
+    consume_timeout_ms: int | None = None
+    now_ms: Callable[[], int] = epoch_ms
 
 
 Offsets = npt.NDArray[np.int64]
@@ -261,20 +266,27 @@ def _ask(
     if listener.kind is ListenerKind.BATCH:
         context = ConsumeConcurrentlyContext(slice_.queue, job.group)
         view = batch if listener.columns is None else batch.select(list(listener.columns))
+        began_ms = job.now_ms()
         answer, error = ask(listener, view, context)
-        return judge_batch(answer, batch.num_rows, context, error, all_or_nothing=job.all_or_nothing)
+        took_ms = job.now_ms() - began_ms
+        mask, told = judge_batch(answer, batch.num_rows, context, error, all_or_nothing=job.all_or_nothing)
+        return _unless_expired(mask, told, batch.num_rows, took_ms, job.consume_timeout_ms)
     views = MessageViews(slice_, offsets, batch)
     size = job.batch_max_size
     failed: list[int] = []
     why: list[Answer] = []
+    now_ms, timeout_ms = job.now_ms, job.consume_timeout_ms
+    began_ms = now_ms()
     for begin in range(0, batch.num_rows, size):
         messages = views.messages(begin, min(begin + size, batch.num_rows))
         context = ConsumeConcurrentlyContext(slice_.queue, job.group)
         answer, error = ask(listener, messages, context)
-        if error is None and _all_succeeded(answer, context):
+        ended_ms = now_ms()
+        began_ms, took_ms = ended_ms, ended_ms - began_ms
+        if error is None and not is_expired(took_ms, timeout_ms) and _all_succeeded(answer, context):
             continue
         judged = judge(answer, len(messages), context, error, all_or_nothing=job.all_or_nothing)
-        for index, one in enumerate(judged, begin):
+        for index, one in enumerate(clean_expired_msg(judged, took_ms, timeout_ms), begin):
             if not one.acked:
                 failed.append(index)
                 why.append(one)
@@ -283,6 +295,17 @@ def _ask(
     mask = np.zeros(batch.num_rows, dtype=np.bool_)
     mask[failed] = True
     return mask, why
+
+
+def _unless_expired(
+    failed: Mask | None, why: Sequence[Answer], n: int, took_ms: int, timeout_ms: int | None
+) -> tuple[Mask | None, Sequence[Answer]]:
+    """Which of the ``n`` rows of a call failed and why, when it is known how long it took."""
+    if not is_expired(took_ms, timeout_ms):
+        return failed, why
+    told = iter(why)
+    answers = [ACKED] * n if failed is None else [next(told) if no else ACKED for no in failed.tolist()]
+    return np.ones(n, dtype=np.bool_), clean_expired_msg(answers, took_ms, timeout_ms)
 
 
 def _all_succeeded(answer: object, context: ConsumeConcurrentlyContext) -> bool:

@@ -168,6 +168,8 @@ def _job(
         in_order=orderly_rules(group),
         tried=plan.tried,
         absorbs=group.absorb_duplicates is not None,
+        consume_timeout_ms=group.consume_timeout_ms,
+        now_ms=host.now_ms,
     )
     return job, _tasks(group, slices, slots), gaps
 

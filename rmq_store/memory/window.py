@@ -20,7 +20,12 @@ from rmq_store.consume import (
     subscriptions_of,
 )
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
-from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges, process_consume_result
+from rmq_store.consumer.consume_result import (
+    DroppedRange,
+    clean_expired_msg,
+    dropped_ranges,
+    process_consume_result,
+)
 from rmq_store.consumer.listener import (
     Answer,
     ConsumeConcurrentlyContext,
@@ -282,8 +287,11 @@ class _Run:
         """Ask the listener about one batch (S9.1)."""
         group = self.plan.group
         context = ConsumeConcurrentlyContext(queue, group.name)
+        began_ms = self.host.now_ms()
         answer, error = ask(self.listener, [message.message() for message in batch], context)
-        answers = judge(answer, len(batch), context, error, all_or_nothing=group.all_or_nothing)
+        took_ms = self.host.now_ms() - began_ms
+        judged = judge(answer, len(batch), context, error, all_or_nothing=group.all_or_nothing)
+        answers = clean_expired_msg(judged, took_ms, group.consume_timeout_ms)
         offsets = [message.queue_offset for message in batch]
         result = process_consume_result(group.message_model, offsets, answers)
         levels = dict(result.send_back)
