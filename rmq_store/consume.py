@@ -121,6 +121,11 @@ def refuse_holes(group: GroupSettings, holes: Sequence[QueueRange]) -> None:
         )
 
 
+def ends_at_ms(group: GroupSettings, started_ms: int) -> int | None:
+    """The moment (UTC ms) after which a window asks its listener nothing more; None: there is none."""
+    return None if group.max_minutes is None else started_ms + group.max_minutes * 60_000
+
+
 def done_part(ranges: Iterable[QueueRange], waits: Mapping[MessageQueue, int]) -> list[QueueRange]:
     """What lies below the offsets at which queues wait: nothing is said yet of what comes after."""
     ends = ((range_, min(range_.end, waits.get(range_.queue, range_.end))) for range_ in ranges)
@@ -183,7 +188,7 @@ def consume_proposal(
         reason=request.reason,
         request_id=request.request_id,
         request_part=plan.part,
-        request_complete=plan.left <= held_up,
+        request_complete=plan.left | set(waits or ()) <= held_up,
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,

@@ -15,11 +15,11 @@ from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Positions, SubVersion, blk_id, cutover_id, grp_id, sub_id
+from rmq_store.offsets import Positions, QueueRange, SubVersion, blk_id, cutover_id, grp_id, sub_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.sub_version import is_recorder, next_sub_version, subscription_text
-from rmq_store.window import PlannedRange, Start, plan_ranges, starts
+from rmq_store.window import PlannedRange, Start, capped_by_bytes, plan_ranges, starts
 
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60_000
 """Without a consumeTimestamp, CONSUME_FROM_TIMESTAMP means half an hour ago (S5.2)."""
@@ -94,6 +94,10 @@ class ShardView(Protocol):
         """Per queue the first offset stored at or after a moment (UTC ms), its end if there is none (S2.3)."""
         ...
 
+    def body_sizes(self, range_: QueueRange) -> Iterable[tuple[int, int]]:
+        """The messages of a range in order: (offset, bytes of the body), read as far as somebody asks."""
+        ...
+
     def observed(self) -> Iterable[Observed]:
         """What the imports saw of the brokers' own offsets, oldest first."""
         ...
@@ -150,6 +154,8 @@ class Planner:
             group.name, positions, start_of, bounds, max_messages=left, lost_is_skipped=lost_is_skipped
         )
         ranges = plan_ranges(group.name, positions, start_of, bounds, max_messages=cap, lost_is_skipped=lost_is_skipped)
+        if group.max_bytes is not None:
+            ranges = capped_by_bytes(ranges, group.max_bytes, self._shard.body_sizes)
         takes = {p.queue: len(p.range) for p in ranges}
         more = frozenset(p.queue for p in wanted if len(p.range) > takes.get(p.queue, 0))
         return Plan(

@@ -383,6 +383,10 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         problems.append("absorb_duplicates is not there with mode orderly, where a queue cannot wait for another one")
     if (in_order or broadcasting) and values["consume_timeout"] != _DEFAULTS["consume_timeout"]:
         problems.append("consume_timeout counts only with mode concurrently and message_model CLUSTERING")
+    if values["max_minutes"] is not None and values["absorb_duplicates"] is not None:
+        problems.append(
+            "max_minutes is not there with absorb_duplicates, which asks about a window's messages in turns"
+        )
     if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
         problems.append("suspend_tries_per_window counts only with mode orderly")
     if subscriptions is None:

@@ -7,8 +7,8 @@ into parts: its bounds are resolved once, stand in the ctl row of part 1, and ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rmq_store.errors import BadData, OffsetOutOfRange
 from rmq_store.message import MessageQueue
@@ -16,6 +16,9 @@ from rmq_store.offsets import Positions, QueueRange, grp_id, off_id, pas_id
 
 Bounds = Mapping[MessageQueue, int]
 """Per queue the offset before which a request ends."""
+
+SizesOf = Callable[[QueueRange], Iterable[tuple[int, int]]]
+"""The messages of a range in order: (offset, bytes of the body). What is not there is left out."""
 
 
 STORED = "stored"
@@ -111,6 +114,24 @@ def _capped(planned: list[PlannedRange], max_messages: int) -> list[PlannedRange
         range_ = QueueRange(item.queue, item.range.begin, item.range.begin + share)
         if share or item.lost or item.start_rule != STORED:
             capped.append(PlannedRange(range_, item.lost, item.pass_, item.start_rule))
+    return sorted(capped, key=lambda p: p.queue)
+
+
+def capped_by_bytes(planned: Sequence[PlannedRange], max_bytes: int, sizes_of: SizesOf) -> list[PlannedRange]:
+    """As many of the messages as have bodies of ``max_bytes`` in all, a fair share for every queue. The first message of a
+    queue is taken whatever its size, as a broker's answer holds one (S7.2)."""
+    left = max_bytes
+    capped = []
+    for done, item in enumerate(sorted(planned, key=lambda p: (len(p.range), p.queue))):
+        share = max(left, 0) // (len(planned) - done)
+        end, taken = item.range.end, 0
+        for number, (offset, size) in enumerate(sizes_of(item.range)):
+            if number and taken + size > share:
+                end = offset
+                break
+            taken += size
+        left -= taken
+        capped.append(replace(item, range=QueueRange(item.queue, item.range.begin, end)))
     return sorted(capped, key=lambda p: p.queue)
 
 

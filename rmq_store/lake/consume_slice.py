@@ -31,7 +31,7 @@ from rmq_store.consumer.listener import (
     judge,
     load_listener,
 )
-from rmq_store.consumer.pull import Slice
+from rmq_store.consumer.pull import Slice, piece_rows
 from rmq_store.host import epoch_ms
 from rmq_store.lake import tables
 from rmq_store.lake.batch_answers import judge_batch
@@ -51,7 +51,7 @@ from rmq_store.subscription import SubscriptionData
 @dataclass(frozen=True, slots=True)
 class ConsumeJob:
     """What all tasks of a window have in common. ``in_order``: None for concurrent consumption. ``now_ms``: the clock where
-    a task runs, of which only differences count."""
+    a task runs. ``ends_at_ms``: when the window ends (UTC ms); a queue is the work of one task then."""
 
     root: Root
     table: str
@@ -71,6 +71,11 @@ class ConsumeJob:
     absorbs: bool = False
     consume_timeout_ms: int | None = None
     now_ms: Callable[[], int] = epoch_ms
+    ends_at_ms: int | None = None
+
+    def is_over(self) -> bool:
+        """Whether nothing more is to be asked. A task does its first piece in any case."""
+        return self.ends_at_ms is not None and self.now_ms() >= self.ends_at_ms
 
 
 Offsets = npt.NDArray[np.int64]
@@ -157,9 +162,14 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     blocked: list[Blocked] = []
     dropped: list[DroppedRange] = []
     if job.in_order is None:
-        for slice_ in task.slices:
-            tallies, failed, given_up = _consume(job, listener, task, slice_)
-            done.append(RangeDone(QueueRange(slice_.queue, slice_.begin, slice_.end), tallies))
+        for number, slice_ in enumerate(task.slices):
+            if number and (slice_.queue in waits or job.is_over()):
+                waits.setdefault(slice_.queue, slice_.begin)
+                continue
+            end, tallies, failed, given_up = _consume(job, listener, task, slice_)
+            if end < slice_.end:
+                waits[slice_.queue] = end
+            done.append(RangeDone(QueueRange(slice_.queue, slice_.begin, end), tallies))
             failures += failed
             dropped += given_up
     else:
@@ -194,8 +204,8 @@ def _not_acked(
 
 def _consume(
     job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Slice
-) -> tuple[dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
-    """What became of a slice; what failed has its rows, or is given up where the group broadcasts."""
+) -> tuple[int, dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
+    """What became of a slice, up to where; what failed has its rows, or is given up where the group broadcasts."""
     subscription = job.subscriptions[slice_.queue.topic]
     reader = SliceReader(job.root, job.table, slice_)
     columns = _columns_for(listener, subscription)
@@ -203,7 +213,11 @@ def _consume(
     answers: list[Answer] = []
     failed_offsets: list[npt.NDArray[np.int64]] = []
     failed_rows: list[pa.RecordBatch] = []
-    for offsets, batch in reader.batches(columns):
+    end = slice_.begin
+    for offsets, batch in _pieces(job, listener, reader.batches(columns)):
+        if end > slice_.begin and job.is_over():
+            break
+        end = int(offsets[-1]) + 1
         looked_at = task.looks_at(slice_.queue, offsets)
         if looked_at is not None:
             offsets, batch = offsets[looked_at], batch.filter(pa.array(looked_at))
@@ -225,18 +239,32 @@ def _consume(
         failed_offsets.append(offsets[failed])
         failed_rows.append(batch.select([n for n in COPY_COLUMNS if n in batch.schema.names]).filter(pa.array(failed)))
     if not answers:
-        return tallies.done(), [], []
+        return end, tallies.done(), [], []
     offsets = np.concatenate(failed_offsets)
     if job.broadcasting:
         tallies.add(Outcome.DROPPED, hashes(offsets))
-        return tallies.done(), [], dropped_ranges(slice_.queue, zip(offsets.tolist(), answers, strict=True))
+        return end, tallies.done(), [], dropped_ranges(slice_.queue, zip(offsets.tolist(), answers, strict=True))
     rows = _completed(reader, pa.Table.from_batches(failed_rows), offsets)
     failures = Failures(slice_.queue, job.passes[slice_.queue], offsets, answers, rows)
     dead = failures.dead(job.retry)
     hashed = hashes(offsets)
     tallies.add(Outcome.DEAD, hashed[dead])
     tallies.add(Outcome.RETRIED, hashed[~dead])
-    return tallies.done(), [failures], []
+    return end, tallies.done(), [failures], []
+
+
+def _pieces(
+    job: ConsumeJob, listener: Listener, batches: Iterator[tuple[Offsets, pa.RecordBatch]]
+) -> Iterator[tuple[Offsets, pa.RecordBatch]]:
+    """As large as they come, unless the window has an end: then small enough to look at the clock between them. A listener
+    of record batches gets these whole."""
+    if job.ends_at_ms is None or listener.kind is ListenerKind.BATCH:
+        yield from batches
+        return
+    rows = piece_rows(job.batch_max_size)
+    for offsets, batch in batches:
+        for begin in range(0, len(offsets), rows):
+            yield offsets[begin : begin + rows], batch.slice(begin, rows)
 
 
 def _completed(reader: SliceReader, rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
@@ -330,7 +358,7 @@ def _consume_in_order(
     """A queue by the rules of orderly consumption; what is over the limit fails, and its route is the dead letters."""
     pulled = _Pulled(job, listener, slices)
     tried = [blocked for blocked in job.tried if blocked.range.queue == queue]
-    found = consume_orderly(listener, queue, pulled.messages(), rules, tried)
+    found = consume_orderly(listener, queue, pulled.messages(), rules, tried, job.is_over)
     end = slices[-1].end if found.waits_at is None else found.waits_at
     dead = {letter.offset: letter for letter in found.dead}
     failures = []

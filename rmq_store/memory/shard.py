@@ -152,6 +152,13 @@ class MemoryShard:
         """The messages of a slice."""
         return stored_rows(slice_, self._messages[slice_.file])
 
+    def body_sizes(self, range_: QueueRange) -> Iterator[tuple[int, int]]:
+        """The messages of a range in order: (offset, bytes of the body)."""
+        slices, _ = cover(range_, self.segments_of([range_]).get(range_.queue, ()))
+        return (
+            (message.queue_offset, len(message.row.body or b"")) for slice_ in slices for message in self.read(slice_)
+        )
+
     def stored(self, queue: MessageQueue) -> list[Stored]:
         """Every message of a queue, from its first one on, whether still readable or not."""
         whole = QueueRange(queue, 0, self._positions.max_offset(queue))

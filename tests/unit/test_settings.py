@@ -36,6 +36,7 @@ subscription_version = 4
 mode = "concurrently"
 message_model = "CLUSTERING"
 consume_message_batch_max_size = 1024
+consume_timeout = 15
 max_reconsume_times = 0
 retry_queue_nums = 0
 retry_policy = { type = "EXPONENTIAL", initial = 1000, max = 60_000, multiplier = 3 }
@@ -48,7 +49,6 @@ absorb_duplicates = { by = "property:orderId", horizon = "12h" }
 on_offset_out_of_range = "skip"
 max_messages = 5_000_000
 max_bytes = 1_000_000_000
-max_minutes = 30
 consumers = 8
 allocate_strategy = "CONSISTENT_HASH"
 engine = "auto"
@@ -112,6 +112,23 @@ def test_every_key_can_be_said() -> None:
     assert group.retry_policy == GroupRetryPolicy(GroupRetryPolicyType.EXPONENTIAL, exponential=exponential)
     assert group.absorb_duplicates == AbsorbRule("orderId", 12 * 3_600_000)
     assert (group.schedule, group.shards, group.engine) == (None, ("broker-a", "b.2"), "auto")
+    assert (group.consume_timeout_ms, group.max_bytes) == (900_000, 1_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ('mode = "orderly"\nconsume_timeout = 5', "consume_timeout counts only with mode concurrently"),
+        ('message_model = "BROADCASTING"\nconsume_timeout = 5', "consume_timeout counts only with"),
+        (
+            'max_minutes = 5\nabsorb_duplicates = { by = "KEYS", horizon = "1d" }',
+            "max_minutes is not there with absorb",
+        ),
+    ],
+)
+def test_what_would_have_no_effect_together_is_refused(lines: str, problem: str) -> None:
+    (said,) = problems(with_line(lines))
+    assert problem in said
 
 
 @pytest.mark.parametrize(
