@@ -9,7 +9,8 @@
     expression = "TagA || TagB"
 
 Settings are numbers and names; where the store lies is not among them. Whatever is wrong in a file is said at once, in
-one WrongUse. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``_CHECKS``.
+one WrongUse. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``_CHECKS``;
+``docs/settings.md`` tells them all, with RocketMQ's names.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from rmq_store.known_names import did_you_mean
 from rmq_store.message import retry_topic
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from rmq_store.validators import check_group, check_topic
+from rmq_store.without_effect import WITHOUT_EFFECT, snake_case
 
 MODES = ("concurrently", "orderly")
 ENGINES = ("spark", "local", "auto")
@@ -412,7 +414,15 @@ def _is_tables(value: Any) -> bool:
 
 
 def _unknown_keys(table: Mapping[str, Any], known: list[str], what: str) -> list[str]:
-    return [f"{what} has an unknown key {key!r}{did_you_mean(key, known)}" for key in table if key not in known]
+    """RocketMQ's own spelling is understood, but not taken: one setting has one name here."""
+    problems = []
+    for key in table:
+        name = snake_case(key)
+        if key not in known and name in WITHOUT_EFFECT:
+            problems.append(f"{what} has a key {key!r}, which has no effect in a window: {WITHOUT_EFFECT[name].why}")
+        elif key not in known:
+            problems.append(f"{what} has an unknown key {key!r}{did_you_mean(name, known)}")
+    return problems
 
 
 def _listed(what: str, problems: list[str]) -> str:
