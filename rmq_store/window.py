@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.errors import BadData, OffsetOutOfRange
+from rmq_store.get_message_status import get_message_status
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange, grp_id, off_id, pas_id
 
@@ -78,9 +79,10 @@ def plan_ranges(
     for queue in sorted(start_of):
         start = start_of[queue]
         least, most = positions.min_offset(queue), positions.max_offset(queue)
+        status, _ = get_message_status(start.offset, least, most)
         if start.offset > most:
             raise BadData(
-                f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}). Move it: "
+                f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}; {status}). Move it: "
                 f"rmq reset --group {group} --topic {queue.topic} --queue {queue.broker_name}:{queue.queue_id} "
                 "--to-max --reason ..."
             )
@@ -89,8 +91,8 @@ def plan_ranges(
         if begin < least:
             if not lost_is_skipped:
                 raise OffsetOutOfRange(
-                    f"group {group} stands at {begin} of {queue}, but [{begin}, {least}) was removed by retention. Set "
-                    'on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
+                    f"group {group} stands at {begin} of {queue}, but [{begin}, {least}) was removed by retention ({status}). "
+                    'Set on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
                 )
             lost = QueueRange(queue, begin, least)
             begin = least
