@@ -16,10 +16,10 @@ from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
 from rmq_store.errors import ListenerError, OffsetOutOfRange
 from rmq_store.host import uuid7_ms
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import ABSENT, Claim, Outcome, QueueRange, Tally, blk_id, grp_id, off_id, pas_id
+from rmq_store.offsets import ABSENT, Claim, Outcome, QueueRange, Tally, blk_id, grp_id, off_id, pas_id, sub_id
 from rmq_store.plan import ConsumeRequest, Plan, request_parameters
 from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Blocked, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.store import Action, Blocked, Consumed, Ctl, Produced, Proposal, StagedFile
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from rmq_store.window import STORED
 
@@ -121,6 +121,11 @@ def refuse_holes(group: GroupSettings, holes: Sequence[QueueRange]) -> None:
         )
 
 
+def ends_at_ms(group: GroupSettings, started_ms: int) -> int | None:
+    """The moment (UTC ms) after which a window asks its listener nothing more; None: there is none."""
+    return None if group.max_minutes is None else started_ms + group.max_minutes * 60_000
+
+
 def done_part(ranges: Iterable[QueueRange], waits: Mapping[MessageQueue, int]) -> list[QueueRange]:
     """What lies below the offsets at which queues wait: nothing is said yet of what comes after."""
     ends = ((range_, min(range_.end, waits.get(range_.queue, range_.end))) for range_ in ranges)
@@ -162,6 +167,8 @@ def consume_proposal(
     grp = grp_id(group.name)
     expect: dict[str, int | None] = {grp: positions.get(grp), claim_id: claim.packed()}
     advance = {grp: plan.epoch, claim_id: Claim(claim.number, 0).packed()}
+    sub = sub_id(group.name)
+    expect[sub], advance[sub] = positions.get(sub), plan.sub_version.packed() if plan.sub_version else ABSENT
     ends = {planned.queue: planned.range.end for planned in plan.ranges} | dict(waits or {})
     held_up = {item.range.queue for item in blocked}
     for planned in plan.ranges:
@@ -181,13 +188,13 @@ def consume_proposal(
         reason=request.reason,
         request_id=request.request_id,
         request_part=plan.part,
-        request_complete=plan.left <= held_up,
+        request_complete=plan.left | set(waits or ()) <= held_up,
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,
         parameters=request_parameters(plan, request),
-        subscription=canonical_json({s.topic: {s.expression_type: s.expression} for s in group.subscriptions}),
-        subscription_version=group.subscription_version,
+        subscription=plan.subscription,
+        subscription_version=None if plan.subscription is None else group.subscription_version,
         listener=group.listener,
         consumed=tuple(
             Consumed(

@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 
@@ -32,11 +32,16 @@ def day_of(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()
 
 
+def epoch_ms() -> int:
+    """The wall clock, UTC ms."""
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """The clock (UTC ms), the source of ids and of jitter, and how to wait (seconds)."""
 
-    now_ms: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+    now_ms: Callable[[], int] = epoch_ms
     entropy: Callable[[int], bytes] = os.urandom
     sleep: Callable[[float], None] = time.sleep
     uniform: Callable[[float, float], float] = random.uniform

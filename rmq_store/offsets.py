@@ -19,6 +19,7 @@ ABSENT = -1
 
 _MASK_64 = (1 << 64) - 1
 _LEASE_BITS = 34
+_HASH_BITS = 32
 
 
 class Outcome(StrEnum):
@@ -87,6 +88,11 @@ def min_id(queue: MessageQueue) -> str:
     return _joined("min", *queue_key(queue))
 
 
+def sub_id(group: str) -> str:
+    """The subscription that the group reads with, see ``SubVersion``: one for all clients of a broadcasting group."""
+    return _joined("sub", group.partition("@")[0])
+
+
 def own_id(*scope: str) -> str:
     """The claim on ``scope``: a group, or ``~import/<broker>`` and the like."""
     return _joined("own", *scope)
@@ -144,6 +150,23 @@ class Claim(NamedTuple):
         return (
             cls(0, 0) if value is None or value == ABSENT else cls(value >> _LEASE_BITS, value & (1 << _LEASE_BITS) - 1)
         )
+
+
+class SubVersion(NamedTuple):
+    """A group's subscription as stored in ``sub/…``: its version, 1 to 2^31 - 1, and a 32-bit hash of its text."""
+
+    version: int
+    text_hash: int
+
+    def packed(self) -> int:
+        return self.version << _HASH_BITS | self.text_hash
+
+    @classmethod
+    def of(cls, value: int | None) -> SubVersion | None:
+        """None where nothing is recorded."""
+        if value is None or value == ABSENT:
+            return None
+        return cls(value >> _HASH_BITS, value & (1 << _HASH_BITS) - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Positions, blk_id, cutover_id, grp_id
+from rmq_store.offsets import Positions, QueueRange, SubVersion, blk_id, cutover_id, grp_id, sub_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
-from rmq_store.window import PlannedRange, Start, plan_ranges, starts
+from rmq_store.sub_version import is_recorder, next_sub_version, subscription_text
+from rmq_store.window import PlannedRange, Start, capped_by_bytes, plan_ranges, starts
 
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60_000
 """Without a consumeTimestamp, CONSUME_FROM_TIMESTAMP means half an hour ago (S5.2)."""
@@ -42,7 +44,8 @@ class ConsumeRequest:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One window. ``bounds`` are those of the whole request; ``part`` counts its windows from 1. ``left``: the queues
-    in which the request wants more than this window takes. ``tried``: what holds up the queues of an orderly group."""
+    in which the request wants more than this window takes. ``tried``: what holds up the queues of an orderly group.
+    ``subscription``: the text of what it reads, None for retries only; ``sub_version``: what its commit records of it."""
 
     group: GroupSettings
     positions: Positions
@@ -52,6 +55,8 @@ class Plan:
     part: int
     left: frozenset[MessageQueue] = frozenset()
     tried: tuple[Blocked, ...] = ()
+    subscription: str | None = None
+    sub_version: SubVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,10 @@ class ShardView(Protocol):
         """Per queue the first offset stored at or after a moment (UTC ms), its end if there is none (S2.3)."""
         ...
 
+    def body_sizes(self, range_: QueueRange) -> Iterable[tuple[int, int]]:
+        """The messages of a range in order: (offset, bytes of the body), read as far as somebody asks."""
+        ...
+
     def observed(self) -> Iterable[Observed]:
         """What the imports saw of the brokers' own offsets, oldest first."""
         ...
@@ -97,8 +106,8 @@ class ShardView(Protocol):
         """Whether a window of the group was ever committed."""
         ...
 
-    def windows_since(self, group: str, ms: int) -> Iterable[Ctl]:
-        """The group's windows that were made at a moment (UTC ms) or later, oldest first."""
+    def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
+        """The windows of the group (None: of all) that were made at a moment (UTC ms) or later, oldest first."""
         ...
 
 
@@ -120,9 +129,12 @@ class Planner:
     def plan(self, request: ConsumeRequest, parts: Sequence[Ctl]) -> Plan:
         """The next window of the request; ``parts`` are the ones it has committed. No ranges: nothing to do.
 
-        Raises OffsetOutOfRange, BadData (an offset beyond its queue) and WrongUse (an unknown topic).
+        Raises OffsetOutOfRange, BadData (an offset beyond its queue) and WrongUse (an unknown topic, a subscription that
+        is older or other than the recorded one).
         """
         group, positions = self._group, self.positions
+        subscription = None if self._scope.retries_only else subscription_text(group.subscriptions)
+        sub_version = checked_subscription(self._shard, positions, group, subscription)
         known, unknown = starts(group.name, self.queues(), positions)
         start_of = known | {queue: self._first_start(queue) for queue in unknown}
         epoch = positions.get(grp_id(group.name)) or 0
@@ -142,9 +154,22 @@ class Planner:
             group.name, positions, start_of, bounds, max_messages=left, lost_is_skipped=lost_is_skipped
         )
         ranges = plan_ranges(group.name, positions, start_of, bounds, max_messages=cap, lost_is_skipped=lost_is_skipped)
+        if group.max_bytes is not None:
+            ranges = capped_by_bytes(ranges, group.max_bytes, self._shard.body_sizes)
         takes = {p.queue: len(p.range) for p in ranges}
         more = frozenset(p.queue for p in wanted if len(p.range) > takes.get(p.queue, 0))
-        return Plan(group, positions, epoch, tuple(ranges), bounds, len(parts) + 1, more, self._tried(ranges))
+        return Plan(
+            group,
+            positions,
+            epoch,
+            tuple(ranges),
+            bounds,
+            len(parts) + 1,
+            more,
+            self._tried(ranges),
+            subscription,
+            sub_version,
+        )
 
     def _tried(self, ranges: Iterable[PlannedRange]) -> tuple[Blocked, ...]:
         """What the last window of a queue left in it, unless an operator has moved the queue since."""
@@ -227,6 +252,30 @@ class Planner:
 
 def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
     return blocked if blocked.first_failed_at else replace(blocked, first_failed_at=ctl.store_timestamp)
+
+
+# --- one subscription per group and topic ----------------------------------------------------------------------------
+
+
+def checked_subscription(
+    shard: ShardView, positions: Positions, group: GroupSettings, text: str | None
+) -> SubVersion | None:
+    """What a window with a subscription of this text records (None: nothing), see ``sub_version``. Raises WrongUse when it
+    is older or other than the recorded one."""
+    app_id = sub_id(group.name)
+    recorded = SubVersion.of(positions.get(app_id))
+
+    def recorder() -> Ctl | None:
+        """The newest window that recorded it, perhaps of another client. It is no older than a run may be before the
+        position was written last, unless only retries were consumed since."""
+        whose = None if group.broadcasting else group.name
+        for since in (positions.updated_ms.get(app_id, 0) - MAX_RUN_AGE_MS, 0):
+            windows = [ctl for ctl in shard.windows_since(whose, since) if sub_id(ctl.group or "") == app_id]
+            if recorded and (found := [ctl for ctl in windows if is_recorder(ctl, recorded)]):
+                return found[-1]
+        return None
+
+    return next_sub_version(group.name, group.subscription_version, text, recorded, shard.name, recorder)
 
 
 # --- what a request says in its ctl rows -----------------------------------------------------------------------------

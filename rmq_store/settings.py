@@ -9,7 +9,8 @@
     expression = "TagA || TagB"
 
 Settings are numbers and names; where the store lies is not among them. Whatever is wrong in a file is said at once, in
-one WrongUse. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``_CHECKS``.
+one WrongUse. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``_CHECKS``;
+``docs/settings.md`` tells them all, with RocketMQ's names.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from rmq_store.known_names import did_you_mean
 from rmq_store.message import retry_topic
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from rmq_store.validators import check_group, check_topic
+from rmq_store.without_effect import WITHOUT_EFFECT, snake_case
 
 MODES = ("concurrently", "orderly")
 ENGINES = ("spark", "local", "auto")
@@ -43,7 +45,8 @@ ON_OFFSET_OUT_OF_RANGE = ("stop", "skip")
 class GroupSettings:
     """One ``[[group]]``. Raises WrongUse with everything that is wrong in it.
 
-    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``max_reconsume_times`` -1 is 16, in order no limit.
+    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``consume_timeout``: after so many minutes in one call of the
+    listener its messages are retried, whatever it answers. ``max_reconsume_times`` -1 is 16, in order no limit.
     ``suspend_tries_per_window``: after so many vain tries in a row a queue that is consumed in order waits for the next
     window. ``retry_queue_nums`` 0: what fails is dead at once. ``retry_policy``: how long a retry waits whose listener
     names no level (see ``retry_policy_of``), None is by delay level. ``consume_timestamp``: see
@@ -61,6 +64,7 @@ class GroupSettings:
     mode: str = "concurrently"
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_message_batch_max_size: int = 1
+    consume_timeout: int = 15
     max_reconsume_times: int = -1
     suspend_tries_per_window: int = 3
     retry_queue_nums: int = 1
@@ -91,6 +95,11 @@ class GroupSettings:
     def broadcasting(self) -> bool:
         """Every client gets all messages, at offsets of its own (S4): it consumes under the name ``group@client``."""
         return self.message_model is MessageModel.BROADCASTING
+
+    @property
+    def consume_timeout_ms(self) -> int | None:
+        """None where nothing is sent back: in order, where only the listener's status counts, and to broadcasting clients."""
+        return None if self.mode == "orderly" or self.broadcasting else self.consume_timeout * 60_000
 
     @property
     def start_switches(self) -> StartSwitches:
@@ -153,9 +162,22 @@ def load_settings(text: str, source: str) -> Settings:
         groups += [group] if group else []
     names = [str(table.get("name")) for table in tables if "name" in table]
     problems += [f"group {name}: written {count} times" for name, count in Counter(names).items() if count > 1]
+    problems += _client_problems(groups)
     if problems:
         raise WrongUse(_listed(source, problems))
     return Settings(source, tuple(groups))
+
+
+def _client_problems(groups: Iterable[GroupSettings]) -> list[str]:
+    """Clients of a broadcasting group that are written out have one subscription, as their group has."""
+    first: dict[str, GroupSettings] = {}
+    problems = []
+    for group in groups:
+        other = first.setdefault(group.name.partition("@")[0], group)
+        mine, theirs = ((one.subscription_version, set(one.subscriptions)) for one in (group, other))
+        if mine != theirs:
+            problems.append(f"group {group.name}: it must have the subscriptions and the version of {other.name}")
+    return problems
 
 
 def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[str]]:
@@ -301,10 +323,11 @@ _CRON_FIELD = r"[0-9A-Za-z*/,#?-]+"
 _CHECKS: dict[str, Check] = {
     "name": _accepted_by(_check_name),
     "listener": _like(r"[\w.]+:[\w.]+", "text like shop.listeners:Orders (module:attribute)"),
-    "subscription_version": _between(1, _LONG_MAX),
+    "subscription_version": _between(1, 2**31 - 1),
     "mode": _one_of(MODES),
     "message_model": _one_of(MessageModel),
     "consume_message_batch_max_size": _between(1, 1024),
+    "consume_timeout": _between(1, 2**31 - 1),
     "max_reconsume_times": _between(-1, 2**31 - 1),
     "suspend_tries_per_window": _between(1, 10_000),
     "retry_queue_nums": _between(0, 1024),
@@ -360,6 +383,12 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         problems.append("all_or_nothing counts only with mode concurrently: in order a batch has one status anyway")
     if in_order and values["absorb_duplicates"] is not None:
         problems.append("absorb_duplicates is not there with mode orderly, where a queue cannot wait for another one")
+    if (in_order or broadcasting) and values["consume_timeout"] != _DEFAULTS["consume_timeout"]:
+        problems.append("consume_timeout counts only with mode concurrently and message_model CLUSTERING")
+    if values["max_minutes"] is not None and values["absorb_duplicates"] is not None:
+        problems.append(
+            "max_minutes is not there with absorb_duplicates, which asks about a window's messages in turns"
+        )
     if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
         problems.append("suspend_tries_per_window counts only with mode orderly")
     if subscriptions is None:
@@ -385,7 +414,15 @@ def _is_tables(value: Any) -> bool:
 
 
 def _unknown_keys(table: Mapping[str, Any], known: list[str], what: str) -> list[str]:
-    return [f"{what} has an unknown key {key!r}{did_you_mean(key, known)}" for key in table if key not in known]
+    """RocketMQ's own spelling is understood, but not taken: one setting has one name here."""
+    problems = []
+    for key in table:
+        name = snake_case(key)
+        if key not in known and name in WITHOUT_EFFECT:
+            problems.append(f"{what} has a key {key!r}, which has no effect in a window: {WITHOUT_EFFECT[name].why}")
+        elif key not in known:
+            problems.append(f"{what} has an unknown key {key!r}{did_you_mean(name, known)}")
+    return problems
 
 
 def _listed(what: str, problems: list[str]) -> str:

@@ -7,15 +7,19 @@ into parts: its bounds are resolved once, stand in the ctl row of part 1, and ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rmq_store.errors import BadData, OffsetOutOfRange
+from rmq_store.get_message_status import get_message_status
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange, grp_id, off_id, pas_id
 
 Bounds = Mapping[MessageQueue, int]
 """Per queue the offset before which a request ends."""
+
+SizesOf = Callable[[QueueRange], Iterable[tuple[int, int]]]
+"""The messages of a range in order: (offset, bytes of the body). What is not there is left out."""
 
 
 STORED = "stored"
@@ -75,9 +79,10 @@ def plan_ranges(
     for queue in sorted(start_of):
         start = start_of[queue]
         least, most = positions.min_offset(queue), positions.max_offset(queue)
+        status, _ = get_message_status(start.offset, least, most)
         if start.offset > most:
             raise BadData(
-                f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}). Move it: "
+                f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}; {status}). Move it: "
                 f"rmq reset --group {group} --topic {queue.topic} --queue {queue.broker_name}:{queue.queue_id} "
                 "--to-max --reason ..."
             )
@@ -86,8 +91,8 @@ def plan_ranges(
         if begin < least:
             if not lost_is_skipped:
                 raise OffsetOutOfRange(
-                    f"group {group} stands at {begin} of {queue}, but [{begin}, {least}) was removed by retention. Set "
-                    'on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
+                    f"group {group} stands at {begin} of {queue}, but [{begin}, {least}) was removed by retention ({status}). "
+                    'Set on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
                 )
             lost = QueueRange(queue, begin, least)
             begin = least
@@ -111,6 +116,24 @@ def _capped(planned: list[PlannedRange], max_messages: int) -> list[PlannedRange
         range_ = QueueRange(item.queue, item.range.begin, item.range.begin + share)
         if share or item.lost or item.start_rule != STORED:
             capped.append(PlannedRange(range_, item.lost, item.pass_, item.start_rule))
+    return sorted(capped, key=lambda p: p.queue)
+
+
+def capped_by_bytes(planned: Sequence[PlannedRange], max_bytes: int, sizes_of: SizesOf) -> list[PlannedRange]:
+    """As many of the messages as have bodies of ``max_bytes`` in all, a fair share for every queue. The first message of a
+    queue is taken whatever its size, as a broker's answer holds one (S7.2)."""
+    left = max_bytes
+    capped = []
+    for done, item in enumerate(sorted(planned, key=lambda p: (len(p.range), p.queue))):
+        share = max(left, 0) // (len(planned) - done)
+        end, taken = item.range.end, 0
+        for number, (offset, size) in enumerate(sizes_of(item.range)):
+            if number and taken + size > share:
+                end = offset
+                break
+            taken += size
+        left -= taken
+        capped.append(replace(item, range=QueueRange(item.queue, item.range.begin, end)))
     return sorted(capped, key=lambda p: p.queue)
 
 

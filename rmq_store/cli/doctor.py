@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[Check]:
     """In the order in which one would mend."""
-    from rmq_store.lake.doctor import Check, NotLooked, machine_checks, settings_check, store_checks
+    from rmq_store.lake.doctor import (
+        Check,
+        NotLooked,
+        machine_checks,
+        settings_check,
+        store_checks,
+        subscriptions_check,
+    )
 
     def spark_found() -> str:
         if not spark:
@@ -33,6 +40,7 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
     yield from store_checks(lambda: root_of(root), Host())
     asked_for = settings is not None or bool(os.environ.get("RMQ_SETTINGS"))
     yield settings_check(settings_path(settings), asked_for=asked_for)
+    yield subscriptions_check(settings_path(settings), lambda: root_of(root))
     yield Check("Spark", spark_found, "mend Java and jars first; if SPARK_REMOTE is set, start that server or unset it")
 
 

@@ -212,8 +212,8 @@ def doctor(
 ) -> None:
     """Check this machine, the store and the settings.
 
-    Java, jars and package versions; the store, its exclusive create and its clock; the settings. What fails comes with
-    how to mend it. Exit code 1 when something failed.
+    Java, jars and package versions; the store, its exclusive create and its clock; the settings, and whether the store has
+    recorded other subscriptions of their groups. What fails comes with how to mend it. Exit code 1 when something failed.
     """
     from rmq_store.cli.doctor import all_checks
 

@@ -12,7 +12,19 @@ from dataclasses import dataclass, replace
 
 from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Claim, Positions, QueueRange, Tally, grp_id, max_id, off_id, own_id, total
+from rmq_store.offsets import (
+    Claim,
+    Positions,
+    QueueRange,
+    SubVersion,
+    Tally,
+    grp_id,
+    max_id,
+    off_id,
+    own_id,
+    sub_id,
+    total,
+)
 from rmq_store.store import Action, Ctl, Produced, Proposal
 
 MAX_SKEW_MS = 60_000
@@ -88,13 +100,23 @@ def compare(proposal: Proposal, positions: Positions) -> None:
 
 
 def _moved(proposal: Proposal, positions: Positions) -> set[str]:
-    """The positions that are not what the plan read."""
+    """The positions that are not what the plan read. A subscription that another window recorded meanwhile has not moved
+    when it is the one that this commit records."""
+    agreed = {
+        app_id
+        for app_id, value in proposal.advance.items()
+        if app_id.startswith("sub/") and value == positions.get(app_id)
+    }
     expect = proposal.expect.items()
-    return {app_id for app_id, wanted in expect if not _same(app_id, wanted, positions.get(app_id))}
+    return {id_ for id_, wanted in expect if not _same(id_, wanted, positions.get(id_))} - agreed
 
 
 def _shown(app_id: str, value: int | None) -> str:
-    return f"claim {Claim.of(value).number}" if app_id.startswith("own/") else str(value)
+    if app_id.startswith("own/"):
+        return f"claim {Claim.of(value).number}"
+    if app_id.startswith("sub/") and (recorded := SubVersion.of(value)):
+        return f"subscription version {recorded.version}"
+    return str(value)
 
 
 def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, commits: Iterable[Ctl]) -> StaleAttempt:
@@ -109,13 +131,14 @@ def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, com
 
 
 def _positions_of(ctl: Ctl) -> set[str]:
-    """The epoch, the offsets and the claim that a commit has touched."""
+    """The epoch, the offsets, the subscription and the claim that a commit has touched."""
     if ctl.action in (Action.CLAIM, Action.RENEW, Action.RELEASE):
         return {own_id(*str(ctl.parameter("scope")).split("/"))}
     offsets = {off_id(ctl.group or "", consumed.range.queue) for consumed in ctl.consumed}
     offsets |= {off_id(move.group, move.queue) for move in ctl.moved}
     groups = {move.group for move in ctl.moved} | ({ctl.group} if ctl.group else set())
-    return offsets | {grp_id(group) for group in groups}
+    subscription = {sub_id(ctl.group)} if ctl.group and ctl.subscription else set()
+    return offsets | {grp_id(group) for group in groups} | subscription
 
 
 def _same(app_id: str, wanted: int | None, found: int | None) -> bool:

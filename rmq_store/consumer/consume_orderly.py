@@ -15,7 +15,7 @@ Where a window differs from a client that runs for ever:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice, takewhile
 from typing import Any
@@ -89,12 +89,14 @@ def consume_orderly(
     messages: Iterable[MessageExt],
     rules: OrderlyRules,
     tried: Sequence[Blocked] = (),
+    is_over: Callable[[], bool] = lambda: False,
 ) -> OrderlyDone:
     """Consume the wanted messages of a queue, which come in offset order. ``tried``: what held the queue up before.
+    ``is_over``: asked before each batch but the first; the queue then waits where it stands.
 
     :raises ListenerError: an answer that is no orderly status, a context with something else than it may hold.
     """
-    return _InOrder(listener, queue, iter(messages), rules, tried).run()
+    return _InOrder(listener, queue, iter(messages), rules, tried).run(is_over)
 
 
 class _InOrder:
@@ -118,9 +120,10 @@ class _InOrder:
         self._asked_to = -1
         self._status, self._why = ConsumeOrderlyStatus.SUCCESS, Answer(False)
 
-    def run(self) -> OrderlyDone:
-        vain = 0
-        while vain < self._rules.tries_per_window and (taken := self._take()):
+    def run(self, is_over: Callable[[], bool]) -> OrderlyDone:
+        vain, asked = 0, False
+        while vain < self._rules.tries_per_window and not (asked and is_over()) and (taken := self._take()):
+            asked = True
             result = self._batch(taken)
             committed = finish(self._process_queue, _sized(taken), result)
             if committed is not None:
@@ -128,6 +131,9 @@ class _InOrder:
                 vain = 0
             if not result.continue_consume:
                 vain += 1
+        if not self._messages:  # it is over, or there is nothing more
+            for message in islice(self._pulls, 1):
+                self._pull(message)
         return OrderlyDone(next(iter(self._messages), None), self._acked, tuple(self._dead), tuple(self._blocked()))
 
     def _take(self) -> list[int]:

@@ -1,8 +1,9 @@
 """What follows from a listener's answers: RocketMQ's ``processConsumeResult`` for concurrent consumption (S9.1).
 
-Three small decisions, in order: ``process_consume_result`` says who is sent back, ``settle`` what is finished when some
-send-backs failed, ``offset_to_commit`` whether the offset moves. A window of the lake stores all send-backs in its one
-commit: none of them can fail alone, so everything is finished and the second step has nothing to do.
+Before it, ``clean_expired_msg`` looks at how long the listener took (S8). Then three small decisions, in order:
+``process_consume_result`` says who is sent back, ``settle`` what is finished when some send-backs failed,
+``offset_to_commit`` whether the offset moves. A window of the lake stores all send-backs in its one commit: none of them
+can fail alone, so everything is finished and the second step has nothing to do.
 
 Consumption in order has other rules (S9.2), in ``consume_result_orderly``.
 """
@@ -10,7 +11,7 @@ Consumption in order has other rules (S9.2), in ``consume_result_orderly``.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rmq_store.consumer.listener import Answer
@@ -19,6 +20,9 @@ from rmq_store.offsets import QueueRange
 
 RESUBMIT_AFTER_MS = 5000
 """After a failed send-back the client asks its listener again, without limit."""
+
+EXPIRED_DELAY_LEVEL = 3
+CONSUME_TIMEOUT = "ConsumeTimeout"
 
 
 class MessageModel(StrEnum):
@@ -45,6 +49,26 @@ class Settlement:
     finished: tuple[int, ...]
     resubmit: tuple[int, ...] = ()
     resubmit_after_ms: int = RESUBMIT_AFTER_MS
+
+
+def is_expired(took_ms: int, consume_timeout_ms: int | None) -> bool:
+    """Whether a call of the listener lasted too long; None: it may last as long as it likes."""
+    return consume_timeout_ms is not None and took_ms > consume_timeout_ms
+
+
+def clean_expired_msg(answers: Sequence[Answer], took_ms: int, consume_timeout_ms: int | None) -> Sequence[Answer]:
+    """The answers as they count: after a call that lasted too long all its messages are sent back at level 3, whatever the
+    listener says of them (``ProcessQueue#cleanExpiredMsg``, S8). They were consumed, and are consumed again.
+
+    RocketMQ's client looks once every consumeTimeout, and only at the first 16 messages of a queue; here every call is
+    measured, from its beginning to its end.
+    """
+    if not is_expired(took_ms, consume_timeout_ms):
+        return answers
+    minutes = (consume_timeout_ms or 0) / 60_000
+    text = f"the listener took longer than consume_timeout, {minutes:g} minutes"
+    expired = Answer(False, EXPIRED_DELAY_LEVEL, CONSUME_TIMEOUT, text)
+    return tuple(replace(a, delay_level=EXPIRED_DELAY_LEVEL) if a.error_type else expired for a in answers)
 
 
 def process_consume_result(

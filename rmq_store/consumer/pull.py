@@ -47,6 +47,14 @@ class Slice:
         ]
 
 
+LEAST_PIECE_ROWS = 64
+
+
+def piece_rows(batch_max_size: int) -> int:
+    """How many messages a window with an end looks at between two looks at the clock: some whole batches."""
+    return -(-LEAST_PIECE_ROWS // batch_max_size) * batch_max_size
+
+
 def cover(wanted: QueueRange, segments: Iterable[Produced]) -> tuple[list[Slice], list[QueueRange]]:
     """The slices that hold ``wanted``, in offset order, and the holes between them.
 

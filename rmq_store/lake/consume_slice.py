@@ -10,7 +10,7 @@ how many offsets had which outcome, and their hash sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
-from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges
+from rmq_store.consumer.consume_result import DroppedRange, clean_expired_msg, dropped_ranges, is_expired
 from rmq_store.consumer.listener import (
+    ACKED,
     Answer,
     ConsumeConcurrentlyContext,
     Listener,
@@ -30,7 +31,8 @@ from rmq_store.consumer.listener import (
     judge,
     load_listener,
 )
-from rmq_store.consumer.pull import Slice
+from rmq_store.consumer.pull import Slice, piece_rows
+from rmq_store.host import epoch_ms
 from rmq_store.lake import tables
 from rmq_store.lake.batch_answers import judge_batch
 from rmq_store.lake.evidence import hashes, tally_of
@@ -48,7 +50,8 @@ from rmq_store.subscription import SubscriptionData
 
 @dataclass(frozen=True, slots=True)
 class ConsumeJob:
-    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption."""
+    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption. ``now_ms``: the clock where
+    a task runs. ``ends_at_ms``: when the window ends (UTC ms); a queue is the work of one task then."""
 
     root: Root
     table: str
@@ -66,6 +69,13 @@ class ConsumeJob:
     in_order: OrderlyRules | None = None
     tried: tuple[Blocked, ...] = ()
     absorbs: bool = False
+    consume_timeout_ms: int | None = None
+    now_ms: Callable[[], int] = epoch_ms
+    ends_at_ms: int | None = None
+
+    def is_over(self) -> bool:
+        """Whether nothing more is to be asked. A task does its first piece in any case."""
+        return self.ends_at_ms is not None and self.now_ms() >= self.ends_at_ms
 
 
 Offsets = npt.NDArray[np.int64]
@@ -152,9 +162,14 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     blocked: list[Blocked] = []
     dropped: list[DroppedRange] = []
     if job.in_order is None:
-        for slice_ in task.slices:
-            tallies, failed, given_up = _consume(job, listener, task, slice_)
-            done.append(RangeDone(QueueRange(slice_.queue, slice_.begin, slice_.end), tallies))
+        for number, slice_ in enumerate(task.slices):
+            if number and (slice_.queue in waits or job.is_over()):
+                waits.setdefault(slice_.queue, slice_.begin)
+                continue
+            end, tallies, failed, given_up = _consume(job, listener, task, slice_)
+            if end < slice_.end:
+                waits[slice_.queue] = end
+            done.append(RangeDone(QueueRange(slice_.queue, slice_.begin, end), tallies))
             failures += failed
             dropped += given_up
     else:
@@ -189,8 +204,8 @@ def _not_acked(
 
 def _consume(
     job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Slice
-) -> tuple[dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
-    """What became of a slice; what failed has its rows, or is given up where the group broadcasts."""
+) -> tuple[int, dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
+    """What became of a slice, up to where; what failed has its rows, or is given up where the group broadcasts."""
     subscription = job.subscriptions[slice_.queue.topic]
     reader = SliceReader(job.root, job.table, slice_)
     columns = _columns_for(listener, subscription)
@@ -198,7 +213,11 @@ def _consume(
     answers: list[Answer] = []
     failed_offsets: list[npt.NDArray[np.int64]] = []
     failed_rows: list[pa.RecordBatch] = []
-    for offsets, batch in reader.batches(columns):
+    end = slice_.begin
+    for offsets, batch in _pieces(job, listener, reader.batches(columns)):
+        if end > slice_.begin and job.is_over():
+            break
+        end = int(offsets[-1]) + 1
         looked_at = task.looks_at(slice_.queue, offsets)
         if looked_at is not None:
             offsets, batch = offsets[looked_at], batch.filter(pa.array(looked_at))
@@ -220,18 +239,32 @@ def _consume(
         failed_offsets.append(offsets[failed])
         failed_rows.append(batch.select([n for n in COPY_COLUMNS if n in batch.schema.names]).filter(pa.array(failed)))
     if not answers:
-        return tallies.done(), [], []
+        return end, tallies.done(), [], []
     offsets = np.concatenate(failed_offsets)
     if job.broadcasting:
         tallies.add(Outcome.DROPPED, hashes(offsets))
-        return tallies.done(), [], dropped_ranges(slice_.queue, zip(offsets.tolist(), answers, strict=True))
+        return end, tallies.done(), [], dropped_ranges(slice_.queue, zip(offsets.tolist(), answers, strict=True))
     rows = _completed(reader, pa.Table.from_batches(failed_rows), offsets)
     failures = Failures(slice_.queue, job.passes[slice_.queue], offsets, answers, rows)
     dead = failures.dead(job.retry)
     hashed = hashes(offsets)
     tallies.add(Outcome.DEAD, hashed[dead])
     tallies.add(Outcome.RETRIED, hashed[~dead])
-    return tallies.done(), [failures], []
+    return end, tallies.done(), [failures], []
+
+
+def _pieces(
+    job: ConsumeJob, listener: Listener, batches: Iterator[tuple[Offsets, pa.RecordBatch]]
+) -> Iterator[tuple[Offsets, pa.RecordBatch]]:
+    """As large as they come, unless the window has an end: then small enough to look at the clock between them. A listener
+    of record batches gets these whole."""
+    if job.ends_at_ms is None or listener.kind is ListenerKind.BATCH:
+        yield from batches
+        return
+    rows = piece_rows(job.batch_max_size)
+    for offsets, batch in batches:
+        for begin in range(0, len(offsets), rows):
+            yield offsets[begin : begin + rows], batch.slice(begin, rows)
 
 
 def _completed(reader: SliceReader, rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
@@ -261,20 +294,27 @@ def _ask(
     if listener.kind is ListenerKind.BATCH:
         context = ConsumeConcurrentlyContext(slice_.queue, job.group)
         view = batch if listener.columns is None else batch.select(list(listener.columns))
+        began_ms = job.now_ms()
         answer, error = ask(listener, view, context)
-        return judge_batch(answer, batch.num_rows, context, error, all_or_nothing=job.all_or_nothing)
+        took_ms = job.now_ms() - began_ms
+        mask, told = judge_batch(answer, batch.num_rows, context, error, all_or_nothing=job.all_or_nothing)
+        return _unless_expired(mask, told, batch.num_rows, took_ms, job.consume_timeout_ms)
     views = MessageViews(slice_, offsets, batch)
     size = job.batch_max_size
     failed: list[int] = []
     why: list[Answer] = []
+    now_ms, timeout_ms = job.now_ms, job.consume_timeout_ms
+    began_ms = now_ms()
     for begin in range(0, batch.num_rows, size):
         messages = views.messages(begin, min(begin + size, batch.num_rows))
         context = ConsumeConcurrentlyContext(slice_.queue, job.group)
         answer, error = ask(listener, messages, context)
-        if error is None and _all_succeeded(answer, context):
+        ended_ms = now_ms()
+        began_ms, took_ms = ended_ms, ended_ms - began_ms
+        if error is None and not is_expired(took_ms, timeout_ms) and _all_succeeded(answer, context):
             continue
         judged = judge(answer, len(messages), context, error, all_or_nothing=job.all_or_nothing)
-        for index, one in enumerate(judged, begin):
+        for index, one in enumerate(clean_expired_msg(judged, took_ms, timeout_ms), begin):
             if not one.acked:
                 failed.append(index)
                 why.append(one)
@@ -283,6 +323,17 @@ def _ask(
     mask = np.zeros(batch.num_rows, dtype=np.bool_)
     mask[failed] = True
     return mask, why
+
+
+def _unless_expired(
+    failed: Mask | None, why: Sequence[Answer], n: int, took_ms: int, timeout_ms: int | None
+) -> tuple[Mask | None, Sequence[Answer]]:
+    """Which of the ``n`` rows of a call failed and why, when it is known how long it took."""
+    if not is_expired(took_ms, timeout_ms):
+        return failed, why
+    told = iter(why)
+    answers = [ACKED] * n if failed is None else [next(told) if no else ACKED for no in failed.tolist()]
+    return np.ones(n, dtype=np.bool_), clean_expired_msg(answers, took_ms, timeout_ms)
 
 
 def _all_succeeded(answer: object, context: ConsumeConcurrentlyContext) -> bool:
@@ -307,7 +358,7 @@ def _consume_in_order(
     """A queue by the rules of orderly consumption; what is over the limit fails, and its route is the dead letters."""
     pulled = _Pulled(job, listener, slices)
     tried = [blocked for blocked in job.tried if blocked.range.queue == queue]
-    found = consume_orderly(listener, queue, pulled.messages(), rules, tried)
+    found = consume_orderly(listener, queue, pulled.messages(), rules, tried, job.is_over)
     end = slices[-1].end if found.waits_at is None else found.waits_at
     dead = {letter.offset: letter for letter in found.dead}
     failures = []

@@ -16,11 +16,15 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from rmq_store.consumer.commit import MAX_SKEW_MS
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import RmqError, StoreUnusable, WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.object_store import Root
+from rmq_store.lake.plan import ShardLookup
+from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
-from rmq_store.settings import read_settings
+from rmq_store.plan import checked_subscription
+from rmq_store.settings import GroupSettings, read_settings
+from rmq_store.sub_version import subscription_text
 
 PROJECT = "rocketmq-lakehouse"
 RACERS = 8
@@ -177,3 +181,32 @@ def settings_check(path: str, *, asked_for: bool) -> Check:
         return f"{path}: {len(groups)} groups: {', '.join(groups)}"
 
     return Check("settings", look, "correct the file; every problem of it is listed")
+
+
+def subscriptions_check(path: str, root: Callable[[], Root]) -> Check:
+    """Whether windows with these settings would be refused for their subscriptions."""
+
+    def look() -> str:
+        try:
+            groups, shards = read_settings(path).groups, LakeStore.open(root()).shards()
+        except RmqError as error:
+            raise NotLooked("it takes a store and settings that can be read") from error
+        conflicts = {found for shard in shards for group in groups if (found := _conflict(shard, group))}
+        if conflicts:
+            raise WrongUse("; ".join(sorted(conflicts)))
+        return f"{len(groups)} groups read as {len(shards)} shards have recorded, or newer"
+
+    return Check(
+        "subscriptions", look, "correct the settings, or raise subscription_version where they are the newer ones"
+    )
+
+
+def _conflict(shard: Shard, group: GroupSettings) -> str:
+    """What would refuse a window of the group, "" for nothing."""
+    if group.shards is not None and shard.name not in group.shards:
+        return ""
+    try:
+        checked_subscription(ShardLookup(shard), shard.positions(), group, subscription_text(group.subscriptions))
+    except WrongUse as error:
+        return str(error)
+    return ""

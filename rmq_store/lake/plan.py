@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow.compute as pc
+
 from rmq_store import plan
+from rmq_store.consumer.pull import cover
+from rmq_store.lake.segments import segments_of
 from rmq_store.lake.shard import Shard
+from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.time_search import search_offsets
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Positions
+from rmq_store.offsets import Positions, QueueRange
 from rmq_store.plan import LIVE, ConsumeRequest, Plan, Scope, request_parameters
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Action, Ctl, Observed
@@ -46,6 +51,13 @@ class ShardLookup:
     ) -> dict[MessageQueue, int]:
         return search_offsets(self.shard, positions, queues, time_ms)
 
+    def body_sizes(self, range_: QueueRange) -> Iterator[tuple[int, int]]:
+        slices, _ = cover(range_, segments_of(self.shard, [range_]).get(range_.queue, ()))
+        for slice_ in slices:
+            for offsets, batch in SliceReader(self.shard.root, self.shard.commitlog.path, slice_).batches(["body"]):
+                sizes = pc.fill_null(pc.binary_length(batch.column("body")), 0)
+                yield from zip(offsets.tolist(), sizes.to_pylist(), strict=True)
+
     def observed(self) -> list[Observed]:
         imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in self.shard.ctls_since(0, action=action)]
         return [seen for ctl in sorted(imports, key=lambda ctl: ctl.read_version) for seen in ctl.observed]
@@ -53,5 +65,5 @@ class ShardLookup:
     def has_consumed(self, group: str) -> bool:
         return self.shard.has_ctl(group, Action.CONSUME)
 
-    def windows_since(self, group: str, ms: int) -> list[Ctl]:
+    def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         return self.shard.ctls_since(ms, group=group, action=Action.CONSUME)

@@ -108,6 +108,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "min": ("topic", "broker_name", "queue_id"),
     "own": ("group_name", "topic", "broker_name", "queue_id"),
     "grp": ("group_name",),
+    "sub": ("group_name",),
     "red": ("group_name",),
     "import": ("broker_name",),
     "cutover": ("broker_name",),

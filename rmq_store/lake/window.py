@@ -17,6 +17,7 @@ from rmq_store.consume import (
     committed_window,
     consume_proposal,
     done_part,
+    ends_at_ms,
     listener_of,
     nothing_to_do,
     orderly_rules,
@@ -90,7 +91,7 @@ def consume_window(
             claim.release()
             return plan
         # 3. Run.
-        job, tasks, gaps = _job(store, shard, plan, host, engine.slots)
+        job, tasks, gaps = _job(store, shard, plan, host, engine.slots, started_ms)
         done = _done(shard, job, group, tasks, engine, started_ms)
         proposal = _proposal(shard, job, plan, request, done, gaps, claim)
         reached("3.staged")
@@ -130,7 +131,7 @@ def _done(
 
 
 def _job(
-    store: LakeStore, shard: Shard, plan: Plan, host: Host, slots: int
+    store: LakeStore, shard: Shard, plan: Plan, host: Host, slots: int, started_ms: int
 ) -> tuple[ConsumeJob, list[ConsumeTask], list[QueueRange]]:
     """The tasks of the window, and the ranges that no file holds (they are lost)."""
     group = plan.group
@@ -168,6 +169,9 @@ def _job(
         in_order=orderly_rules(group),
         tried=plan.tried,
         absorbs=group.absorb_duplicates is not None,
+        consume_timeout_ms=group.consume_timeout_ms,
+        now_ms=host.now_ms,
+        ends_at_ms=ends_at_ms(group, started_ms),
     )
     return job, _tasks(group, slices, slots), gaps
 
@@ -176,9 +180,9 @@ def _tasks(group: GroupSettings, slices: dict[MessageQueue, list[Slice]], slots:
     """Allocate queues to consumers as RocketMQ does, topic by topic, and cut each consumer's work into tasks."""
     tasks: list[ConsumeTask] = []
     most = task_rows(sum(len(slice_) for of_queue in slices.values() for slice_ in of_queue), slots)
-    in_order = group.mode == "orderly"
+    whole = group.mode == "orderly" or group.max_minutes is not None
     for consumer, queues in shares(group, slices, slots):
-        if in_order:  # a queue is one piece, however long
+        if whole:  # a queue is one piece, however long: what is done of it is its beginning
             pieces = [slices[queue] for queue in queues if slices[queue]]
         else:
             pieces = [[piece] for queue in queues for slice_ in slices[queue] for piece in slice_.cut(most)]

@@ -127,9 +127,9 @@ class MemoryShard:
         """Whether a window of the group was ever committed."""
         return any((ctl.group, ctl.action) == (group, Action.CONSUME) for ctl in self.ctls())
 
-    def windows_since(self, group: str, ms: int) -> list[Ctl]:
-        """The group's windows that were made at a moment (UTC ms) or later, oldest first."""
-        windows = (ctl for ctl in self.ctls() if (ctl.group, ctl.action) == (group, Action.CONSUME))
+    def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
+        """The windows of the group (None: of all) that were made at a moment (UTC ms) or later, oldest first."""
+        windows = (c for c in self.ctls() if c.action is Action.CONSUME and group in (None, c.group))
         return [ctl for ctl in windows if uuid7_ms(ctl.commit_id) >= ms]
 
     # --- messages ---
@@ -149,6 +149,13 @@ class MemoryShard:
     def read(self, slice_: Slice) -> list[Stored]:
         """The messages of a slice."""
         return stored_rows(slice_, self._messages[slice_.file])
+
+    def body_sizes(self, range_: QueueRange) -> Iterator[tuple[int, int]]:
+        """The messages of a range in order: (offset, bytes of the body)."""
+        slices, _ = cover(range_, self.segments_of([range_]).get(range_.queue, ()))
+        return (
+            (message.queue_offset, len(message.row.body or b"")) for slice_ in slices for message in self.read(slice_)
+        )
 
     def stored(self, queue: MessageQueue) -> list[Stored]:
         """Every message of a queue, from its first one on, whether still readable or not."""

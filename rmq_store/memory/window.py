@@ -12,6 +12,7 @@ from rmq_store.consume import (
     committed_window,
     consume_proposal,
     done_part,
+    ends_at_ms,
     listener_of,
     nothing_to_do,
     orderly_rules,
@@ -20,7 +21,12 @@ from rmq_store.consume import (
     subscriptions_of,
 )
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
-from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges, process_consume_result
+from rmq_store.consumer.consume_result import (
+    DroppedRange,
+    clean_expired_msg,
+    dropped_ranges,
+    process_consume_result,
+)
 from rmq_store.consumer.listener import (
     Answer,
     ConsumeConcurrentlyContext,
@@ -29,7 +35,7 @@ from rmq_store.consumer.listener import (
     ask,
     judge,
 )
-from rmq_store.consumer.pull import Slice, cover
+from rmq_store.consumer.pull import Slice, cover, piece_rows
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.errors import ListenerError
 from rmq_store.host import Host
@@ -228,9 +234,7 @@ class _Run:
         consumers = shares(self.plan.group, slices, _SLOTS)
         for part, (_, queues) in enumerate(consumers, turn * len(consumers)):
             if rules is None:
-                copies = [
-                    copy for queue in queues for slice_ in slices[queue] for copy in self._failed(slice_, looks_at)
-                ]
+                copies = self._share([slice_ for queue in queues for slice_ in slices[queue]], looks_at)
             else:
                 copies = [copy for queue in queues for copy in self._in_order(rules, queue, slices[queue])]
             if not copies:
@@ -241,20 +245,39 @@ class _Run:
             produced += _segments(copies, part, file.path)
         return produced, files
 
+    def _is_over(self) -> bool:
+        """Whether nothing more is to be asked."""
+        end_ms = ends_at_ms(self.plan.group, self.started_ms)
+        return end_ms is not None and self.host.now_ms() >= end_ms
+
+    def _share(self, slices: Sequence[Slice], looks_at: Callable[[_Place], bool]) -> list[_Copy]:
+        """Consume a consumer's slices, piece by piece until the window is over; the copies of what failed."""
+        group = self.plan.group
+        rows = piece_rows(group.consume_message_batch_max_size)
+        copies: list[_Copy] = []
+        begun = False
+        for slice_ in slices:
+            for piece in slice_.cut(rows) if group.max_minutes else [slice_]:
+                if begun and (piece.queue in self.waits or self._is_over()):
+                    self.waits.setdefault(piece.queue, piece.begin)
+                    continue
+                copies += self._failed(piece, looks_at)
+                begun = True
+            self.dropped += dropped_ranges(slice_.queue, self.given_up)
+            self.given_up.clear()
+        return copies
+
     def _failed(self, slice_: Slice, looks_at: Callable[[_Place], bool]) -> list[_Copy]:
-        """Consume one slice; the copies of what failed."""
+        """Consume a piece of a slice; the copies of what failed."""
         group = self.plan.group
         messages = [m for m in self.shard.read(slice_) if looks_at((m.queue, m.queue_offset))]
         wanted = self._wanted(slice_.queue, messages)
         matching = {m.queue_offset for m in wanted}
         self._add(slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in matching))
         size = group.consume_message_batch_max_size
-        copies = [
+        return [
             copy for begin in range(0, len(wanted), size) for copy in self._batch(slice_.queue, wanted[begin:][:size])
         ]
-        self.dropped += dropped_ranges(slice_.queue, self.given_up)
-        self.given_up.clear()
-        return copies
 
     def _in_order(self, rules: OrderlyRules, queue: MessageQueue, slices: Sequence[Slice]) -> list[_Copy]:
         """Consume one queue in order; the copies of what is dead (S9.2)."""
@@ -262,7 +285,9 @@ class _Run:
         messages = [message for slice_ in slices for message in self.shard.read(slice_)]
         wanted = {m.queue_offset: m for m in messages if subscription.matches(m.row.tags_code, m.row.properties)}
         tried = [blocked for blocked in self.plan.tried if blocked.range.queue == queue]
-        done = consume_orderly(self.listener, queue, (m.message() for m in wanted.values()), rules, tried)
+        done = consume_orderly(
+            self.listener, queue, (m.message() for m in wanted.values()), rules, tried, self._is_over
+        )
         if done.waits_at is not None:
             self.waits[queue] = done.waits_at
         self.blocked += done.blocked
@@ -282,8 +307,11 @@ class _Run:
         """Ask the listener about one batch (S9.1)."""
         group = self.plan.group
         context = ConsumeConcurrentlyContext(queue, group.name)
+        began_ms = self.host.now_ms()
         answer, error = ask(self.listener, [message.message() for message in batch], context)
-        answers = judge(answer, len(batch), context, error, all_or_nothing=group.all_or_nothing)
+        took_ms = self.host.now_ms() - began_ms
+        judged = judge(answer, len(batch), context, error, all_or_nothing=group.all_or_nothing)
+        answers = clean_expired_msg(judged, took_ms, group.consume_timeout_ms)
         offsets = [message.queue_offset for message in batch]
         result = process_consume_result(group.message_model, offsets, answers)
         levels = dict(result.send_back)

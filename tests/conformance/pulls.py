@@ -16,6 +16,7 @@ from __future__ import annotations
 from rmq_store.broker_files import request_checks
 from rmq_store.broker_files.config_files import SubscriptionGroupConfig
 from rmq_store.errors import BadData, OffsetOutOfRange, RmqError, WrongUse
+from rmq_store.get_message_status import GetMessageStatus, get_message_status, pull_status
 from rmq_store.lake.plan import ShardLookup
 from rmq_store.message import MessageQueue
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
@@ -49,6 +50,7 @@ def _answered(store: BrokerStore, line: Line) -> Outcomes:
     queue, offset, status = store.queue(line), line["offset"], line["status"]
     said = f"{queue} at {offset}, {status}"
     least, most = store.positions.min_offset(queue), store.positions.max_offset(queue)
+    yield from _by_the_rule(said, line, least, most)
     if status != "FOUND":
         yield same(f"{said}: found, bytes", (line["found"], line.get("bytes", 0)), ([], 0))
     if status in NOTHING or (status in EMPTY and offset == 0):
@@ -74,6 +76,17 @@ def _answered(store: BrokerStore, line: Line) -> Outcomes:
             yield same(f"{said}: bytes", sum(row["store_size"] for row in found if row), line["bytes"])
     else:
         yield NotChecked(f"status {status}: no rule for what a window does there")
+
+
+def _by_the_rule(said: str, line: Line, least: int, most: int) -> Outcomes:
+    """The store's status or the client's, and the corrected offset."""
+    status, corrected = get_message_status(line["offset"], least, most)
+    names = {status, pull_status(status, line["offset"])}
+    if line["status"] == "NO_MATCHED_LOGIC_QUEUE":  # a queue that was never written to is no queue for a broker
+        names = {line["status"] if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE else status}
+    yield same(f"{said}: by the rule", line["status"] if line["status"] in names else sorted(names), line["status"])
+    if status is not GetMessageStatus.FOUND:
+        yield same(f"{said}: corrected by the rule", corrected, line["next"])
 
 
 def _get_edge(line: Line, store: BrokerStore) -> Outcomes:

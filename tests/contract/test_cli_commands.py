@@ -558,10 +558,8 @@ def statuses(answer: Any) -> dict[str, str]:
 def test_doctor_finds_a_sound_machine_and_store(imported: Rmq) -> None:
     answer = imported.json("doctor")
     assert answer["status"] == "ok"
-    assert statuses(answer) == {
-        **dict.fromkeys(["Python", "packages", "Java", "jars", "store", "exclusive create", "clock", "settings"], "ok"),
-        "Spark": "skipped",
-    }
+    sound = ["Python", "packages", "Java", "jars", "store", "exclusive create", "clock", "settings", "subscriptions"]
+    assert statuses(answer) == {**dict.fromkeys(sound, "ok"), "Spark": "skipped"}
     assert "mend" not in imported("doctor").out
 
 
@@ -572,7 +570,7 @@ def test_doctor_says_of_what_is_broken_how_to_mend_it(rmq: Rmq, monkeypatch: pyt
     assert answer.exit_code == 1
     found = statuses(answer.json())
     assert {name for name, status in found.items() if status == "failed"} == {"jars", "store", "settings"}
-    assert found["exclusive create"] == "skipped"
+    assert (found["exclusive create"], found["subscriptions"]) == ("skipped", "skipped")
     assert all(check["mend"] for check in answer.json()["checks"] if check["status"] == "failed")
     shown = rmq("doctor").out
     assert "failed  jars:" in shown
@@ -585,6 +583,22 @@ def test_doctor_looks_for_settings_that_somebody_named(rmq: Rmq) -> None:
     (rmq.folder / "consumers.toml").unlink()
     assert statuses(rmq("doctor", "--json").json())["settings"] == "skipped"
     assert statuses(rmq("doctor", "--json", "--settings", "mine.toml").json())["settings"] == "failed"
+
+
+def test_doctor_names_every_subscription_that_a_window_would_refuse(imported: Rmq) -> None:
+    settings = imported.folder / "consumers.toml"
+    newer = settings.read_text().replace('topic = "OrderEvents"', 'topic = "OrderEvents"\nexpression = "TagA"')
+    assert imported("consume", "--group", "orders").exit_code == 0
+    settings.write_text(newer)
+    answer = imported("doctor", "--json")
+    assert (answer.exit_code, answer.json()["status"]) == (1, "failed")
+    (failed,) = [check for check in answer.json()["checks"] if check["status"] == "failed"]
+    assert failed["check"] == "subscriptions"
+    assert "group orders: version 1 of its subscription is (OrderEvents: TAG 'TagA')" in failed["found"]
+    refused = imported("consume", "--group", "orders")
+    assert (refused.exit_code, failed["found"] in refused.err) == (2, True)
+    settings.write_text(newer.replace('name = "orders"\n', 'name = "orders"\nsubscription_version = 2\n'))
+    assert statuses(imported.json("doctor"))["subscriptions"] == "ok"
 
 
 def test_doctor_names_a_package_that_is_not_the_pinned_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,9 @@ from rmq_store.lake.sql_functions import FUNCTIONS
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.views import views
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import offset_hash, tally
-from rmq_store.store import Action, Ctl, Observed, lake_message_id
+from rmq_store.offsets import ABSENT, grp_id, offset_hash, sub_id, tally
+from rmq_store.store import Action, Ctl, Observed, canonical_json, lake_message_id
+from rmq_store.sub_version import sub_version_of
 from tests.lake_damages import DAMAGES, GROUPS, QUEUE, damaged_store
 from tests.lake_fixtures import HOUR_MS, Bench, SmallStore, bench, message, small_store
 from tests.s3 import S3Root
@@ -198,6 +199,30 @@ def test_a_window_counts_its_outcomes(small: SmallStore) -> None:
         ("2026-11-20-two", 8, 0, 0, 8, 0, 0),
         ("2026-11-20-three", 6, 2, 2, 1, 1, 0),
     ]
+
+
+def test_of_a_groups_subscriptions_the_newest_of_the_recorded_version_is_current(hand: Bench) -> None:
+    def window(group: str, version: int, listener: str) -> None:
+        text = canonical_json({"Orders": {"TAG": f"Tag{version}"}})
+        said = {"subscription": text, "subscription_version": version, "listener": listener}
+        ctl = hand.ctl(Action.CONSUME, group=group, request_id="2026-11-20-hand", **said)
+        hand.commit(ctl, {grp_id(group): 0, sub_id(group): sub_version_of(version, text).packed()})
+
+    for group, version, listener in [("shop", 1, "a:A"), ("shop", 2, "a:A"), ("shop", 2, "a:B"), ("shop", 2, "a:B")]:
+        window(group, version, listener)
+    for group, version in [("audit@x", 1), ("audit@y", 2)]:
+        window(group, version, "a:A")
+    asked = "SELECT group_name, subscription_version, listener, windows, is_current FROM subscriptions ORDER BY ALL"
+    expected = [
+        ("audit@x", 1, "a:A", 1, False),
+        ("audit@y", 2, "a:A", 1, True),
+        ("shop", 1, "a:A", 1, False),
+        ("shop", 2, "a:A", 1, False),
+        ("shop", 2, "a:B", 2, True),
+    ]
+    assert [tuple(row.values()) for row in rows(of(hand), asked)] == expected
+    hand.commit(hand.ctl(Action.RESET, group="shop", request_id="2026-11-20-void"), {sub_id("shop"): ABSENT})
+    assert [row["group_name"] for row in rows(of(hand), f"SELECT * FROM ({asked}) WHERE is_current")] == ["audit@y"]
 
 
 def test_retries_are_delivered_or_waiting_and_delayed_shows_those_that_wait(small: SmallStore) -> None:

@@ -11,6 +11,7 @@ from rmq_store.offsets import (
     Outcome,
     Positions,
     QueueRange,
+    SubVersion,
     Tally,
     cutover_id,
     grp_id,
@@ -23,6 +24,7 @@ from rmq_store.offsets import (
     pas_id,
     queue_of,
     split_id,
+    sub_id,
     tally,
     total,
 )
@@ -43,6 +45,8 @@ ODD = MessageQueue("%RETRY%a/b c", "lake-x~日本", 12)
         (max_id(Q), "max/Orders/broker-a/3"),
         (min_id(Q), "min/Orders/broker-a/3"),
         (own_id("g"), "own/g"),
+        (sub_id("g"), "sub/g"),
+        (sub_id("g@10.0.0.1@DEFAULT"), "sub/g"),
         (own_id("~import", "broker-a"), "own/~import/broker-a"),
         (import_id("broker-a"), "import/broker-a"),
         (cutover_id("broker-a"), "cutover/broker-a"),
@@ -77,6 +81,19 @@ def test_a_claim_that_was_never_made_or_is_deleted_is_claim_zero() -> None:
 
 def test_a_higher_claim_is_a_higher_number_whatever_its_lease() -> None:
     assert Claim(2, 0).packed() > Claim(1, 9_999_999_999).packed()
+
+
+# --- subscriptions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [SubVersion(1, 0), SubVersion(7, 5), SubVersion((1 << 31) - 1, (1 << 32) - 1)])
+def test_a_subscription_is_read_back_as_it_was_packed(version: SubVersion) -> None:
+    assert SubVersion.of(version.packed()) == version
+    assert version.packed() < 1 << 63
+
+
+def test_a_subscription_that_was_never_recorded_or_is_voided_is_none() -> None:
+    assert (SubVersion.of(None), SubVersion.of(ABSENT)) == (None, None)
 
 
 # --- positions -------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ subscription_version = 4
 mode = "concurrently"
 message_model = "CLUSTERING"
 consume_message_batch_max_size = 1024
+consume_timeout = 15
 max_reconsume_times = 0
 retry_queue_nums = 0
 retry_policy = { type = "EXPONENTIAL", initial = 1000, max = 60_000, multiplier = 3 }
@@ -48,7 +49,6 @@ absorb_duplicates = { by = "property:orderId", horizon = "12h" }
 on_offset_out_of_range = "skip"
 max_messages = 5_000_000
 max_bytes = 1_000_000_000
-max_minutes = 30
 consumers = 8
 allocate_strategy = "CONSISTENT_HASH"
 engine = "auto"
@@ -112,6 +112,23 @@ def test_every_key_can_be_said() -> None:
     assert group.retry_policy == GroupRetryPolicy(GroupRetryPolicyType.EXPONENTIAL, exponential=exponential)
     assert group.absorb_duplicates == AbsorbRule("orderId", 12 * 3_600_000)
     assert (group.schedule, group.shards, group.engine) == (None, ("broker-a", "b.2"), "auto")
+    assert (group.consume_timeout_ms, group.max_bytes) == (900_000, 1_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ('mode = "orderly"\nconsume_timeout = 5', "consume_timeout counts only with mode concurrently"),
+        ('message_model = "BROADCASTING"\nconsume_timeout = 5', "consume_timeout counts only with"),
+        (
+            'max_minutes = 5\nabsorb_duplicates = { by = "KEYS", horizon = "1d" }',
+            "max_minutes is not there with absorb",
+        ),
+    ],
+)
+def test_what_would_have_no_effect_together_is_refused(lines: str, problem: str) -> None:
+    (said,) = problems(with_line(lines))
+    assert problem in said
 
 
 @pytest.mark.parametrize(
@@ -205,6 +222,7 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ('consume_timestamp = "20240229235959Z"', "consume_timestamp counts only with"),
         ('consume_timestamp = "20240230235959Z"', "consume_timestamp: no such time: '20240230235959Z'"),
         ("consume_timestamp = 2024-02-29T23:59:59", "consume_timestamp: the time '2024-02-29T23:59:59' has no zone"),
+        ("subscription_version = 2147483648", "subscription_version: must be a whole number from 1 to 2147483647"),
         ('all_or_nothing = "yes"', "all_or_nothing: must be true or false, it is 'yes'"),
         ('on_offset_out_of_range = "go"', "on_offset_out_of_range: must be one of stop, skip, it is 'go'"),
         ('allocate_strategy = "avg"', "allocate_strategy: unknown allocation strategy 'avg'; known are AVG, "),
@@ -275,6 +293,15 @@ def test_a_topic_has_one_expression_in_a_group() -> None:
 
 def test_a_group_is_written_once() -> None:
     assert problems(SMALL + SMALL) == ["group orders: written 2 times"]
+
+
+def test_clients_of_one_group_have_one_subscription() -> None:
+    client = SMALL.replace('name = "orders"', 'name = "orders@a"\nmessage_model = "BROADCASTING"')
+    other = client.replace("orders@a", "orders@b")
+    assert [group.name for group in load_settings(client + other, "x").groups] == ["orders@a", "orders@b"]
+    must = "group orders@b: it must have the subscriptions and the version of orders@a"
+    assert problems(client + other + 'expression = "TagA"') == [must]
+    assert problems(client + other.replace("\nlistener", "\nsubscription_version = 2\nlistener")) == [must]
 
 
 def test_all_problems_of_all_groups_are_told_at_once() -> None:

@@ -5,7 +5,7 @@ import pytest
 from rmq_store.errors import BadData, OffsetOutOfRange
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange, grp_id, max_id, min_id, off_id, pas_id
-from rmq_store.window import STORED, PlannedRange, Start, plan_ranges, starts, window_id
+from rmq_store.window import STORED, PlannedRange, Start, capped_by_bytes, plan_ranges, starts, window_id
 
 Q = [MessageQueue("Orders", "broker-a", n) for n in range(4)]
 
@@ -83,6 +83,25 @@ def test_a_start_below_the_first_readable_offset_is_refused_or_the_range_between
 def test_lost_ranges_are_recorded_even_when_nothing_is_left_to_read() -> None:
     (found,) = plan_ranges("g", positions(6, min0=6), {Q[0]: Start(4, STORED)}, {}, lost_is_skipped=True)
     assert (found.begin, found.range.begin, found.range.end) == (4, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cap", "shares"),
+    [
+        (((10, 10, 10), (10, 10, 10)), 60, [3, 3]),
+        (((10, 10, 10), (10, 10, 10)), 40, [2, 2]),
+        (((10,), (10, 10, 10, 10)), 40, [1, 3]),
+        (((99, 1), (99, 1)), 10, [1, 1]),
+        (((0, 0, 0), (0, 50)), 1, [3, 1]),
+        (((), (5, 5)), 10, [0, 2]),
+    ],
+)
+def test_bytes_are_shared_fairly_and_each_queue_has_its_first_message(
+    sizes: tuple[tuple[int, ...], ...], cap: int, shares: list[int]
+) -> None:
+    ranges = [PlannedRange(QueueRange(Q[n], 7, 7 + len(of)), None, 0, STORED) for n, of in enumerate(sizes)]
+    found = capped_by_bytes(ranges, cap, lambda r: enumerate(sizes[r.queue.queue_id], 7))
+    assert [len(planned.range) for planned in found] == shares
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""What a broker answers to a pull at an offset, and the offset it corrects it to (S7.1, ``DefaultMessageStore#getMessage``).
+
+A window reads ranges of rows and pulls nothing, but it meets the same cases when it begins at a group's offset. It never
+moves that offset silently, as a client does when it is corrected:
+
+| status                | the offset is                | corrected to  | a window                                         |
+|-----------------------|------------------------------|---------------|--------------------------------------------------|
+| FOUND                 | readable                     | behind what was found | reads from there                         |
+| OFFSET_OVERFLOW_ONE   | the end                      | the end       | has nothing to do                                |
+| OFFSET_OVERFLOW_BADLY | beyond the end               | the end       | is refused, and says how to move it              |
+| OFFSET_TOO_SMALL      | below the first readable one | that one      | stops, or goes on and records what is ``lost``   |
+| NO_MESSAGE_IN_QUEUE   | in a queue that never had one | 0            | has nothing to do, or is refused beyond offset 0 |
+
+The other statuses follow from what lies behind a readable offset, where a window goes on in one sweep: NO_MATCHED_MESSAGE
+is ``filtered``, MESSAGE_WAS_REMOVING and OFFSET_FOUND_NULL are holes, which are ``lost``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class GetMessageStatus(StrEnum):
+    """Of the broker's store."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
+
+
+class PullStatus(StrEnum):
+    """Of the client."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+def get_message_status(offset: int, min_offset: int, max_offset: int) -> tuple[GetMessageStatus, int]:
+    """The status of a pull at ``offset`` of a queue that holds ``[min_offset, max_offset)``, and the corrected offset; for
+    FOUND the offset itself, since what comes next depends on what is found."""
+    if max_offset == 0:
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < min_offset:
+        return GetMessageStatus.OFFSET_TOO_SMALL, min_offset
+    if offset == max_offset:
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > max_offset:
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, max_offset
+    return GetMessageStatus.FOUND, offset
+
+
+_TOLD = {
+    GetMessageStatus.FOUND: PullStatus.FOUND,
+    GetMessageStatus.NO_MATCHED_MESSAGE: PullStatus.NO_MATCHED_MSG,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: PullStatus.NO_MATCHED_MSG,
+    GetMessageStatus.OFFSET_FOUND_NULL: PullStatus.NO_NEW_MSG,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: PullStatus.NO_NEW_MSG,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: PullStatus.OFFSET_ILLEGAL,
+    GetMessageStatus.OFFSET_TOO_SMALL: PullStatus.OFFSET_ILLEGAL,
+    GetMessageStatus.OFFSET_RESET: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+def pull_status(status: GetMessageStatus, offset: int) -> PullStatus:
+    """What the client is told. Of a queue without messages only offset 0 is legal."""
+    return _TOLD.get(status, PullStatus.OFFSET_ILLEGAL if offset else PullStatus.NO_NEW_MSG)
