@@ -99,6 +99,14 @@ class Attempt:
     begun: Ctl | None = None
 
 
+def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
+    """The window with which a replay began. Raises WrongUse for a group that has replayed nothing here."""
+    for ctl in commits:
+        if ctl.action is Action.CONSUME and ctl.parameter("replay_of") and ctl.request_part == 1:
+            return ctl
+    raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+
+
 def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> Attempt:
     """The attempt that the request asks for: the one that it began before, else the next. ``commits``: those of the
     replay group in this shard, oldest first.
@@ -108,9 +116,7 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> 
     if not request.reason.strip():
         raise WrongUse("another attempt of a replay needs a reason: it stands in the log for good")
     windows = [ctl for ctl in commits if ctl.action is Action.CONSUME]
-    first = next((ctl for ctl in windows if ctl.parameter("replay_of") and ctl.request_part == 1), None)
-    if first is None:
-        raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+    first = first_window(name, commits)
     begun = [ctl for ctl in commits if ctl.action is Action.REPLAY]
     mine = next((ctl for ctl in begun if ctl.request_id == request.request_id), None)
     newest = begun[-1] if begun else first
