@@ -22,6 +22,7 @@ from rmq_store.offsets import Positions, grp_id, off_id, pas_id
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.settings import GroupSettings, Settings
 from rmq_store.store import Action, Ctl, Moved, Proposal, canonical_json
+from rmq_store.times import format_time
 from rmq_store.validators import GROUP_MAX_LENGTH
 
 _REPLAY_GROUP = re.compile(r"(?P<group>.+)-replay-[0-9a-f]{10}")
@@ -76,7 +77,8 @@ def as_replay(
         known = ", ".join(subscription.topic for subscription in group.subscriptions)
         raise WrongUse(f"group {group.name} does not read {topic}; it reads {known}")
     if request.until_ms is not None and request.until_ms <= from_ms:
-        raise WrongUse(f"nothing lies between --from {from_ms} and --until {request.until_ms}")
+        between = f"--from {format_time(from_ms)} and --until {format_time(request.until_ms)}"
+        raise WrongUse(f"nothing lies between {between}")
     name = replay_group(group.name, request.request_id)
     recorded = replace(request, parameters={"replay_of": group.name, "from_ms": from_ms, "topic": topic})
     return replace(group, name=name, subscriptions=wanted), recorded, Scope(from_ms=from_ms)
