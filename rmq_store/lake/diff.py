@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -126,8 +127,12 @@ _PREFIXES = ("origin_", "")
 _PLACE = ("topic", "broker_name", "queue_id", "queue_offset")
 
 
+_one_queue = lru_cache(maxsize=None)(MessageQueue)
+"""A queue is named by many rows."""
+
+
 def _queue(row: Mapping[str, Any], prefix: str = "") -> MessageQueue:
-    return MessageQueue(row[f"{prefix}topic"], row[f"{prefix}broker_name"], row[f"{prefix}queue_id"])
+    return _one_queue(row[f"{prefix}topic"], row[f"{prefix}broker_name"], row[f"{prefix}queue_id"])
 
 
 def _place(row: Mapping[str, Any]) -> Place:

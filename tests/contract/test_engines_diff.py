@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
 from rmq_store.diff import DiffReport, End, Named
 from rmq_store.errors import WrongUse
@@ -200,6 +201,34 @@ def test_what_a_reset_of_the_replay_made_read_again_belongs_to_no_attempt(world:
     world.consume(group(NAME), f"{DAY}-again", fail_bodies(b"2"))
     again(world, fail_bodies(b"3"))
     assert ends(world.diff(NAME)) == {1: ("retried", "acked"), 3: ("acked", "retried")}
+
+
+@story
+def test_what_lies_behind_a_message_that_an_attempt_waits_at_in_order_is_unread(world: World) -> None:
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if msgs[0].body == b"4" else "SUCCESS"
+
+    again(replayed(world, lambda msgs, context: "SUCCESS", mode="orderly"), listener, mode="orderly")
+    assert ends(world.diff(NAME)) == {4: ("acked", "unread"), 5: ("acked", "unread")}
+
+
+@story
+def test_what_a_broadcasting_client_dropped_is_told_with_the_reason(world: World) -> None:
+    client = group("audit@a", message_model=MessageModel.BROADCASTING, consume_message_batch_max_size=1)
+    world.fill(orders(0), several(6))
+    world.replay(client, "Orders", NOON - HOUR, ConsumeRequest(FIRST, ANA), raising(b2=ValueError("no price")))
+    name = replay_group("audit@a", FIRST)
+    asked = world.begin_attempt(replace(client, name=name), ConsumeRequest(f"{DAY}-r2", ANA, "mended"))
+    with listening(succeed):
+        world.consume_window(asked[0], asked[1], world.host, asked[2])
+    (message,) = world.diff(name).listed
+    assert (message.offset, message.first.outcome, message.first.tries, message.second) == (
+        2,
+        "dropped",
+        1,
+        End("acked", 1),
+    )
+    assert "no price" in (message.first.error_text or "")
 
 
 # --- retries ---------------------------------------------------------------------------------------------------------
