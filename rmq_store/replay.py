@@ -70,8 +70,12 @@ def as_replay(
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
     """What ``consume_window`` has to be asked for the next window of a replay; ``request.until_ms`` ends it.
 
-    Raises WrongUse: a topic that the group does not read, an empty span of time, a group whose name is too long.
+    Raises WrongUse: a replay instead of a group, a topic that the group does not read, an empty span of time, a group whose
+    name is too long.
     """
+    base = replayed_group(group.name)
+    if base is not None:
+        raise WrongUse(f"{group.name} is a replay itself: replay {base}, or do this one once more (--reprocess REASON)")
     wanted = tuple(subscription for subscription in group.subscriptions if subscription.topic == topic)
     if not wanted:
         known = ", ".join(subscription.topic for subscription in group.subscriptions)

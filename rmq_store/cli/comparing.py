@@ -79,7 +79,7 @@ def diff(
 
 
 _DONE = (
-    "shard", "attempt", "begun_at", "actor", "reason", "listener", "complete", "outcomes", "request_id",
+    "shard", "attempt", "begun_at", "actor", "reason", "listener", "subscription", "complete", "outcomes", "request_id",
 )  # fmt: skip
 
 
@@ -87,7 +87,8 @@ def _attempt(shard: str, done: AttemptDone) -> dict[str, Any]:
     begun, last = done.begun, done.windows[-1] if done.windows else None
     values = (
         shard, done.number, begun and begun.store_timestamp, begun and begun.actor.name, begun and begun.reason,
-        last and last.listener, done.complete, {str(o): done.count(o) for o in Outcome if done.count(o)},
+        last and last.listener, last and last.subscription, done.complete,
+        {str(outcome): done.count(outcome) for outcome in Outcome if done.count(outcome)},
         begun and begun.request_id,
     )  # fmt: skip
     return dict(zip(_DONE, values, strict=True))
