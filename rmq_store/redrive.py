@@ -27,9 +27,10 @@ from rmq_store.message import (
 )
 from rmq_store.offsets import Claim, Outcome, Positions, QueueRange, Tally, grp_id, queue_of, red_id, split_id
 from rmq_store.plan import ShardView, bounds_of
-from rmq_store.replay import known_settings
+from rmq_store.replay import known_settings, replayed_group
 from rmq_store.settings import Settings
 from rmq_store.store import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.times import format_time
 from rmq_store.validators import is_system_topic
 
 CAP = 100_000
@@ -74,11 +75,13 @@ class Letters:
         named = (self.from_ms, self.until_ms, self.original_topic, self.keys or None, self.places or None)
         if self.all == any(value is not None for value in named):
             raise WrongUse(
-                "say which dead letters, or that all are meant, and not both: by the time of death, by original topic, "
-                "by key, or by their place in the dead-letter queue"
+                "say which dead letters, or that all are meant, and not both: by the time of death (--from, --until), by "
+                "original topic (--original-topic), by key (--key), by their place in the dead-letter queue (--letter), "
+                "or --all"
             )
         if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
-            raise WrongUse(f"nothing dies between {self.from_ms} and {self.until_ms}: until must be later than from")
+            between = f"{format_time(self.from_ms)} and {format_time(self.until_ms)}"
+            raise WrongUse(f"nothing dies between {between}: until must be later than from")
 
     @property
     def look_inside(self) -> bool:
@@ -245,11 +248,12 @@ def of_settings(request: RedriveRequest, settings: Settings) -> tuple[RedriveReq
 
 
 def readers_of(positions: Positions, request: RedriveRequest) -> tuple[str, ...]:
-    """The groups that read the topic that the letters go to: those with an offset in it; of a retry topic its own."""
+    """The groups that read the topic that the letters go to: those with an offset in it, except replays, which end where
+    they were told to; of a retry topic its own."""
     if request.to_topic is None:
         return (request.group,)
     groups = {split_id(id_)[1] for id_, _ in positions.prefixed("off/") if queue_of(id_).topic == request.to_topic}
-    return tuple(sorted(groups))
+    return tuple(sorted(group for group in groups if replayed_group(group) is None))
 
 
 def letter_edits(request: RedriveRequest, own_id: str) -> PropertyEdits:
@@ -374,7 +378,10 @@ def _at_places(
         queue = MessageQueue(dlq_topic(request.group), broker_name, queue_id)
         least, most = positions.min_offset(queue), positions.max_offset(queue)
         if not least <= offset < most:
-            raise WrongUse(f"shard {shard} has no dead letter at {queue} offset {offset}; it has [{least}, {most})")
+            raise WrongUse(
+                f"shard {shard} has no dead letter at {broker_name}:{queue_id}:{offset}; that queue of {queue.topic} has "
+                f"the offsets [{least}, {most})"
+            )
         offsets[queue].add(offset)
     return {
         queue: [

@@ -22,6 +22,7 @@ from rmq_store.offsets import Positions, grp_id, off_id, pas_id
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.settings import GroupSettings, Settings
 from rmq_store.store import Action, Ctl, Moved, Proposal, canonical_json
+from rmq_store.times import format_time
 from rmq_store.validators import GROUP_MAX_LENGTH
 
 _REPLAY_GROUP = re.compile(r"(?P<group>.+)-replay-[0-9a-f]{10}")
@@ -69,14 +70,19 @@ def as_replay(
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
     """What ``consume_window`` has to be asked for the next window of a replay; ``request.until_ms`` ends it.
 
-    Raises WrongUse: a topic that the group does not read, an empty span of time, a group whose name is too long.
+    Raises WrongUse: a replay instead of a group, a topic that the group does not read, an empty span of time, a group whose
+    name is too long.
     """
+    base = replayed_group(group.name)
+    if base is not None:
+        raise WrongUse(f"{group.name} is a replay itself: replay {base}, or do this one once more (--reprocess REASON)")
     wanted = tuple(subscription for subscription in group.subscriptions if subscription.topic == topic)
     if not wanted:
         known = ", ".join(subscription.topic for subscription in group.subscriptions)
         raise WrongUse(f"group {group.name} does not read {topic}; it reads {known}")
     if request.until_ms is not None and request.until_ms <= from_ms:
-        raise WrongUse(f"nothing lies between --from {from_ms} and --until {request.until_ms}")
+        between = f"--from {format_time(from_ms)} and --until {format_time(request.until_ms)}"
+        raise WrongUse(f"nothing lies between {between}")
     name = replay_group(group.name, request.request_id)
     recorded = replace(request, parameters={"replay_of": group.name, "from_ms": from_ms, "topic": topic})
     return replace(group, name=name, subscriptions=wanted), recorded, Scope(from_ms=from_ms)
@@ -99,6 +105,14 @@ class Attempt:
     begun: Ctl | None = None
 
 
+def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
+    """The window with which a replay began. Raises WrongUse for a group that has replayed nothing here."""
+    for ctl in commits:
+        if ctl.action is Action.CONSUME and ctl.parameter("replay_of") and ctl.request_part == 1:
+            return ctl
+    raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+
+
 def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> Attempt:
     """The attempt that the request asks for: the one that it began before, else the next. ``commits``: those of the
     replay group in this shard, oldest first.
@@ -108,9 +122,7 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> 
     if not request.reason.strip():
         raise WrongUse("another attempt of a replay needs a reason: it stands in the log for good")
     windows = [ctl for ctl in commits if ctl.action is Action.CONSUME]
-    first = next((ctl for ctl in windows if ctl.parameter("replay_of") and ctl.request_part == 1), None)
-    if first is None:
-        raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+    first = first_window(name, commits)
     begun = [ctl for ctl in commits if ctl.action is Action.REPLAY]
     mine = next((ctl for ctl in begun if ctl.request_id == request.request_id), None)
     newest = begun[-1] if begun else first

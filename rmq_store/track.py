@@ -16,6 +16,9 @@ WAITING = "waiting"
 UNREAD = "unread"
 """The group's next offset is not behind it yet."""
 
+REDRIVEN = "redriven"
+"""A dead letter that was sent again, to a topic that was named or to the group's retry topic, where its life goes on."""
+
 
 class TrackType(StrEnum):
     """What became of a message in a group. The first seven are RocketMQ's; it says CONSUMED of the others too, since it
@@ -41,8 +44,9 @@ class TrackType(StrEnum):
 class Hop:
     """One place at which the message stood for the group, and what became of it there.
 
-    ``outcome``: of the window at ``committed_at`` (UTC ms), else WAITING (until ``due_at``) or UNREAD. ``pass_``: the
-    pass of the queue; a message is consumed again in a later one. ``attempt``: 0 for the message itself.
+    ``outcome``: of the window at ``committed_at`` (UTC ms), else WAITING (until ``due_at``), UNREAD or REDRIVEN. ``pass_``:
+    the pass of the queue; a message is consumed again in a later one. ``attempt``: 0 for the message itself, and again
+    for a letter that was sent again.
     """
 
     topic: str
@@ -92,6 +96,7 @@ _TYPE_OF: Mapping[str, TrackType] = {
     Outcome.SKIPPED: TrackType.SKIPPED,
     WAITING: TrackType.RETRYING,
     UNREAD: TrackType.RETRYING,
+    REDRIVEN: TrackType.DEAD,
 }
 
 

@@ -6,7 +6,7 @@ question is answered within a second of starting the process.
 
     exit code   meaning
     0           done; also for a request that was already committed, which says ``status: already_committed``
-    1           failed; for ``audit`` and ``doctor``: something was found
+    1           failed; for ``audit``, ``doctor`` and ``diff``: something was found
     2           wrong use: the call, the settings or the SQL
     3           somebody else holds it or has moved it
     130         stopped by Ctrl-C

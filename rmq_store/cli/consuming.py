@@ -158,7 +158,8 @@ def replay(
             doing = (replaying, live, scope) if reprocess is None else begin_attempt(one, replaying, live, host)
             done += _all_windows(output, store, [one], doing[0], doing[1], engine_of, host, doing[2])
     hint = f"its retries: rmq deliver, then rmq consume --group {replaying.name}"
-    _answer(output, replaying.name, request_id, done, hint)
+    compare = f"what differs from the attempt before: rmq diff --group {replaying.name}"
+    _answer(output, replaying.name, request_id, done, hint, () if reprocess is None else (compare,))
 
 
 def _all_windows(
@@ -188,12 +189,19 @@ def _window_line(report: WindowReport) -> str:
     return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}"
 
 
-def _answer(output: Output, group: str, request_id: str, done: Sequence[Consumption], hint: str = "") -> None:
+def _answer(
+    output: Output,
+    group: str,
+    request_id: str,
+    done: Sequence[Consumption],
+    hint: str = "",
+    more: Sequence[str] = (),
+) -> None:
     from rmq_store.lake.consumption import answer
 
     retried = any(Outcome.RETRIED in of_shard.outcomes for of_shard in done)
     lines = [f"group: {group}", f"request: {request_id}"]
-    output.answer(answer(group, request_id, done), *lines, *([hint] if hint and retried else []))
+    output.answer(answer(group, request_id, done), *lines, *([hint] if hint and retried else []), *more)
 
 
 def deliver(

@@ -143,7 +143,7 @@ def track(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which groups have consumed a message, with the outcome and every retry.
+    """Say which groups have consumed a message, with the outcome, every retry and what a redrive sent again.
 
     The types are RocketMQ's CONSUMED, CONSUMED_BUT_FILTERED and NOT_CONSUME_YET, and RETRYING, DEAD, DROPPED, LOST,
     SKIPPED and DUPLICATE, all of which RocketMQ calls CONSUMED. By a unique key it is the first message that has it.

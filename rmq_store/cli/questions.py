@@ -157,7 +157,7 @@ def sql(
     """Ask the tables in SQL (DuckDB, read only).
 
     Views: messages, consumer_offsets, offset_history, lag, windows, retries, dead_letters, delayed, outcomes, audit,
-    topics, groups, subscriptions, consume_queue_entries. In JSON bytes are base64.
+    topics, groups, subscriptions, consume_queue_entries, attempt_outcomes. In JSON bytes are base64.
     """
     found = _query(root, _query_text(query, file))
     if as_json or Output(False).as_json or form == "json":

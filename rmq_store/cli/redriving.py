@@ -58,15 +58,19 @@ def redrive(
     group: GroupOption,
     every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     since: Annotated[
-        int | None, typer.Option("--from", metavar="TIME", parser=TIME, help="Who died then or later.")
+        int | None, typer.Option("--from", metavar="TIME", parser=TIME, help="Those that died then or later.")
     ] = None,
-    until: Annotated[int | None, typer.Option("--until", metavar="TIME", parser=TIME, help="Who died before.")] = None,
+    until: Annotated[
+        int | None, typer.Option("--until", metavar="TIME", parser=TIME, help="Those that died before.")
+    ] = None,
     original_topic: Annotated[
-        str | None, typer.Option("--original-topic", metavar="TOPIC", help="Whose message was first read there.")
+        str | None, typer.Option("--original-topic", metavar="TOPIC", help="Those whose message was first read there.")
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", metavar="KEY", help="Who has the key, or has it as its unique key. Repeatable."),
+        typer.Option(
+            "--key", metavar="KEY", help="Those with the key among their KEYS or as their unique key. Repeatable."
+        ),
     ] = None,
     letter: Annotated[
         list[Any] | None,
@@ -74,7 +78,7 @@ def redrive(
             "--letter",
             metavar="BROKER:QUEUE:OFFSET",
             parser=_place,
-            help="Who lies there (see dead_letters). Repeatable.",
+            help="The one that lies there (see the view dead_letters). Repeatable.",
         ),
     ] = None,
     limit: Annotated[
@@ -135,9 +139,12 @@ def redrive(
         for report in reports:
             output.line(f"shard {report.shard}: {report.status}, {report.letters:,} letters")
     groups = ", ".join(sorted(readers)) or "no group that is known here"
-    output.answer(
-        found, f"letters: {count:,}", f"topic: {asked.target_topic}, read by {groups}", f"request: {request_id}"
-    )
+    lines = [f"letters: {count:,}", f"topic: {asked.target_topic}, read by {groups}", f"request: {request_id}"]
+    if not count:
+        lines.append("nothing to send: no such letter waits; in the view dead_letters redriven_at says which were sent")
+    elif not dry_run and to_topic is None:
+        lines.append(f"to consume them: rmq consume --group {group}")
+    output.answer(found, *lines)
 
 
 def _shard(report: RedriveReport) -> dict[str, Any]:

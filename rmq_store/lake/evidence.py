@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.offsets import QueueRange, Tally
+from rmq_store.offsets import QueueRange, Tally, tally
 
 _CHUNK = 1 << 14  # stays in the cache of a core
+_SHORT = 16  # offsets that are hashed one by one before an array of them would be made
 
 Offsets = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 
@@ -29,6 +30,8 @@ def tally_of(offsets: Offsets) -> Tally:
 
 def tally_of_range(range_: QueueRange) -> Tally:
     """The tally of all offsets of a range."""
+    if len(range_) <= _SHORT:
+        return tally(range(range_.begin, range_.end))
     total = np.uint64(0)
     with np.errstate(over="ignore"):
         for begin in range(range_.begin, range_.end, _CHUNK):

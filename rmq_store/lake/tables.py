@@ -275,12 +275,14 @@ def _queue_columns(queue: MessageQueue) -> dict[str, Any]:
     return {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
 
 
+_NO_OUTCOMES = {name: 0 for outcome in Outcome for name in (str(outcome), f"{outcome}_hash")}
+
+
 def consumed_to_row(consumed: Consumed) -> dict[str, Any]:
-    row = _queue_columns(consumed.range.queue)
+    row = _queue_columns(consumed.range.queue) | _NO_OUTCOMES
     row |= {"begin_offset": consumed.range.begin, "end_offset": consumed.range.end}
     row |= {"pass": consumed.pass_, "start_rule": consumed.start_rule}
-    for outcome in Outcome:
-        found = consumed.tally(outcome)
+    for outcome, found in consumed.tallies.items():
         row |= {str(outcome): found.count, f"{outcome}_hash": _signed(found.hash_sum)}
     return row
 

@@ -22,7 +22,7 @@ from rmq_store.message import (
 from rmq_store.offsets import Outcome
 from rmq_store.store import SCHEDULE_GROUP
 from rmq_store.subscription import build_subscription_data
-from rmq_store.track import UNREAD, WAITING, Hop, Track, track_type
+from rmq_store.track import REDRIVEN, UNREAD, WAITING, Hop, Track, track_type
 
 _RELATIONS = ("consumed_ranges", "stored_offsets", "message_rows", "outcome_ranges", "ctl")
 _MOST_HOPS = 200
@@ -60,13 +60,14 @@ class _Tracker:
         self._connection = connection
         self._message = message
         self._place = place
-        # What a hop may be in: the message's own queue, level queues, and retry queues.
+        # What a hop may be in: the message's own queue, level queues, retry queues, and dead-letter queues.
         connection.execute(
             f"""CREATE TEMP TABLE reached AS SELECT * FROM consumed_ranges
             WHERE shard = {quoted(place.shard)} AND (
                 ({place.where()} AND begin_offset <= {place.queue_offset} AND end_offset > {place.queue_offset})
                 OR topic IN ({quoted(SCHEDULE_TOPIC)}, {quoted(TIMER_TOPIC)})
-                OR starts_with(topic, {quoted(RETRY_GROUP_TOPIC_PREFIX)}))"""
+                OR starts_with(topic, {quoted(RETRY_GROUP_TOPIC_PREFIX)})
+                OR starts_with(topic, {quoted(DLQ_GROUP_TOPIC_PREFIX)}))"""
         )
 
     def tracks(self) -> list[Track]:
@@ -88,7 +89,7 @@ class _Tracker:
     def _hops(self, group: str, place: _Place, attempt: int) -> Iterator[Hop]:
         """What the group's windows made of the message at a place, pass by pass, and of the copies that they made."""
         ranges = self._reached(place, group)
-        if not ranges and attempt:
+        if not ranges and place != self._place:
             yield Hop(*place[1:], attempt, UNREAD)
         for range_ in ranges:
             copy = self._copy(place, range_) if range_["retried"] + range_["dead"] else None
@@ -102,7 +103,9 @@ class _Tracker:
                 error_type=copy["error_type"] if copy else None,
                 error_text=copy["error_text"] if copy else None,
             )
-            if copy and not copy["topic"].startswith(DLQ_GROUP_TOPIC_PREFIX):
+            if copy and copy["topic"].startswith(DLQ_GROUP_TOPIC_PREFIX):
+                yield from self._sent_again(group, _Place.of(copy), attempt + 1)
+            elif copy:
                 yield from self._after_delay(group, _Place.of(copy), copy, attempt + 1)
 
     def _after_delay(self, group: str, waits_at: _Place, copy: Mapping[str, Any], attempt: int) -> Iterator[Hop]:
@@ -112,6 +115,14 @@ class _Tracker:
             yield from self._hops(group, _Place.of(delivered), attempt)
         else:
             yield Hop(*waits_at[1:], attempt, WAITING, due_at=copy["deliver_at"])
+
+    def _sent_again(self, group: str, letter: _Place, attempt: int) -> Iterator[Hop]:
+        """A dead letter's second life, which begins at attempt 0; in a named topic it is another message."""
+        for redrive in self._reached(letter, group):
+            yield Hop(*letter[1:], attempt, REDRIVEN, committed_at=redrive["committed_at"])
+            copy = self._copy(letter, redrive)
+            if copy and copy["topic"].startswith(RETRY_GROUP_TOPIC_PREFIX):
+                yield from self._hops(group, _Place.of(copy), 0)
 
     def _outcome(self, place: _Place, range_: Mapping[str, Any], copy: Mapping[str, Any] | None) -> str:
         if copy:

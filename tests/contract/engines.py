@@ -14,10 +14,12 @@ import pyarrow.compute as pc
 from rmq_store.consume import WindowReport
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.deliver import DeliverReport
+from rmq_store.diff import DiffReport
 from rmq_store.host import Host, day_of
 from rmq_store.lake import tables
 from rmq_store.lake.commit import commit as commit_in_lake
 from rmq_store.lake.deliver import deliver as deliver_in_lake
+from rmq_store.lake.diff import diff as diff_in_lake
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.lake.moves import move_offsets as move_in_lake
@@ -34,6 +36,7 @@ from rmq_store.lake.time_search import search_offsets
 from rmq_store.lake.window import consume_window as consume_in_lake
 from rmq_store.memory.commit import commit as commit_in_memory
 from rmq_store.memory.deliver import deliver as deliver_in_memory
+from rmq_store.memory.diff import diff as diff_in_memory
 from rmq_store.memory.moves import move_offsets as move_in_memory
 from rmq_store.memory.redrive import redrive as redrive_in_memory
 from rmq_store.memory.replay import begin_attempt as begin_in_memory
@@ -81,6 +84,9 @@ class MemoryWorld(World):
 
     def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked:
         return begin_in_memory(self.shard, group, request, self.host)
+
+    def diff(self, name: str, asked: tuple[int, int] | None = None, limit: int = 100) -> DiffReport:
+        return diff_in_memory(self.shard, name, asked, limit)
 
     def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport:
         return deliver_in_memory(self.store, self.shard, request_id, ANA, host, now_ms=now_ms, cap=cap)
@@ -179,6 +185,10 @@ class LakeWorld(World):
     def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked:
         with self._working() as shard:
             return begin_in_lake(shard, group, request, self.host)
+
+    def diff(self, name: str, asked: tuple[int, int] | None = None, limit: int = 100) -> DiffReport:
+        (report,) = diff_in_lake(self.store, [self.shard], name, asked, limit)
+        return report
 
     def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport:
         with self._working() as shard:

@@ -227,6 +227,54 @@ def test_a_replay_is_done_once_more_when_somebody_says_why(imported: Rmq) -> Non
     assert "a replay needs --topic and --from" in imported("replay", "-g", "orders").err
 
 
+def test_diff_says_which_messages_another_listener_ended_differently(imported: Rmq) -> None:
+    name = imported.json("replay", "-g", "orders", "-t", "OrderEvents", "--from", "0")["group"]
+    alone = imported("diff", "-g", name)
+    assert (alone.exit_code, "has one attempt" in alone.err) == (2, True)
+    imported("replay", "-g", name, "--reprocess", "once more")
+    same = imported("diff", "-g", name)
+    assert (same.exit_code, lines_of(same.out)["status"]) == (0, "same")
+    mended = imported.folder / "mended.toml"
+    text = (imported.folder / "consumers.toml").read_text()
+    mended.write_text(text.replace("fail_without_price", "succeed"))
+    done = imported("replay", "-g", name, "--reprocess", "it works without a price", "--settings", str(mended))
+    assert f"rmq diff --group {name}" in done.out
+    different = imported("diff", "-g", name, "--limit", "7", "--json")
+    answer = different.json()
+    assert (different.exit_code, answer["status"], answer["messages"]) == (1, "different", ORDERS)
+    assert [(one["attempt"], one["reason"]) for one in answer["attempts"]] == [
+        (2, "once more"),
+        (3, "it works without a price"),
+    ]
+    assert answer["table"] == [
+        {"first": "acked", "second": "acked", "messages": ORDERS - 100, "differing": 0},
+        {"first": "retried", "second": "acked", "messages": 100, "differing": 100},
+    ]
+    assert len(answer["listed"]) == 7
+    one = answer["listed"][0]
+    (found,) = imported.json("message", one["offset_msg_id"])["messages"]
+    assert [found[name] for name in ("shard", "queue_id", "queue_offset", "unique_key", "keys")] == [
+        one[name] for name in ("shard", "queue_id", "queue_offset", "unique_key", "keys")
+    ]
+    assert (one["first"]["outcome"], one["second"]["outcome"], found["properties"]["price"]) == (
+        "retried",
+        "acked",
+        "n/a",
+    )
+    told = imported("diff", "-g", name, "--limit", "7").out
+    assert lines_of(told)["messages"] == "100 of 4,200 ended differently; 7 are shown, --limit N shows more"
+    assert imported("diff", "-g", name, "--attempts", "1", "2").exit_code == 0
+    assert "has the attempts 1 to 3" in imported("diff", "-g", name, "--attempts", "1", "4").err
+    assert "has replayed nothing here" in imported("diff", "-g", "orders").err
+    query = (
+        "select attempt, outcome, sum(end_offset - begin_offset) as n from attempt_outcomes group by all order by all"
+    )
+    assert imported.json("sql", query) == [
+        {"attempt": 1, "outcome": "retried", "n": 100},
+        {"attempt": 2, "outcome": "retried", "n": 100},
+    ]
+
+
 # --- dead letters -----------------------------------------------------------------------------------------------------
 
 LETTERS = (
@@ -253,10 +301,37 @@ def test_letters_are_sent_again_once_and_a_dry_run_shows_them_before(imported: R
     assert (rest["status"], rest["letters"]) == ("committed", str(before["n"] - 5))
     assert rest["topic"] == f"%RETRY%{group}, read by {group}"
     assert imported.json(*again)["status"] == "already_committed"
-    assert imported.json("redrive", "-g", group, "--all", "--reason", "more")["status"] == "empty"
+    nothing = imported("redrive", "-g", group, "--all", "--reason", "more").out
+    assert lines_of(nothing)["status"] == "empty"
+    assert "nothing to send: no such letter waits" in nothing
     (after,) = imported.json("sql", f"{LETTERS}'{group}'")
     assert after == {"n": before["n"], "sent": before["n"], "topic": f"%RETRY%{group}"}
     assert imported.json("audit")["audit"] == []
+
+
+def test_a_letter_that_was_sent_again_is_tracked_into_its_second_life(imported: Rmq) -> None:
+    settings = (imported.folder / "consumers.toml").read_text()
+    mended = imported.folder / "mended.toml"
+    (imported.folder / "consumers.toml").write_text(settings.replace('engine = "auto"', "max_reconsume_times = 0"))
+    mended.write_text(settings.replace("fail_without_price", "succeed"))
+    imported("consume", "-g", "orders")
+    letter = "select unique_key as id from dead_letters where group_name = 'orders' and queue_offset = "
+    ids = [imported.json("sql", f"{letter}{offset}")[0]["id"] for offset in (0, 1)]
+
+    def of_orders(number: int) -> tuple[str, list[str]]:
+        found = imported.json("track", ids[number], "-t", "OrderEvents")["tracks"]
+        (track,) = (one for one in found if one["group"] == "orders")
+        return track["type"], [hop["outcome"] for hop in track["hops"]]
+
+    assert of_orders(0) == ("DEAD", ["dead"])
+    sent = imported("redrive", "-g", "orders", "--letter", "lake-broker-a:0:0", "--reason", "mended")
+    assert "to consume them: rmq consume --group orders" in sent.out
+    assert of_orders(0) == ("RETRYING", ["dead", "redriven", "unread"])
+    assert imported.json("consume", "-g", "orders", "--settings", str(mended))["messages"] == 1
+    assert of_orders(0) == ("CONSUMED", ["dead", "redriven", "acked"])
+    elsewhere = ["--letter", "lake-broker-a:0:1", "--to-topic", "OrderEvents", "--reason", "for everybody"]
+    assert imported.json("redrive", "-g", "orders", *elsewhere)["letters"] == 1
+    assert of_orders(1) == ("DEAD", ["dead", "redriven"])
 
 
 def test_a_letter_is_named_by_its_place_and_may_go_to_a_topic_for_everybody(imported: Rmq) -> None:

@@ -218,8 +218,10 @@ def test_the_retries_of_a_replay_are_its_own(world: World) -> None:
 
 
 @story
-def test_a_replay_of_a_topic_that_the_group_does_not_read_or_of_no_time_is_refused(world: World) -> None:
+def test_a_replay_of_a_topic_that_the_group_does_not_read_of_no_time_or_of_a_replay_is_refused(world: World) -> None:
     world.fill(orders(0), several(4))
+    with pytest.raises(WrongUse, match="is a replay itself: replay billing, or do this one once more"):
+        world.replay(group("billing-replay-0123456789"), "Orders", NOON, ConsumeRequest(f"{DAY}-r", ANA))
     with pytest.raises(WrongUse, match="group billing does not read Payments; it reads Orders"):
         world.replay(BILLING, "Payments", NOON, ConsumeRequest(f"{DAY}-r", ANA))
     with pytest.raises(WrongUse, match="nothing lies between"):

@@ -19,6 +19,7 @@ from rmq_store.consume import WindowReport
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.deliver import CAP, DeliverReport
+from rmq_store.diff import DiffReport
 from rmq_store.host import Host
 from rmq_store.memory.rows import MessageRow, Stored
 from rmq_store.message import MessageConst, MessageExt, MessageQueue
@@ -221,6 +222,10 @@ class World(ABC):
 
     @abstractmethod
     def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked: ...
+
+    @abstractmethod
+    def diff(self, name: str, asked: tuple[int, int] | None = None, limit: int = 100) -> DiffReport:
+        """Two attempts of a replay."""
 
     @abstractmethod
     def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport: ...

@@ -170,19 +170,23 @@ shown AS (
     FROM evidence
     GROUP BY shard, commit_id, group_name, topic, broker_name, queue_id, outcome
 ),
+-- Ranges and rows of a commit in one order, so that none is compared with all: a row lies in a range exactly if the
+-- ranges that begin no later reach to its end.
 placed AS (
     SELECT
-        e.*,
-        r.commit_id IS NOT NULL AS inside,
-        max(e.end_offset) OVER (
-            PARTITION BY e.shard, e.commit_id, e.group_name, e.topic, e.broker_name, e.queue_id
-            ORDER BY e.begin_offset, e.end_offset, e.outcome ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS covered_to
-    FROM evidence e
-    LEFT JOIN ranges r
-        ON r.shard = e.shard AND r.commit_id = e.commit_id AND r.group_name = e.group_name AND r.topic = e.topic
-        AND r.broker_name = e.broker_name AND r.queue_id = e.queue_id
-        AND r.begin_offset <= e.begin_offset AND r.end_offset >= e.end_offset
+        together.*,
+        coalesce(max(CASE WHEN outcome IS NULL THEN end_offset END) OVER before_it >= end_offset, FALSE) AS inside,
+        max(CASE WHEN outcome IS NOT NULL THEN end_offset END) OVER before_it AS covered_to
+    FROM (
+        SELECT * FROM evidence
+        UNION ALL
+        SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, NULL, begin_offset, end_offset FROM ranges
+    ) together
+    WINDOW before_it AS (
+        PARTITION BY shard, commit_id, group_name, topic, broker_name, queue_id
+        ORDER BY begin_offset, CASE WHEN outcome IS NULL THEN 0 ELSE 1 END, end_offset, outcome
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    )
 ),
 row_problems AS (
     SELECT
@@ -211,7 +215,7 @@ row_problems AS (
         begin_offset,
         CASE WHEN inside THEN least(end_offset, covered_to) ELSE end_offset END
     FROM placed
-    WHERE NOT inside OR covered_to > begin_offset
+    WHERE outcome IS NOT NULL AND (NOT inside OR covered_to > begin_offset)
 ),
 
 -- 4. The chain of a retry: its copy stands in a queue where it waits, and is delivered once when the system group has passed it.
