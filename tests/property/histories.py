@@ -19,7 +19,7 @@ from rmq_store.absorb import AbsorbRule
 from rmq_store.clone import CloneRequest
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.listener import ConsumeFailed
-from rmq_store.errors import RmqError
+from rmq_store.errors import HeldByAnother, OffsetOutOfRange, StaleAttempt, WrongUse
 from rmq_store.message import MessageExt
 from rmq_store.plan import LIVE, ConsumeRequest, Scope
 from rmq_store.producer import Message
@@ -37,6 +37,8 @@ TOPICS = ("Orders", "Bills")
 STEPS = ("1.planned", "2.claimed", "3.staged", "4.decided")
 SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
 MINUTE = 60_000
+REFUSALS = (HeldByAnother, StaleAttempt, OffsetOutOfRange, WrongUse)
+"""What may be said to somebody; any other error is a defect."""
 
 
 class Killed(BaseException):
@@ -202,7 +204,7 @@ class Teller:
         report, refused, died = None, "", False
         try:
             report = job()
-        except RmqError as error:
+        except REFUSALS as error:
             refused = type(error).__name__
         except Killed:
             died = True
@@ -514,24 +516,37 @@ class Crash:
 
 @dataclass(frozen=True)
 class Meanwhile:
-    """While a window or a delivery is at a step, somebody else does something, perhaps after its lease has ended.
-    ``same``: to the same group."""
+    """While a window or a delivery is at a step, somebody else does something, perhaps after its lease has ended."""
 
     step: str
     slow: Consume | Deliver
     wait_s: int
     quick: tuple[Any, ...]
-    same: bool
 
     def tell(self, teller: Teller) -> None:
         def happens() -> None:
             teller.world.clock.advance(self.wait_s * 1000)
             for step in self.quick:
-                same = self.same and isinstance(self.slow, Consume) and isinstance(step, Consume | Reset | Clone)
-                (replace(step, group=self.slow.group) if same else step).tell(teller)
+                step.tell(teller)
 
         with teller.world.at_step(self.step, happens):
             self.slow.tell(teller, teller.world.another_host())
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two windows of a group that want the same messages, or a window and an operator."""
+
+    group: str
+    step: str
+    wait_s: int
+    other: Consume | Reset | Clone
+
+    def tell(self, teller: Teller) -> None:
+        Fill("Orders", 0, ("TagA", "TagB", "TagA")).tell(teller)
+        mine, others = (Consume(self.group, 3 * teller.messages + n) for n in (1, 2))
+        other = others if isinstance(self.other, Consume) else replace(self.other, group=self.group)
+        Meanwhile(self.step, mine, self.wait_s, (other,)).tell(teller)
 
 
 # --- which there are -------------------------------------------------------------------------------------------------
@@ -602,11 +617,17 @@ _meanwhile = st.builds(
     _jobs,
     st.sampled_from([0, 0, 121, 121]),
     st.lists(_quick, min_size=1, max_size=2).map(tuple),
-    st.booleans(),
+)
+_races = st.builds(
+    Race,
+    _names,
+    st.sampled_from([*STEPS, "3.staged"]),
+    st.sampled_from([121, 0]),
+    st.one_of(_consumes, _resets, _clones),
 )
 _steps = st.one_of(
     _fills, _sends, _consumes, _consumes, _consumes, _deliveries, _deliveries, _resets, _clones, _redrives, _replays,
-    _follow_ups, st.builds(Trim, st.integers(0, 2), st.integers(0, 100)), _again, _crashes, _meanwhile, _meanwhile,
+    _follow_ups, st.builds(Trim, st.integers(0, 2), st.integers(0, 100)), _again, _crashes, _meanwhile, _races, _races,
 )  # fmt: skip
 # What happened is nothing until the groups look at it.
 _rounds = st.one_of(st.builds(Round, st.integers(0, 7)), st.builds(Round, st.integers(0, 7)), _consumes)

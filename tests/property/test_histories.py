@@ -27,7 +27,7 @@ BUDGET = settings(
     database=None,
     deadline=None,
     print_blob=True,
-    max_examples=MORE or 250,
+    max_examples=MORE or 150,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     phases=[Phase.generate],
 )
@@ -44,7 +44,7 @@ def test_every_offset_has_one_outcome_every_failure_one_copy_and_a_rerun_changes
         Again(number).tell(teller)
 
 
-@settings(BUDGET, max_examples=MORE or 60)
+@settings(BUDGET, max_examples=MORE or 40)
 @given(CASTS, HISTORIES)
 def test_in_the_end_every_queue_is_done_and_nothing_waits(cast: Cast, steps: tuple[Any, ...]) -> None:
     teller = tell(MemoryWorld(), cast, steps)
@@ -75,7 +75,7 @@ def settle(teller: Teller) -> None:
     raise AssertionError("the history never ends")
 
 
-@settings(BUDGET, max_examples=MORE // 20 or 12)
+@settings(BUDGET, max_examples=MORE // 20 or 8)
 @given(CASTS, HISTORIES)
 def test_the_lake_tells_every_history_as_memory_does(cast: Cast, steps: tuple[Any, ...]) -> None:
     memory = tell(MemoryWorld(), cast, steps[:9])
