@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rmq_store.consumer.commit import MAX_SKEW_MS
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
@@ -88,10 +89,11 @@ def select_due(
     """Per waiting queue what is due at ``now_ms``, oldest first over all queues up to ``cap`` messages.
 
     ``clock_ms``: the real time where ``now_ms`` is another one; whether a due time lies impossibly far ahead is judged
-    by the later of the two, so that a delivery "as of yesterday" does not take everything for a mistake.
+    by the later of the two, so that a delivery "as of yesterday" does not take everything for a mistake. Another host's
+    clock may be ahead by ``MAX_SKEW_MS``, as at every commit, without being wrong.
     Raises BadData when a waiting message cannot be found.
     """
-    latest_ms = max(now_ms, clock_ms or now_ms)
+    latest_ms = max(now_ms, clock_ms or now_ms) + MAX_SKEW_MS
     waiting = {queue: _waiting_range(positions, queue) for queue in waiting_queues(positions, local_broker)}
     segments = segments_of(list(waiting.values()))
     ripe: list[tuple[int, int, Slice]] = []

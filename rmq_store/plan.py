@@ -15,7 +15,7 @@ from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Positions, QueueRange, SubVersion, blk_id, cutover_id, grp_id, sub_id
+from rmq_store.offsets import Outcome, Positions, QueueRange, SubVersion, blk_id, cutover_id, grp_id, sub_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.sub_version import is_recorder, next_sub_version, subscription_text
@@ -142,7 +142,8 @@ class Planner:
             bounds = bounds_of(parts[0])
             held_up = {blocked.range.queue for part in parts for blocked in part.blocked}  # till the next request
             start_of = {queue: start for queue, start in start_of.items() if queue in bounds and queue not in held_up}
-            done = sum(len(consumed.range) for part in parts for consumed in part.consumed)
+            consumed = [consumed for part in parts for consumed in part.consumed]
+            done = sum(len(c.range) - c.tally(Outcome.LOST).count for c in consumed)  # what is lost uses up no cap
             left = None if request.max_messages is None else request.max_messages - done
         else:
             bounds = self._bounds(request, start_of)

@@ -65,7 +65,7 @@ def deliver(
     started_ms = host.now_ms()
     now_ms = started_ms if now_ms is None else now_ms
     shard.commitlog.refresh()
-    due = _plan(store, shard, request_id, now_ms, started_ms, cap)
+    due = _plan(store, shard, request_id, now_ms, host, cap)
     if isinstance(due, DeliverReport):
         return due
     reached("1.planned")
@@ -74,7 +74,7 @@ def deliver(
         shard.commitlog.refresh()
         positions = shard.positions()
         # What was delivered until the claim was ours counts.
-        due = _plan(store, shard, request_id, now_ms, started_ms, cap)
+        due = _plan(store, shard, request_id, now_ms, host, cap)
         if isinstance(due, DeliverReport):
             claim.release()
             return due
@@ -96,14 +96,16 @@ def deliver(
 
 
 def _plan(
-    store: LakeStore, shard: Shard, request_id: str, now_ms: int, clock_ms: int, cap: int
+    store: LakeStore, shard: Shard, request_id: str, now_ms: int, host: Host, cap: int
 ) -> list[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request."""
     done = [c for c in shard.ctls_of_request(request_id, SCHEDULE_GROUP) if c.action is Action.DELIVER]
     if done:
         return already_delivered(shard.name, done[0])
+    positions = shard.positions()
+    clock_ms = host.now_ms()  # after the positions: what was stored until now is not from the future
     due = select_due(
-        shard.positions(),
+        positions,
         lambda ranges: waiting_segments(shard, ranges),
         shard.local_broker,
         store.levels,

@@ -46,7 +46,7 @@ def deliver(
     """
     started_ms = host.now_ms()
     now_ms = started_ms if now_ms is None else now_ms
-    due = _plan(store, shard, request_id, now_ms, started_ms, cap)
+    due = _plan(store, shard, request_id, now_ms, host, cap)
     if isinstance(due, DeliverReport):
         return due
     shard.on_step("1.planned")
@@ -54,7 +54,7 @@ def deliver(
         shard.on_step("2.claimed")
         positions = shard.positions()
         # What was delivered until the claim was ours counts.
-        due = _plan(store, shard, request_id, now_ms, started_ms, cap)
+        due = _plan(store, shard, request_id, now_ms, host, cap)
         if isinstance(due, DeliverReport):
             claim.release()
             return due
@@ -78,12 +78,14 @@ def deliver(
 
 
 def _plan(
-    store: MemoryStore, shard: MemoryShard, request_id: str, now_ms: int, clock_ms: int, cap: int
+    store: MemoryStore, shard: MemoryShard, request_id: str, now_ms: int, host: Host, cap: int
 ) -> list[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request."""
     if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
         return already_delivered(shard.name, done[0])
-    due = select_due(shard.positions(), shard.segments_of, shard.local_broker, store.levels, now_ms, cap, clock_ms)
+    positions = shard.positions()
+    clock_ms = host.now_ms()  # after the positions: what was stored until now is not from the future
+    due = select_due(positions, shard.segments_of, shard.local_broker, store.levels, now_ms, cap, clock_ms)
     return due if any(one.slices for one in due) else nothing_due(shard.name, request_id, due)
 
 

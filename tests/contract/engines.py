@@ -16,6 +16,7 @@ from rmq_store.consumer.pull import Slice, cover
 from rmq_store.deliver import DeliverReport
 from rmq_store.diff import DiffReport
 from rmq_store.host import Host, day_of
+from rmq_store.lake import commit as commit_steps
 from rmq_store.lake import tables
 from rmq_store.lake.commit import commit as commit_in_lake
 from rmq_store.lake.deliver import deliver as deliver_in_lake
@@ -72,6 +73,14 @@ class MemoryWorld(World):
         super().__init__()
         self.store = MemoryStore(clock=self.store_clock)
         self.shard = self.store.create_shard(SHARD)
+
+    @contextmanager
+    def at_step(self, step: str, happens: Callable[[], object]) -> Iterator[None]:
+        before, self.shard.on_step = self.shard.on_step, once(step, happens)
+        try:
+            yield
+        finally:
+            self.shard.on_step = before
 
     def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
         return self.shard.stage(name, list(rows))
@@ -167,6 +176,15 @@ class LakeWorld(World):
             yield shard
         finally:
             self._at_work -= 1
+
+    @contextmanager
+    def at_step(self, step: str, happens: Callable[[], object]) -> Iterator[None]:
+        before, commit_steps.on_step = commit_steps.on_step, once(step, happens)
+        try:
+            yield
+        finally:
+            commit_steps.on_step = before
+            self._shard = self.store.shards(SHARD)[0]
 
     def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
         table = pa.Table.from_pylist([_lake_row(queue, rel, row) for rel, row in enumerate(rows)], schema=tables.MSG)
@@ -277,6 +295,18 @@ class LakeWorld(World):
             of_group = (row for row in rows.to_pylist() if row["group_name"] == group)
             found += [Key(row["key_text"], _queue(row), row["queue_offset"], row["epoch"]) for row in of_group]
         return found
+
+
+def once(step: str, happens: Callable[[], object]) -> Callable[[str], None]:
+    """For ``on_step``: something that happens when the step is reached first."""
+    left = [step]
+
+    def reached(now: str) -> None:
+        if now in left:
+            left.clear()
+            happens()
+
+    return reached
 
 
 def _lake_row(queue: MessageQueue, rel: int, row: MessageRow) -> dict[str, Any]:

@@ -486,6 +486,18 @@ def test_max_messages_is_shared_fairly_among_the_queues(world: World) -> None:
 
 
 @story
+def test_what_is_lost_uses_up_nothing_of_a_request_of_max_messages(world: World) -> None:
+    world.fill(orders(0), several(10))
+    world.consume(BILLING, f"{DAY}-1", max_messages=1)
+    world.trim(orders(0), 6)
+    patient = group(max_messages=2, on_offset_out_of_range="skip")
+    first = world.consume(patient, f"{DAY}-2", max_messages=3)
+    assert (counts(first), first.complete) == ({"lost": 5, "acked": 2}, False)
+    second = world.consume(patient, f"{DAY}-2", max_messages=3)
+    assert (counts(second), second.complete) == ({"acked": 1}, True)
+
+
+@story
 def test_a_request_of_max_messages_in_parts_never_takes_more(world: World) -> None:
     world.fill(orders(0), several(20))
     small = group(max_messages=4)

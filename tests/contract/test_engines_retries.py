@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.consumer.commit import MAX_SKEW_MS
 from rmq_store.deliver import DeliverReport, deliver_all
 from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt
 from rmq_store.memory.rows import MessageRow
@@ -28,6 +29,7 @@ from tests.contract.world import (
     fail_bodies,
     group,
     orders,
+    said,
     several,
 )
 
@@ -242,10 +244,30 @@ def test_a_delivery_says_in_which_level_queues_it_is_the_first(world: World) -> 
 def test_a_due_time_beyond_the_levels_delay_counts_as_due(world: World) -> None:
     """S11.3: it can only come from a clock that was wrong when the message was stored."""
     world.fill(orders(0), several(1))
-    world.clock.advance(40_000)
+    world.clock.advance(MAX_SKEW_MS + 10_000)
     world.consume(BILLING, f"{DAY}-1", fail)
-    world.clock.advance(-30_000)
-    assert world.deliver(f"{DAY}-d").delivered == 1
+    world.clock.advance(-MAX_SKEW_MS)
+    assert world.deliver(f"{DAY}-d1").delivered == 0, "as far ahead as a clock may be"
+    world.clock.advance(-1)
+    assert world.deliver(f"{DAY}-d2").delivered == 1
+
+
+@story
+def test_what_is_stored_while_a_delivery_begins_waits_for_its_time(world: World) -> None:
+    """Its due time lies beyond the level's delay by the clock of the delivery's beginning, not by the one of its plan."""
+    world.fill(orders(0), several(1))
+    world.consume(BILLING, f"{DAY}-1", fail)
+    world.clock.advance(10_000)
+
+    def meanwhile() -> None:
+        world.clock.advance(2 * MAX_SKEW_MS)
+        world.fill(orders(0), [said(1)])
+        world.consume(BILLING, f"{DAY}-2", fail)
+
+    assert world.deliver(f"{DAY}-d1", host=world.another_host(meanwhile)).delivered == 1
+    assert bodies(world.retries()) == [b"0"]
+    world.clock.advance(10_000)
+    assert world.deliver(f"{DAY}-d2").delivered == 1
 
 
 @story

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from random import Random
@@ -208,6 +208,10 @@ class World(ABC):
         return self.clock() + self.store_skew_ms
 
     # --- what each engine does in its own way ---
+
+    @abstractmethod
+    def at_step(self, step: str, happens: Callable[[], object]) -> AbstractContextManager[None]:
+        """Something happens when the next job reaches a step of the commit protocol."""
 
     @abstractmethod
     def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile: ...
@@ -437,10 +441,10 @@ def _message(message: Stored, places: Mapping[str, str]) -> dict[str, Any]:
     row, properties = message.row, dict(message.row.properties)
     if MessageConst.ORIGIN_MESSAGE_ID in properties:
         own = properties[MessageConst.ORIGIN_MESSAGE_ID]
-        properties[MessageConst.ORIGIN_MESSAGE_ID] = places.get(own, own)
-    key = properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
-    if len(key) == UNIQUE_KEY_DIGITS:
-        properties[MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = key[RANDOM_DIGITS:]
+        properties[MessageConst.ORIGIN_MESSAGE_ID] = places.get(own) or _not_by_chance(own)
+    key = properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+    if key is not None:
+        properties[MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = _not_by_chance(key)
     return {
         "offset": message.queue_offset,
         "body": row.body,
@@ -450,6 +454,10 @@ def _message(message: Stored, places: Mapping[str, str]) -> dict[str, Any]:
         "born": (row.born_timestamp, row.born_host),
         "provenance": row.provenance,
     }
+
+
+def _not_by_chance(key: str) -> str:
+    return key[RANDOM_DIGITS:] if len(key) == UNIQUE_KEY_DIGITS else key
 
 
 def _ctl(ctl: Ctl) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from rmq_store.consumer.commit import MAX_SKEW_MS
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.deliver import Due, next_due_ms, select_due
 from rmq_store.errors import BadData
@@ -82,7 +83,7 @@ def test_due_times_that_fall_never_make_a_delivery_skip_a_message(cap: int) -> N
 
 
 def test_a_time_beyond_the_levels_delay_counts_as_due() -> None:
-    _, moved = chosen([waiting(3, 0, 1, 10_001), waiting(4, 0, 1, 30_000)])
+    _, moved = chosen([waiting(3, 0, 1, 10_001 + MAX_SKEW_MS), waiting(4, 0, 1, 30_000 + MAX_SKEW_MS)])
     assert moved == [("lake-a~g:3", 0, 1)]
 
 

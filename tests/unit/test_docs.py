@@ -26,12 +26,32 @@ def test_files_that_a_document_names_are_there(document: Path) -> None:
 _KNOWN = {*PLACES, *(path.name for path in (ROOT / "rmq_store").iterdir() if path.is_dir())}
 
 
-def test_tests_that_hold_a_promise_are_there() -> None:
-    promised = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8")))
-    written = {
+def written_tests() -> set[str]:
+    return {
         name
         for path in (ROOT / "tests").rglob("*.py")
         for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
     }
+
+
+@pytest.mark.parametrize("document", ["invariants.md", "rocketmq-issues.md"])
+def test_tests_that_hold_a_promise_are_there(document: str) -> None:
+    promised = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / document).read_text(encoding="utf-8")))
     assert len(promised) > 15
-    assert promised - written == set()
+    assert promised - written_tests() == set()
+
+
+THREADS = """
+334 617 1135 2166 2955 4909 9083 937 958 7074 4777 345 1440 2181 2705 7182 534 1600 4215 4219 3503 10263 4933 122 1732 3066
+3120 10176 3401 6096 9328 10258 10518 10568 719 269 5035 290 513 951 1077 2661 3062 3105 4890 5445 5752 211 3310 2267 4470
+2604 1382 1815 3171 7332 1380 1383 1384 1385 682 1452 1561 4384 4397 7121 4815 1236 1334 2436 6461 2722 2724 3318 1472 3327
+652 5717 6163 10405 557 1229 1190 5441 281 417 1873 2089 5473 7717 556 1470 2732 3653 5315 8419 8420 81 190
+"""
+
+
+def test_every_thread_has_one_row_and_every_row_a_test() -> None:
+    page = (ROOT / "docs" / "rocketmq-issues.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if "`test_" in line and line.startswith("| ")]
+    named = [number for row in rows for number in re.findall(r"#(\d+)", row[0])]
+    assert sorted(named) == sorted(THREADS.split())
+    assert {len(row) for row in rows} == {4}
