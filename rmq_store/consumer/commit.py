@@ -81,7 +81,7 @@ def compare(proposal: Proposal, positions: Positions) -> None:
     moved = _moved(proposal, positions)
     if moved:
         listed = "; ".join(
-            f"{id_} was {_shown(id_, proposal.expect[id_])} and is {_shown(id_, positions.get(id_))}"
+            f"{id_} was {_shown(id_, proposal.expect.get(id_))} and is {_shown(id_, positions.get(id_))}"
             for id_ in sorted(moved)
         )
         raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: {listed}")
@@ -90,7 +90,9 @@ def compare(proposal: Proposal, positions: Positions) -> None:
 def _moved(proposal: Proposal, positions: Positions) -> set[str]:
     """The positions that are not what the plan read."""
     expect = proposal.expect.items()
-    return {app_id for app_id, wanted in expect if not _same(app_id, wanted, positions.get(app_id))}
+    moved = {app_id for app_id, wanted in expect if not _same(app_id, wanted, positions.get(app_id))}
+    new = {app_id for prefix in proposal.closed for app_id, _ in positions.prefixed(prefix)}
+    return moved | (new - proposal.expect.keys())
 
 
 def _shown(app_id: str, value: int | None) -> str:

@@ -23,7 +23,7 @@ from rmq_store.absorb import KEYS, UNIQ_KEY, AbsorbRule, Keyed, acks_count_since
 from rmq_store.consumer.pull import Slice
 from rmq_store.host import uuid7_floor
 from rmq_store.lake import tables
-from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, Offsets, TaskResult
+from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, Offsets, TaskResult, void_rows, with_epoch
 from rmq_store.lake.evidence import hashes
 from rmq_store.lake.filter import filter_columns, matching
 from rmq_store.lake.shard import Shard
@@ -152,7 +152,8 @@ def _keys_of(job: ConsumeJob, rule: AbsorbRule, slice_: Slice) -> Iterator[tuple
     """The keys of what the group wants of a slice, batch by batch."""
     subscription = job.subscriptions[slice_.queue.topic]
     column = _COLUMNS.get(rule.by, "properties")
-    columns = [*dict.fromkeys([column, *filter_columns(subscription)])]
+    void_before = job.void_before(slice_.queue)
+    columns = with_epoch([*dict.fromkeys([column, *filter_columns(subscription)])], void_before)
     for offsets, batch in SliceReader(job.root, job.table, slice_).batches(columns):
         wanted = matching(batch, subscription)
         found = batch.column(column)
@@ -161,6 +162,8 @@ def _keys_of(job: ConsumeJob, rule: AbsorbRule, slice_: Slice) -> Iterator[tuple
         keyed = pc.fill_null(pc.not_equal(found, ""), False)
         if wanted is not None:
             keyed = pc.and_(keyed, pa.array(wanted))
+        if void_before is not None:
+            keyed = pc.and_(keyed, pa.array(~void_rows(batch, void_before)))
         yield offsets[keyed.to_numpy(zero_copy_only=False)], found.filter(keyed)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
-from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges
+from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges, is_void, void_ranges
 from rmq_store.consumer.listener import (
     Answer,
     ConsumeConcurrentlyContext,
@@ -38,9 +38,9 @@ from rmq_store.lake.filter import Mask, filter_columns, matching
 from rmq_store.lake.message_view import MessageViews
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.retry_rows import COPY_COLUMNS, TOLD_BY_PROPERTIES, Failures, RetryPolicy, retry_rows
-from rmq_store.lake.slice_reader import SliceReader
+from rmq_store.lake.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.stage import stage
-from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.message import MessageExt, MessageQueue, retry_topic
 from rmq_store.offsets import Outcome, QueueRange, Tally
 from rmq_store.store import Blocked, Produced, StagedFile
 from rmq_store.subscription import SubscriptionData
@@ -48,7 +48,8 @@ from rmq_store.subscription import SubscriptionData
 
 @dataclass(frozen=True, slots=True)
 class ConsumeJob:
-    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption."""
+    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption. ``deleted``: the group's
+    epoch at its last delete."""
 
     root: Root
     table: str
@@ -66,6 +67,11 @@ class ConsumeJob:
     in_order: OrderlyRules | None = None
     tried: tuple[Blocked, ...] = ()
     absorbs: bool = False
+    deleted: int | None = None
+
+    def void_before(self, queue: MessageQueue) -> int | None:
+        """The epoch before which a queue's messages are dropped; None where there are none of those."""
+        return self.deleted if queue.topic == retry_topic(self.group) else None
 
 
 Offsets = npt.NDArray[np.int64]
@@ -164,17 +170,22 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
             failures += found.failures
             blocked += found.blocked
             waits |= found.waits
+            dropped += found.dropped
     not_acked = _not_acked(failures, dropped) if job.absorbs else ()
     if not failures:
         return TaskResult(
             task.number, tuple(done), waits=waits, blocked=tuple(blocked), dropped=tuple(dropped), failed=not_acked
         )
-    rows, segments = retry_rows(failures, job.retry, part=task.number, window_id=job.window_id, commit_id=job.commit_id)
+    rows, segments = retry_rows(
+        failures, job.retry, part=task.number, window_id=job.window_id, commit_id=job.commit_id, epoch=job.epoch
+    )
     name = f"{job.commit_id}-{task.number:05d}-{attempt}"
     runs = [segment.first_row for segment in segments]
     file = stage(job.root, job.table, "msg", name, rows, tables.COMMITLOG_STATS, runs=runs)
     produced = tuple(segment.in_file(file.path) for segment in segments)
-    return TaskResult(task.number, tuple(done), (file,), produced, waits, tuple(blocked), failed=not_acked)
+    return TaskResult(
+        task.number, tuple(done), (file,), produced, waits, tuple(blocked), tuple(dropped), failed=not_acked
+    )
 
 
 def _not_acked(
@@ -193,8 +204,10 @@ def _consume(
     """What became of a slice; what failed has its rows, or is given up where the group broadcasts."""
     subscription = job.subscriptions[slice_.queue.topic]
     reader = SliceReader(job.root, job.table, slice_)
-    columns = _columns_for(listener, subscription)
+    void_before = job.void_before(slice_.queue)
+    columns = with_epoch(_columns_for(listener, subscription), void_before)
     tallies = _Tallies()
+    void: list[Offsets] = []
     answers: list[Answer] = []
     failed_offsets: list[npt.NDArray[np.int64]] = []
     failed_rows: list[pa.RecordBatch] = []
@@ -202,6 +215,10 @@ def _consume(
         looked_at = task.looks_at(slice_.queue, offsets)
         if looked_at is not None:
             offsets, batch = offsets[looked_at], batch.filter(pa.array(looked_at))
+        if void_before is not None:
+            gone = void_rows(batch, void_before)
+            void.append(offsets[gone])
+            offsets, batch = offsets[~gone], without_epoch(batch).filter(pa.array(~gone))
         if not len(offsets):
             continue
         hashed = hashes(offsets)
@@ -219,8 +236,12 @@ def _consume(
         answers += why
         failed_offsets.append(offsets[failed])
         failed_rows.append(batch.select([n for n in COPY_COLUMNS if n in batch.schema.names]).filter(pa.array(failed)))
+    given_up: list[DroppedRange] = []
+    if void:
+        tallies.add(Outcome.DROPPED, hashes(np.concatenate(void)))
+        given_up = void_ranges(slice_.queue, np.concatenate(void).tolist())
     if not answers:
-        return tallies.done(), [], []
+        return tallies.done(), [], given_up
     offsets = np.concatenate(failed_offsets)
     if job.broadcasting:
         tallies.add(Outcome.DROPPED, hashes(offsets))
@@ -231,7 +252,31 @@ def _consume(
     hashed = hashes(offsets)
     tallies.add(Outcome.DEAD, hashed[dead])
     tallies.add(Outcome.RETRIED, hashed[~dead])
-    return tallies.done(), [failures], []
+    return tallies.done(), [failures], given_up
+
+
+# --- what waited when the group was deleted --------------------------------------------------------------------------
+
+
+def with_epoch(columns: list[str] | None, void_before: int | None) -> list[str] | None:
+    """What must be read to know the epoch too, where messages may be void."""
+    return columns if void_before is None else [*(MESSAGE_COLUMNS if columns is None else columns), "epoch"]
+
+
+def without_epoch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch as it is read where none may be."""
+    return batch.select([name for name in batch.schema.names if name != "epoch"])
+
+
+def void_rows(batch: pa.RecordBatch, void_before: int) -> Mask:
+    """``is_void`` of every row. Files of older versions, and imported ones, do not say an epoch."""
+    if "epoch" not in batch.schema.names:
+        return np.full(batch.num_rows, is_void(None, void_before))
+    epochs = batch.column("epoch")
+    values = epochs.unique().to_pylist()
+    void = pa.array([value for value in values if is_void(value, void_before)], pa.int64())
+    mask: Mask = pc.is_in(epochs, value_set=void).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _completed(reader: SliceReader, rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
@@ -299,6 +344,7 @@ class _QueueDone:
     failures: Sequence[Failures]
     waits: Mapping[MessageQueue, int]
     blocked: Sequence[Blocked]
+    dropped: Sequence[DroppedRange]
 
 
 def _consume_in_order(
@@ -322,6 +368,7 @@ def _consume_in_order(
     tallies = {
         Outcome.ACKED: found.acked,
         Outcome.FILTERED: pulled.filtered_below(end),
+        Outcome.DROPPED: tally_of(pulled.void_below(end)),
         Outcome.DEAD: tally_of(np.array(list(dead), dtype=np.int64)),
     }
     return _QueueDone(
@@ -331,6 +378,7 @@ def _consume_in_order(
         failures,
         {} if found.waits_at is None else {queue: found.waits_at},
         found.blocked,
+        void_ranges(queue, pulled.void_below(end).tolist()),
     )
 
 
@@ -341,12 +389,18 @@ class _Pulled:
         self._job, self._slices = job, slices
         self._subscription = job.subscriptions[slices[0].queue.topic]
         columns = _columns_for(listener, self._subscription)
-        self._columns = columns and [*dict.fromkeys([*columns, "reconsume_times"])]
+        self._void_before = job.void_before(slices[0].queue)
+        self._columns = with_epoch(columns and [*dict.fromkeys([*columns, "reconsume_times"])], self._void_before)
         self._filtered: list[npt.NDArray[np.int64]] = []
+        self._void: list[npt.NDArray[np.int64]] = [_NONE]
 
     def messages(self) -> Iterator[MessageExt]:
         for slice_ in self._slices:
             for offsets, batch in SliceReader(self._job.root, self._job.table, slice_).batches(self._columns):
+                if self._void_before is not None:
+                    gone = void_rows(batch, self._void_before)
+                    self._void.append(offsets[gone])
+                    offsets, batch = offsets[~gone], without_epoch(batch).filter(pa.array(~gone))
                 wanted = matching(batch, self._subscription)
                 if wanted is not None:
                     self._filtered.append(offsets[~wanted])
@@ -356,3 +410,8 @@ class _Pulled:
     def filtered_below(self, end: int) -> Tally:
         several = (tally_of(offsets[offsets < end]) for offsets in self._filtered)
         return sum(several, Tally())
+
+    def void_below(self, end: int) -> npt.NDArray[np.int64]:
+        """The offsets of what waited when the group was deleted."""
+        offsets = np.concatenate(self._void)
+        return offsets[offsets < end]

@@ -109,6 +109,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "own": ("group_name", "topic", "broker_name", "queue_id"),
     "grp": ("group_name",),
     "red": ("group_name",),
+    "del": ("group_name",),
     "import": ("broker_name",),
     "cutover": ("broker_name",),
 }

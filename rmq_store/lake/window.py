@@ -168,6 +168,7 @@ def _job(
         in_order=orderly_rules(group),
         tried=plan.tried,
         absorbs=group.absorb_duplicates is not None,
+        deleted=plan.deleted,
     )
     return job, _tasks(group, slices, slots), gaps
 
@@ -254,7 +255,7 @@ def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueu
 
 
 def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> StagedFile:
-    """What nobody can read any more, is a duplicate, or was given up by a broadcasting consumer, with the reason."""
+    """What nobody can read any more, is a duplicate, or was given up, with the reason."""
     count = len(exceptions)
     ranges = [range_ for range_, _, _ in exceptions]
     columns: dict[str, Sequence[object]] = {
