@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.errors import WrongUse
-from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue, dlq_topic, retry_topic
 from rmq_store.moves import MoveReport, move_proposal, need_reason, next_epoch
-from rmq_store.offsets import ABSENT, Positions, del_id, ids_of, off_id, split_id
+from rmq_store.offsets import ABSENT, Positions, cutover_id, del_id, ids_of, off_id, split_id
 from rmq_store.plan import ShardView
 from rmq_store.replay import replayed_group
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Moved, Proposal, canonical_json
@@ -100,9 +100,11 @@ def delete_moves(positions: Positions, group: str) -> tuple[Moved, ...]:
 
 
 def what_waits(positions: Positions, group: str) -> Waiting:
-    """What a delete would drop, and what it would leave. What waits in a broker's own delay levels is not counted: they
-    are of all groups, and only the messages say of which."""
-    retries = {q: positions.get(off_id(group, q)) for q in positions.queues_of(retry_topic(group))}
+    """What a delete would drop, and what it would leave. What waits at a living broker is the broker's; what waits in its
+    delay levels is not counted after the cut-over either: they are of all groups, and only the messages say of which."""
+    retries = {
+        q: positions.get(off_id(group, q)) for q in positions.queues_of(retry_topic(group)) if _is_ours(positions, q)
+    }
     levels = [*positions.queues_of(SCHEDULE_TOPIC), *positions.queues_of(TIMER_TOPIC)]
     lanes = {q: positions.get(off_id(SCHEDULE_GROUP, q)) for q in levels if q.broker_name.partition("~")[2] == group}
     dead = dict.fromkeys(positions.queues_of(dlq_topic(group)))
@@ -111,6 +113,10 @@ def what_waits(positions: Positions, group: str) -> Waiting:
         for several in (retries, lanes, dead)
     )
     return Waiting(*behind)
+
+
+def _is_ours(positions: Positions, queue: MessageQueue) -> bool:
+    return queue.broker_name.startswith("lake-") or bool(positions.get(cutover_id(queue.broker_name)))
 
 
 def waiting_of(report: MoveReport) -> Waiting:
