@@ -36,11 +36,18 @@ def test_a_delete_says_first_what_it_would_do_and_does_it_once(imported: Rmq) ->
 
 
 def test_the_group_of_a_broker_can_be_deleted_and_is_not_seen_any_more(imported: Rmq) -> None:
+    def held() -> set[str]:
+        return {row["group_name"] for row in imported.json("sql", "select group_name from stored_offsets")}
+
+    before = held()
     assert imported.json("progress", "-g", "gm_ack")["queues"]
     done = imported.json("delete-group", "-g", "gm_ack", "--reason", "it stays with the broker")
     assert (done["status"], done["retries"]) == ("committed", 0)
     assert {(row["topic"], row["becomes"]) for row in done["offsets"]} == {("%RETRY%gm_ack", "end")}
     assert imported.json("progress", "-g", "gm_ack")["queues"] == []
+    imported.json("cutover", "--broker", "broker-a", "--reason", "the broker is gone")
+    assert before - held() == {"gm_ack"}
+    assert imported("audit").exit_code == 0
 
 
 def test_a_group_that_nobody_knows_is_not_deleted(imported: Rmq) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from rmq_store.lake.export import export_offsets
 from rmq_store.lake.message_search import messages_at
+from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.sql import query
 from rmq_store.lake.track import track
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import QueueRange
+from rmq_store.store import Action
 from rmq_store.track import TrackType
 from tests.contract.engines import LakeWorld
 from tests.contract.world import BILLING, DAY, HOUR, LOCAL, NOON, SHARD, fail_bodies, orders, several
@@ -89,6 +92,43 @@ def test_an_export_holds_no_void_offset_and_no_group_that_is_gone(lake: LakeWorl
     lake.consume(BILLING, f"{DAY}-3", max_messages=2)
     table, _ = exported(lake)
     assert table == [("%RETRY%billing@billing", "2"), ("Orders@billing", "2")]
+
+
+def test_only_the_retries_of_a_group_that_was_deleted_are_read_with_their_epoch(
+    lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, bool]] = []
+    batches = SliceReader.batches
+
+    def noted(reader: SliceReader, columns: Sequence[str] | None) -> Any:
+        read.append((reader._slice.queue.topic, "epoch" in (columns or ())))
+        return batches(reader, columns)
+
+    monkeypatch.setattr(SliceReader, "batches", noted)
+    lake.consume(BILLING, f"{DAY}-3")
+    assert read == [("%RETRY%billing", False)]
+    lake.delete()
+    lake.clock.advance(HOUR)
+    lake.deliver(f"{DAY}-d2")
+    read.clear()
+    lake.consume(BILLING, f"{DAY}-4")
+    assert sorted(read) == [("%RETRY%billing", True), ("Orders", False)]
+
+
+def test_few_commits_are_read_to_know_that_a_group_had_no_window_since_its_delete(
+    lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        lake.clock.advance(HOUR)
+        lake.fill(orders(0), several(1, first=6 + number))
+        lake.consume(BILLING, f"{DAY}-w{number}")
+    lake.delete()
+    (shard,) = lake.store.shards(SHARD)
+    opened: list[str] = []
+    ctls_in = shard.ctls_in
+    monkeypatch.setattr(shard, "ctls_in", lambda paths: opened.extend(paths) or ctls_in(paths))
+    assert (shard.has_ctl("billing", Action.CONSUME, 1), len(opened)) == (False, 2)
+    assert shard.has_ctl("billing", Action.CONSUME, 0)
 
 
 def test_a_track_tells_what_became_of_retries_that_waited(lake: LakeWorld) -> None:

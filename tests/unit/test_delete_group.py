@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from rmq_store.consumer.commit import Clocks, decide
 from rmq_store.consumer.consume_result import GROUP_DELETED, is_void, void_ranges
 from rmq_store.delete_group import DeleteGroupRequest, Waiting, delete_moves, is_gone, what_waits
 from rmq_store.errors import StaleAttempt
+from rmq_store.lake.consume_slice import void_rows, with_epoch, without_epoch
+from rmq_store.lake.slice_reader import MESSAGE_COLUMNS
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import ABSENT, Positions, blk_id, cutover_id, del_id, grp_id, max_id, min_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor
@@ -90,6 +93,20 @@ def test_a_retry_is_void_when_it_is_older_than_the_last_delete(
     epoch: int | None, deleted: int | None, void: bool
 ) -> None:
     assert is_void(epoch, deleted) is void
+
+
+def test_rows_are_judged_as_columns_also_where_files_do_not_say_an_epoch() -> None:
+    batch = pa.RecordBatch.from_pydict({"epoch": pa.array([0, None, 2, 3, 2], pa.int64()), "rel": list(range(5))})
+    assert void_rows(batch, 2).tolist() == [is_void(epoch, 2) for epoch in (0, None, 2, 3, 2)]
+    assert void_rows(batch.select(["rel"]), 1).tolist() == [True] * 5
+    assert without_epoch(batch).schema.names == ["rel"]
+
+
+def test_the_epoch_is_read_where_a_message_may_be_void_and_nowhere_else() -> None:
+    assert with_epoch(["body"], None) == ["body"]
+    assert with_epoch(None, None) is None
+    assert with_epoch(["body"], 1) == ["body", "epoch"]
+    assert with_epoch(None, 1) == [*MESSAGE_COLUMNS, "epoch"]
 
 
 def test_neighbours_are_dropped_together() -> None:
