@@ -23,12 +23,13 @@ from rmq_store.absorb import KEYS, UNIQ_KEY, AbsorbRule, Keyed, acks_count_since
 from rmq_store.consumer.pull import Slice
 from rmq_store.host import uuid7_floor
 from rmq_store.lake import tables
-from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, Offsets, TaskResult, void_rows, with_epoch
+from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, Offsets, TaskResult
 from rmq_store.lake.evidence import hashes
 from rmq_store.lake.filter import filter_columns, matching
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
+from rmq_store.lake.void_rows import void_rows, with_epoch
 from rmq_store.message import MessageQueue
 from rmq_store.store import StagedFile
 

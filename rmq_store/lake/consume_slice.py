@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
-from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges, is_void, void_ranges
+from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges, void_ranges
 from rmq_store.consumer.listener import (
     Answer,
     ConsumeConcurrentlyContext,
@@ -38,8 +38,9 @@ from rmq_store.lake.filter import Mask, filter_columns, matching
 from rmq_store.lake.message_view import MessageViews
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.retry_rows import COPY_COLUMNS, TOLD_BY_PROPERTIES, Failures, RetryPolicy, retry_rows
-from rmq_store.lake.slice_reader import MESSAGE_COLUMNS, SliceReader
+from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
+from rmq_store.lake.void_rows import void_rows, with_epoch, without_epoch
 from rmq_store.message import MessageExt, MessageQueue, retry_topic
 from rmq_store.offsets import Outcome, QueueRange, Tally
 from rmq_store.store import Blocked, Produced, StagedFile
@@ -253,30 +254,6 @@ def _consume(
     tallies.add(Outcome.DEAD, hashed[dead])
     tallies.add(Outcome.RETRIED, hashed[~dead])
     return tallies.done(), [failures], given_up
-
-
-# --- what waited when the group was deleted --------------------------------------------------------------------------
-
-
-def with_epoch(columns: list[str] | None, void_before: int | None) -> list[str] | None:
-    """What must be read to know the epoch too, where messages may be void."""
-    return columns if void_before is None else [*(MESSAGE_COLUMNS if columns is None else columns), "epoch"]
-
-
-def without_epoch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch as it is read where none may be."""
-    return batch.select([name for name in batch.schema.names if name != "epoch"])
-
-
-def void_rows(batch: pa.RecordBatch, void_before: int) -> Mask:
-    """``is_void`` of every row. Files of older versions, and imported ones, do not say an epoch."""
-    if "epoch" not in batch.schema.names:
-        return np.full(batch.num_rows, is_void(None, void_before))
-    epochs = batch.column("epoch")
-    values = epochs.unique().to_pylist()
-    void = pa.array([value for value in values if is_void(value, void_before)], pa.int64())
-    mask: Mask = pc.is_in(epochs, value_set=void).to_numpy(zero_copy_only=False)
-    return mask
 
 
 def _completed(reader: SliceReader, rows: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
