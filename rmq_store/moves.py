@@ -51,7 +51,10 @@ class MoveRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """``status``: committed, already_committed or dry_run. ``messages``: how many more (or fewer) will be read."""
+    """``status``: committed, already_committed or dry_run. ``messages``: how many more (or fewer) will be read.
+
+    ``parameters``: what was asked and found, as the commit says it (canonical JSON).
+    """
 
     status: str
     shard: str
@@ -59,6 +62,7 @@ class MoveReport:
     request_id: str
     moves: tuple[Moved, ...]
     commit_id: str | None = None
+    parameters: str = "{}"
 
     @property
     def messages(self) -> int:

@@ -113,9 +113,19 @@ def send_id(topic: str) -> str:
     return _joined("snd", topic)
 
 
+def del_id(group: str) -> str:
+    """The group's epoch at its last delete (absent: it never was). What is older belongs to a group that is gone."""
+    return _joined("del", group)
+
+
 def red_id(group: str) -> str:
     """Redrives committed of a group's dead letters."""
     return _joined("red", group)
+
+
+def ids_of(kind: str, group: str) -> str:
+    """How the ids of a group's positions of one kind begin: ``off``, ``pas`` or ``blk``."""
+    return _joined(kind, group) + "/"
 
 
 def queue_key(queue: MessageQueue) -> tuple[str, str, int]:
@@ -189,7 +199,7 @@ class Positions:
 
     def offsets_of(self, group: str) -> dict[MessageQueue, int]:
         """The group's next offset in every queue of which it has one."""
-        return {queue_of(app_id): value for app_id, value in self.prefixed(_joined("off", group) + "/")}
+        return {queue_of(app_id): value for app_id, value in self.prefixed(ids_of("off", group))}
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that hold or held messages, in RocketMQ's order (S6.1)."""

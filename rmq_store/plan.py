@@ -15,7 +15,7 @@ from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Outcome, Positions, QueueRange, SubVersion, blk_id, cutover_id, grp_id, sub_id
+from rmq_store.offsets import Outcome, Positions, QueueRange, SubVersion, blk_id, cutover_id, del_id, grp_id, sub_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.sub_version import is_recorder, next_sub_version, subscription_text
@@ -57,6 +57,11 @@ class Plan:
     tried: tuple[Blocked, ...] = ()
     subscription: str | None = None
     sub_version: SubVersion | None = None
+
+    @property
+    def deleted(self) -> int | None:
+        """The group's epoch at its last delete: what waited then is dropped."""
+        return self.positions.get(del_id(self.group.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +107,8 @@ class ShardView(Protocol):
         """What the imports saw of the brokers' own offsets, oldest first."""
         ...
 
-    def has_consumed(self, group: str) -> bool:
-        """Whether a window of the group was ever committed."""
+    def has_consumed(self, group: str, epoch: int) -> bool:
+        """Whether a window of the group was committed in this epoch or a later one."""
         ...
 
     def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
@@ -241,13 +246,17 @@ class Planner:
     @cached_property
     def _had_a_window(self) -> bool:
         """Whether this is a later window of the group. An epoch of 0 says so: a window writes it as it is, an operator's
-        action raises it. Above 0 only the log knows whether there was more than such actions."""
-        epoch = self.positions.get(grp_id(self._group.name))
-        return epoch == 0 or (epoch is not None and self._shard.has_consumed(self._group.name))
+        action raises it. Above 0 only the log knows whether there was more than such actions. What was before a delete
+        does not count."""
+        name = self._group.name
+        epoch, deleted = self.positions.get(grp_id(name)), self.positions.get(del_id(name))
+        return epoch == 0 or (epoch is not None and self._shard.has_consumed(name, deleted or 0))
 
     @cached_property
     def _observed(self) -> dict[MessageQueue, int]:
-        """The offsets that the newest import of each broker saw for this group."""
+        """The offsets that the newest import of each broker saw for this group; void for one that was deleted here."""
+        if self.positions.get(del_id(self._group.name)) is not None:
+            return {}
         return {seen.queue: seen.offset for seen in self._shard.observed() if seen.group == self._group.name}
 
 

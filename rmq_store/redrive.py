@@ -25,7 +25,7 @@ from rmq_store.message import (
     dlq_topic,
     retry_topic,
 )
-from rmq_store.offsets import Claim, Outcome, Positions, QueueRange, Tally, grp_id, queue_of, red_id, split_id
+from rmq_store.offsets import ABSENT, Claim, Outcome, Positions, QueueRange, Tally, grp_id, queue_of, red_id, split_id
 from rmq_store.plan import ShardView, bounds_of
 from rmq_store.replay import known_settings, replayed_group
 from rmq_store.settings import Settings
@@ -179,6 +179,7 @@ class RedrivePlan:
     queues of the topic that they go to.
     """
 
+    group: str
     positions: Positions
     waiting: Mapping[MessageQueue, tuple[Piece, ...]]
     bounds: Mapping[MessageQueue, int]
@@ -186,6 +187,11 @@ class RedrivePlan:
     left: int | None
     queue_nums: int
     sent_before: int
+
+    @property
+    def epoch(self) -> int:
+        """Of the group that the copies are for."""
+        return self.positions.get(grp_id(self.group)) or 0
 
     def hulls(self) -> list[QueueRange]:
         """Per queue one range around its pieces."""
@@ -229,6 +235,7 @@ def plan_redrive(
     waiting = {queue: tuple(_without(asked[queue], sent.get(queue, ()))) for queue in sorted(asked)}
     before = sum(len(consumed.range) for part in parts for consumed in part.consumed)
     return RedrivePlan(
+        request.group,
         positions,
         {queue: pieces for queue, pieces in waiting.items() if pieces},
         bounds,
@@ -295,8 +302,8 @@ def redrive_proposal(
     epoch = positions.get(grp)
     expect = {red: positions.get(red), claim_id: claim.packed()}
     advance = {red: (positions.get(red) or 0) + 1, claim_id: Claim(claim.number, 0).packed()}
-    if epoch is not None:  # a group that never had a window must not look as if it had one
-        expect[grp] = advance[grp] = epoch
+    expect[grp] = epoch
+    advance[grp] = ABSENT if epoch is None else epoch  # a group without a window must not look as if it had had one
     parameters: dict[str, Any] = {"to_topic": request.to_topic, "limit": request.limit} | request.letters.parameters()
     if plan.part == 1:
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
@@ -310,7 +317,7 @@ def redrive_proposal(
         request_part=plan.part,
         request_complete=complete,
         group=request.group,
-        epoch=epoch or 0,
+        epoch=plan.epoch,
         parameters=canonical_json(parameters),
         consumed=tuple(Consumed(range_, 0, {Outcome.ACKED: tally_of_range(range_)}, CAUSE) for range_ in ranges),
         produced=tuple(produced),

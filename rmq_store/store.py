@@ -38,6 +38,7 @@ class Action(StrEnum):
     SEND = "send"
     REDRIVE = "redrive"
     CLONE = "clone"
+    DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An operator moved a group's offset; None: there was none."""
+    """An operator moved a group's offset; None: there was none. ``to_offset`` ABSENT: it is void."""
 
     group: str
     queue: MessageQueue
@@ -182,7 +183,7 @@ class Proposal:
     ``expect``: positions that must still have these numbers (None: absent) when the commit is decided.
     ``advance``: what they become. What is expected is also written, if only as it is, so that whoever moves it in between
     conflicts with the commit. Segments without a base get theirs from ``max/`` at the decision; their queues'
-    ``max/`` positions are advanced by it.
+    ``max/`` positions are advanced by it. ``closed``: beginnings of ids under which nothing may be but what is expected.
     """
 
     ctl: Ctl
@@ -190,6 +191,7 @@ class Proposal:
     advance: Mapping[str, int]
     files: tuple[StagedFile, ...] = ()
     updated_ms: Mapping[str, int] = field(default_factory=dict)
+    closed: tuple[str, ...] = ()
 
 
 def lake_message_id(commit_id: str, part: int, row: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome, Tally, off_id, tally
+from rmq_store.offsets import ABSENT, Outcome, Tally, off_id, tally
 from rmq_store.store import Action
 from tests.lake_fixtures import Bench, message
 
@@ -62,6 +62,18 @@ def _redriven(*redrives: tuple[tuple[int, int], list[int]]) -> Damage:
         hand.window(group, QUEUE, 0, 10, start_rule="first", dead=[1, 2, 3, 4, 5, 6])
         for range_, copies in redrives:
             hand.redrive(group, [range_], copies=copies)
+
+    return damage
+
+
+def _deleted(*after: dict[str, Any], position: int = ABSENT) -> Damage:
+    """A window up to 5, the group's delete, and windows after it."""
+
+    def damage(hand: Bench, group: str) -> None:
+        hand.window(group, QUEUE, 0, 5, start_rule="first")
+        hand.delete(group, QUEUE, 5, position=position)
+        for window in after:
+            hand.window(group, QUEUE, **window)
 
     return damage
 
@@ -137,6 +149,15 @@ DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
             ("retry delivered early", 3, 4),
         },
     ),
+    "a window that went on from a void offset": (
+        _deleted({"begin": 5, "end": 10}),
+        {("start not recorded", 5, 10), ("window of a deleted group", 5, 10)},
+    ),
+    "a window that was planned before its group was deleted": (
+        _deleted({"begin": 0, "end": 10, "start_rule": "first"}),
+        {("window of a deleted group", 0, 10)},
+    ),
+    "an offset that outlived its group": (_deleted(position=5), {("position differs", None, 5)}),
     "a letter that was sent again by two redrives": (
         _redriven(((0, 3), [0, 1, 2]), ((2, 5), [2, 3, 4])),
         {("redriven again", 2, 3)},

@@ -30,7 +30,7 @@ from rmq_store.lake.stage import stage
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import WindowReport, consume_window
 from rmq_store.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic, retry_topic
-from rmq_store.offsets import Outcome, QueueRange, Tally, grp_id, max_id, min_id, off_id, red_id, tally
+from rmq_store.offsets import ABSENT, Outcome, QueueRange, Tally, del_id, grp_id, max_id, min_id, off_id, red_id, tally
 from rmq_store.redrive import CAUSE as REDRIVE
 from rmq_store.settings import GroupSettings, load_settings
 from rmq_store.store import (
@@ -184,6 +184,14 @@ class Bench:
         moved = Moved(group, queue, from_offset, to_offset, 1)
         ctl = self.ctl(Action.RESET, group=group, moved=(moved,), reason="again", request_id="2026-11-20-reset")
         return self.commit(ctl, {grp_id(group): 1, off_id(group, queue): to_offset})
+
+    def delete(self, group: str, queue: MessageQueue, from_offset: int, *, position: int = ABSENT) -> Committed:
+        """A group's end; ``position``: what its offset becomes."""
+        moved = Moved(group, queue, from_offset, ABSENT, 1)
+        ctl = self.ctl(
+            Action.DELETE, group=group, epoch=1, moved=(moved,), reason="old", request_id="2026-11-20-delete"
+        )
+        return self.commit(ctl, {grp_id(group): 1, del_id(group): 1, off_id(group, queue): position})
 
     def window(
         self,

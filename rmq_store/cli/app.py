@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from rmq_store.cli import comparing, consuming, looking, moving, questions, redriving, sending, stores
+from rmq_store.cli import comparing, consuming, deleting, looking, moving, questions, redriving, sending, stores
 from rmq_store.cli.common import REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import say_error
@@ -44,7 +44,7 @@ def before(
     BEFORE.set(Before(root, as_json))
 
 
-for commands in (stores, sending, consuming, redriving, moving, looking, questions, comparing):
+for commands in (stores, sending, consuming, redriving, moving, deleting, looking, questions, comparing):
     commands.add_to(app)
 
 

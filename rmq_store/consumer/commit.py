@@ -93,7 +93,7 @@ def compare(proposal: Proposal, positions: Positions) -> None:
     moved = _moved(proposal, positions)
     if moved:
         listed = "; ".join(
-            f"{id_} was {_shown(id_, proposal.expect[id_])} and is {_shown(id_, positions.get(id_))}"
+            f"{id_} was {_shown(id_, proposal.expect.get(id_))} and is {_shown(id_, positions.get(id_))}"
             for id_ in sorted(moved)
         )
         raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: {listed}")
@@ -108,7 +108,9 @@ def _moved(proposal: Proposal, positions: Positions) -> set[str]:
         if app_id.startswith("sub/") and value == positions.get(app_id)
     }
     expect = proposal.expect.items()
-    return {id_ for id_, wanted in expect if not _same(id_, wanted, positions.get(id_))} - agreed
+    moved = {app_id for app_id, wanted in expect if not _same(app_id, wanted, positions.get(app_id))} - agreed
+    new = {app_id for prefix in proposal.closed for app_id, _ in positions.prefixed(prefix)}
+    return moved | (new - proposal.expect.keys())
 
 
 def _shown(app_id: str, value: int | None) -> str:
@@ -137,7 +139,8 @@ def _positions_of(ctl: Ctl) -> set[str]:
     offsets = {off_id(ctl.group or "", consumed.range.queue) for consumed in ctl.consumed}
     offsets |= {off_id(move.group, move.queue) for move in ctl.moved}
     groups = {move.group for move in ctl.moved} | ({ctl.group} if ctl.group else set())
-    subscription = {sub_id(ctl.group)} if ctl.group and ctl.subscription else set()
+    touches_subscription = ctl.group and (ctl.subscription or ctl.action is Action.DELETE)
+    subscription = {sub_id(ctl.group or "")} if touches_subscription else set()
     return offsets | {grp_id(group) for group in groups} | subscription
 
 

@@ -86,9 +86,22 @@ def process_consume_result(
     return ConcurrentResult(tuple(offsets), send_back)
 
 
+GROUP_DELETED = "its group was deleted while it waited"
+"""Why a retry is dropped that is older than its group's last delete."""
+
+
+def is_void(epoch: int | None, deleted: int | None) -> bool:
+    """Whether a message of a group's retry topic waited when the group was deleted last: nobody is asked about it.
+
+    ``epoch``: the group's when the message was sent back or redriven; None for one that a broker stored, or an older
+    version of this software: it is older than every delete. ``deleted``: the group's epoch at its last delete.
+    """
+    return deleted is not None and (epoch or 0) < deleted
+
+
 @dataclass(frozen=True, slots=True)
 class DroppedRange:
-    """Messages that a broadcasting consumer gave up, and why."""
+    """Messages that a broadcasting consumer gave up, or whose group was deleted, and why."""
 
     range: QueueRange
     reason: str
@@ -96,9 +109,19 @@ class DroppedRange:
 
 def dropped_ranges(queue: MessageQueue, failed: Iterable[tuple[int, Answer]]) -> list[DroppedRange]:
     """What a broadcasting consumer gives up, neighbours with one reason together; ``failed`` is in offset order."""
+    return _together(
+        queue, ((o, f"{a.error_type}: {a.error_text}" if a.error_type else "RECONSUME_LATER") for o, a in failed)
+    )
+
+
+def void_ranges(queue: MessageQueue, offsets: Iterable[int]) -> list[DroppedRange]:
+    """What is dropped because the group was deleted; offsets ascend."""
+    return _together(queue, ((offset, GROUP_DELETED) for offset in offsets))
+
+
+def _together(queue: MessageQueue, told: Iterable[tuple[int, str]]) -> list[DroppedRange]:
     found: list[DroppedRange] = []
-    for offset, answer in failed:
-        reason = f"{answer.error_type}: {answer.error_text}" if answer.error_type else "RECONSUME_LATER"
+    for offset, reason in told:
         begin = offset
         if found and found[-1].range.end == offset and found[-1].reason == reason:
             begin = found.pop().range.begin

@@ -29,6 +29,7 @@ from rmq_store.lake.filter import filter_columns, matching
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
+from rmq_store.lake.void_rows import void_rows, with_epoch
 from rmq_store.message import MessageQueue
 from rmq_store.store import StagedFile
 
@@ -152,7 +153,8 @@ def _keys_of(job: ConsumeJob, rule: AbsorbRule, slice_: Slice) -> Iterator[tuple
     """The keys of what the group wants of a slice, batch by batch."""
     subscription = job.subscriptions[slice_.queue.topic]
     column = _COLUMNS.get(rule.by, "properties")
-    columns = [*dict.fromkeys([column, *filter_columns(subscription)])]
+    void_before = job.void_before(slice_.queue)
+    columns = with_epoch([*dict.fromkeys([column, *filter_columns(subscription)])], void_before)
     for offsets, batch in SliceReader(job.root, job.table, slice_).batches(columns):
         wanted = matching(batch, subscription)
         found = batch.column(column)
@@ -161,6 +163,8 @@ def _keys_of(job: ConsumeJob, rule: AbsorbRule, slice_: Slice) -> Iterator[tuple
         keyed = pc.fill_null(pc.not_equal(found, ""), False)
         if wanted is not None:
             keyed = pc.and_(keyed, pa.array(wanted))
+        if void_before is not None:
+            keyed = pc.and_(keyed, pa.array(~void_rows(batch, void_before)))
         yield offsets[keyed.to_numpy(zero_copy_only=False)], found.filter(keyed)
 
 

@@ -20,7 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
-from rmq_store.consumer.consume_result import DroppedRange, clean_expired_msg, dropped_ranges, is_expired
+from rmq_store.consumer.consume_result import (
+    DroppedRange,
+    clean_expired_msg,
+    dropped_ranges,
+    is_expired,
+    void_ranges,
+)
 from rmq_store.consumer.listener import (
     ACKED,
     Answer,
@@ -42,7 +48,8 @@ from rmq_store.lake.object_store import Root
 from rmq_store.lake.retry_rows import COPY_COLUMNS, TOLD_BY_PROPERTIES, Failures, RetryPolicy, retry_rows
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
-from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.lake.void_rows import void_rows, with_epoch, without_epoch
+from rmq_store.message import MessageExt, MessageQueue, retry_topic
 from rmq_store.offsets import Outcome, QueueRange, Tally
 from rmq_store.store import Blocked, Produced, StagedFile
 from rmq_store.subscription import SubscriptionData
@@ -51,7 +58,8 @@ from rmq_store.subscription import SubscriptionData
 @dataclass(frozen=True, slots=True)
 class ConsumeJob:
     """What all tasks of a window have in common. ``in_order``: None for concurrent consumption. ``now_ms``: the clock where
-    a task runs. ``ends_at_ms``: when the window ends (UTC ms); a queue is the work of one task then."""
+    a task runs. ``ends_at_ms``: when the window ends (UTC ms); a queue is the work of one task then. ``deleted``: the
+    group's epoch at its last delete."""
 
     root: Root
     table: str
@@ -72,10 +80,15 @@ class ConsumeJob:
     consume_timeout_ms: int | None = None
     now_ms: Callable[[], int] = epoch_ms
     ends_at_ms: int | None = None
+    deleted: int | None = None
 
     def is_over(self) -> bool:
         """Whether nothing more is to be asked. A task does its first piece in any case."""
         return self.ends_at_ms is not None and self.now_ms() >= self.ends_at_ms
+
+    def void_before(self, queue: MessageQueue) -> int | None:
+        """The epoch before which a queue's messages are dropped; None where there are none of those."""
+        return self.deleted if queue.topic == retry_topic(self.group) else None
 
 
 Offsets = npt.NDArray[np.int64]
@@ -179,17 +192,22 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
             failures += found.failures
             blocked += found.blocked
             waits |= found.waits
+            dropped += found.dropped
     not_acked = _not_acked(failures, dropped) if job.absorbs else ()
     if not failures:
         return TaskResult(
             task.number, tuple(done), waits=waits, blocked=tuple(blocked), dropped=tuple(dropped), failed=not_acked
         )
-    rows, segments = retry_rows(failures, job.retry, part=task.number, window_id=job.window_id, commit_id=job.commit_id)
+    rows, segments = retry_rows(
+        failures, job.retry, part=task.number, window_id=job.window_id, commit_id=job.commit_id, epoch=job.epoch
+    )
     name = f"{job.commit_id}-{task.number:05d}-{attempt}"
     runs = [segment.first_row for segment in segments]
     file = stage(job.root, job.table, "msg", name, rows, tables.COMMITLOG_STATS, runs=runs)
     produced = tuple(segment.in_file(file.path) for segment in segments)
-    return TaskResult(task.number, tuple(done), (file,), produced, waits, tuple(blocked), failed=not_acked)
+    return TaskResult(
+        task.number, tuple(done), (file,), produced, waits, tuple(blocked), tuple(dropped), failed=not_acked
+    )
 
 
 def _not_acked(
@@ -208,8 +226,10 @@ def _consume(
     """What became of a slice, up to where; what failed has its rows, or is given up where the group broadcasts."""
     subscription = job.subscriptions[slice_.queue.topic]
     reader = SliceReader(job.root, job.table, slice_)
-    columns = _columns_for(listener, subscription)
+    void_before = job.void_before(slice_.queue)
+    columns = with_epoch(_columns_for(listener, subscription), void_before)
     tallies = _Tallies()
+    void: list[Offsets] = []
     answers: list[Answer] = []
     failed_offsets: list[npt.NDArray[np.int64]] = []
     failed_rows: list[pa.RecordBatch] = []
@@ -221,6 +241,10 @@ def _consume(
         looked_at = task.looks_at(slice_.queue, offsets)
         if looked_at is not None:
             offsets, batch = offsets[looked_at], batch.filter(pa.array(looked_at))
+        if void_before is not None:
+            gone = void_rows(batch, void_before)
+            void.append(offsets[gone])
+            offsets, batch = offsets[~gone], without_epoch(batch).filter(pa.array(~gone))
         if not len(offsets):
             continue
         hashed = hashes(offsets)
@@ -238,8 +262,12 @@ def _consume(
         answers += why
         failed_offsets.append(offsets[failed])
         failed_rows.append(batch.select([n for n in COPY_COLUMNS if n in batch.schema.names]).filter(pa.array(failed)))
+    given_up: list[DroppedRange] = []
+    if void:
+        tallies.add(Outcome.DROPPED, hashes(np.concatenate(void)))
+        given_up = void_ranges(slice_.queue, np.concatenate(void).tolist())
     if not answers:
-        return end, tallies.done(), [], []
+        return end, tallies.done(), [], given_up
     offsets = np.concatenate(failed_offsets)
     if job.broadcasting:
         tallies.add(Outcome.DROPPED, hashes(offsets))
@@ -250,7 +278,7 @@ def _consume(
     hashed = hashes(offsets)
     tallies.add(Outcome.DEAD, hashed[dead])
     tallies.add(Outcome.RETRIED, hashed[~dead])
-    return end, tallies.done(), [failures], []
+    return end, tallies.done(), [failures], given_up
 
 
 def _pieces(
@@ -350,6 +378,7 @@ class _QueueDone:
     failures: Sequence[Failures]
     waits: Mapping[MessageQueue, int]
     blocked: Sequence[Blocked]
+    dropped: Sequence[DroppedRange]
 
 
 def _consume_in_order(
@@ -373,6 +402,7 @@ def _consume_in_order(
     tallies = {
         Outcome.ACKED: found.acked,
         Outcome.FILTERED: pulled.filtered_below(end),
+        Outcome.DROPPED: tally_of(pulled.void_below(end)),
         Outcome.DEAD: tally_of(np.array(list(dead), dtype=np.int64)),
     }
     return _QueueDone(
@@ -382,6 +412,7 @@ def _consume_in_order(
         failures,
         {} if found.waits_at is None else {queue: found.waits_at},
         found.blocked,
+        void_ranges(queue, pulled.void_below(end).tolist()),
     )
 
 
@@ -392,12 +423,18 @@ class _Pulled:
         self._job, self._slices = job, slices
         self._subscription = job.subscriptions[slices[0].queue.topic]
         columns = _columns_for(listener, self._subscription)
-        self._columns = columns and [*dict.fromkeys([*columns, "reconsume_times"])]
+        self._void_before = job.void_before(slices[0].queue)
+        self._columns = with_epoch(columns and [*dict.fromkeys([*columns, "reconsume_times"])], self._void_before)
         self._filtered: list[npt.NDArray[np.int64]] = []
+        self._void: list[npt.NDArray[np.int64]] = [_NONE]
 
     def messages(self) -> Iterator[MessageExt]:
         for slice_ in self._slices:
             for offsets, batch in SliceReader(self._job.root, self._job.table, slice_).batches(self._columns):
+                if self._void_before is not None:
+                    gone = void_rows(batch, self._void_before)
+                    self._void.append(offsets[gone])
+                    offsets, batch = offsets[~gone], without_epoch(batch).filter(pa.array(~gone))
                 wanted = matching(batch, self._subscription)
                 if wanted is not None:
                     self._filtered.append(offsets[~wanted])
@@ -407,3 +444,8 @@ class _Pulled:
     def filtered_below(self, end: int) -> Tally:
         several = (tally_of(offsets[offsets < end]) for offsets in self._filtered)
         return sum(several, Tally())
+
+    def void_below(self, end: int) -> npt.NDArray[np.int64]:
+        """The offsets of what waited when the group was deleted."""
+        offsets = np.concatenate(self._void)
+        return offsets[offsets < end]

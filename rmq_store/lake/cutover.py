@@ -18,7 +18,7 @@ from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.offsets import Claim, Positions, cutover_id, grp_id, import_id, off_id, pas_id
+from rmq_store.offsets import Claim, Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.times import format_time
 
@@ -135,8 +135,10 @@ def _adopted(shard: Shard, positions: Positions, broker_name: str) -> tuple[Move
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:
-    """Only where the lake has no position: a group that has worked here knows better. An offset beyond the queue is
-    left out, so that the group's first window asks somebody."""
+    """Only where the lake has no position: a group that has worked here knows better, and of one that was deleted here
+    they are void. An offset beyond the queue is left out, so that the group's first window asks somebody."""
+    if positions.get(del_id(seen.group)) is not None:
+        return False
     return positions.get(off_id(seen.group, seen.queue)) is None and seen.offset <= positions.max_offset(seen.queue)
 
 

@@ -39,7 +39,7 @@ from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.evidence import tally_of_range
 from rmq_store.lake.segments import waiting_segments
 from rmq_store.lake.shard import Shard
-from rmq_store.lake.slice_reader import SliceReader
+from rmq_store.lake.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.stage import stage
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageConst, MessageQueue
@@ -151,7 +151,7 @@ _DELIVERED_ORDER = (
 def _copies(shard: Shard, due_at: int, slice_: Slice, now_ms: int) -> list[pa.Table]:
     """The copies of one slice: what goes out to its real topic, and what goes on to its second (``deliver.step``)."""
     offsets = np.arange(slice_.begin, slice_.end)
-    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets)
+    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, [*MESSAGE_COLUMNS, "epoch"])
     if not is_coarse(slice_.queue):
         then = step(slice_, due_at, None, now_ms)
         return [_moved(shard, slice_, rows, offsets, [then] * rows.num_rows)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion
 from rmq_store.broker_files.config_texts import consumer_offsets_text
+from rmq_store.delete_group import is_gone
 from rmq_store.lake.shard import Shard
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
 from rmq_store.offsets import Positions, off_id, queue_of, split_id
@@ -30,9 +31,11 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     positions = shard.positions()
     table: dict[str, dict[int, int]] = defaultdict(dict)
     groups = set()
+    deleted = {split_id(app_id)[1] for app_id, _ in positions.prefixed("del/")}
+    gone = {group for group in deleted if is_gone(positions, group)}
     for app_id, offset in positions.prefixed("off/"):
         group, queue = split_id(app_id)[1], queue_of(app_id)
-        if group == SCHEDULE_GROUP:
+        if group == SCHEDULE_GROUP or group in gone:
             continue
         groups.add(group)
         if queue.broker_name == broker_name:

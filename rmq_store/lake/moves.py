@@ -21,12 +21,12 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host) -> MoveReport:
     said = (shard.name, request.group, request.request_id)
     done = [c for c in shard.ctls_of_request(request.request_id, request.group) if c.action is request.action]
     if done:
-        return MoveReport("already_committed", *said, done[0].moved, done[0].commit_id)
+        return MoveReport("already_committed", *said, done[0].moved, done[0].commit_id, done[0].parameters)
     positions = shard.positions()
     moves = request.moves(ShardLookup(shard), positions)
-    if request.dry_run:
-        return MoveReport("dry_run", *said, moves)
     proposal = request.proposal(host.new_commit_id(), positions, moves)
+    if request.dry_run:
+        return MoveReport("dry_run", *said, moves, parameters=proposal.ctl.parameters)
     committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
-    return MoveReport("committed", *said, moves, committed.ctl.commit_id)
+    return MoveReport("committed", *said, moves, committed.ctl.commit_id, committed.ctl.parameters)

@@ -62,8 +62,8 @@ class ShardLookup:
         imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in self.shard.ctls_since(0, action=action)]
         return [seen for ctl in sorted(imports, key=lambda ctl: ctl.read_version) for seen in ctl.observed]
 
-    def has_consumed(self, group: str) -> bool:
-        return self.shard.has_ctl(group, Action.CONSUME)
+    def has_consumed(self, group: str, epoch: int) -> bool:
+        return self.shard.has_ctl(group, Action.CONSUME, epoch)
 
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         return self.shard.ctls_since(ms, group=group, action=Action.CONSUME)

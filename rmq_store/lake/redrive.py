@@ -267,6 +267,7 @@ def _of_slice(shard: Shard, request: RedriveRequest, plan: RedrivePlan, slice_: 
         "origin_queue_id": queue.queue_id,
         "cause": CAUSE,
         "attempt": 0,
+        "epoch": plan.epoch,
     }
     columns |= {name: _repeat(value, n, name) for name, value in constant.items()}
     targets = (plan.target_queue_id(queue, offset) for offset in offsets.tolist())

@@ -110,6 +110,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "grp": ("group_name",),
     "sub": ("group_name",),
     "red": ("group_name",),
+    "del": ("group_name",),
     "import": ("broker_name",),
     "cutover": ("broker_name",),
 }

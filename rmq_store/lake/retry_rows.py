@@ -117,9 +117,9 @@ class Segment:
 
 
 def retry_rows(
-    failures: Iterable[Failures], policy: RetryPolicy, *, part: int, window_id: str, commit_id: str
+    failures: Iterable[Failures], policy: RetryPolicy, *, part: int, window_id: str, commit_id: str, epoch: int
 ) -> tuple[pa.Table, list[Segment]]:
-    """All copies as one table of schema MSG, sorted by queue and origin, and its segments."""
+    """All copies as one table of schema MSG, sorted by queue and origin, and its segments. ``epoch``: the group's."""
     by_target: dict[tuple[MessageQueue, int | None], list[pa.Table]] = {}
     for failed in sorted(failures, key=lambda f: (f.queue, int(f.offsets[0]))):
         for send_back, chosen in failed.routes(policy):
@@ -137,7 +137,13 @@ def retry_rows(
         tables_.append(copies.append_column("rel", pa.array(np.arange(row, row + copies.num_rows), pa.int64())))
         row += copies.num_rows
     whole = pa.concat_tables(tables_)
-    constant = {"commit_id": commit_id, "part": part, "group_name": policy.group, "window_id": window_id}
+    constant = {
+        "commit_id": commit_id,
+        "part": part,
+        "group_name": policy.group,
+        "window_id": window_id,
+        "epoch": epoch,
+    }
     for name, value in constant.items():
         whole = whole.append_column(name, _repeat(value, whole.num_rows, tables.MSG.field(name).type))
     return whole.select(tables.MSG.names).cast(tables.MSG), segments

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import pyarrow.compute as pc
 
-from rmq_store.host import uuid7_floor
+from rmq_store.consumer.commit import MAX_SKEW_MS
+from rmq_store.host import uuid7_floor, uuid7_ms
 from rmq_store.lake import tables
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.object_store import Root
@@ -95,11 +96,21 @@ class Shard:
         found = (ctl for ctl in self._ctls(where) if group in (None, ctl.group) and action in (None, str(ctl.action)))
         return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
 
-    def has_ctl(self, group: str, action: Action) -> bool:
-        """Whether the group ever made a commit of that kind. As a rule one file is read to say yes, none to say no."""
+    def has_ctl(self, group: str, action: Action, epoch: int = 0) -> bool:
+        """Whether the group made a commit of that kind in this epoch or a later one. As a rule one file is read to say
+        yes, none to say no: epochs grow, so the newest commits tell, and those that a wrong clock may put before them."""
         where = _IS_CTL & _holds("group_name", group) & _holds("action", str(action))
-        paths = self.commitlog.files(where).column("path").to_pylist()
-        return any((ctl.group, ctl.action) == (group, action) for path in paths for ctl in self.ctls_in([path]))
+        files = self.commitlog.files(where).sort_by([("max.commit_id", "descending")])
+        newest_ms = None
+        for path in files.column("path").to_pylist():
+            for ctl in self.ctls_in([path]):
+                if (ctl.group, ctl.action) == (group, action):
+                    if (ctl.epoch or 0) >= epoch:
+                        return True
+                    newest_ms = uuid7_ms(ctl.commit_id) if newest_ms is None else newest_ms
+                    if uuid7_ms(ctl.commit_id) < newest_ms - 2 * MAX_SKEW_MS:
+                        return False
+        return False
 
     def ctls_in(self, paths: Sequence[str]) -> list[Ctl]:
         """The rows of some ctl files, in commit order."""

@@ -92,7 +92,9 @@ PROVENANCE = _fields(
     error_type=pa.string(),
     error_text=pa.string(),
     window_id=pa.string(),
+    epoch=pa.int64(),
 )
+"""``epoch``: of the group that a copy is for, when it failed or was redriven; a delivery passes it on."""
 
 RECORD = _fields(
     topic=pa.string(),

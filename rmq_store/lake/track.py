@@ -24,7 +24,7 @@ from rmq_store.store import SCHEDULE_GROUP
 from rmq_store.subscription import build_subscription_data
 from rmq_store.track import REDRIVEN, UNREAD, WAITING, Hop, Track, track_type
 
-_RELATIONS = ("consumed_ranges", "stored_offsets", "message_rows", "outcome_ranges", "ctl")
+_RELATIONS = ("consumed_ranges", "stored_offsets", "message_rows", "outcome_ranges", "ctl", "positions")
 _MOST_HOPS = 200
 """No chain is as long; a damaged one would have no end."""
 
@@ -90,7 +90,7 @@ class _Tracker:
         """What the group's windows made of the message at a place, pass by pass, and of the copies that they made."""
         ranges = self._reached(place, group)
         if not ranges and place != self._place:
-            yield Hop(*place[1:], attempt, UNREAD)
+            yield Hop(*place[1:], attempt, Outcome.SKIPPED if self._is_behind(place, group) else UNREAD)
         for range_ in ranges:
             copy = self._copy(place, range_) if range_["retried"] + range_["dead"] else None
             yield Hop(
@@ -123,6 +123,13 @@ class _Tracker:
             copy = self._copy(letter, redrive)
             if copy and copy["topic"].startswith(RETRY_GROUP_TOPIC_PREFIX):
                 yield from self._hops(group, _Place.of(copy), 0)
+
+    def _is_behind(self, place: _Place, group: str) -> bool:
+        """Whether the group stands behind the place: one that it has not read was skipped by an operator."""
+        found = self._rows(
+            f"SELECT value FROM positions WHERE kind = 'off' AND {place.where()} AND group_name = {quoted(group)}"
+        )
+        return bool(found) and bool(found[0]["value"] > place.queue_offset)
 
     def _outcome(self, place: _Place, range_: Mapping[str, Any], copy: Mapping[str, Any] | None) -> str:
         if copy:

@@ -172,6 +172,7 @@ def _job(
         consume_timeout_ms=group.consume_timeout_ms,
         now_ms=host.now_ms,
         ends_at_ms=ends_at_ms(group, started_ms),
+        deleted=plan.deleted,
     )
     return job, _tasks(group, slices, slots), gaps
 
@@ -258,7 +259,7 @@ def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueu
 
 
 def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> StagedFile:
-    """What nobody can read any more, is a duplicate, or was given up by a broadcasting consumer, with the reason."""
+    """What nobody can read any more, is a duplicate, or was given up, with the reason."""
     count = len(exceptions)
     ranges = [range_ for range_, _, _ in exceptions]
     columns: dict[str, Sequence[object]] = {

@@ -111,10 +111,13 @@ def _real_queue(shard: MemoryShard, message: Stored) -> MessageQueue:
 
 def _copy(message: Stored, edits: PropertyEdits) -> MessageRow:
     row = message.row
+    epoch = row.provenance.epoch if row.provenance else None
     return replace(
         row,
         properties=edits.apply(row.properties),
         store_timestamp=None,
         offset_msg_id=None,
-        provenance=Provenance(SCHEDULE_GROUP, 0, message.queue, message.queue_offset, CAUSE, row.reconsume_times),
+        provenance=Provenance(
+            SCHEDULE_GROUP, 0, message.queue, message.queue_offset, CAUSE, row.reconsume_times, epoch=epoch
+        ),
     )

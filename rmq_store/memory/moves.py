@@ -17,11 +17,11 @@ def move_offsets(shard: MemoryShard, request: MoveRequest, host: Host) -> MoveRe
     started_ms = host.now_ms()
     said = (shard.name, request.group, request.request_id)
     if done := shard.ctls_of_request(request.request_id, request.group, request.action):
-        return MoveReport("already_committed", *said, done[0].moved, done[0].commit_id)
+        return MoveReport("already_committed", *said, done[0].moved, done[0].commit_id, done[0].parameters)
     positions = shard.positions()
     moves = request.moves(shard, positions)
-    if request.dry_run:
-        return MoveReport("dry_run", *said, moves)
     proposal = request.proposal(host.new_commit_id(), positions, moves)
+    if request.dry_run:
+        return MoveReport("dry_run", *said, moves, parameters=proposal.ctl.parameters)
     committed = commit(shard, proposal, host, started_ms=started_ms)
-    return MoveReport("committed", *said, moves, committed.ctl.commit_id)
+    return MoveReport("committed", *said, moves, committed.ctl.commit_id, committed.ctl.parameters)

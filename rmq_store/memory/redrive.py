@@ -55,7 +55,8 @@ def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveR
         plan, letters = found
         sending, commit_id = letters[:CAP], host.new_commit_id()
         copies = sorted(
-            ((plan.target_queue_id(m.queue, m.queue_offset), _copy(request, m)) for m in sending), key=lambda c: c[0]
+            ((plan.target_queue_id(m.queue, m.queue_offset), _copy(request, plan, m)) for m in sending),
+            key=lambda c: c[0],
         )
         file = shard.stage(f"{commit_id}-00000", [row for _, row in copies])
         produced, first_row = [], 0
@@ -121,7 +122,7 @@ def _told(message: Stored) -> Letter:
     )
 
 
-def _copy(request: RedriveRequest, message: Stored) -> MessageRow:
+def _copy(request: RedriveRequest, plan: RedrivePlan, message: Stored) -> MessageRow:
     edits = letter_edits(request, message.offset_msg_id)
     return replace(
         message.row,
@@ -129,5 +130,5 @@ def _copy(request: RedriveRequest, message: Stored) -> MessageRow:
         reconsume_times=0,
         store_timestamp=None,
         offset_msg_id=None,
-        provenance=Provenance(request.group, 0, message.queue, message.queue_offset, CAUSE, 0),
+        provenance=Provenance(request.group, 0, message.queue, message.queue_offset, CAUSE, 0, epoch=plan.epoch),
     )

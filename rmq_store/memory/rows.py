@@ -13,7 +13,10 @@ from rmq_store.store import lake_message_id
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a copy comes from: the group, the place of the message that it was made of, and why."""
+    """Where a copy comes from: the group, the place of the message that it was made of, and why.
+
+    ``epoch``: of the group that the copy is for, when it failed or was redriven; a delivery passes it on.
+    """
 
     group: str
     pass_: int
@@ -24,6 +27,7 @@ class Provenance:
     error_type: str | None = None
     error_text: str | None = None
     window_id: str | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

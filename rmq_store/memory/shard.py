@@ -123,9 +123,11 @@ class MemoryShard:
         """What the imports saw of the brokers' own offsets, oldest first."""
         return (seen for ctl in self.ctls() for seen in ctl.observed)
 
-    def has_consumed(self, group: str) -> bool:
-        """Whether a window of the group was ever committed."""
-        return any((ctl.group, ctl.action) == (group, Action.CONSUME) for ctl in self.ctls())
+    def has_consumed(self, group: str, epoch: int) -> bool:
+        """Whether a window of the group was committed in this epoch or a later one."""
+        return any(
+            (ctl.group, ctl.action) == (group, Action.CONSUME) and (ctl.epoch or 0) >= epoch for ctl in self.ctls()
+        )
 
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         """The windows of the group (None: of all) that were made at a moment (UTC ms) or later, oldest first."""

@@ -25,7 +25,9 @@ from rmq_store.consumer.consume_result import (
     DroppedRange,
     clean_expired_msg,
     dropped_ranges,
+    is_void,
     process_consume_result,
+    void_ranges,
 )
 from rmq_store.consumer.listener import (
     Answer,
@@ -44,7 +46,7 @@ from rmq_store.memory.commit import commit, tally_of_range
 from rmq_store.memory.rows import KeyRow, MessageRow, OutcomeRow, Provenance, Stored
 from rmq_store.memory.shard import MemoryShard
 from rmq_store.memory.store import MemoryStore
-from rmq_store.message import MessageConst, MessageQueue
+from rmq_store.message import MessageConst, MessageQueue, retry_topic
 from rmq_store.offsets import Outcome, QueueRange, Tally, tally
 from rmq_store.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.settings import GroupSettings
@@ -219,7 +221,25 @@ class _Run:
 
     def _wanted(self, queue: MessageQueue, messages: Iterable[Stored]) -> list[Stored]:
         subscription = subscriptions_of(self.plan.group)[queue.topic]
-        return [m for m in messages if subscription.matches(m.row.tags_code, m.row.properties)]
+        return [
+            m
+            for m in messages
+            if subscription.matches(m.row.tags_code, m.row.properties) and not self._waited_for_another(m)
+        ]
+
+    def _waited_for_another(self, message: Stored) -> bool:
+        """Whether it waited when the group was deleted, and is nothing of the one that bears its name now."""
+        if message.queue.topic != retry_topic(self.plan.group.name):
+            return False
+        origin = message.row.provenance
+        return is_void(origin.epoch if origin else None, self.plan.deleted)
+
+    def _drop_void(self, queue: MessageQueue, messages: Iterable[Stored]) -> set[int]:
+        """Record those that waited when the group was deleted; returns their offsets."""
+        void = [m.queue_offset for m in messages if self._waited_for_another(m)]
+        self._add(queue, Outcome.DROPPED, void)
+        self.dropped += void_ranges(queue, void)
+        return set(void)
 
     def _consume(
         self,
@@ -272,7 +292,7 @@ class _Run:
         group = self.plan.group
         messages = [m for m in self.shard.read(slice_) if looks_at((m.queue, m.queue_offset))]
         wanted = self._wanted(slice_.queue, messages)
-        matching = {m.queue_offset for m in wanted}
+        matching = {m.queue_offset for m in wanted} | self._drop_void(slice_.queue, messages)
         self._add(slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in matching))
         size = group.consume_message_batch_max_size
         return [
@@ -281,9 +301,8 @@ class _Run:
 
     def _in_order(self, rules: OrderlyRules, queue: MessageQueue, slices: Sequence[Slice]) -> list[_Copy]:
         """Consume one queue in order; the copies of what is dead (S9.2)."""
-        subscription = subscriptions_of(self.plan.group)[queue.topic]
         messages = [message for slice_ in slices for message in self.shard.read(slice_)]
-        wanted = {m.queue_offset: m for m in messages if subscription.matches(m.row.tags_code, m.row.properties)}
+        wanted = {m.queue_offset: m for m in self._wanted(queue, messages)}
         tried = [blocked for blocked in self.plan.tried if blocked.range.queue == queue]
         done = consume_orderly(
             self.listener, queue, (m.message() for m in wanted.values()), rules, tried, self._is_over
@@ -291,8 +310,10 @@ class _Run:
         if done.waits_at is not None:
             self.waits[queue] = done.waits_at
         self.blocked += done.blocked
-        filtered = [m.queue_offset for m in messages if m.queue_offset not in wanted]
-        self._add(queue, Outcome.FILTERED, (o for o in filtered if done.waits_at is None or o < done.waits_at))
+        finished = [m for m in messages if done.waits_at is None or m.queue_offset < done.waits_at]
+        void = self._drop_void(queue, finished)
+        filtered = [m.queue_offset for m in finished if m.queue_offset not in wanted]
+        self._add(queue, Outcome.FILTERED, (offset for offset in filtered if offset not in void))
         if done.acked.count:
             self.tallies[queue][Outcome.ACKED] += done.acked
         self._add(queue, Outcome.DEAD, (letter.offset for letter in done.dead))
@@ -361,6 +382,7 @@ class _Run:
                 told.error_type,
                 told.error_text,
                 self.window,
+                self.plan.epoch,
             ),
         )
         return _Copy(
@@ -378,7 +400,7 @@ class _Run:
         return sent_away_edits(send_back, topic, key, group.max_reconsume_times)
 
     def _lose(self, ranges: Sequence[QueueRange]) -> list[StagedFile]:
-        """Record what nobody can read any more, is a duplicate, or was given up by a broadcasting consumer."""
+        """Record what nobody can read any more, is a duplicate, or was given up."""
         passes = {planned.queue: planned.pass_ for planned in self.plan.ranges}
         rows = []
         for range_ in ranges:

@@ -113,8 +113,8 @@ class MemoryWorld(World):
     def redrive_letters(self, request: RedriveRequest, host: Host) -> RedriveReport:
         return redrive_in_memory(self.shard, request, host)
 
-    def move(self, request: MoveRequest) -> MoveReport:
-        return move_in_memory(self.shard, request, self.host)
+    def move(self, request: MoveRequest, host: Host | None = None) -> MoveReport:
+        return move_in_memory(self.shard, request, host or self.host)
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         return self.shard.search_offsets(self.positions(), [queue], time_ms, upper=upper)[queue]
@@ -228,9 +228,9 @@ class LakeWorld(World):
         with self._working() as shard:
             return redrive_in_lake(shard, request, host)
 
-    def move(self, request: MoveRequest) -> MoveReport:
+    def move(self, request: MoveRequest, host: Host | None = None) -> MoveReport:
         with self._working() as shard:
-            return move_in_lake(shard, request, self.host)
+            return move_in_lake(shard, request, host or self.host)
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         shard = self.shard
@@ -343,7 +343,7 @@ def _stored(slice_: Slice, n: int, row: Mapping[str, Any]) -> Stored:
     if row["group_name"] is not None:
         origin = Provenance(
             row["group_name"], row["pass"], _queue(row, "origin_"), row["origin_queue_offset"], row["cause"],
-            row["attempt"], row["error_type"], row["error_text"], row["window_id"],
+            row["attempt"], row["error_type"], row["error_text"], row["window_id"], row["epoch"],
         )  # fmt: skip
     message = MessageRow(
         row["body"], dict(row["properties"]), row["reconsume_times"], row["store_timestamp"], row["offset_msg_id"],

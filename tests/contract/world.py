@@ -18,6 +18,7 @@ from typing import Any
 from rmq_store.consume import WindowReport
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.consumer.start import ConsumeFromWhere
+from rmq_store.delete_group import DeleteGroupRequest
 from rmq_store.deliver import CAP, DeliverReport
 from rmq_store.diff import DiffReport
 from rmq_store.host import Host
@@ -246,7 +247,7 @@ class World(ABC):
     def redrive_letters(self, request: RedriveRequest, host: Host) -> RedriveReport: ...
 
     @abstractmethod
-    def move(self, request: MoveRequest) -> MoveReport: ...
+    def move(self, request: MoveRequest, host: Host | None = None) -> MoveReport: ...
 
     @abstractmethod
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int: ...
@@ -370,6 +371,11 @@ class World(ABC):
         """A reset of the group ``billing`` on ``Orders``."""
         usual: dict[str, Any] = {"group": "billing", "topic": "Orders", "actor": ANA, "reason": "wrong price"}
         return self.reset(ResetRequest(to=to, value=value, request_id=request_id, **(usual | more)))
+
+    def delete(self, request_id: str = f"{DAY}-delete", host: Host | None = None, **more: Any) -> MoveReport:
+        """Of the group ``billing``."""
+        usual: dict[str, Any] = {"group": "billing", "actor": ANA, "reason": "nobody needs it"}
+        return self.move(DeleteGroupRequest(request_id=request_id, **(usual | more)), host)
 
     def redrive(
         self,

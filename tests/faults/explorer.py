@@ -9,7 +9,8 @@ One shard, one group that reads one queue, and produces one copy into a level qu
 (a lease may count as over at any moment, which covers every clock and every pause), plan, decide, PUT with read-back,
 again, and after two tries withdraw. A crash needs no step of its own: a run that is never continued has crashed.
 Around the runs, each as often as a scenario says: a PUT that gets lost or arrives later, a reset, a reset away and back,
-a delete, another producer to the same queue, a clean-up of the log.
+a delete (at once, or planned first and decided later, by its real proposal), another producer to the same queue, a
+clean-up of the log.
 
 Two pairs of steps are taken as one, because what can come between them shows one step later just the same: decide with
 delta-rs' first check (a later commit is met by the check that follows a taken slot), and a PUT with its read-back (a
@@ -24,12 +25,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
 from rmq_store.consumer.claim import LEASE_S, Holder, next_claim
 from rmq_store.consumer.commit import Clocks, compare, decide
+from rmq_store.delete_group import DeleteGroupRequest, delete_moves
 from rmq_store.errors import HeldByAnother, StaleAttempt
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.offsets import ABSENT, Claim, Positions, grp_id, max_id, off_id, own_id
@@ -38,6 +40,7 @@ from rmq_store.store import Action, Actor, Ctl, Produced, Proposal
 _SOURCE, _LEVEL = MessageQueue("T", "b", 0), MessageQueue(SCHEDULE_TOPIC, "lake-s~g", 2)
 GRP, OWN, OFF, MAX = IDS = (grp_id("g"), own_id("g"), off_id("g", _SOURCE), max_id(_LEVEL))
 MESSAGES = 1
+_DELETE = DeleteGroupRequest("g", "2026-11-20-delete", Actor("", ""), "old")
 _CLOCKS = Clocks(own_ms=0, store_ms=0)
 _LONG_AFTER_MS = 10 * LEASE_S * 1000
 _TRIES = 2
@@ -61,6 +64,7 @@ GUARDS = {
     "error read back": "an error is read back before anything is reported",
     "success read back": "so is a success",
     "look before drop": "a decision first looks whether its own commit has landed",
+    "delete closed": "a delete expects that its group has no offset but those that it has seen",
     "withdrawal": "giving up first takes the slot that a PUT might still fill",
 }
 
@@ -121,7 +125,8 @@ class State(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Who takes part. ``runs``: name and request; ``operator``: his actions, in order; ``losses``: PUTs that are lost or
-    late; ``offset``: the group's at first; ``leases_end`` False: nobody waits so long."""
+    late; ``offset``: the group's at first; ``known``: it had a window before, of another queue at least; ``leases_end`` False:
+    nobody waits so long."""
 
     runs: tuple[tuple[str, str], ...]
     operator: tuple[str, ...] = ()
@@ -130,10 +135,11 @@ class Scenario:
     producers: int = 0
     offset: int = ABSENT
     leases_end: bool = True
+    known: bool = False
 
     def first(self) -> State:
         runs = tuple(Run(name, request) for name, request in self.runs)
-        known = 0 if self.offset != ABSENT else ABSENT
+        known = 0 if self.known or self.offset != ABSENT else ABSENT
         now = (known, 0, self.offset, 0)
         return State(
             (), now, runs, None, 0, self.losses, self.clean_ups, self.producers, self.operator, self.leases_end
@@ -229,11 +235,25 @@ class _Model:
 
     def _operate(self, state: State) -> State:
         what, *rest = state.operator
+        if what == "delete later":
+            return state._replace(operator=(f"delete of {state.now[0]} {state.now[2]}", *rest))
+        if what.startswith("delete of "):
+            return self._delete(state._replace(operator=tuple(rest)), *map(int, what.split()[2:]))
         epoch = max(state.now[0], 0) + self.has("epoch raised")
         offset = {"reset": 0, "away": MESSAGES, "back": 0, "delete": ABSENT}[what]
         moves = {GRP: epoch, OFF: offset} if state.now[2] != ABSENT or what != "delete" else {GRP: epoch}
         commit = _commit(f"{what}{len(state.log)}", what, moves)
         return self._land(state._replace(operator=tuple(rest)), commit)
+
+    def _delete(self, state: State, epoch: int, offset: int) -> State:
+        """Decide and PUT; a conflict would only decide again."""
+        values = _delete_decided(epoch, offset, self.has("delete closed"), state.now)
+        if values is None:
+            return state
+        landed = self._land(state, _commit(f"delete{len(state.log)}", "delete", values))
+        if landed.now[2] != ABSENT:
+            raise Violation("I4", "an offset has outlived its group")
+        return landed
 
     # --- one run ---
 
@@ -464,6 +484,20 @@ def _decided(
     except StaleAttempt:
         return None
     return tuple(decided.positions.get(id_) for id_ in IDS)
+
+
+@cache
+def _delete_decided(epoch: int, offset: int, closed: bool, now: tuple[int, ...]) -> dict[str, int] | None:
+    """What a delete writes that was planned at this epoch and offset; None: it was overtaken."""
+    planned = Positions(0, {GRP: epoch, OFF: offset})
+    proposal = _DELETE.proposal("delete", planned, delete_moves(planned, "g"))
+    if not closed:
+        proposal = replace(proposal, closed=())
+    try:
+        decided = decide(proposal, Positions(0, dict(zip(IDS, now, strict=True))), _CLOCKS)
+    except StaleAttempt:
+        return None
+    return {id_: value for id_, value in decided.positions.items() if id_ in IDS}
 
 
 @cache

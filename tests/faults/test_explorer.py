@@ -28,6 +28,8 @@ SCENARIOS = {
     "requests and a reset, nothing late": Scenario(REQUESTS, ("reset",)),
     "away and back": Scenario(REQUESTS, ("away", "back"), losses=1, offset=0),
     "deleted": Scenario(REQUESTS, ("delete",), losses=1),
+    "deleted later": Scenario(REQUESTS, ("delete later",), losses=1, known=True),
+    "deleted later, read before": Scenario(ATTEMPTS, ("delete later",), losses=1, offset=0),
     "all and a reset": Scenario(ALL, ("reset",)),
     # With leases that end this is too much for every day: without the reset 367,781 states, and no violation.
     "all, late, and a reset": Scenario(ALL, ("reset",), losses=1, leases_end=False),
@@ -40,6 +42,8 @@ MUTANTS = [
     (["own txn"], "two requests, late", "I7b"),
     (["grp txn"], "deleted", "I4"),
     (["grp compare"], "deleted", "I4"),
+    (["grp compare"], "deleted later", "I4"),
+    (["delete closed"], "deleted later", "I4"),
     (["grp compare"], "away and back", "I6"),
     (["epoch raised"], "away and back", "I6"),
     (["request check"], "attempts and a reset", "I3"),

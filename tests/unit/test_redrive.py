@@ -38,7 +38,7 @@ class Shard:
     def observed(self) -> list[Observed]:
         return []
 
-    def has_consumed(self, group: str) -> bool:
+    def has_consumed(self, group: str, epoch: int) -> bool:
         return False
 
 

@@ -1,6 +1,6 @@
 -- Empty on a healthy store: what each commit recorded is held against its rows, against the commits around it, and
 -- against the positions (promises P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
--- needs: ctl_consumed, ctl_moved, positions, outcomes, msg, segments
+-- needs: ctl, ctl_consumed, ctl_moved, positions, outcomes, msg, segments
 WITH ranges AS (
     SELECT * FROM ctl_consumed
 ),
@@ -63,6 +63,19 @@ history_problems AS (
         ON p.shard = j.shard AND p.group_name = j.group_name AND p.topic = j.topic
         AND p.broker_name = j.broker_name AND p.queue_id = j.queue_id
     WHERE p.value IS DISTINCT FROM j.to_offset
+),
+-- A delete ends every pass of its group, and every window after it is in a later one.
+deletes AS (
+    SELECT shard, group_name, read_version, epoch FROM ctl WHERE action = 'delete'
+),
+delete_problems AS (
+    SELECT DISTINCT
+        r.shard, r.group_name, r.pass, r.topic, r.broker_name, r.queue_id,
+        'window of a deleted group' AS problem, r.begin_offset, r.end_offset
+    FROM ranges r
+    JOIN deletes d
+        ON d.shard = r.shard AND d.group_name = r.group_name AND r.read_version > d.read_version AND r.pass < d.epoch
+    WHERE r.action = 'consume'
 ),
 redrives AS (
     SELECT
@@ -261,6 +274,8 @@ chain_problems AS (
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems
+UNION ALL
+SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM delete_problems
 UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM redrive_problems
 UNION ALL

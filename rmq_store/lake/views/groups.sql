@@ -35,9 +35,10 @@ owned AS (
     SELECT
         shard, group_name,
         max(CASE WHEN kind = 'grp' THEN value END) AS epoch,
+        max(CASE WHEN kind = 'del' THEN updated_ms END) AS deleted_at,
         max(CASE WHEN kind = 'own' THEN value % 17179869184 END) AS lease_end_s
     FROM positions
-    WHERE kind IN ('grp', 'own')
+    WHERE kind IN ('grp', 'own', 'del')
     GROUP BY shard, group_name
 )
 SELECT
@@ -49,7 +50,8 @@ SELECT
     coalesce(w.readable_lag, CAST(0 AS BIGINT)) AS readable_lag,
     coalesce(b.dead_letters, CAST(0 AS BIGINT)) AS dead_letters,
     h.updated_at,
-    CASE WHEN o.lease_end_s > 0 THEN o.lease_end_s * 1000 END AS claimed_until
+    CASE WHEN o.lease_end_s > 0 THEN o.lease_end_s * 1000 END AS claimed_until,
+    o.deleted_at
 FROM named n
 LEFT JOIN held h ON h.shard = n.shard AND h.group_name = n.group_name
 LEFT JOIN waiting w ON w.shard = n.shard AND w.group_name = n.group_name

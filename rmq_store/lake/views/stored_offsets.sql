@@ -1,12 +1,33 @@
 -- Where a group stands, without its history: the lake's own offset, else the one its living broker was last seen with.
+-- A group that was deleted here stands nowhere until it is created again: what a broker says of it is void, and in its
+-- retry queues it will go on where they ended.
 -- needs: positions, ctl_observed
-WITH seen AS (
+WITH deleted AS (
+    SELECT shard, group_name FROM positions WHERE kind = 'del'
+),
+gone AS (
+    SELECT d.shard, d.group_name
+    FROM deleted d
+    LEFT JOIN positions p
+        ON p.shard = d.shard AND p.group_name = d.group_name AND p.kind = 'off' AND p.topic <> '%RETRY%' || p.group_name
+    WHERE p.group_name IS NULL
+),
+own AS (
+    SELECT p.*
+    FROM positions p
+    LEFT JOIN gone g ON g.shard = p.shard AND g.group_name = p.group_name
+    WHERE p.kind = 'off' AND g.group_name IS NULL
+),
+seen AS (
     SELECT
-        shard, group_name, topic, broker_name, queue_id, observed_offset, store_timestamp,
+        o.shard, o.group_name, o.topic, o.broker_name, o.queue_id, o.observed_offset, o.store_timestamp,
         row_number() OVER (
-            PARTITION BY shard, group_name, topic, broker_name, queue_id ORDER BY read_version DESC, commit_id DESC
+            PARTITION BY o.shard, o.group_name, o.topic, o.broker_name, o.queue_id
+            ORDER BY o.read_version DESC, o.commit_id DESC
         ) AS newness
-    FROM ctl_observed
+    FROM ctl_observed o
+    LEFT JOIN deleted d ON d.shard = o.shard AND d.group_name = o.group_name
+    WHERE d.group_name IS NULL
 )
 SELECT
     coalesce(p.shard, s.shard) AS shard,
@@ -17,7 +38,7 @@ SELECT
     coalesce(p.value, s.observed_offset) AS next_offset,
     CASE WHEN p.value IS NULL THEN s.store_timestamp ELSE p.updated_ms END AS updated_at,
     CASE WHEN p.value IS NULL THEN 'broker' ELSE 'lake' END AS held_by
-FROM (SELECT * FROM positions WHERE kind = 'off') p
+FROM own p
 FULL OUTER JOIN (SELECT * FROM seen WHERE newness = 1) s
     ON s.shard = p.shard AND s.group_name = p.group_name AND s.topic = p.topic
     AND s.broker_name = p.broker_name AND s.queue_id = p.queue_id

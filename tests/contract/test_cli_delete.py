@@ -1,0 +1,57 @@
+"""``rmq delete-group``: what it says first, what it does, and what it refuses."""
+
+from __future__ import annotations
+
+from rmq_store.host import Host, day_of
+from tests.contract.rmq import Rmq, imported, imported_once, rmq
+
+__all__ = ["imported", "imported_once", "rmq"]
+
+TODAY = day_of(Host().now_ms())
+DELETE = ("delete-group", "-g", "orders", "--request", f"{TODAY}-x")
+
+
+def test_a_delete_says_first_what_it_would_do_and_does_it_once(imported: Rmq) -> None:
+    consumed = imported.json("consume", "-g", "orders")
+    waiting = consumed["windows"][0]["counts"]["retried"]
+    assert waiting > 0
+    dry = imported.json(*DELETE, "--dry-run")
+    assert (dry["status"], dry["delayed"], dry["retries"], dry["dead_letters"]) == ("dry_run", waiting, 0, 0)
+    assert {(row["becomes"], row["to_offset"]) for row in dry["offsets"]} == {("void", None)}
+    told = imported(*DELETE, "--dry-run").out
+    assert f"retries that would be dropped: 0 in retry queues, {waiting} still delayed" in told
+    assert "a delete needs a reason" in imported(*DELETE).err
+    done = imported.json(*DELETE, "--reason", "not used any more")
+    assert dict(done, status="dry_run") == dry
+    assert imported.json(*DELETE, "--reason", "not used any more")["status"] == "already_committed"
+    assert imported.json("lag", "-g", "orders")["lag"] == imported.json("progress", "-g", "orders")["queues"] == []
+    said = "select distinct to_offset, reason, request_id from offset_history where action = 'delete'"
+    assert imported.json("sql", said) == [
+        {"to_offset": None, "reason": "not used any more", "request_id": f"{TODAY}-x"}
+    ]
+    again = imported("delete-group", "-g", "orders", "--reason", "again")
+    assert (again.exit_code, "has not been created again" in again.err) == (2, True)
+    assert imported.json("consume", "-g", "orders")["outcomes" if "outcomes" in consumed else "messages"]
+    assert imported("audit").exit_code == 0
+
+
+def test_the_group_of_a_broker_can_be_deleted_and_is_not_seen_any_more(imported: Rmq) -> None:
+    def held() -> set[str]:
+        return {row["group_name"] for row in imported.json("sql", "select group_name from stored_offsets")}
+
+    before = held()
+    assert imported.json("progress", "-g", "gm_ack")["queues"]
+    done = imported.json("delete-group", "-g", "gm_ack", "--reason", "it stays with the broker")
+    assert (done["status"], done["retries"]) == ("committed", 0)
+    assert {(row["topic"], row["becomes"]) for row in done["offsets"]} == {("%RETRY%gm_ack", "end")}
+    assert imported.json("progress", "-g", "gm_ack")["queues"] == []
+    imported.json("cutover", "--broker", "broker-a", "--reason", "the broker is gone")
+    assert before - held() == {"gm_ack"}
+    assert imported("audit").exit_code == 0
+
+
+def test_a_group_that_nobody_knows_is_not_deleted(imported: Rmq) -> None:
+    answer = imported("delete-group", "-g", "ordres", "--reason", "x")
+    assert (answer.exit_code, "did you mean 'orders'" in answer.err) == (2, True)
+    nothing = imported("delete-group", "-g", "orders", "--reason", "x")
+    assert (nothing.exit_code, "has nothing in shard" in nothing.err) == (2, True)

@@ -1,0 +1,147 @@
+"""What SQL says of a group that was deleted, and created again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.lake.export import export_offsets
+from rmq_store.lake.message_search import messages_at
+from rmq_store.lake.slice_reader import SliceReader
+from rmq_store.lake.sql import query
+from rmq_store.lake.track import track
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import QueueRange
+from rmq_store.store import Action
+from rmq_store.track import TrackType
+from tests.contract.engines import LakeWorld
+from tests.contract.world import BILLING, DAY, HOUR, LOCAL, NOON, SHARD, fail_bodies, orders, several
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeWorld:
+    """A retry that was delivered and not read, and one that is delayed."""
+    made = LakeWorld(tmp_path)
+    made.fill(orders(0), several(6))
+    made.consume(BILLING, f"{DAY}-1", fail_bodies(b"1"), max_messages=3)
+    made.clock.advance(10_000)
+    made.deliver(f"{DAY}-d1")
+    made.consume(BILLING, f"{DAY}-2", fail_bodies(b"4"), until_ms=NOON)
+    return made
+
+
+def rows(lake: LakeWorld, text: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in query(lake.store, text).to_pylist()]
+
+
+GROUP = "SELECT queues, lag, epoch, deleted_at FROM groups WHERE group_name = 'billing'"
+DROPPED = "SELECT queue_id, begin_offset, end_offset, pass, reason FROM outcomes WHERE outcome = 'dropped'"
+
+
+def exported(lake: LakeWorld) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """The offsets of queue 0, and what waits."""
+    found = export_offsets(lake.shard, SHARD)
+    return re.findall(r'"([^"]+@[^"]+)":\{\s*0:(\d+)\s*\}', found.text), dict(found.waiting_retries)
+
+
+def test_a_deleted_group_has_no_lag_until_it_is_created_again(lake: LakeWorld) -> None:
+    lake.observe("billing", orders(0), 5)
+    lake.delete()
+    for view in ("lag", "consumer_offsets", "stored_offsets"):
+        assert rows(lake, f"SELECT * FROM {view} WHERE group_name = 'billing'") == []
+    assert rows(lake, GROUP) == [(0, 0, 1, NOON + 10_000)]
+    lake.observe("billing", orders(1), 5)
+    assert rows(lake, "SELECT * FROM stored_offsets WHERE group_name = 'billing'") == []
+    lake.consume(BILLING, f"{DAY}-3", max_messages=1)
+    found = "SELECT topic, next_offset, lag FROM lag WHERE group_name = 'billing' ORDER BY topic"
+    assert rows(lake, found) == [("%RETRY%billing", 1, 0), ("Orders", 1, 5)]
+    assert rows(lake, GROUP) == [(2, 5, 1, NOON + 10_000)]
+
+
+def test_the_history_says_who_made_an_offset_void_and_why(lake: LakeWorld) -> None:
+    lake.delete()
+    text = "SELECT topic, from_offset, to_offset, pass, actor, reason FROM offset_history WHERE action = 'delete' ORDER BY 1"
+    who = ("ana", "nobody needs it")
+    assert rows(lake, text) == [("%RETRY%billing", 0, 1, 1, *who), ("Orders", 6, None, 1, *who)]
+
+
+def test_the_audit_finds_nothing_in_a_group_that_was_deleted_and_created_again_twice(lake: LakeWorld) -> None:
+    for number in range(2):
+        lake.delete(f"{DAY}-x{number}")
+        assert rows(lake, "SELECT * FROM audit") == []
+        lake.consume(BILLING, f"{DAY}-a{number}", fail_bodies(b"2"))
+        lake.clock.advance(HOUR)
+        lake.deliver(f"{DAY}-a{number}")
+        lake.consume(BILLING, f"{DAY}-b{number}", fail_bodies(b"2"))
+    assert rows(lake, "SELECT * FROM audit") == []
+    why = "its group was deleted while it waited"
+    # 4 was delayed at the first delete, 2 at the second one, when it had failed once more.
+    assert rows(lake, f"{DROPPED} ORDER BY begin_offset") == [(0, 1, 2, 1, why), (0, 4, 5, 2, why)]
+    assert rows(lake, "SELECT count(*) FROM retries WHERE state = 'waiting'") == [(1,)]
+
+
+def test_an_export_holds_no_void_offset_and_no_group_that_is_gone(lake: LakeWorld) -> None:
+    lake.fill(MessageQueue("%RETRY%billing", SHARD, 0), several(2, first=10))
+    assert exported(lake) == ([("Orders@billing", "6")], {"billing": 2})
+    lake.delete()
+    assert exported(lake) == ([], {})
+    lake.consume(BILLING, f"{DAY}-3", max_messages=2)
+    table, _ = exported(lake)
+    assert table == [("%RETRY%billing@billing", "2"), ("Orders@billing", "2")]
+
+
+def test_only_the_retries_of_a_group_that_was_deleted_are_read_with_their_epoch(
+    lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, bool]] = []
+    batches = SliceReader.batches
+
+    def noted(reader: SliceReader, columns: Sequence[str] | None) -> Any:
+        read.append((reader._slice.queue.topic, "epoch" in (columns or ())))
+        return batches(reader, columns)
+
+    monkeypatch.setattr(SliceReader, "batches", noted)
+    lake.consume(BILLING, f"{DAY}-3")
+    assert read == [("%RETRY%billing", False)]
+    lake.delete()
+    lake.clock.advance(HOUR)
+    lake.deliver(f"{DAY}-d2")
+    read.clear()
+    lake.consume(BILLING, f"{DAY}-4")
+    assert sorted(read) == [("%RETRY%billing", True), ("Orders", False)]
+
+
+def test_few_commits_are_read_to_know_that_a_group_had_no_window_since_its_delete(
+    lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        lake.clock.advance(HOUR)
+        lake.fill(orders(0), several(1, first=6 + number))
+        lake.consume(BILLING, f"{DAY}-w{number}")
+    lake.delete()
+    (shard,) = lake.store.shards(SHARD)
+    opened: list[str] = []
+    ctls_in = shard.ctls_in
+    monkeypatch.setattr(shard, "ctls_in", lambda paths: opened.extend(paths) or ctls_in(paths))
+    assert (shard.has_ctl("billing", Action.CONSUME, 1), len(opened)) == (False, 2)
+    assert shard.has_ctl("billing", Action.CONSUME, 0)
+
+
+def test_a_track_tells_what_became_of_retries_that_waited(lake: LakeWorld) -> None:
+    def told(number: int) -> tuple[TrackType, list[str]]:
+        (message,) = messages_at(lake.shard, QueueRange(orders(0), number, number + 1))
+        (found,) = (one for one in track(lake.store, message) if one.group == "billing")
+        return found.type, [str(hop.outcome) for hop in found.hops]
+
+    lake.delete()
+    assert told(1) == (TrackType.SKIPPED, ["retried", "skipped"])
+    assert told(4) == (TrackType.RETRYING, ["retried", "waiting"])
+    lake.clock.advance(HOUR)
+    lake.deliver(f"{DAY}-d2")
+    lake.consume(BILLING, f"{DAY}-3")
+    assert told(4)[1] == ["retried", "dropped", "acked"]
+    assert MessageQueue("%RETRY%billing", LOCAL, 0) in lake.positions().offsets_of("billing")
