@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rmq_store.consumer.retry import PropertyEdits, retry_queue_id
@@ -380,16 +382,17 @@ def _at_places(
     shard: str, positions: Positions, request: RedriveRequest, asked: Mapping[MessageQueue, list[Piece]]
 ) -> dict[MessageQueue, list[Piece]]:
     """Exactly the letters at the places, of what is asked for otherwise."""
-    offsets: dict[MessageQueue, set[int]] = defaultdict(set)
-    for broker_name, queue_id, offset in request.letters.places:
+    offsets: dict[MessageQueue, set[int]] = {}
+    for (broker_name, queue_id), places in groupby(sorted(request.letters.places), key=itemgetter(0, 1)):
         queue = MessageQueue(dlq_topic(request.group), broker_name, queue_id)
+        offsets[queue] = {place.offset for place in places}
         least, most = positions.min_offset(queue), positions.max_offset(queue)
-        if not least <= offset < most:
-            raise WrongUse(
-                f"shard {shard} has no dead letter at {broker_name}:{queue_id}:{offset}; that queue of {queue.topic} has "
-                f"the offsets [{least}, {most})"
-            )
-        offsets[queue].add(offset)
+        for offset in sorted(offsets[queue]):
+            if not least <= offset < most:
+                raise WrongUse(
+                    f"shard {shard} has no dead letter at {broker_name}:{queue_id}:{offset}; that queue of {queue.topic} "
+                    f"has the offsets [{least}, {most})"
+                )
     return {
         queue: [
             piece for begin, end in asked.get(queue, ()) for piece in runs(sorted(o for o in of if begin <= o < end))
