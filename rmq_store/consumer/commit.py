@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Claim, Positions, QueueRange, Tally, grp_id, max_id, off_id, own_id, total
+from rmq_store.offsets import Claim, Positions, QueueRange, Tally, grp_id, max_id, off_id, total
 from rmq_store.store import Action, Ctl, Produced, Proposal
 
 MAX_SKEW_MS = 60_000
@@ -109,9 +109,9 @@ def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, com
 
 
 def _positions_of(ctl: Ctl) -> set[str]:
-    """The epoch, the offsets and the claim that a commit has touched."""
+    """The epoch, the offsets and the claims that a commit has touched."""
     if ctl.action in (Action.CLAIM, Action.RENEW, Action.RELEASE):
-        return {own_id(*str(ctl.parameter("scope")).split("/"))}
+        return set(ctl.parameter("claims") or ())
     offsets = {off_id(ctl.group or "", consumed.range.queue) for consumed in ctl.consumed}
     offsets |= {off_id(move.group, move.queue) for move in ctl.moved}
     groups = {move.group for move in ctl.moved} | ({ctl.group} if ctl.group else set())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rmq_store.consumer.claim import Wish
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.claim import claimed
@@ -16,7 +17,7 @@ from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.offsets import Claim, Positions, cutover_id, grp_id, import_id, off_id, pas_id
+from rmq_store.offsets import Positions, cutover_id, grp_id, import_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.times import format_time
 
@@ -47,7 +48,7 @@ def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reaso
     shard.commitlog.refresh()
     if done := _done(shard, broker_name, request_id):
         return done
-    with claimed(shard, ("~import", broker_name), request_id, actor, host) as claim:
+    with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         shard.commitlog.refresh()
         if done := _done(shard, broker_name, request_id):  # by another attempt, until the claim was ours
             claim.release()
@@ -59,12 +60,8 @@ def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reaso
         moves = tuple(_moved(positions, seen) for seen in newest.observed if _is_adopted(positions, seen))
         groups = sorted({move.group for move in moves})
         closed, imported = cutover_id(broker_name), import_id(broker_name)
-        expect = {closed: None, imported: positions.get(imported), claim.app_id: claim.claim.packed()}
-        advance = {
-            closed: 1,
-            imported: positions.get(imported) or 0,
-            claim.app_id: Claim(claim.claim.number, 0).packed(),
-        }
+        expect = {closed: None, imported: positions.get(imported)}
+        advance = {closed: 1, imported: positions.get(imported) or 0}
         for group in groups:
             expect[grp_id(group)] = positions.get(grp_id(group))
             advance[grp_id(group)] = _next_epoch(positions, group)
@@ -81,7 +78,8 @@ def cutover(shard: Shard, broker_name: str, request_id: str, actor: Actor, reaso
             moved=moves,
         )
         claim.stop_renewing()
-        committed = commit(shard, Proposal(ctl, expect, advance), host, started_ms=started_ms)
+        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance))
+        committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     return _report("committed", shard, broker_name, committed.ctl)
 

@@ -456,7 +456,8 @@ def _ctl(ctl: Ctl) -> dict[str, Any]:
         "read_version", "store_timestamp", "subscription", "listener", "moved", "blocked",
     )  # fmt: skip
     told = {name: getattr(ctl, name) for name in names}
-    return told | {"parameters": json.loads(ctl.parameters), "consumed": [_consumed(c) for c in ctl.consumed]}
+    parameters = {name: value for name, value in json.loads(ctl.parameters).items() if name != "claim"}  # a random id
+    return told | {"parameters": parameters, "consumed": [_consumed(c) for c in ctl.consumed]}
 
 
 def _consumed(consumed: Consumed) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from rmq_store.consumer.claim import LEASE_S, Holder, next_claim
 from rmq_store.consumer.commit import Clocks, compare, decide
-from rmq_store.errors import HeldByAnother, StaleAttempt
+from rmq_store.errors import StaleAttempt
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.offsets import ABSENT, Claim, Positions, grp_id, max_id, off_id, own_id
 from rmq_store.store import Action, Actor, Ctl, Produced, Proposal
@@ -431,10 +431,8 @@ def _holder(state: State, current: Claim) -> Holder | None:
 
 @cache
 def _claim_number(current: Claim, holder: Holder | None, request: str, now_ms: int) -> int | None:
-    try:
-        return next_claim(current, holder, request, "g", now_ms)[0].number
-    except HeldByAnother:
-        return None
+    taken = next_claim(current, holder, request, now_ms)
+    return taken[0].number if taken else None
 
 
 def _proposal(
