@@ -119,9 +119,12 @@ def _positions_of(ctl: Ctl) -> set[str]:
 
 
 def _same(app_id: str, wanted: int | None, found: int | None) -> bool:
-    """Claims are compared by number: a renewal moves only the end of the lease."""
+    """Claims are compared by number: a renewal moves only the end of the lease. An epoch of 0 says as much as none: the
+    group's first window writes it, and another first one of other queues may do so too."""
     if app_id.startswith("own/"):
         return Claim.of(wanted).number == Claim.of(found).number
+    if app_id.startswith("grp/"):
+        return (wanted or 0) == (found or 0)
     return wanted == found
 
 

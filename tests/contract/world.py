@@ -280,9 +280,13 @@ class World(ABC):
         scope: Scope = LIVE,
         until_ms: int | None = None,
         max_messages: int | None = None,
+        client_id: str | None = None,
+        client_ids: tuple[str, ...] = (),
     ) -> WindowReport:
         """One window of a request."""
-        request = ConsumeRequest(request_id, actor, until_ms=until_ms, max_messages=max_messages)
+        request = ConsumeRequest(
+            request_id, actor, until_ms=until_ms, max_messages=max_messages, client_id=client_id, client_ids=client_ids
+        )
         with listening(listener):
             return self.consume_window(group, request, host or self.host, scope)
 
