@@ -6,6 +6,7 @@ Which offsets a window takes from there is ``window.py``'s decision, where a fir
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +20,9 @@ from rmq_store.offsets import Positions, blk_id, cutover_id, grp_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.window import PlannedRange, Start, plan_ranges, starts
+
+_CLIENT_ID = re.compile(r"""[^\s,"'\\]{1,255}""")
+"""RocketMQ's own look like 10.0.0.7@worker-1. They stand in JSON that SQL takes apart."""
 
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60_000
 """Without a consumeTimestamp, CONSUME_FROM_TIMESTAMP means half an hour ago (S5.2)."""
@@ -43,10 +47,13 @@ class ConsumeRequest:
     client_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.client_id is None) != (not self.client_ids) or "" in (self.client_id, *self.client_ids):
+        if (self.client_id is None) != (not self.client_ids):
             raise WrongUse(
                 "consumers that share a group's work need both: the id of this one, and the ids of all that run now"
             )
+        for client_id in (self.client_id, *self.client_ids) if self.client_id is not None else ():
+            if not _CLIENT_ID.fullmatch(client_id or ""):
+                raise WrongUse(f"{client_id!r} is no client id: it needs characters, and no space, comma or quote")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ class Planner:
             held_up = {blocked.range.queue for part in parts for blocked in part.blocked}  # till the next request
             start_of = {queue: start for queue, start in start_of.items() if queue in bounds and queue not in held_up}
             done = sum(len(consumed.range) for part in parts for consumed in part.consumed)
-            left = None if request.max_messages is None else request.max_messages - done
+            left = None if request.max_messages is None else max(request.max_messages - done, 0)
         else:
             bounds = self._bounds(request, start_of) if before is None else before.bounds
             if mine and mine != queues:

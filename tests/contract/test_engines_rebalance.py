@@ -148,9 +148,12 @@ def test_a_client_that_is_not_among_the_consumers_gets_nothing_and_is_told(world
 @story
 def test_consumers_are_named_all_or_none_and_broadcasting_shares_nothing(world: World) -> None:
     fill(world, 2)
-    for clients in ({"client_id": "c1"}, {"client_ids": TWO}, {"client_id": "", "client_ids": TWO}):
+    for clients in ({"client_id": "c1"}, {"client_ids": TWO}):
         with pytest.raises(WrongUse, match="need both"):
             world.consume(BILLING, f"{DAY}-1", **clients)
+    for bad in ("", "c 1", "c,1", 'c"1'):
+        with pytest.raises(WrongUse, match="is no client id"):
+            share(world, bad, TWO, "1")
     with pytest.raises(WrongUse, match="broadcasting: every client gets all queues"):
         share(world, "c1", TWO, "1", of=group("billing@c1", message_model=MessageModel.BROADCASTING))
 
