@@ -20,7 +20,7 @@ Made from the groups of `$RMQ_SETTINGS`, one DAG each. Manual triggering is inte
 from __future__ import annotations
 
 from airflow.sdk import Asset, get_current_context, task
-from rmq_dags import LONGEST_RUN, intervals, moment, most_messages, rmq_dag
+from rmq_dags import LONGEST_RUN, intervals, moment, most_messages, optional, rmq_dag
 from rmq_operators import Answer, Deployment, consume_shard, plan_shards, report
 
 from rmq_store.requests import dag_id_of, pool_of
@@ -30,7 +30,12 @@ from rmq_store.settings import GroupSettings, read_settings
 def consume_dag(group: GroupSettings) -> None:
     """The DAG of one group."""
     offsets = Asset(f"rmq_offsets__{group.name}", uri=f"x-rmq://offsets/{group.name}")
-    params = {"until": moment("Until", "Only what was stored before it."), "max_messages": most_messages()}
+    params = {
+        "until": moment("Until", "Only what was stored before it."),
+        "max_messages": most_messages(),
+        "client": optional("Client", "Which of the clients below this run is, if several share the group's queues."),
+        "clients": optional("Clients", "The ids of all consumers of the group that run now, with commas between."),
+    }
 
     @rmq_dag(__doc__, "consume", dag_id=dag_id_of(group.name), schedule=intervals(group.schedule), params=params)
     def consume_group() -> None:

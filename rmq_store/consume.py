@@ -6,17 +6,29 @@ asking and the writing between them.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_store.consumer.allocate import strategy_named
+from rmq_store.consumer.allocate import allocate_by_topic, strategy_named
+from rmq_store.consumer.claim import Held, Taken, Wish, held_by_another
 from rmq_store.consumer.consume_orderly import OrderlyRules
 from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
-from rmq_store.errors import ListenerError, OffsetOutOfRange
+from rmq_store.errors import ListenerError, OffsetOutOfRange, StaleAttempt
 from rmq_store.host import uuid7_ms
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import ABSENT, Claim, Outcome, QueueRange, Tally, blk_id, grp_id, off_id, pas_id, sub_id
+from rmq_store.offsets import (
+    ABSENT,
+    Outcome,
+    QueueRange,
+    Tally,
+    blk_id,
+    grp_id,
+    off_id,
+    own_id,
+    own_queue_id,
+    pas_id,
+    sub_id,
+)
 from rmq_store.plan import ConsumeRequest, Plan, request_parameters
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Action, Blocked, Consumed, Ctl, Produced, Proposal, StagedFile
@@ -28,7 +40,8 @@ from rmq_store.window import STORED
 class WindowReport:
     """What a window did. ``status``: committed, already_committed, or empty (nothing to do, no row was written).
 
-    ``complete``: whether nothing of the request is left. ``blocked``: what queues of an orderly group wait at.
+    ``complete``: whether nothing of the request is left. ``blocked``: what queues of an orderly group wait at. ``held``:
+    the claims of other runs on queues that the request wants too. ``idle``: why this consumer has no queue.
     """
 
     status: str
@@ -42,6 +55,8 @@ class WindowReport:
     complete: bool = True
     consumed: tuple[Consumed, ...] = ()
     blocked: tuple[Blocked, ...] = ()
+    held: tuple[Held, ...] = ()
+    idle: str = ""
 
     def counts(self) -> dict[Outcome, int]:
         """Messages per outcome."""
@@ -51,7 +66,40 @@ class WindowReport:
         return sum(self.counts().values())
 
 
-def nothing_to_do(shard: str, group: str, request: ConsumeRequest, parts: Sequence[Ctl]) -> WindowReport:
+def wish(plan: Plan, request: ConsumeRequest) -> Wish:
+    """What a window claims: its queues; all of the group too if it absorbs duplicates, of which one window at a time may
+    ask about a key."""
+    group = plan.group
+    return Wish(
+        request.request_id,
+        request.actor,
+        group.name,
+        needed=(own_id(group.name),) if group.absorb_duplicates else (),
+        queues=tuple(own_queue_id(group.name, planned.queue) for planned in plan.ranges),
+        client_id=request.client_id,
+    )
+
+
+def held_of(plan: Plan, taken: Taken) -> tuple[Held, ...]:
+    """The claims of others because of which the request is not complete."""
+    return tuple(one for one in taken.held if one.queue in plan.left)
+
+
+def nothing_claimed(shard: str, plan: Plan, taken: Taken) -> None:
+    """Raise for a claim whose queues have no work left, but others have: HeldByAnother, or StaleAttempt when they have got
+    it only now."""
+    if held := held_of(plan, taken):
+        raise held_by_another(shard, held)
+    if plan.left:
+        raise StaleAttempt(
+            f"group {plan.group.name} was moved in {', '.join(map(str, sorted(plan.left)))} while its queues were claimed. "
+            "Run the request again."
+        )
+
+
+def nothing_to_do(
+    shard: str, group: str, request: ConsumeRequest, parts: Sequence[Ctl], idle: str = ""
+) -> WindowReport:
     """The report of a request that has no window left: the sum of what its ``parts`` did, or that there were none."""
     last = parts[-1] if parts else None
     return WindowReport(
@@ -64,10 +112,13 @@ def nothing_to_do(shard: str, group: str, request: ConsumeRequest, parts: Sequen
         last.commit_id if last else None,
         consumed=tuple(consumed for part in parts for consumed in part.consumed),
         blocked=tuple(blocked for part in parts for blocked in part.blocked),
+        idle=idle,
     )
 
 
-def committed_window(shard: str, request: ConsumeRequest, engine: str, ctl: Ctl, version: int) -> WindowReport:
+def committed_window(
+    shard: str, request: ConsumeRequest, engine: str, ctl: Ctl, version: int, held: tuple[Held, ...]
+) -> WindowReport:
     """The report of a window that has just been committed."""
     return WindowReport(
         "committed",
@@ -81,6 +132,7 @@ def committed_window(shard: str, request: ConsumeRequest, engine: str, ctl: Ctl,
         ctl.request_complete,
         ctl.consumed,
         ctl.blocked,
+        held,
     )
 
 
@@ -135,14 +187,8 @@ def done_part(ranges: Iterable[QueueRange], waits: Mapping[MessageQueue, int]) -
 def shares(group: GroupSettings, queues: Iterable[MessageQueue], slots: int) -> list[tuple[str, list[MessageQueue]]]:
     """Each consumer's queues, allocated as RocketMQ does, topic by topic (S6). ``slots``: consumers if none are set."""
     consumers = [f"consumer-{number:05d}" for number in range(group.consumers or slots)]
-    by_topic: dict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in sorted(queues):
-        by_topic[queue.topic].append(queue)
-    strategy = strategy_named(group.allocate_strategy)
-    return [
-        (cid, [queue for topic in sorted(by_topic) for queue in strategy(group.name, cid, by_topic[topic], consumers)])
-        for cid in consumers
-    ]
+    strategy, all_queues = strategy_named(group.allocate_strategy), list(queues)
+    return [(cid, allocate_by_topic(strategy, group.name, cid, all_queues, consumers)) for cid in consumers]
 
 
 def consume_proposal(
@@ -151,8 +197,6 @@ def consume_proposal(
     *,
     commit_id: str,
     window_id: str,
-    claim_id: str,
-    claim: Claim,
     tallies: Mapping[MessageQueue, Mapping[Outcome, Tally]],
     produced: Sequence[Produced],
     files: Sequence[StagedFile],
@@ -165,8 +209,8 @@ def consume_proposal(
     """
     group, positions = plan.group, plan.positions
     grp = grp_id(group.name)
-    expect: dict[str, int | None] = {grp: positions.get(grp), claim_id: claim.packed()}
-    advance = {grp: plan.epoch, claim_id: Claim(claim.number, 0).packed()}
+    expect: dict[str, int | None] = {grp: positions.get(grp)}
+    advance = {grp: plan.epoch}
     sub = sub_id(group.name)
     expect[sub], advance[sub] = positions.get(sub), plan.sub_version.packed() if plan.sub_version else ABSENT
     ends = {planned.queue: planned.range.end for planned in plan.ranges} | dict(waits or {})

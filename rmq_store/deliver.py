@@ -20,7 +20,7 @@ from rmq_store.consumer.start import StartRule
 from rmq_store.consumer.timer import deliver_at_of, is_coarse, longest_wait_ms, rolls, wheel_slot
 from rmq_store.errors import BadData
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
-from rmq_store.offsets import Claim, Outcome, Positions, QueueRange, Tally, cutover_id, grp_id, off_id
+from rmq_store.offsets import Outcome, Positions, QueueRange, Tally, cutover_id, grp_id, off_id
 from rmq_store.requester import part_id
 from rmq_store.store import (
     SCHEDULE_GROUP,
@@ -136,8 +136,6 @@ def deliver_proposal(
     due: Sequence[Due],
     produced: Sequence[Produced],
     files: Sequence[StagedFile],
-    claim_id: str,
-    claim: Claim,
     tally_of_range: Callable[[QueueRange], Tally],
 ) -> Proposal:
     """A delivery as a commit. ``produced``, ``files``: the copies of what is ``due``. Whether the cap left something for
@@ -145,8 +143,8 @@ def deliver_proposal(
     moving = [one for one in due if one.slices]
     grp = grp_id(SCHEDULE_GROUP)
     offsets = {off_id(SCHEDULE_GROUP, one.queue): one.range for one in moving}
-    expect = {grp: positions.get(grp), claim_id: claim.packed()}
-    advance = {grp: positions.get(grp) or 0, claim_id: Claim(claim.number, 0).packed()}
+    expect = {grp: positions.get(grp)}
+    advance = {grp: positions.get(grp) or 0}
     ctl = Ctl(
         commit_id,
         Action.DELIVER,

@@ -93,9 +93,14 @@ def sub_id(group: str) -> str:
     return _joined("sub", group.partition("@")[0])
 
 
-def own_id(*scope: str) -> str:
-    """The claim on ``scope``: a group, or ``~import/<broker>`` and the like."""
+def own_id(*scope: str | int) -> str:
+    """The claim on ``scope``: a group as a whole, or ``~import/<broker>`` and the like."""
     return _joined("own", *scope)
+
+
+def own_queue_id(group: str, queue: MessageQueue) -> str:
+    """The group's claim on the queue."""
+    return own_id(group, *queue_key(queue))
 
 
 def import_id(broker_name: str) -> str:
@@ -138,7 +143,7 @@ def split_id(app_id: str) -> tuple[str, ...]:
 
 
 def queue_of(app_id: str) -> MessageQueue:
-    """The queue that ends the application id of an ``off``, ``pas``, ``blk``, ``max`` or ``min`` position."""
+    """The queue that ends the application id of an ``off``, ``own``, ``pas``, ``blk``, ``max`` or ``min`` position."""
     topic, broker_name, queue_id = split_id(app_id)[-3:]
     return MessageQueue(topic, broker_name, int(queue_id))
 

@@ -6,11 +6,13 @@ Which offsets a window takes from there is ``window.py``'s decision, where a fir
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids, strategy_named
 from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
@@ -21,6 +23,9 @@ from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.sub_version import is_recorder, next_sub_version, subscription_text
 from rmq_store.window import PlannedRange, Start, capped_by_bytes, plan_ranges, starts
 
+_CLIENT_ID = re.compile(r"""[^\s,"'\\]{1,255}""")
+"""RocketMQ's own look like 10.0.0.7@worker-1. They stand in JSON that SQL takes apart."""
+
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60_000
 """Without a consumeTimestamp, CONSUME_FROM_TIMESTAMP means half an hour ago (S5.2)."""
 
@@ -30,7 +35,8 @@ class ConsumeRequest:
     """What somebody asks for. ``request_id`` starts with its UTC date, ``YYYY-MM-DD``; the same id is the same request.
 
     ``until_ms``: consume what was stored before it (UTC ms). ``max_messages``: at most so many in all. ``parameters``:
-    what else is to be recorded with it.
+    what else is to be recorded with it. ``client_ids``: all consumers of the group that run now, when several share its
+    work; ``client_id``: for which of them this is. Raises WrongUse when only one of the two is given.
     """
 
     request_id: str
@@ -39,13 +45,25 @@ class ConsumeRequest:
     until_ms: int | None = None
     max_messages: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    client_id: str | None = None
+    client_ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.client_id is None) != (not self.client_ids):
+            raise WrongUse(
+                "consumers that share a group's work need both: the id of this one, and the ids of all that run now"
+            )
+        for client_id in (self.client_id, *self.client_ids) if self.client_id is not None else ():
+            if not _CLIENT_ID.fullmatch(client_id or ""):
+                raise WrongUse(f"{client_id!r} is no client id: it needs characters, and no space, comma or quote")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One window. ``bounds`` are those of the whole request; ``part`` counts its windows from 1. ``left``: the queues
     in which the request wants more than this window takes. ``tried``: what holds up the queues of an orderly group.
-    ``subscription``: the text of what it reads, None for retries only; ``sub_version``: what its commit records of it."""
+    ``idle``: why this consumer gets no queue, if it gets none. ``subscription``: the text of what it reads, None for
+    retries only; ``sub_version``: what its commit records of it."""
 
     group: GroupSettings
     positions: Positions
@@ -55,6 +73,7 @@ class Plan:
     part: int
     left: frozenset[MessageQueue] = frozenset()
     tried: tuple[Blocked, ...] = ()
+    idle: str = ""
     subscription: str | None = None
     sub_version: SubVersion | None = None
 
@@ -131,39 +150,58 @@ class Planner:
         self._scope = scope
         self.positions = shard.positions()
 
-    def plan(self, request: ConsumeRequest, parts: Sequence[Ctl]) -> Plan:
+    def plan(
+        self,
+        request: ConsumeRequest,
+        parts: Sequence[Ctl],
+        before: Plan | None = None,
+        claimed: Collection[MessageQueue] | None = None,
+    ) -> Plan:
         """The next window of the request; ``parts`` are the ones it has committed. No ranges: nothing to do.
 
-        Raises OffsetOutOfRange, BadData (an offset beyond its queue) and WrongUse (an unknown topic, a subscription that
-        is older or other than the recorded one).
+        Once more after the claim: ``before`` is the plan that it was taken for, whose bounds stay, and ``claimed`` are
+        the queues that it got: others are left. Raises OffsetOutOfRange, BadData (an offset beyond its queue) and
+        WrongUse (an unknown topic, a subscription that is older or other than the recorded one, consumers that share a
+        broadcasting group).
         """
         group, positions = self._group, self.positions
         subscription = None if self._scope.retries_only else subscription_text(group.subscriptions)
         sub_version = checked_subscription(self._shard, positions, group, subscription)
-        known, unknown = starts(group.name, self.queues(), positions)
+        queues = self.queues()
+        mine = queues if parts or request.client_id is None else self._allocated(request, queues)
+        known, unknown = starts(group.name, mine, positions)
         start_of = known | {queue: self._first_start(queue) for queue in unknown}
         epoch = positions.get(grp_id(group.name)) or 0
         if parts:
-            bounds = bounds_of(parts[0])
+            bounds: Mapping[MessageQueue, int] = bounds_of(parts[0])
             held_up = {blocked.range.queue for part in parts for blocked in part.blocked}  # till the next request
             start_of = {queue: start for queue, start in start_of.items() if queue in bounds and queue not in held_up}
             consumed = [consumed for part in parts for consumed in part.consumed]
             done = sum(len(c.range) - c.tally(Outcome.LOST).count for c in consumed)  # what is lost uses up no cap
-            left = None if request.max_messages is None else request.max_messages - done
+            left = None if request.max_messages is None else max(request.max_messages - done, 0)
         else:
-            bounds = self._bounds(request, start_of)
+            bounds = self._bounds(request, start_of) if before is None else before.bounds
+            if mine and mine != queues:
+                for_others = self._starts_for_others(set(queues) - set(mine))
+                start_of |= for_others
+                bounds = {**bounds, **{queue: start.offset for queue, start in for_others.items()}}
             start_of = {queue: start for queue, start in start_of.items() if queue in bounds}
             left = request.max_messages
         lost_is_skipped = group.on_offset_out_of_range == "skip"
         cap = min((n for n in (left, group.max_messages) if n is not None), default=None)
-        wanted = plan_ranges(
-            group.name, positions, start_of, bounds, max_messages=left, lost_is_skipped=lost_is_skipped
-        )
-        ranges = plan_ranges(group.name, positions, start_of, bounds, max_messages=cap, lost_is_skipped=lost_is_skipped)
+
+        def planned(of: Mapping[MessageQueue, Start], most: int | None) -> list[PlannedRange]:
+            return plan_ranges(group.name, positions, of, bounds, max_messages=most, lost_is_skipped=lost_is_skipped)
+
+        ours = {queue: start for queue, start in start_of.items() if claimed is None or queue in claimed}
+        wanted, ranges = planned(ours, left), planned(ours, cap)
         if group.max_bytes is not None:
             ranges = capped_by_bytes(ranges, group.max_bytes, self._shard.body_sizes)
         takes = {p.queue: len(p.range) for p in ranges}
-        more = frozenset(p.queue for p in wanted if len(p.range) > takes.get(p.queue, 0))
+        more = {p.queue for p in wanted if len(p.range) > takes.get(p.queue, 0)}
+        rest = None if left is None else left - sum(takes.values())
+        held = {queue: start for queue, start in start_of.items() if queue not in ours}
+        more |= {p.queue for p in planned(held, rest) if len(p.range) or p.lost}
         return Plan(
             group,
             positions,
@@ -171,11 +209,28 @@ class Planner:
             tuple(ranges),
             bounds,
             len(parts) + 1,
-            more,
+            frozenset(more),
             self._tried(ranges),
+            "" if mine else _idle(group, request, queues),
             subscription,
             sub_version,
         )
+
+    def _allocated(self, request: ConsumeRequest, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """The queues of this consumer among all that run now (S6)."""
+        if self._group.broadcasting:
+            raise WrongUse(f"group {self._group.name} is broadcasting: every client gets all queues, none are shared")
+        strategy = strategy_named(self._group.allocate_strategy)
+        return allocate_by_topic(strategy, self._group.name, request.client_id or "", queues, set(request.client_ids))
+
+    def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:
+        """ConsumeFromWhere is about the queues that are there at the group's first window. So this chooses for other
+        consumers too where they begin: a queue that only they have would look to them as if it had come later."""
+        if self._had_a_window:
+            return {}
+        _, unknown = starts(self._group.name, sorted(queues), self.positions)
+        chosen = {queue: self._first_start(queue) for queue in unknown}
+        return {queue: start for queue, start in chosen.items() if start.offset > self.positions.min_offset(queue)}
 
     def _tried(self, ranges: Iterable[PlannedRange]) -> tuple[Blocked, ...]:
         """What the last window of a queue left in it, unless an operator has moved the queue since."""
@@ -260,6 +315,16 @@ class Planner:
         return {seen.queue: seen.offset for seen in self._shard.observed() if seen.group == self._group.name}
 
 
+def _idle(group: GroupSettings, request: ConsumeRequest, queues: Sequence[MessageQueue]) -> str:
+    clients = ", ".join(sort_client_ids(set(request.client_ids)))
+    if request.client_id not in request.client_ids:
+        return f"client {request.client_id} is none of the consumers {clients}, so it gets no queue"
+    return (
+        f"client {request.client_id} gets no queue: {group.allocate_strategy} shares {len(queues)} among the consumers "
+        f"{clients}"
+    )
+
+
 def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
     return blocked if blocked.first_failed_at else replace(blocked, first_failed_at=ctl.store_timestamp)
 
@@ -295,6 +360,8 @@ def request_parameters(plan: Plan, request: ConsumeRequest) -> str:
     """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1)."""
     parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
     parameters |= dict(request.parameters)
+    if request.client_id is not None:
+        parameters |= {"client_id": request.client_id, "client_ids": sort_client_ids(set(request.client_ids))}
     if plan.part == 1:
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
     return canonical_json(parameters)

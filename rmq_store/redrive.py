@@ -27,7 +27,7 @@ from rmq_store.message import (
     dlq_topic,
     retry_topic,
 )
-from rmq_store.offsets import ABSENT, Claim, Outcome, Positions, QueueRange, Tally, grp_id, queue_of, red_id, split_id
+from rmq_store.offsets import ABSENT, Outcome, Positions, QueueRange, Tally, grp_id, queue_of, red_id, split_id
 from rmq_store.plan import ShardView, bounds_of
 from rmq_store.replay import known_settings, replayed_group
 from rmq_store.settings import Settings
@@ -295,15 +295,13 @@ def redrive_proposal(
     complete: bool,
     produced: Sequence[Produced],
     files: Sequence[StagedFile],
-    claim_id: str,
-    claim: Claim,
     tally_of_range: Callable[[QueueRange], Tally],
 ) -> Proposal:
     """A part of a redrive as a commit. ``sent``: per queue the offsets of the letters, which ascend."""
     positions, red, grp = plan.positions, red_id(request.group), grp_id(request.group)
     epoch = positions.get(grp)
-    expect = {red: positions.get(red), claim_id: claim.packed()}
-    advance = {red: (positions.get(red) or 0) + 1, claim_id: Claim(claim.number, 0).packed()}
+    expect = {red: positions.get(red)}
+    advance = {red: (positions.get(red) or 0) + 1}
     expect[grp] = epoch
     advance[grp] = ABSENT if epoch is None else epoch  # a group without a window must not look as if it had had one
     parameters: dict[str, Any] = {"to_topic": request.to_topic, "limit": request.limit} | request.letters.parameters()

@@ -132,8 +132,8 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> 
             "before another one begins"
         )
     number = (begun.index(mine) if mine else len(begun)) + 2
-    starts = {consumed.range.queue: consumed.range.begin for consumed in first.consumed}
-    of_first = (consumed.range for ctl in windows if ctl.request_id == first.request_id for consumed in ctl.consumed)
+    of_first = [consumed.range for c in windows if c.request_id == first.request_id for consumed in c.consumed]
+    starts = {range_.queue: range_.begin for range_ in reversed(of_first)}  # a queue may have come with a later part
     bounds = {range_.queue: range_.end for range_ in of_first}  # the last part of a queue reached its end
     if bounds == starts:
         raise WrongUse(f"there was nothing to replay for {name}: another attempt would do nothing")

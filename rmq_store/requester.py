@@ -45,6 +45,16 @@ def _is_date(text: str) -> bool:
         return False
 
 
+def client_ids_of(text: str | None) -> tuple[str, ...]:
+    """``c1,c2,c3``: the ids of the consumers that share a group's work; none for None or "". Raises WrongUse."""
+    if not text:
+        return ()
+    found = tuple(one.strip() for one in text.split(","))
+    if "" in found or len(set(found)) < len(found):
+        raise WrongUse(f"{text!r} is no list of client ids: write each once, with commas between, like c1,c2,c3")
+    return found
+
+
 def actor_of(given: str | None = None) -> Actor:
     """Who asks: the OS user, or a name that nobody has verified."""
     if given is not None:

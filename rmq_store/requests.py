@@ -20,6 +20,7 @@ from rmq_store.message import MessageQueue
 from rmq_store.numbers import whole_number
 from rmq_store.plan import ConsumeRequest
 from rmq_store.redrive import Letters, Place, RedriveRequest
+from rmq_store.requester import client_ids_of
 from rmq_store.reset import ResetRequest, ResetTo
 from rmq_store.store import Actor
 from rmq_store.times import parse_time
@@ -90,7 +91,7 @@ class Run:
 
 
 def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
-    """A consumption window, from ``until`` and ``max_messages``. Raises WrongUse."""
+    """A consumption window, from ``until, max_messages, client, clients``. Raises WrongUse."""
     until = run.until(_time(params, "until"))
     return ConsumeRequest(
         run.request_id,
@@ -98,6 +99,8 @@ def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
         until_ms=until.ms,
         max_messages=_count(params, "max_messages"),
         parameters={"until_rule": until.rule},
+        client_id=(params.get("client") or "").strip() or None,
+        client_ids=client_ids_of(params.get("clients")),
     )
 
 

@@ -21,7 +21,7 @@ from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import consume_window
 from rmq_store.plan import ConsumeRequest
 from rmq_store.replay import group_settings
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, client_ids_of
 from rmq_store.settings import ENGINES, read_settings
 from rmq_store.times import parse_time
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
@@ -37,6 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--until", metavar="TIME", help="only what was stored before it: ISO 8601 with a zone, or epoch ms"
     )
     parser.add_argument("--max-messages", type=count)
+    parser.add_argument("--client", metavar="ID", help="which of --clients this is: it gets only its queues")
+    parser.add_argument(
+        "--clients", metavar="ID,ID", help="the ids of all consumers of the group that run now, to share its queues"
+    )
     parser.add_argument("--engine", choices=ENGINES, help="default: the group's setting")
     parser.add_argument("--listener-path", action="append", default=[], help="where listener modules are; repeatable")
     chosen = parser.parse_args(arguments)
@@ -53,6 +57,8 @@ def _consume(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[st
         actor_of(),
         until_ms=None if chosen.until is None else parse_time(chosen.until),
         max_messages=chosen.max_messages,
+        client_id=chosen.client,
+        client_ids=client_ids_of(chosen.clients),
     )
     shards = shards_of(store, group, scope, chosen=chosen.shard)
     with engines_of("consume", chosen.engine or group.engine, host, chosen.listener_path) as engines:

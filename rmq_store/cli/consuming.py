@@ -30,11 +30,12 @@ from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.offsets import Outcome
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, client_ids_of
 from rmq_store.times import format_time
 
 if TYPE_CHECKING:
     from rmq_store.consume import WindowReport
+    from rmq_store.consumer.claim import Held
     from rmq_store.deliver import DeliverReport
     from rmq_store.lake.consumption import Consumption
     from rmq_store.lake.engine import Engine
@@ -47,7 +48,16 @@ MaxMessagesOption = Annotated[
     int | None,
     typer.Option("--max-messages", metavar="N", parser=count_from(1), help="At most so many messages of each shard."),
 ]
-
+ClientOption = Annotated[
+    str | None,
+    typer.Option("--client", metavar="ID", help="Which of --clients this is: it gets only its queues."),
+]
+ClientsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--clients", metavar="ID,ID", help="The ids of all consumers of the group that run now, to share its queues."
+    ),
+]
 ReplayTopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
 ReprocessOption = Annotated[
     str | None,
@@ -67,6 +77,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=example(
             "rmq consume --group orders",
             "rmq consume --group orders --until 2026-11-20T12:00:00Z --engine local --request 2026-11-20-noon",
+            "rmq consume --group orders --client c1 --clients c1,c2,c3",
         ),
     )(consume)
     app.command(
@@ -84,6 +95,8 @@ def consume(
     shard: ShardOption = None,
     until: UntilOption = None,
     max_messages: MaxMessagesOption = None,
+    client: ClientOption = None,
+    clients: ClientsOption = None,
     request: RequestOption = None,
     engine: EngineOption = None,
     listener_path: ListenerPathOption = None,
@@ -97,6 +110,9 @@ def consume(
     It begins at the committed offsets and ends at the end, or at the bounds given. A window is one commit per shard:
     its offsets, retries and dead letters become visible together. The group's caps cut it into parts, which are all
     done here. Nothing to do writes nothing and starts no Spark.
+
+    Several consumers may share a group's queues, each with an id of its own: they are dealt out as RocketMQ does. A queue
+    that another request holds is left to it; when nothing else is left, exit code 3 says who holds it.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -106,7 +122,14 @@ def consume(
 
     found, scope = group_settings(settings_of(settings), group)
     request_id = new_request("consume", request, host)
-    asked = ConsumeRequest(request_id, actor_of(actor), until_ms=until, max_messages=max_messages)
+    asked = ConsumeRequest(
+        request_id,
+        actor_of(actor),
+        until_ms=until,
+        max_messages=max_messages,
+        client_id=client,
+        client_ids=client_ids_of(clients),
+    )
     shards = shards_of(store, found, scope, chosen=shard)
     with engines_of("consume", engine or found.engine, host, listener_folders(listener_path or ())) as engines:
         done = _all_windows(output, store, shards, found, asked, for_windows(engines), host, scope)
@@ -186,7 +209,13 @@ def _window_line(report: WindowReport) -> str:
     more = "" if report.complete else ", more to come"
     held_up = len({blocked.range.queue for blocked in report.blocked})
     waits = f", {held_up} of its queues wait at a message (see the view blocked)" if held_up else ""
-    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}"
+    held = "".join(f", {_held_text(one)}" for one in report.held)
+    idle = f", {report.idle}" if report.idle else ""
+    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}{held}{idle}"
+
+
+def _held_text(held: Held) -> str:
+    return f"{held.queue} is held by {held.holder or 'another run'} for {held.left_s} s more"
 
 
 def _answer(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import groupby
 
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue
@@ -167,6 +168,19 @@ def strategy_named(name: str) -> AllocateMessageQueueStrategy:
     if name.split("-")[0] in WITH_PARAMETERS:
         raise WrongUse(f"allocation by {name} needs rooms or queues, which cannot be given by name; known are {known}")
     raise WrongUse(f"unknown allocation strategy {name!r}; known are {known}")
+
+
+def allocate_by_topic(
+    strategy: AllocateMessageQueueStrategy,
+    group: str,
+    current_cid: str,
+    queues: Iterable[MessageQueue],
+    client_ids: Iterable[str],
+) -> list[MessageQueue]:
+    """What a consumer gets of several topics, each shared on its own, the retry topic too (S6.1 ``rebalanceByTopic``)."""
+    cid_all = sort_client_ids(client_ids)
+    by_topic = groupby(sort_queues(queues), key=lambda queue: queue.topic)
+    return [queue for _, of_topic in by_topic for queue in strategy(group, current_cid, list(of_topic), cid_all)]
 
 
 def _own_place(

@@ -21,7 +21,6 @@ from rmq_store.offsets import (
     grp_id,
     max_id,
     off_id,
-    own_id,
     sub_id,
     total,
 )
@@ -133,9 +132,9 @@ def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, com
 
 
 def _positions_of(ctl: Ctl) -> set[str]:
-    """The epoch, the offsets, the subscription and the claim that a commit has touched."""
+    """The epoch, the offsets, the subscription and the claims that a commit has touched."""
     if ctl.action in (Action.CLAIM, Action.RENEW, Action.RELEASE):
-        return {own_id(*str(ctl.parameter("scope")).split("/"))}
+        return set(ctl.parameter("claims") or ())
     offsets = {off_id(ctl.group or "", consumed.range.queue) for consumed in ctl.consumed}
     offsets |= {off_id(move.group, move.queue) for move in ctl.moved}
     groups = {move.group for move in ctl.moved} | ({ctl.group} if ctl.group else set())
@@ -145,9 +144,12 @@ def _positions_of(ctl: Ctl) -> set[str]:
 
 
 def _same(app_id: str, wanted: int | None, found: int | None) -> bool:
-    """Claims are compared by number: a renewal moves only the end of the lease."""
+    """Claims are compared by number: a renewal moves only the end of the lease. An epoch of 0 says as much as none: the
+    group's first window writes it, and another first one of other queues may do so too."""
     if app_id.startswith("own/"):
         return Claim.of(wanted).number == Claim.of(found).number
+    if app_id.startswith("grp/"):
+        return (wanted or 0) == (found or 0)
     return wanted == found
 
 

@@ -5,25 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
-from rmq_store.consumer.claim import LEASE_S, RENEW_EVERY_S, claim_proposal, release_proposal
+from deltalake.exceptions import DeltaError
+
+from rmq_store.consumer.claim import RENEW_EVERY_S, Taken, Wish, take
 from rmq_store.errors import CommitOutcomeUnknown, HeldByAnother, RmqError, StaleAttempt
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
 from rmq_store.lake.shard import Shard
-from rmq_store.offsets import Claim, own_id
-from rmq_store.store import Action, Actor, Ctl, Proposal
+from rmq_store.store import Proposal
 
 
 class HeldClaim:
-    """A claim that this run holds. ``app_id`` and ``claim`` go into the proposal of the commit."""
+    """The claims that this run holds. ``taken``: which; its ``ended_by`` makes the run's own commit end them."""
 
-    def __init__(self, shard: Shard, scope: tuple[str, ...], claim: Claim, ctl: Ctl, host: Host) -> None:
-        self.app_id = own_id(*scope)
-        self.claim = claim
+    def __init__(self, shard: Shard, taken: Taken, host: Host) -> None:
+        self.taken = taken
         self._shard = Shard(shard.root, shard.name)  # a handle of its own: renewal runs in another thread
-        self._ctl = ctl
         self._host = host
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._renew_until_stopped, name="renew-claim", daemon=True)
@@ -41,9 +39,11 @@ class HeldClaim:
         """Let the next run in at once instead of after the lease, when the body makes no commit of its own. Whatever
         goes wrong here, the lease still ends."""
         self.stop_renewing()
-        proposal = release_proposal(self._host.new_commit_id(), self._ctl, self.app_id, self.claim)
-        with suppress(RmqError):
-            commit(self._shard, proposal, self._host, started_ms=self._host.now_ms(), quiet=True)
+        with suppress(RmqError, DeltaError, OSError):
+            self._shard.commitlog.refresh()
+            proposal = self.taken.released(self._host.new_commit_id(), self._shard.positions())
+            if proposal is not None:
+                self._commit(proposal)
 
     def _renew_until_stopped(self) -> None:
         while not self._stopped.wait(RENEW_EVERY_S):
@@ -51,25 +51,24 @@ class HeldClaim:
                 try:
                     self._renew()
                 except StaleAttempt:
-                    return  # taken over: the commit will be refused and say by whom
+                    return  # one was taken over: the commit will be refused and say by whom
 
     def _renew(self) -> None:
-        longer = Claim(self.claim.number, self._host.now_ms() // 1000 + LEASE_S)
-        ctl = replace(self._ctl, commit_id=self._host.new_commit_id(), action=Action.RENEW)
-        proposal = Proposal(ctl, {self.app_id: self.claim.packed()}, {self.app_id: longer.packed()})
+        longer, proposal = self.taken.renewed(self._host.new_commit_id(), self._host.now_ms())
+        self._commit(proposal)
+        self.taken = longer
+
+    def _commit(self, proposal: Proposal) -> None:
         commit(self._shard, proposal, self._host, started_ms=self._host.now_ms(), quiet=True)
-        self.claim = longer
 
 
 @contextmanager
-def claimed(
-    shard: Shard, scope: tuple[str, ...], request_id: str, actor: Actor, host: Host, *, group: str | None = None
-) -> Iterator[HeldClaim]:
-    """Hold the claim on ``scope`` for the body. It is released by the body's own commit, or here when there was none.
+def claimed(shard: Shard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
+    """Hold what the wish gets for the body. It is released by the body's own commit, or here when there was none.
 
-    Raises HeldByAnother, naming the holder.
+    Raises HeldByAnother, naming the holders.
     """
-    held = _take(shard, scope, request_id, actor, host, group)
+    held = HeldClaim(shard, _take(shard, wish, host), host)
     held.start_renewing()
     try:
         yield held
@@ -82,20 +81,13 @@ def claimed(
     held.stop_renewing()
 
 
-def _take(
-    shard: Shard, scope: tuple[str, ...], request_id: str, actor: Actor, host: Host, group: str | None
-) -> HeldClaim:
+def _take(shard: Shard, wish: Wish, host: Host) -> Taken:
     while True:
-        packed, now_ms = shard.positions().get(own_id(*scope)), host.now_ms()
-        asked = Ctl(
-            host.new_commit_id(), Action.CLAIM, actor, request_id=request_id, request_complete=False, group=group
-        )
-        claim, proposal = claim_proposal(asked, shard.name, scope, packed, shard.ctls_since, now_ms)
-        try:
-            commit(shard, proposal, host, started_ms=now_ms, quiet=True)
-        except StaleAttempt:
-            continue  # somebody else took it first: look who holds it now
-        return HeldClaim(shard, scope, claim, proposal.ctl, host)
+        positions, now_ms = shard.positions(), host.now_ms()
+        taken = take(wish, host.new_commit_id(), shard.name, positions, shard.ctls_since, now_ms)
+        with suppress(StaleAttempt):  # somebody else took one first: look who holds it now
+            commit(shard, taken.proposal(), host, started_ms=now_ms, quiet=True)
+            return taken
 
 
 __all__ = ["HeldByAnother", "HeldClaim", "claimed"]

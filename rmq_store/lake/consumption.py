@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.consume import WindowReport
+from rmq_store.consumer.claim import Held
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.known_names import did_you_mean, listed
 from rmq_store.lake.plan import LIVE, ConsumeRequest, Planner, Scope
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
+from rmq_store.message import MessageQueue
 from rmq_store.offsets import Outcome
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Action
@@ -179,4 +181,19 @@ def _window(report: WindowReport) -> dict[str, Any]:
             }
             for blocked in report.blocked
         ],
+        "held": [_held(one, one.queue) for one in report.held if one.queue is not None],
+        "idle": report.idle or None,
+    }
+
+
+def _held(held: Held, queue: MessageQueue) -> dict[str, Any]:
+    holder = held.holder
+    return {
+        "topic": queue.topic,
+        "broker_name": queue.broker_name,
+        "queue_id": queue.queue_id,
+        "request_id": holder.request_id if holder else None,
+        "actor": holder.actor if holder else None,
+        "client_id": holder.client_id if holder else None,
+        "seconds_left": held.left_s,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rmq_store.consumer.claim import Wish
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.broker_timer import waiting_timers
@@ -18,7 +19,7 @@ from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.offsets import Claim, Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
+from rmq_store.offsets import Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.times import format_time
 
@@ -62,7 +63,7 @@ def cutover(
     if dry_run:
         positions = shard.positions()
         return _report("dry_run", store, shard, broker_name, positions, _adopted(shard, positions, broker_name), None)
-    with claimed(shard, ("~import", broker_name), request_id, actor, host) as claim:
+    with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         shard.commitlog.refresh()
         if done := _done(store, shard, broker_name, request_id):  # by another attempt, until the claim was ours
             claim.release()
@@ -71,12 +72,8 @@ def cutover(
         moves = _adopted(shard, positions, broker_name)
         groups = sorted({move.group for move in moves})
         closed, imported = cutover_id(broker_name), import_id(broker_name)
-        expect = {closed: None, imported: positions.get(imported), claim.app_id: claim.claim.packed()}
-        advance = {
-            closed: 1,
-            imported: positions.get(imported) or 0,
-            claim.app_id: Claim(claim.claim.number, 0).packed(),
-        }
+        expect = {closed: None, imported: positions.get(imported)}
+        advance = {closed: 1, imported: positions.get(imported) or 0}
         for group in groups:
             expect[grp_id(group)] = positions.get(grp_id(group))
             advance[grp_id(group)] = _next_epoch(positions, group)
@@ -93,7 +90,8 @@ def cutover(
             moved=moves,
         )
         claim.stop_renewing()
-        committed = commit(shard, Proposal(ctl, expect, advance), host, started_ms=started_ms)
+        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance))
+        committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     ctl = committed.ctl
     return _report("committed", store, shard, broker_name, shard.positions(), ctl.moved, ctl.commit_id)

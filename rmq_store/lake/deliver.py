@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.timer import is_coarse
 from rmq_store.deliver import (
@@ -69,7 +70,8 @@ def deliver(
     if isinstance(due, DeliverReport):
         return due
     reached("1.planned")
-    with claimed(shard, ("~deliver",), request_id, actor, host, group=SCHEDULE_GROUP) as claim:
+    wish = Wish.of_whole(request_id, actor, "~deliver", group=SCHEDULE_GROUP)
+    with claimed(shard, wish, host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
         positions = shard.positions()
@@ -84,12 +86,11 @@ def deliver(
         file = stage(shard.root, shard.commitlog.path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
         produced = [moved_to(queue, count, row, file.path, due_ms) for queue, count, row, due_ms in runs]
         proposal = deliver_proposal(
-            commit_id, request_id, actor, now_ms, positions, due, produced, [file], claim.app_id, claim.claim,
-            tally_of_range,
-        )  # fmt: skip
+            commit_id, request_id, actor, now_ms, positions, due, produced, [file], tally_of_range
+        )
         reached("3.staged")
         claim.stop_renewing()
-        committed = commit(shard, proposal, host, started_ms=started_ms)
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     reached("7.dispatched")
     return committed_delivery(shard.name, committed.ctl, due)

@@ -23,6 +23,7 @@ from rmq_store.broker_files.config_files import (
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import BadData, DamagedRecord, WrongUse
 from rmq_store.host import Host
@@ -35,7 +36,7 @@ from rmq_store.lake.object_store import Root, file_source
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
-from rmq_store.offsets import Claim, Positions, cutover_id, import_id, max_id, min_id
+from rmq_store.offsets import Positions, cutover_id, import_id, max_id, min_id
 from rmq_store.perm_name import is_inherited, is_readable
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Observed, Produced, Proposal, canonical_json
 from rmq_store.validators import is_user_topic
@@ -99,7 +100,7 @@ def import_store(
     if done := _commit_of(shard, request_id):
         return _report("already_committed", shard, broker_name, request_id, done, configs)
     reached("1.planned")
-    with claimed(shard, ("~import", broker_name), request_id, actor, host) as claim:
+    with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
         if done := _commit_of(shard, request_id):  # by another attempt, until the claim was ours
@@ -127,15 +128,16 @@ def import_store(
             claim.release()
             return ImportReport("unchanged", shard.name, broker_name, request_id, begin, end, notes=configs.notes)
         imported = import_id(broker_name)
-        expect = {imported: positions.get(imported), claim.app_id: claim.claim.packed()}
+        expect = {imported: positions.get(imported)}
         expect |= {app_id: positions.get(app_id) for app_id in advance}
-        advance |= {imported: end, claim.app_id: Claim(claim.claim.number, 0).packed()}
+        advance |= {imported: end}
         newest = dict.fromkeys((app_id for app_id, offset in advance.items() if app_id[:4] == "max/" and not offset), 0)
         newest |= {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
         staged = tuple(file for result in results for file in result.files)
         reached("3.staged")
         claim.stop_renewing()
-        committed = commit(shard, Proposal(ctl, expect, advance, staged, newest), host, started_ms=started_ms)
+        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance, staged, newest))
+        committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     reached("7.dispatched")
     return _report("committed", shard, broker_name, request_id, committed.ctl, configs)

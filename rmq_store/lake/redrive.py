@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
@@ -99,8 +100,8 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
     if isinstance(found, RedriveReport):
         return found
     reached("1.planned")
-    scope = ("~redrive", request.group)
-    with claimed(shard, scope, request.request_id, request.actor, host, group=request.group) as claim:
+    wish = Wish.of_whole(request.request_id, request.actor, "~redrive", request.group, group=request.group)
+    with claimed(shard, wish, host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
         parts = _parts(shard, request)  # what was sent until the claim was ours counts
@@ -117,12 +118,11 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
         for slice_, offsets in sending:
             sent[slice_.queue] += offsets.tolist()
         proposal = redrive_proposal(
-            commit_id, request, plan, sent, _count(letters) <= CAP, produced, [file], claim.app_id, claim.claim,
-            tally_of_range,
-        )  # fmt: skip
+            commit_id, request, plan, sent, _count(letters) <= CAP, produced, [file], tally_of_range
+        )
         reached("3.staged")
         claim.stop_renewing()
-        committed = commit(shard, proposal, host, started_ms=started_ms)
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     reached("7.dispatched")
     return redriven("committed", shard.name, request, plan.positions, [*parts, committed.ctl])

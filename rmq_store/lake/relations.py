@@ -5,11 +5,13 @@ be made here (``Snapshot.positions``, and the commits that are not dispatched ye
 that the views name. Every one of them covers all shards and has the column ``shard`` first.
 
 - ``positions``: the positions, decoded. The truth about offsets; nothing is scanned for it
+- ``clock``: one row, the moment of the snapshot
 - ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` with what it does not have yet, so a view is never
   behind the log, and no file is opened for each commit; ``ctl``: the same without its lists
 - ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one item a row, with what names and
   orders the commit
+- ``ctl_claims``: what commits about claims say of each claim in their parameters, one claim a row
 - ``ctl_observed``: the same of imports alone, which are few: their own files are read
 - ``segments``, ``offset_moves``: what the derived tables ``consumequeue`` and ``offsets`` hold. Those are for who reads
   Delta tables without this project; here the same follows from the commits
@@ -17,6 +19,7 @@ that the views name. Every one of them covers all shards and has the column ``sh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -139,6 +142,7 @@ class Snapshot:
     """
 
     def __init__(self, store: LakeStore, names: Collection[str]) -> None:
+        self._now_ms = time.time_ns() // 1_000_000
         self._shards = store.shards()
         self._filesystem_root = store.root.filesystem()[1]
         for shard in self._shards:
@@ -171,12 +175,21 @@ class Snapshot:
         ]
         return pa.Table.from_pylist(rows, schema=FILE_RELATIONS["ctl_dispatched"].schema)
 
+    def clock(self) -> pa.Table:
+        return pa.table({"now_ms": pa.array([self._now_ms], pa.int64())})
+
     def small(self, name: str) -> pa.Table:
         """One of ``SMALL_RELATIONS``."""
-        return self.positions() if name == "positions" else self.tail()
+        match name:
+            case "positions":
+                return self.positions()
+            case "ctl_tail":
+                return self.tail()
+            case _:
+                return self.clock()
 
 
-SMALL_RELATIONS = ("positions", "ctl_tail")
+SMALL_RELATIONS = ("positions", "ctl_tail", "clock")
 
 
 # --- relations that are SQL over the others --------------------------------------------------------------------------
@@ -223,6 +236,17 @@ BASE_SQL: dict[str, BaseSql] = {
     "ctl_produced": _items("produced"),
     "ctl_moved": _items("moved", *_WHO_AND_WHY),
     "ctl_blocked": _items("blocked", "group_name"),
+    # Application ids are percent-encoded: no comma, quote, colon or brace is in one. Braces stand twice for ``format``.
+    "ctl_claims": BaseSql(
+        "SELECT shard, commit_id, action, read_version, store_timestamp, request_id, group_name, actor, actor_source,"
+        " reason, client_id, lease_end_s, split_part(item, '\"', 2) AS app_id,"
+        " TRY_CAST(split_part(item, ':', 2) AS BIGINT) AS claim_number FROM ("
+        'SELECT ctl.*, nullif(regexp_extract(parameters, \'"client_id":"([^"]*)"\', 1), \'\') AS client_id,'
+        " TRY_CAST(regexp_extract(parameters, '\"lease_end_s\":([0-9]+)', 1) AS BIGINT) AS lease_end_s,"
+        " {explode}(split(regexp_extract(parameters, '\"claims\":[{{]([^}}]*)[}}]', 1), ',')) AS item"
+        " FROM ctl WHERE action IN ('claim', 'renew', 'release')) i WHERE item <> ''",
+        ("ctl",),
+    ),
     "ctl_observed": _items("observed", relation="ctl_imports"),
     "segments": BaseSql(
         f"SELECT {_names(tables.CONSUMEQUEUE, 'end_offset')}, base_offset + count AS end_offset FROM ctl_produced",

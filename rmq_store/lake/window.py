@@ -18,18 +18,22 @@ from rmq_store.consume import (
     consume_proposal,
     done_part,
     ends_at_ms,
+    held_of,
     listener_of,
+    nothing_claimed,
     nothing_to_do,
     orderly_rules,
     refuse_holes,
     shares,
     subscriptions_of,
+    wish,
 )
+from rmq_store.consumer.claim import Taken
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.host import Host
 from rmq_store.lake import tables
 from rmq_store.lake.absorb import Absorbed, consume_absorbing
-from rmq_store.lake.claim import HeldClaim, claimed
+from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, TaskResult, run_task
 from rmq_store.lake.dispatch import dispatch
@@ -83,36 +87,51 @@ def consume_window(
     listener_of(group)
     engine = engine_of(plan)
     # 2. Claim.
-    with claimed(shard, (group.name,), request.request_id, request.actor, host, group=group.name) as claim:
+    with claimed(shard, wish(plan, request), host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
-        plan = _plan(shard, group, request, started_ms, scope)  # what was committed until the claim was ours counts
+        plan = _plan(
+            shard, group, request, started_ms, scope, plan, claim.taken
+        )  # what was committed until the claim was ours counts
         if isinstance(plan, WindowReport):
             claim.release()
             return plan
         # 3. Run.
         job, tasks, gaps = _job(store, shard, plan, host, engine.slots, started_ms)
         done = _done(shard, job, group, tasks, engine, started_ms)
-        proposal = _proposal(shard, job, plan, request, done, gaps, claim)
+        proposal = _proposal(shard, job, plan, request, done, gaps)
         reached("3.staged")
         claim.stop_renewing()
         # 4. Decide. 5. Commit. 6. Read back.
-        committed = commit(shard, proposal, host, started_ms=started_ms)
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     # 7. Follow up.
     dispatch(shard, host, fresh=False)
     reached("7.dispatched")
-    return committed_window(shard.name, request, engine.name, committed.ctl, committed.version)
+    return committed_window(
+        shard.name, request, engine.name, committed.ctl, committed.version, held_of(plan, claim.taken)
+    )
 
 
 def _plan(
-    shard: Shard, group: GroupSettings, request: ConsumeRequest, now_ms: int, scope: Scope
+    shard: Shard,
+    group: GroupSettings,
+    request: ConsumeRequest,
+    now_ms: int,
+    scope: Scope,
+    before: Plan | None = None,
+    taken: Taken | None = None,
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that it has none left."""
     parts = [c for c in shard.ctls_of_request(request.request_id, group.name) if c.action is Action.CONSUME]
     if any(part.request_complete for part in parts):
         return nothing_to_do(shard.name, group.name, request, parts)
-    plan = Planner(shard, group, now_ms, scope).plan(request, parts)
-    return plan if plan.ranges else nothing_to_do(shard.name, group.name, request, parts)
+    claimed_queues = None if taken is None else taken.queues()
+    plan = Planner(shard, group, now_ms, scope).plan(request, parts, before, claimed_queues)
+    if plan.ranges:
+        return plan
+    if taken is not None:
+        nothing_claimed(shard.name, plan, taken)
+    return nothing_to_do(shard.name, group.name, request, parts, plan.idle)
 
 
 def _done(
@@ -217,7 +236,6 @@ def _proposal(
     request: ConsumeRequest,
     absorbed: Absorbed,
     gaps: Sequence[QueueRange],
-    claim: HeldClaim,
 ) -> Proposal:
     """What the window did, as a commit: its evidence, its files, and the positions that it read and moves."""
     results = absorbed.results
@@ -234,8 +252,6 @@ def _proposal(
         request,
         commit_id=job.commit_id,
         window_id=job.window_id,
-        claim_id=claim.app_id,
-        claim=claim.claim,
         tallies=_tallies(absorbed, lost),
         produced=[segment for result in results for segment in result.produced],
         files=[*files, _stage_outcomes(shard, job, exceptions)] if exceptions else files,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 
+from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.retry import PropertyEdits
 from rmq_store.deliver import (
     CAP,
@@ -50,7 +51,8 @@ def deliver(
     if isinstance(due, DeliverReport):
         return due
     shard.on_step("1.planned")
-    with claimed(shard, ("~deliver",), request_id, actor, host, group=SCHEDULE_GROUP) as claim:
+    wish = Wish.of_whole(request_id, actor, "~deliver", group=SCHEDULE_GROUP)
+    with claimed(shard, wish, host) as claim:
         shard.on_step("2.claimed")
         positions = shard.positions()
         # What was delivered until the claim was ours counts.
@@ -69,11 +71,10 @@ def deliver(
             produced.append(moved_to(queue, len(of_queue), first_row, file.path, of_queue[0][1]))
             first_row += produced[-1].count
         proposal = deliver_proposal(
-            commit_id, request_id, actor, now_ms, positions, due, produced, [file], claim.app_id, claim.claim,
-            tally_of_range,
-        )  # fmt: skip
+            commit_id, request_id, actor, now_ms, positions, due, produced, [file], tally_of_range
+        )
         shard.on_step("3.staged")
-        committed = commit(shard, proposal, host, started_ms=started_ms)
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     return committed_delivery(shard.name, committed.ctl, due)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby, islice
 
+from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.pull import cover
 from rmq_store.host import Host
 from rmq_store.memory.claim import claimed
@@ -44,8 +45,8 @@ def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveR
     if isinstance(found, RedriveReport):
         return found
     shard.on_step("1.planned")
-    scope = ("~redrive", request.group)
-    with claimed(shard, scope, request.request_id, request.actor, host, group=request.group) as claim:
+    wish = Wish.of_whole(request.request_id, request.actor, "~redrive", request.group, group=request.group)
+    with claimed(shard, wish, host) as claim:
         shard.on_step("2.claimed")
         parts = _parts(shard, request)  # what was sent until the claim was ours counts
         found = _found(shard, request, parts)
@@ -68,11 +69,10 @@ def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveR
         for message in sending:
             sent[message.queue].append(message.queue_offset)
         proposal = redrive_proposal(
-            commit_id, request, plan, sent, len(letters) <= CAP, produced, [file], claim.app_id, claim.claim,
-            tally_of_range,
-        )  # fmt: skip
+            commit_id, request, plan, sent, len(letters) <= CAP, produced, [file], tally_of_range
+        )
         shard.on_step("3.staged")
-        committed = commit(shard, proposal, host, started_ms=started_ms)
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     return redriven("committed", shard.name, request, plan.positions, [*parts, committed.ctl])
 
 

@@ -13,13 +13,17 @@ from rmq_store.consume import (
     consume_proposal,
     done_part,
     ends_at_ms,
+    held_of,
     listener_of,
+    nothing_claimed,
     nothing_to_do,
     orderly_rules,
     refuse_holes,
     shares,
     subscriptions_of,
+    wish,
 )
+from rmq_store.consumer.claim import Taken
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
 from rmq_store.consumer.consume_result import (
     DroppedRange,
@@ -41,7 +45,7 @@ from rmq_store.consumer.pull import Slice, cover, piece_rows
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.errors import ListenerError
 from rmq_store.host import Host
-from rmq_store.memory.claim import HeldClaim, claimed
+from rmq_store.memory.claim import claimed
 from rmq_store.memory.commit import commit, tally_of_range
 from rmq_store.memory.rows import KeyRow, MessageRow, OutcomeRow, Provenance, Stored
 from rmq_store.memory.shard import MemoryShard
@@ -76,29 +80,42 @@ def consume_window(
     shard.on_step("1.planned")
     listener = _message_listener(group)
     # 2. Claim.
-    with claimed(shard, (group.name,), request.request_id, request.actor, host, group=group.name) as claim:
+    with claimed(shard, wish(plan, request), host) as claim:
         shard.on_step("2.claimed")
-        plan = _plan(shard, group, request, started_ms, scope)  # what was done until the claim was ours counts
+        plan = _plan(
+            shard, group, request, started_ms, scope, plan, claim.taken
+        )  # what was done until the claim was ours counts
         if isinstance(plan, WindowReport):
             claim.release()
             return plan
         # 3. Run.
-        proposal = _Run(store, shard, plan, listener, host, started_ms).proposal(request, claim)
+        proposal = _Run(store, shard, plan, listener, host, started_ms).proposal(request)
         shard.on_step("3.staged")
         # 4. Decide. 5. Commit. 6. Read back.
-        committed = commit(shard, proposal, host, started_ms=started_ms)
-    return committed_window(shard.name, request, "memory", committed.ctl, committed.version)
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
+    return committed_window(shard.name, request, "memory", committed.ctl, committed.version, held_of(plan, claim.taken))
 
 
 def _plan(
-    shard: MemoryShard, group: GroupSettings, request: ConsumeRequest, now_ms: int, scope: Scope
+    shard: MemoryShard,
+    group: GroupSettings,
+    request: ConsumeRequest,
+    now_ms: int,
+    scope: Scope,
+    before: Plan | None = None,
+    taken: Taken | None = None,
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that there is none."""
     parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
     if any(part.request_complete for part in parts):
         return nothing_to_do(shard.name, group.name, request, parts)
-    plan = Planner(shard, group, now_ms, scope).plan(request, parts)
-    return plan if plan.ranges else nothing_to_do(shard.name, group.name, request, parts)
+    claimed_queues = None if taken is None else taken.queues()
+    plan = Planner(shard, group, now_ms, scope).plan(request, parts, before, claimed_queues)
+    if plan.ranges:
+        return plan
+    if taken is not None:
+        nothing_claimed(shard.name, plan, taken)
+    return nothing_to_do(shard.name, group.name, request, parts, plan.idle)
 
 
 def _message_listener(group: GroupSettings) -> Listener:
@@ -149,7 +166,7 @@ class _Run:
     absorbed: list[QueueRange] = field(default_factory=list)
     failed: set[_Place] = field(default_factory=set)
 
-    def proposal(self, request: ConsumeRequest, claim: HeldClaim) -> Proposal:
+    def proposal(self, request: ConsumeRequest) -> Proposal:
         group = self.plan.group
         ranges = [planned.range for planned in self.plan.ranges]
         segments = self.shard.segments_of(ranges)
@@ -168,8 +185,6 @@ class _Run:
             request,
             commit_id=self.commit_id,
             window_id=self.window,
-            claim_id=claim.app_id,
-            claim=claim.claim,
             tallies={queue: dict(tallies) for queue, tallies in self.tallies.items()},
             produced=produced,
             files=files,

@@ -16,10 +16,12 @@ import typer.main
 from typer.core import TyperCommand
 
 from rmq_store.cli.app import app
+from rmq_store.consumer.claim import Wish
 from rmq_store.host import Host
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
+from rmq_store.offsets import own_queue_id
 from rmq_store.store import Actor
 from tests.contract.rmq import Rmq, imported, imported_once, rmq
 
@@ -204,9 +206,10 @@ def test_a_reset_says_where_to_once_and_why(imported: Rmq) -> None:
     refused(imported(*reset, "--reason", "x", "--to-offset", "526"), 2, "not in consume queue range [0-525]")
 
 
-def test_a_group_that_another_request_holds_is_exit_code_3_and_says_who(imported: Rmq) -> None:
+def test_a_group_whose_queues_another_request_holds_is_exit_code_3_and_says_who(imported: Rmq) -> None:
     (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
-    with claimed(shard, ("orders",), "2026-01-01-theirs", Actor("ben", "test"), Host(), group="orders"):
+    queues = tuple(own_queue_id("orders", queue) for queue in shard.positions().all_queues())
+    with claimed(shard, Wish("2026-01-01-theirs", Actor("ben", "test"), "orders", queues=queues), Host()):
         answer = imported("consume", "-g", "orders", "--request", "2026-01-01-mine")
         refused(answer, 3, "held by request 2026-01-01-theirs of ben", "2026-01-01-mine")
         in_json = imported("consume", "-g", "orders", "--request", "2026-01-01-mine", "--json")

@@ -16,10 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq_store.consumer.claim import Wish
 from rmq_store.errors import StoreUnusable
 from rmq_store.host import Host, day_of
 from rmq_store.lake import doctor
+from rmq_store.lake.claim import claimed
 from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import own_queue_id
+from rmq_store.store import Actor
 from rmq_store.times import format_time
 from spark_jobs import engine
 from tests.contract.rmq import Rmq, imported, imported_once, rmq
@@ -168,6 +175,38 @@ def test_consume_ends_at_a_time_or_after_so_many_messages(imported: Rmq) -> None
     assert some["messages"] == 100
     until = imported.json("consume", "-g", "orders", "--until", str(times[2000]))
     assert until["messages"] == sum(time < times[2000] for time in times) - 100
+
+
+def test_consumers_share_the_queues_of_a_group(imported: Rmq) -> None:
+    done = [imported.json("consume", "-g", "orders", "--client", one, "--clients", "c1,c2,c3") for one in ("c1", "c3")]
+    assert [[r["queue_id"] for r in d["windows"][0]["ranges"]] for d in done] == [[0, 1, 2], [6, 7]]
+    (row,) = imported.json("sql", 'select parameters from windows where parameters like \'%"client_id":"c3"%\'')
+    assert json.loads(row["parameters"])["client_ids"] == ["c1", "c2", "c3"]
+    owners = imported.json("sql", "select distinct client_id, ended_by from queue_owners where topic is not null")
+    assert sorted(owners, key=lambda row: str(row["client_id"])) == [
+        {"client_id": one, "ended_by": "committed"} for one in ("c1", "c3")
+    ]
+    answer = imported("consume", "-g", "orders", "--client", "c9", "--clients", "c1,c2")
+    assert (answer.exit_code, lines_of(answer.out)["status"]) == (0, "empty")
+    assert "client c9 is none of the consumers c1, c2, so it gets no queue" in answer.out
+    assert imported("consume", "-g", "orders", "--client", "c1").exit_code == 2
+
+
+def test_what_others_hold_is_left_to_them_and_told(imported: Rmq) -> None:
+    (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
+    queues = tuple(own_queue_id("orders", MessageQueue("OrderEvents", "broker-a", n)) for n in range(6))
+    wish = Wish(f"{TODAY}-theirs", Actor("ben", "test"), "orders", queues=queues, client_id="c1")
+    mine = ["consume", "-g", "orders", "--request", f"{TODAY}-mine"]
+    with claimed(shard, wish, Host()) as held:
+        answer = imported(*mine)
+        assert answer.exit_code == 3
+        assert f"{2 * ORDERS // 8:,} messages" in answer.out
+        assert f"queueId=0] is held by request {TODAY}-theirs of ben, client c1 for 1" in answer.out
+        assert f"and 5 more are held by request {TODAY}-theirs of ben, client c1" in answer.err
+        held.release()
+    done = imported.json(*mine)
+    assert (done["status"], done["messages"]) == ("committed", 6 * ORDERS // 8)
+    assert imported.json(*mine)["messages"] == ORDERS
 
 
 def test_a_listener_may_be_in_a_folder_that_is_named(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,12 +232,13 @@ def test_a_replay_of_a_topic_that_the_group_does_not_read_of_no_time_or_of_a_rep
 
 
 @story
-def test_of_two_windows_at_once_the_second_is_told_who_holds_the_group(world: World) -> None:
+def test_of_two_windows_at_once_the_second_is_told_who_holds_the_queue(world: World) -> None:
     world.fill(orders(0), several(4))
     refused: list[HeldByAnother] = []
 
     def listener(msgs: list[MessageExt], context: Any) -> str:
-        with pytest.raises(HeldByAnother, match=rf"broker-a/billing is held by request {DAY}-1 of ana .*120 s") as held:
+        told = rf"broker-a/billing/Orders/broker-a/0 is held by request {DAY}-1 of ana .*120 s"
+        with pytest.raises(HeldByAnother, match=told) as held:
             world.consume(BILLING, f"{DAY}-2", actor=BEN)
         refused.append(held.value)
         return "CONSUME_SUCCESS"
@@ -256,7 +257,7 @@ def test_a_later_attempt_of_the_same_request_takes_over_and_fences_the_earlier_o
         inner.append(world.consume(BILLING, f"{DAY}-1", fail_bodies(b"0"), actor=BEN, host=world.another_host()))
         return "CONSUME_SUCCESS"
 
-    with pytest.raises(StaleAttempt, match=r"own/billing was claim 1 and is claim 2.*of ben"):
+    with pytest.raises(StaleAttempt, match=r"own/billing/Orders/broker-a/0 was claim 1 and is claim 2.*of ben"):
         world.consume(BILLING, f"{DAY}-1", listener)
     assert counts(inner[0]) == {"acked": 3, "retried": 1}
     assert [ctl.commit_id for ctl in world.ctls() if ctl.action is Action.CONSUME] == [inner[0].commit_id]

@@ -21,11 +21,13 @@ from rmq_store.lake.deliver import deliver
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.lake.import_store import ImportReport, import_store
 from rmq_store.lake.object_store import Root
+from rmq_store.lake.plan import ConsumeRequest, Planner
 from rmq_store.lake.reset import ResetRequest, ResetTo, reset
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
 from rmq_store.store import Actor
 from rmq_store.times import format_time
+from tests.contract.world import group
 from tests.unit.vectors import expected
 
 BROKER = "broker-a"
@@ -354,6 +356,26 @@ def test_a_topic_that_was_only_created_is_known_with_its_readable_queues(lake: L
     (shard,) = lake.store.shards()
     topics = {queue.topic for queue in shard.positions().all_queues()}
     assert not topics & {"TBW102", "BenchmarkTest", "oracle", "oracle_REPLY_TOPIC", BROKER}
+
+
+def test_a_topic_that_shrinks_or_is_closed_for_reading_keeps_the_queues_that_hold_messages(
+    lake: Lake, broker: Path
+) -> None:
+    """RocketMQ's clients would see them no more, and what is in them would never be consumed."""
+    lake.load(broker)
+    before = queue_bounds(lake, "OrderEvents")
+    assert len(before) == 8
+    assert all(end > 0 for _, end in before)
+    edit_topics(broker, lambda topics: topics["OrderEvents"].update(readQueueNums=1, writeQueueNums=1))
+    assert lake.load(broker).status == "committed"
+    assert queue_bounds(lake, "OrderEvents") == before
+    edit_topics(broker, lambda topics: topics["OrderEvents"].update(perm=2))
+    lake.load(broker)
+    assert queue_bounds(lake, "OrderEvents") == before
+    asked = ConsumeRequest("2026-01-01-c", TESTS, client_id="c2", client_ids=("c1", "c2"))
+    (shard,) = lake.store.shards()
+    plan = Planner(shard, group("late", ["OrderEvents"]), lake.host.now_ms()).plan(asked, [])
+    assert [(p.queue.queue_id, p.range.end) for p in plan.ranges] == [(n, before[n][1]) for n in (4, 5, 6, 7)]
 
 
 def test_a_group_is_reset_in_a_topic_without_messages(lake: Lake, broker: Path) -> None:

@@ -286,9 +286,13 @@ class World(ABC):
         scope: Scope = LIVE,
         until_ms: int | None = None,
         max_messages: int | None = None,
+        client_id: str | None = None,
+        client_ids: tuple[str, ...] = (),
     ) -> WindowReport:
         """One window of a request."""
-        request = ConsumeRequest(request_id, actor, until_ms=until_ms, max_messages=max_messages)
+        request = ConsumeRequest(
+            request_id, actor, until_ms=until_ms, max_messages=max_messages, client_id=client_id, client_ids=client_ids
+        )
         with listening(listener):
             return self.consume_window(group, request, host or self.host, scope)
 
@@ -472,7 +476,8 @@ def _ctl(ctl: Ctl) -> dict[str, Any]:
         "read_version", "store_timestamp", "subscription", "listener", "moved", "blocked",
     )  # fmt: skip
     told = {name: getattr(ctl, name) for name in names}
-    return told | {"parameters": json.loads(ctl.parameters), "consumed": [_consumed(c) for c in ctl.consumed]}
+    parameters = {name: value for name, value in json.loads(ctl.parameters).items() if name != "claim"}  # a random id
+    return told | {"parameters": parameters, "consumed": [_consumed(c) for c in ctl.consumed]}
 
 
 def _consumed(consumed: Consumed) -> tuple[Any, ...]:

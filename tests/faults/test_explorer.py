@@ -16,6 +16,8 @@ ONE = (("A1", "A"),)
 ATTEMPTS = (("A1", "A"), ("A2", "A"))
 REQUESTS = (("A1", "A"), ("B1", "B"))
 ALL = (*ATTEMPTS, ("B1", "B"))
+SHARED = {"A": (0, 1), "B": (1, 2)}
+"""Both want the queue in the middle: who comes second takes the other one, and that one when it is free."""
 
 SCENARIOS = {
     "two attempts and another request": Scenario(ALL),
@@ -31,6 +33,10 @@ SCENARIOS = {
     "deleted later": Scenario(REQUESTS, ("delete later",), losses=1, known=True),
     "deleted later, read before": Scenario(ATTEMPTS, ("delete later",), losses=1, offset=0),
     "all and a reset": Scenario(ALL, ("reset",)),
+    "overlapping queues": Scenario(REQUESTS, wants=SHARED),
+    "overlapping queues and a reset": Scenario(REQUESTS, ("reset",), wants=SHARED),
+    "overlapping queues, late": Scenario(REQUESTS, wants=SHARED, losses=1),
+    "overlapping queues and two attempts": Scenario(ALL, wants=SHARED, leases_end=False),
     # With leases that end this is too much for every day: without the reset 367,781 states, and no violation.
     "all, late, and a reset": Scenario(ALL, ("reset",), losses=1, leases_end=False),
 }
@@ -64,6 +70,11 @@ MUTANTS = [
     (["grp txn", "off txn"], "requests and a reset", "I6"),
     (["grp txn", "claim"], "deleted", "I4"),
     (["own txn", "grp txn", "off txn"], "requests and a reset", "I6"),
+    (["off compare", "held left out"], "overlapping queues", "I1"),
+    (["off compare", "own compare"], "overlapping queues", "I1"),
+    (["off compare", "claim"], "overlapping queues", "I1"),
+    (["own txn"], "overlapping queues, late", "I7b"),
+    (["withdrawal"], "overlapping queues, late", "I7b"),
 ]
 
 COVERED = [
@@ -73,6 +84,7 @@ COVERED = [
     (["claim"], "a claim saves work; the epoch and the offsets decide"),
     (["lease"], "so a claim that is taken from a living run costs only its work"),
     (["claim number raised"], "the offsets still tell two runs apart"),
+    (["held left out"], "who plans what another run holds does that work in vain"),
     (["claim found by id"], "who believes wrongly that it holds the claim is refused by the offsets"),
 ]
 
@@ -94,7 +106,9 @@ def test_what_goes_wrong_without(guards: list[str], scenario: str, violation: st
 
 
 @pytest.mark.parametrize(("guards", "why"), COVERED, ids=[m[0][0] for m in COVERED])
-@pytest.mark.parametrize("scenario", ["requests and a reset, nothing late", "two attempts, late"])
+@pytest.mark.parametrize(
+    "scenario", ["requests and a reset, nothing late", "two attempts, late", "overlapping queues and a reset"]
+)
 def test_what_another_guard_covers(guards: list[str], why: str, scenario: str) -> None:
     assert explore(SCENARIOS[scenario], frozenset(guards)).violation is None, why
 

@@ -81,7 +81,8 @@ def test_two_attempts_of_one_request_commit_it_once(lake: Lake, windowed: Lake) 
     fenced = first.finish()
     done = second.finish()
     assert (fenced.exit_code, done.exit_code) == (3, 0)
-    assert "own/billing was claim 1 and is claim 2" in fenced.said
+    assert f"own/{GROUP}/{TOPIC}/" in fenced.said
+    assert "was claim 1 and is claim 2" in fenced.said
     assert len(lake.commits("consume")) == 1
     assert lake.projections() == windowed.projections()
 

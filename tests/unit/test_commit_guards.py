@@ -77,7 +77,7 @@ class Log:
 
     def claim(self, actor: Actor = ANA) -> Claim:
         claim = Claim(Claim.of(self.shard.positions().get(OWN)).number + 1, NOW // 1000 + 120)
-        said = canonical_json({"scope": "g", "claim": claim.number})
+        said = canonical_json({"claims": {OWN: claim.number}, "claim": claim.number})
         self.do(replace(a_ctl(action=Action.CLAIM, parameters=said), actor=actor), {OWN: claim.packed()})
         return claim
 

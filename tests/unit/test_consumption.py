@@ -10,12 +10,13 @@ from typing import Any, cast
 import pytest
 
 from rmq_store.consume import WindowReport
+from rmq_store.consumer.claim import Held, Holder
 from rmq_store.errors import HeldByAnother, WrongUse
 from rmq_store.lake.consumption import Consumption, answer, overall, shards_of
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome, Positions, QueueRange, Tally, max_id
+from rmq_store.offsets import Outcome, Positions, QueueRange, Tally, max_id, own_queue_id
 from rmq_store.plan import Scope
 from rmq_store.settings import load_settings
 from rmq_store.store import Consumed
@@ -45,6 +46,21 @@ def test_windows_follow_each_other_until_the_request_is_complete_and_each_is_tol
     done = Consumption.of(lambda: next(parts), told.append)
     assert done.windows == tuple(told)
     assert (done.status, done.messages, len(done.windows)) == ("committed", 17, 3)
+
+
+def test_an_answer_says_who_holds_what_was_left() -> None:
+    held = (Held(own_queue_id("shop", QUEUE), 4, 70, Holder("2026-03-01-2", "ben", 4, "c2")),)
+    told = answer("shop", "2026-03-01-1", [consumed_in([window(0, 10, complete=False, held=held), window(10, 12)])])
+    assert [one["held"] for one in told["windows"]] == [
+        [
+            {
+                "topic": "Orders", "broker_name": "broker-a", "queue_id": 0, "request_id": "2026-03-01-2",
+                "actor": "ben", "client_id": "c2", "seconds_left": 70,
+            }
+        ],
+        [],
+    ]  # fmt: skip
+    assert [one["complete"] for one in told["windows"]] == [False, True]
 
 
 @pytest.mark.parametrize("report", [EMPTY, window(0, 9, status="already_committed", engine="none", version=None)])

@@ -85,6 +85,13 @@ def test_a_window_records_which_rule_gave_its_bound() -> None:
     assert consume_request(RUN, {"until": None, "max_messages": None}).until_ms is None
 
 
+def test_a_window_of_one_of_several_consumers_says_which_and_who_they_are() -> None:
+    request = consume_request(RUN, {"client": "c1", "clients": "c2, c1"})
+    assert (request.client_id, request.client_ids) == ("c1", ("c2", "c1"))
+    alone = consume_request(RUN, {"client": None, "clients": ""})
+    assert (alone.client_id, alone.client_ids) == (None, ())
+
+
 @pytest.mark.parametrize(
     ("params", "says"),
     [
@@ -94,6 +101,10 @@ def test_a_window_records_which_rule_gave_its_bound() -> None:
         ({"max_messages": 0}, "max_messages must be a whole number, 1 or more; it is 0"),
         ({"max_messages": True}, "max_messages must be a whole number"),
         ({"max_messages": "5"}, "max_messages must be a whole number"),
+        ({"clients": "c1,,c2"}, "'c1,,c2' is no list of client ids"),
+        ({"clients": "c1,c1"}, "'c1,c1' is no list of client ids"),
+        ({"clients": "c1,c2"}, "need both: the id of this one"),
+        ({"client": "c1"}, "need both: the id of this one"),
     ],
 )
 def test_a_window_with_a_bad_parameter_is_refused(params: dict[str, Any], says: str) -> None:
