@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_store.consumer.allocate import allocate_by_topic, strategy_named
+from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.claim import Held, Taken, Wish, held_by_another
 from rmq_store.consumer.consume_orderly import OrderlyRules
 from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
@@ -187,7 +187,7 @@ def done_part(ranges: Iterable[QueueRange], waits: Mapping[MessageQueue, int]) -
 def shares(group: GroupSettings, queues: Iterable[MessageQueue], slots: int) -> list[tuple[str, list[MessageQueue]]]:
     """Each consumer's queues, allocated as RocketMQ does, topic by topic (S6). ``slots``: consumers if none are set."""
     consumers = [f"consumer-{number:05d}" for number in range(group.consumers or slots)]
-    strategy, all_queues = strategy_named(group.allocate_strategy), list(queues)
+    strategy, all_queues = group.allocate_strategy.among_tasks(), list(queues)
     return [(cid, allocate_by_topic(strategy, group.name, cid, all_queues, consumers)) for cid in consumers]
 
 

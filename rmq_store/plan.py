@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids, strategy_named
+from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids
 from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
@@ -220,7 +220,7 @@ class Planner:
         """The queues of this consumer among all that run now (S6)."""
         if self._group.broadcasting:
             raise WrongUse(f"group {self._group.name} is broadcasting: every client gets all queues, none are shared")
-        strategy = strategy_named(self._group.allocate_strategy)
+        strategy = self._group.allocate_strategy.among_clients()
         return allocate_by_topic(strategy, self._group.name, request.client_id or "", queues, set(request.client_ids))
 
     def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:

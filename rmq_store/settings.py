@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.absorb import AbsorbRule, absorb_rule_of, absorb_rule_problems
-from rmq_store.consumer.allocate import strategy_named
+from rmq_store.consumer.allocate_rule import AVG, AllocateRule, allocate_rule_of, allocate_rule_problems
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import GroupRetryPolicy, retry_policy_of, retry_policy_problems
 from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches, parse_consume_timestamp
@@ -80,7 +80,7 @@ class GroupSettings:
     max_bytes: int | None = None
     max_minutes: int | None = None
     consumers: int | None = None
-    allocate_strategy: str = "AVG"
+    allocate_strategy: AllocateRule = AVG
     engine: str = "spark"
     schedule: str | None = "*/5 * * * *"
     shards: tuple[str, ...] | None = None
@@ -195,6 +195,8 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
         values["retry_policy"] = retry_policy_of(values["retry_policy"])
     if isinstance(values.get("absorb_duplicates"), dict) and not _absorb_duplicates(values["absorb_duplicates"]):
         values["absorb_duplicates"] = absorb_rule_of(values["absorb_duplicates"])
+    if "allocate_strategy" in values and not allocate_rule_problems(values["allocate_strategy"]):
+        values["allocate_strategy"] = allocate_rule_of(values["allocate_strategy"])
 
     subscriptions, found = _load_subscriptions(table.get("subscription"), values.get("subscription_version", 1))
     problems += found
@@ -343,7 +345,7 @@ _CHECKS: dict[str, Check] = {
     "max_bytes": _or_none(_between(1, _LONG_MAX)),
     "max_minutes": _or_none(_between(1, 23 * 60)),  # a run older than a day cannot commit
     "consumers": _or_none(_between(1, 10_000)),
-    "allocate_strategy": _accepted_by(strategy_named),
+    "allocate_strategy": lambda value: "; ".join(allocate_rule_problems(value)),
     "engine": _one_of(ENGINES),
     "schedule": _or_none(
         _like(

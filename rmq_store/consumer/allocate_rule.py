@@ -52,6 +52,9 @@ class AllocateRule:
     broker_rooms: Mapping[str, str] = field(default_factory=dict)
     consumer_rooms: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return self.name
+
     def among_tasks(self) -> AllocateMessageQueueStrategy:
         """Who gets what of a window's queues."""
         if self.name == "CONSISTENT_HASH":
@@ -85,6 +88,10 @@ class AllocateRule:
             lambda queue: self.broker_rooms.get(queue.broker_name),
             self.consumer_rooms.get,
         )
+
+
+AVG = AllocateRule()
+"""RocketMQ's default."""
 
 
 # --- from a settings file --------------------------------------------------------------------------------------------

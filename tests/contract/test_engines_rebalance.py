@@ -10,6 +10,7 @@ import pytest
 
 from rmq_store.absorb import AbsorbRule
 from rmq_store.consume import WindowReport
+from rmq_store.consumer.allocate_rule import AllocateRule
 from rmq_store.consumer.claim import LEASE_S, Held, Holder
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.start import ConsumeFromWhere
@@ -99,7 +100,7 @@ def test_each_consumer_gets_its_queues_as_rocketmq_deals_them_out(
     world: World, strategy: str, shares: list[list[int]]
 ) -> None:
     fill(world, 8, messages=1)
-    of = group(allocate_strategy=strategy)
+    of = group(allocate_strategy=AllocateRule(strategy))
     reports = [share(world, client, THREE, client, of=of) for client in THREE]
     assert [queue_ids(report) for report in reports] == shares
     assert all(report.complete for report in reports)
@@ -109,7 +110,7 @@ def test_each_consumer_gets_its_queues_as_rocketmq_deals_them_out(
 @story
 def test_a_consistent_hash_gives_every_queue_to_one_consumer(world: World) -> None:
     fill(world, 8, messages=1)
-    of = group(allocate_strategy="CONSISTENT_HASH")
+    of = group(allocate_strategy=AllocateRule("CONSISTENT_HASH"))
     got = [queue_ids(share(world, client, THREE, client, of=of)) for client in THREE]
     assert sorted(queue_id for queues in got for queue_id in queues) == list(range(8))
     assert_each_once(world)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from rmq_store.consumer.allocate_rule import AllocateRule
 from rmq_store.errors import BadData
 from rmq_store.lake.projection import projection
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
@@ -35,7 +36,7 @@ def test_the_history_of_a_group_is_the_same_on_any_number_of_cores_and_in_any_nu
     plain = whole_history(new_lake("plain"), group)
     for name, other in {
         "one consumer": replace(group, consumers=1),
-        "in another order": replace(group, consumers=2, allocate_strategy="AVG_BY_CIRCLE"),
+        "in another order": replace(group, consumers=2, allocate_strategy=AllocateRule("AVG_BY_CIRCLE")),
         "capped": replace(group, max_messages=12, consumers=7),
     }.items():
         lake = whole_history(new_lake(name.replace(" ", "-")), other)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from rmq_store.absorb import AbsorbRule
 from rmq_store.clone import CloneRequest
+from rmq_store.consumer.allocate_rule import AllocateRule
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.listener import ConsumeFailed
 from rmq_store.errors import HeldByAnother, OffsetOutOfRange, StaleAttempt, WrongUse
@@ -577,7 +578,7 @@ _EVERYBODY: dict[str, st.SearchStrategy[Any]] = {
     "on_offset_out_of_range": st.sampled_from(["skip", "skip", "stop"]),
     "max_messages": st.sampled_from([None, None, 4]),
     "consumers": st.integers(1, 3),
-    "allocate_strategy": st.sampled_from(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]),
+    "allocate_strategy": st.sampled_from(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]).map(AllocateRule),
 }
 
 

@@ -20,6 +20,7 @@ from rmq_store.consumer.allocate import (
     sort_client_ids,
     sort_queues,
 )
+from rmq_store.consumer.allocate_rule import AllocateRule
 from rmq_store.message import MessageQueue
 from tests.contract.world import group
 
@@ -106,7 +107,7 @@ def test_when_a_consumer_leaves_only_its_own_queues_move_on_the_ring(
 @SAME
 @given(st.sampled_from(sorted(STRATEGIES)), QUEUES, st.integers(1, 9))
 def test_the_consumers_of_a_window_share_its_queues(name: str, queues: list[MessageQueue], consumers: int) -> None:
-    settings_ = group(consumers=consumers, allocate_strategy=name)
+    settings_ = group(consumers=consumers, allocate_strategy=AllocateRule(name))
     shared = shares(settings_, queues, 1)
     assert len(shared) == consumers
     assert Counter(queue for _, several in shared for queue in several) == Counter(queues)

@@ -16,6 +16,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmq_store.consumer.allocate_rule import AllocateRule
 from rmq_store.consumer.claim import LEASE_S
 from rmq_store.errors import HeldByAnother, ListenerError, StaleAttempt
 from rmq_store.message import MessageExt
@@ -107,7 +108,7 @@ STEPS = st.builds(
 STORIES = st.tuples(FIRST, FIRST, st.lists(STEPS, min_size=2, max_size=9)).map(lambda told: [*told[:2], *told[2]])
 SETTINGS = st.fixed_dictionaries(
     {
-        "allocate_strategy": st.sampled_from(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]),
+        "allocate_strategy": st.sampled_from(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]).map(AllocateRule),
         "max_messages": st.sampled_from([None, 4]),
         "consume_message_batch_max_size": st.sampled_from([1, 32]),
     }

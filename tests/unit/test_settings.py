@@ -226,7 +226,7 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ('all_or_nothing = "yes"', "all_or_nothing: must be true or false, it is 'yes'"),
         ('on_offset_out_of_range = "go"', "on_offset_out_of_range: must be one of stop, skip, it is 'go'"),
         ('allocate_strategy = "avg"', "allocate_strategy: unknown allocation strategy 'avg'; known are AVG, "),
-        ('allocate_strategy = "MACHINE_ROOM"', "allocate_strategy: allocation by MACHINE_ROOM needs rooms"),
+        ('allocate_strategy = "MACHINE_ROOM"', "allocate_strategy: MACHINE_ROOM needs rooms"),
         ('engine = "flink"', "engine: must be one of spark, local, auto, it is 'flink'"),
         ('schedule = "every now and then"', "schedule: must be five cron fields like"),
         ("schedule = 5", "schedule: must be five cron fields like"),
