@@ -9,6 +9,7 @@ store. What no line tells is filled in: bodies have the length that fits, messag
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.conformance.checks import Line
 
 SEND_BACK, STORED = "send back", "stored in "
 ENABLED = "pull, group enabled again"
+RESET = "reset by time"
 
 LOG_FILE_BYTES = 1 << 20
 BODY_BYTES = 10
@@ -72,7 +74,7 @@ class AskedBroker:
     @cached_property
     def queues(self) -> int:
         """A reset names all of them."""
-        resets = [len(line["answer"]) for line in self._lines if line["what"] == "reset by time"]
+        resets = [len(line["answer"]) for line in self._lines if line["what"] == RESET]
         if not resets:
             raise NotTold("no reset by time says how many queues the topic has")
         return resets[0]
@@ -120,17 +122,29 @@ class AskedBroker:
         host = decode_offset_message_id(_origin(self.copies[min(self.copies)])).store_host
         first_ms = min(copy["storeTimestamp"] for copy in self.copies.values()) - self.count * STEP_MS
         begin, body_bytes = 0, BODY_BYTES
+        if first := positions.get(0, 0):  # something else was stored before it
+            begin = self._record(0, 0, b"", host, first_ms).store_size
+            yield replace(self._record(0, 0, _body(first - begin, 0), host, first_ms), topic=self.topic[::-1])
         for offset in range(self.count):
             begin = positions.get(offset, begin)
             if offset + 1 in positions:
                 body_bytes = positions[offset + 1] - begin - self._record(offset, begin, b"", host, first_ms).store_size
-            if body_bytes < 1:
-                raise NotTold(f"the message at {begin} does not fit before the next one")
-            record = self._record(offset, begin, b" " * body_bytes, host, first_ms)
+            record = self._record(offset, begin, _body(body_bytes, begin), host, first_ms)
             yield record
             begin += record.store_size
 
+    def _moment(self, offset: int) -> int:
+        """The number of the first message that was stored in the same millisecond, as far as resets by time tell."""
+        for line in self._lines:
+            if line["what"] == RESET:
+                asked = line["input"]["timestampOfOffset"]
+                answered = int(dict(line["answer"]).get(0, asked))
+                if answered <= offset <= asked:
+                    return answered
+        return offset
+
     def _record(self, offset: int, begin: int, body: bytes, host: str, first_ms: int) -> Record:
+        stored_ms = first_ms + self._moment(offset) * STEP_MS
         copy = self.copies.get(offset, self.copies[min(self.copies)])
         return new_record(
             topic=self.topic,
@@ -139,8 +153,8 @@ class AskedBroker:
             commit_log_offset=begin,
             stored_body=body,
             properties=self.properties_of(offset),
-            born_timestamp=first_ms + offset * STEP_MS,
-            store_timestamp=first_ms + offset * STEP_MS,
+            born_timestamp=stored_ms,
+            store_timestamp=stored_ms,
             born_host=copy["bornHost"],
             store_host=host,
         )
@@ -170,6 +184,12 @@ class AskedBroker:
 
 NUMBER = "\0"
 """Stands in a pattern for the message's own number."""
+
+
+def _body(size: int, begin: int) -> bytes:
+    if size < 1:
+        raise NotTold(f"the message at {begin} does not fit before the next one")
+    return b" " * size
 
 
 def _copy(line: Line) -> Copy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from rmq_store.broker_files.request_checks import ResponseCode
@@ -19,6 +20,7 @@ from tests.conformance.checks import Line, Outcome, Outcomes, same
 from tests.conformance.filters import filter_of
 from tests.conformance.names import problem_in
 
+CODE_IN_WORDS = re.compile(r"CODE: (\d+) ")
 ANY_TIME_MS = 1_717_416_000_000
 
 
@@ -42,6 +44,8 @@ def create_topic(line: Line, broker: AskedBroker) -> Outcomes:
     is_conflict = "conflict with system topic" in error
     yield same(f"name {name!r}", stored_topic_problem(name), None if is_conflict else problem_in(error))
     yield same(f"{name!r} is a system topic", is_system_topic(name), is_conflict)
+    if error != "ok":
+        yield _has_code(f"create topic {name!r}", ResponseCode.INVALID_PARAMETER, error)
 
 
 def _repeated(text: str) -> str:
@@ -61,9 +65,17 @@ def start_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
     wanted = filter_of("T", line["input"], "SQL92")
     understood = _ok(lambda: build_subscription_data("T", line["input"], "SQL92"))
     yield same(f"{line['input']!r} is parsed", wanted is not None, _started(line))
+    if wanted is None and not _started(line):
+        said = f"start with {line['input']!r}"
+        yield _has_code(said, ResponseCode.SUBSCRIPTION_PARSE_FAILED, line["answer"]["error"])
     yield same(
         f"subscribe to {line['input']!r}", understood, _started(line) and wanted is not None and wanted.data is not None
     )
+
+
+def _has_code(said: str, code: ResponseCode, error: str) -> Outcome:
+    told = CODE_IN_WORDS.search(error)
+    return same(f"{said}: code", code, int(told[1]) if told else None)
 
 
 def _ok(call: Callable[[], object]) -> bool:

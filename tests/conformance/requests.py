@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def _pull_unknown_queue(line: Line, broker: AskedBroker) -> Outcomes:
     queue_id, queues = map(int, asked.groups()) if asked else (-1, -1)
     yield same(f"queues of {topic}", broker.queues, queues)
     yield _refused_pull(line, check_pull(SubscriptionGroupConfig("g"), broker.topic_of(topic), queue_id))
-    moves = lambda: _reset(broker, "g", topic, ResetTo.MAX, queue_id=queue_id)  # noqa: E731
+    moves = partial(_reset, broker, "g", topic, ResetTo.MAX, queue_id=queue_id)
     yield refused(f"queue {queue_id} of {topic}", WrongUse, moves, "does not exist")
 
 
