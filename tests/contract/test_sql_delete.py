@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from rmq_store.errors import WrongUse
+from rmq_store.host import Host
+from rmq_store.lake.delete_group import DeleteGroupRequest, delete_group
 from rmq_store.lake.export import export_offsets
 from rmq_store.lake.message_search import messages_at
 from rmq_store.lake.slice_reader import SliceReader
@@ -19,7 +22,8 @@ from rmq_store.offsets import QueueRange
 from rmq_store.store import Action
 from rmq_store.track import TrackType
 from tests.contract.engines import LakeWorld
-from tests.contract.world import BILLING, DAY, HOUR, LOCAL, NOON, SHARD, fail_bodies, orders, several
+from tests.contract.world import ANA, BILLING, DAY, HOUR, LOCAL, NOON, SHARD, fail_bodies, orders, several
+from tests.lake_fixtures import small_store
 
 
 @pytest.fixture
@@ -129,6 +133,24 @@ def test_few_commits_are_read_to_know_that_a_group_had_no_window_since_its_delet
     monkeypatch.setattr(shard, "ctls_in", lambda paths: opened.extend(paths) or ctls_in(paths))
     assert (shard.has_ctl("billing", Action.CONSUME, 1), len(opened)) == (False, 2)
     assert shard.has_ctl("billing", Action.CONSUME, 0)
+
+
+def test_a_group_is_deleted_in_every_shard_that_has_something_of_it_and_once(tmp_path: Path) -> None:
+    store = small_store(tmp_path).store
+
+    def deleted(group: str, request: str, chosen: str | None = None) -> list[tuple[str, str]]:
+        asked = DeleteGroupRequest(group, f"2026-11-21-{request}", ANA, "not used any more")
+        return [(report.shard, report.status) for report in delete_group(store.shards(chosen), asked, Host())]
+
+    assert deleted("shop", "1") == [("broker-a", "committed")]
+    assert deleted("elsewhere", "2", "broker-b") == [("broker-b", "committed")]
+    assert deleted("elsewhere", "3") == [("broker-a", "committed")]
+    assert deleted("elsewhere", "2", "broker-b") == [("broker-b", "already_committed")]
+    assert deleted("elsewhere", "3") == [("broker-a", "already_committed")]
+    with pytest.raises(WrongUse, match="has not been created again"):
+        deleted("elsewhere", "4")
+    found = query(store, "SELECT group_name FROM stored_offsets WHERE group_name IN ('shop', 'elsewhere')")
+    assert (found.num_rows, query(store, "SELECT * FROM audit").num_rows) == (0, 0)
 
 
 def test_a_track_tells_what_became_of_retries_that_waited(lake: LakeWorld) -> None:
