@@ -21,7 +21,7 @@ import psutil
 
 from demo.airflow_api import AirflowApi, RunFailed
 from demo.narrator import Narrator
-from demo.story import DAGS, STEPS, tell
+from demo.story import DAGS, GROUP, STEPS, first_value, tell
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import RmqError
 from rmq_store.lake.object_store import Root
@@ -70,12 +70,17 @@ def run(narrator: Narrator, lock: int) -> None:
         with narrator.step("Stopping Airflow and Spark"):
             at_the_end.close()
             narrator.say("no process is left")
+    dead = first_value(store, f"SELECT unique_key FROM dead_letters WHERE group_name = '{GROUP}'")
+    rmq = f".venv/bin/rmq --root {short(FOLDER / 'store')}"
     narrator.end(
         [
             f"The store is {short(FOLDER / 'store')}, Airflow's files and logs are in {short(FOLDER / 'airflow')}.",
             "Try next:",
-            "  .venv/bin/rmq --root var/demo/store lag --group demo-payments",
-            "  .venv/bin/rmq --root var/demo/store sql 'SELECT * FROM offset_history ORDER BY committed_at'",
+            f"  {rmq} lag --group {GROUP}",
+            f"  {rmq} sql 'SELECT * FROM offset_history ORDER BY committed_at'",
+            f"  {rmq} track {dead}     # the dead message: each try, with its outcome",
+            f"  {rmq} redrive --group {GROUP} --all --dry-run     # would send it again; with --reason it does",
+            f"  {rmq} send --topic PaymentFlow 'a payment of mine'     # for the group's next window",
             "  RMQ_ROOT=var/demo/store RMQ_SETTINGS=demo/consumers.toml make up     # the same DAGs in Airflow's UI",
         ]
     )

@@ -39,7 +39,9 @@ def _version(asked: bool) -> None:
 def before(
     root: RootOption = None,
     as_json: JsonOption = False,
-    version_asked: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say it and end."),
+    version_asked: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Say the version and end."
+    ),
 ) -> None:
     BEFORE.set(Before(root, as_json))
 

@@ -64,7 +64,7 @@ ReprocessOption = Annotated[
     typer.Option(
         "--reprocess",
         metavar="REASON",
-        help="Why. The replay whose group is given is done once more: its next attempt.",
+        help="Do the replay whose group is given once more, and why: its next attempt.",
     ),
 ]
 
@@ -87,7 +87,7 @@ def add_to(app: typer.Typer) -> None:
             "rmq replay --group orders-replay-0123456789 --reprocess 'the listener is mended'",
         ),
     )(replay)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq deliver"))(deliver)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq deliver", "rmq deliver --now 2026-11-20T12:00:00Z"))(deliver)
 
 
 def consume(
@@ -107,9 +107,9 @@ def consume(
 ) -> None:
     """Consume one window of a group.
 
-    It begins at the committed offsets and ends at the end, or at the bounds given. A window is one commit per shard:
-    its offsets, retries and dead letters become visible together. The group's caps cut it into parts, which are all
-    done here. Nothing to do writes nothing and starts no Spark.
+    It reads from the committed offsets to the end of each queue, or to the bounds given. A window is one commit per
+    shard: its offsets, retries and dead letters become visible together. Where the group's settings cap a window, one
+    follows the other until all is read. Nothing to do writes nothing and starts no Spark.
 
     Several consumers may share a group's queues, each with an id of its own: they are dealt out as RocketMQ does. A queue
     that another request holds is left to it; when nothing else is left, exit code 3 says who holds it.
@@ -154,7 +154,8 @@ def replay(
     """Consume a topic once more from a moment on.
 
     It runs under a group name of its own, so the group's offsets do not move. What fails is retried under that name,
-    which the answer tells: consume that group to finish. Give it with --reprocess to do the same replay once more.
+    which the answer tells: deliver, and consume that group to finish. Another attempt of the same replay is that name as
+    --group, with --reprocess and nothing else.
     """
     output, host = Output(as_json), Host()
     if reprocess is None and (topic is None or since is None):
@@ -243,7 +244,8 @@ def deliver(
 ) -> None:
     """Deliver what is due of the delay levels and of the timer.
 
-    Retries become readable for their groups, and delayed messages reach their topics.
+    Retries become readable for their groups, and delayed messages reach their topics. Nothing does so by itself: run it
+    every minute, or let the DAG rmq_deliver_delayed do so.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)

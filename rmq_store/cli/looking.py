@@ -75,7 +75,9 @@ def messages(
     key: Annotated[str, typer.Option("--key", "-k", metavar="KEY", help="One of its KEYS, or its unique key.")],
     since: SinceOption = None,
     until: UntilOption = None,
-    most: Annotated[int, typer.Option("--max", metavar="N", parser=count_from(1), help="The newest so many.")] = 64,
+    most: Annotated[
+        int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most so many, the newest.")
+    ] = 64,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -101,7 +103,9 @@ def print_messages(
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    most: Annotated[int, typer.Option("--max", metavar="N", parser=count_from(1), help="The oldest so many.")] = 20,
+    most: Annotated[
+        int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most so many, the oldest.")
+    ] = 20,
     body: Annotated[bool, typer.Option("--body", help="Show the bodies, too.")] = False,
     root: RootOption = None,
     as_json: JsonOption = False,

@@ -105,8 +105,8 @@ def reset(
 ) -> None:
     """Move a group's offsets of one topic.
 
-    Who and why stand in the history. The operator wins: a window that is running cannot commit after it. Waiting
-    retries are not touched.
+    Say where to with one of --to-time, --to-offset, --to-min and --to-max. Who and why stand in the history. The operator
+    wins: a window that is running cannot commit after it. Waiting retries are not touched.
     """
     to, value = _target(to_time, to_offset, to_min, to_max)
     _reset("reset", group, topic, queue, to, value, reason, dry_run, shard, request, settings, actor, root, as_json)
@@ -278,15 +278,15 @@ def search_offset(
 
 def export(
     broker: BrokerOption,
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Where to. Default: standard output.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Where to. Default: standard output.")] = None,
     shard: ShardOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a broker's consumerOffset.json.
 
-    All committed offsets on its queues, in its own form. Retries that wait in the lake are not in it; how many there
-    are is said.
+    It holds all committed offsets on the broker's queues, in its own form. Retries that wait in the lake are not in it:
+    the broker would not see them, and how many there are is said.
     """
     output = Output(as_json)
     store = open_store(root)

@@ -168,16 +168,18 @@ SinceOption = Annotated[
 ]
 FromOption = Annotated[
     int | None,
-    typer.Option("--from", metavar="TIME", parser=TIME, help=f"From the first message stored then: {_TIMES}."),
+    typer.Option("--from", metavar="TIME", parser=TIME, help=f"From the first message stored then or later: {_TIMES}."),
 ]
 AtOption = Annotated[int, typer.Option("--time", metavar="TIME", parser=TIME, help=f"The moment: {_TIMES}.")]
 NowOption = Annotated[
     int | None,
-    typer.Option("--now", metavar="TIME", parser=TIME, help="What is due by then. Default: this host's clock."),
+    typer.Option("--now", metavar="TIME", parser=TIME, help="Deliver what is due by then. Default: this host's clock."),
 ]
 ToTimeOption = Annotated[
     int | None,
-    typer.Option("--to-time", metavar="TIME", parser=TIME, help=f"To the first message stored then: {_TIMES}."),
+    typer.Option(
+        "--to-time", metavar="TIME", parser=TIME, help=f"To the first message stored then or later: {_TIMES}."
+    ),
 ]
 QueueOption = Annotated[
     QueueName, typer.Option("--queue", "-q", metavar="BROKER:QUEUE", parser=_parser(QueueName.parse), help="The queue.")

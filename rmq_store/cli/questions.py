@@ -128,6 +128,7 @@ def topic_status(topic: TopicOption, root: RootOption = None, as_json: JsonOptio
 def audit(group: OfGroupOption = None, root: RootOption = None, as_json: JsonOption = False) -> None:
     """Prove that nothing is missing or counted twice.
 
+    What windows, deliveries and redrives say of themselves is compared with the messages; each row is a contradiction.
     Exit code 1 when something was found.
     """
     if _show(root, as_json, "audit", group, empty="nothing found: every offset has exactly one outcome"):
@@ -146,7 +147,9 @@ def _show(root: str | None, as_json: bool, view: str, group: str | None = None, 
 
 
 def sql(
-    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from input.")] = None,
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from standard input.")
+    ] = None,
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the query from a file.")
     ] = None,

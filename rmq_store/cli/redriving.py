@@ -56,21 +56,19 @@ def _place(text: str) -> Place:
 
 def redrive(
     group: GroupOption,
-    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All its dead letters.")] = False,
     since: Annotated[
-        int | None, typer.Option("--from", metavar="TIME", parser=TIME, help="Those that died then or later.")
+        int | None, typer.Option("--from", metavar="TIME", parser=TIME, help="Only what died then or later.")
     ] = None,
     until: Annotated[
-        int | None, typer.Option("--until", metavar="TIME", parser=TIME, help="Those that died before.")
+        int | None, typer.Option("--until", metavar="TIME", parser=TIME, help="Only what died before.")
     ] = None,
     original_topic: Annotated[
-        str | None, typer.Option("--original-topic", metavar="TOPIC", help="Those whose message was first read there.")
+        str | None, typer.Option("--original-topic", metavar="TOPIC", help="Only what was first read in this topic.")
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key", metavar="KEY", help="Those with the key among their KEYS or as their unique key. Repeatable."
-        ),
+        typer.Option("--key", metavar="KEY", help="Only what has this key or unique key. Repeatable."),
     ] = None,
     letter: Annotated[
         list[Any] | None,
@@ -78,7 +76,7 @@ def redrive(
             "--letter",
             metavar="BROKER:QUEUE:OFFSET",
             parser=_place,
-            help="The one that lies there (see the view dead_letters). Repeatable.",
+            help="Only the letter at this place (see the view dead_letters). Repeatable.",
         ),
     ] = None,
     limit: Annotated[

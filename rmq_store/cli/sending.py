@@ -64,7 +64,8 @@ def add_to(app: typer.Typer) -> None:
 def send(
     body: Annotated[str | None, typer.Argument(metavar="BODY", help="The message's text.")] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic; of a file's lines without one.")
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="The topic. With --file: of the lines that name none."),
     ] = None,
     file: Annotated[
         str | None,
@@ -125,7 +126,7 @@ def send(
 ) -> None:
     """Send messages into queues of the lake, checked as RocketMQ's client and broker check them.
 
-    They lie in queues of the lake's own broker name, never in those of an imported broker. All are checked before
+    They go into queues of the lake's own (lake-SHARD), never into those of an imported broker. All are checked before
     anything is written. Many go in parts of 10,000 a commit; after a failure the same request with the same messages
     goes on where it stopped.
     """

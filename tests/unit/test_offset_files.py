@@ -11,6 +11,7 @@ from rmq_store.broker_files.offset_files import read_offsets
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.message import MessageQueue
 
+BEHAVIOUR = Path(__file__).parents[1] / "data" / "rocketmq" / "behaviour"
 CLIENT = {MessageQueue("Orders", "broker-a", 0): 17, MessageQueue("Orders", "broker-b", 1): 4}
 BROKER = '{"offsetTable": {"Orders@billing": {0:17,1:4}, "%RETRY%billing@billing": {0:2}, "Orders@audit": {0:1}}}'
 BAD = '{"offsetTable": '
@@ -27,6 +28,11 @@ def test_a_clients_file_names_its_queues(tmp_path: Path) -> None:
     found = read_offsets(file, "audit@a", None)
     assert (found.offsets, found.used, found.note) == (CLIENT, file, "")
     assert read_offsets(file, "audit@a", "broker-b").offsets == {MessageQueue("Orders", "broker-b", 1): 4}
+
+
+def test_the_file_of_a_real_client_is_read() -> None:
+    found = read_offsets(BEHAVIOUR / "market-clean.broadcast-offsets.json", "audit@a", None)
+    assert found.offsets == {MessageQueue("PaymentFlow", "broker-a", queue_id): 225 for queue_id in range(4)}
 
 
 def test_a_brokers_file_says_the_offsets_of_a_group_also_of_its_retry_topic(tmp_path: Path) -> None:
