@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Outcome, Positions, blk_id, cutover_id, grp_id
+from rmq_store.offsets import Positions, blk_id, cutover_id, grp_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.window import PlannedRange, Start, plan_ranges, starts
@@ -130,8 +130,7 @@ class Planner:
             bounds = bounds_of(parts[0])
             held_up = {blocked.range.queue for part in parts for blocked in part.blocked}  # till the next request
             start_of = {queue: start for queue, start in start_of.items() if queue in bounds and queue not in held_up}
-            consumed = [consumed for part in parts for consumed in part.consumed]
-            done = sum(len(c.range) - c.tally(Outcome.LOST).count for c in consumed)  # what is lost uses up no cap
+            done = sum(consumed.messages for part in parts for consumed in part.consumed)
             left = None if request.max_messages is None else request.max_messages - done
         else:
             bounds = self._bounds(request, start_of)

@@ -60,6 +60,11 @@ class Consumed:
     def tally(self, outcome: Outcome) -> Tally:
         return self.tallies.get(outcome, Tally())
 
+    @property
+    def messages(self) -> int:
+        """The offsets of the range that held one, so that what is lost uses up no cap."""
+        return len(self.range) - self.tally(Outcome.LOST).count
+
     def adds_up(self, of_range: Tally) -> bool:
         """Whether the outcomes cover the range exactly; ``of_range`` is the tally of all its offsets."""
         return total(self.tallies) == of_range
