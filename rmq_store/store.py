@@ -57,13 +57,13 @@ class Consumed:
     tallies: Tallies
     start_rule: str = "stored"
 
-    def tally(self, outcome: Outcome) -> Tally:
-        return self.tallies.get(outcome, Tally())
-
     @property
     def messages(self) -> int:
         """The offsets of the range that held one, so that what is lost uses up no cap."""
         return len(self.range) - self.tally(Outcome.LOST).count
+
+    def tally(self, outcome: Outcome) -> Tally:
+        return self.tallies.get(outcome, Tally())
 
     def adds_up(self, of_range: Tally) -> bool:
         """Whether the outcomes cover the range exactly; ``of_range`` is the tally of all its offsets."""
