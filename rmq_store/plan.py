@@ -17,7 +17,7 @@ from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Outcome, Positions, QueueRange, SubVersion, blk_id, cutover_id, del_id, grp_id, sub_id
+from rmq_store.offsets import Positions, QueueRange, SubVersion, blk_id, cutover_id, del_id, grp_id, sub_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.sub_version import is_recorder, next_sub_version, subscription_text
@@ -176,8 +176,7 @@ class Planner:
             bounds: Mapping[MessageQueue, int] = bounds_of(parts[0])
             held_up = {blocked.range.queue for part in parts for blocked in part.blocked}  # till the next request
             start_of = {queue: start for queue, start in start_of.items() if queue in bounds and queue not in held_up}
-            consumed = [consumed for part in parts for consumed in part.consumed]
-            done = sum(len(c.range) - c.tally(Outcome.LOST).count for c in consumed)  # what is lost uses up no cap
+            done = sum(consumed.messages for part in parts for consumed in part.consumed)
             left = None if request.max_messages is None else max(request.max_messages - done, 0)
         else:
             bounds = self._bounds(request, start_of) if before is None else before.bounds

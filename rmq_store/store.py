@@ -58,6 +58,11 @@ class Consumed:
     tallies: Tallies
     start_rule: str = "stored"
 
+    @property
+    def messages(self) -> int:
+        """The offsets of the range that held one, so that what is lost uses up no cap."""
+        return len(self.range) - self.tally(Outcome.LOST).count
+
     def tally(self, outcome: Outcome) -> Tally:
         return self.tallies.get(outcome, Tally())
 

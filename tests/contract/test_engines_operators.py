@@ -409,6 +409,17 @@ def test_an_offset_is_found_by_time_behind_a_hole_and_above_what_retention_left(
 
 
 @story
+def test_an_offset_is_found_by_time_where_the_brokers_clock_stepped_back(world: World) -> None:
+    """LOWER is still the first message at or after the moment, UPPER the last one at or before it (S2.3)."""
+    world.fill(orders(0), [said(n, at=NOON + at) for n, at in enumerate([20, 5, 30])])
+    world.fill(orders(0), [said(n, at=NOON + at) for n, at in enumerate([10, 40])], base=4)
+    world.trim(orders(0), 1)
+    wanted = {4: (1, 1), 5: (1, 1), 6: (2, 1), 10: (2, 4), 20: (2, 4), 30: (2, 4), 31: (5, 4), 40: (5, 5), 41: (6, 5)}
+    found = {at: (world.search(orders(0), NOON + at), world.search(orders(0), NOON + at, upper=True)) for at in wanted}
+    assert found == wanted
+
+
+@story
 def test_every_move_of_an_offset_stands_in_its_history(world: World) -> None:
     world.fill(orders(0), several(4))
     world.consume(BILLING, f"{DAY}-1", fail_bodies(b"1"), max_messages=2)

@@ -279,7 +279,7 @@ def _told(report: Any) -> object:
 
 @dataclass(frozen=True)
 class Fill:
-    """An import; ``gap``: offsets without a message before it."""
+    """An import; ``gap``: offsets without a message before it. A broker's clock may step back."""
 
     topic: str
     queue_id: int
@@ -290,12 +290,10 @@ class Fill:
     def tell(self, teller: Teller) -> None:
         world, queue = teller.world, orders(self.queue_id, self.topic)
         at = world.clock() - self.age_min * MINUTE
-        newest = max((m.store_timestamp for m in world.stored(queue)), default=0)
         rows = [
-            said(n, tag=tag, at=max(at, newest) + n % 3 // 2 * 1000, **_properties(n))
+            said(n, tag=tag, at=at + n % 3 // 2 * 1000, **_properties(n))
             for n, tag in zip(teller.numbers(len(self.tags)), self.tags, strict=True)
         ]
-        rows.sort(key=lambda row: row.store_timestamp or 0)
         world.fill(queue, rows, world.positions().max_offset(queue) + self.gap if self.gap else None)
 
 

@@ -221,7 +221,7 @@ class Ledger:
         least, most = self.least(queue), self.world.positions().max_offset(queue)
         if to == "time":
             later = [m.queue_offset for m in self.world.stored(queue) if m.store_timestamp >= (value or 0)]
-            return max(least, min(later, default=most))
+            return min((offset for offset in later if offset >= least), default=most)
         return {"min": least, "max": most, "offset": value or 0}[to]
 
     def _delivery(self, ctl: Ctl) -> None:
