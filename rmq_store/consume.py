@@ -13,7 +13,7 @@ from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.claim import Held, Taken, Wish, held_by_another
 from rmq_store.consumer.consume_orderly import OrderlyRules
 from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
-from rmq_store.errors import ListenerError, OffsetOutOfRange, StaleAttempt
+from rmq_store.errors import ListenerError, OffsetOutOfRange, StaleAttempt, WrongUse
 from rmq_store.host import uuid7_ms
 from rmq_store.message import MessageQueue, retry_topic
 from rmq_store.offsets import (
@@ -85,9 +85,18 @@ def held_of(plan: Plan, taken: Taken) -> tuple[Held, ...]:
     return tuple(one for one in taken.held if one.queue in plan.left)
 
 
-def nothing_claimed(shard: str, plan: Plan, taken: Taken) -> None:
-    """Raise for a claim whose queues have no work left, but others have: HeldByAnother, or StaleAttempt when they have got
-    it only now."""
+def refuse_other_client(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
+    """Raise WrongUse for a request that another consumer began: it would be told that all is done, and leave its queues."""
+    begun = parts[0].parameter("client_id") if parts else None
+    if None not in (begun, request.client_id) and begun != request.client_id:
+        raise WrongUse(
+            f"request {request.request_id} is that of client {begun}: give client {request.client_id} one of its own"
+        )
+
+
+def refuse_unclaimed(shard: str, plan: Plan, taken: Taken) -> None:
+    """Raise for a plan of which only queues are left that were not claimed: HeldByAnother, or StaleAttempt when they have
+    got work only now."""
     if held := held_of(plan, taken):
         raise held_by_another(shard, held)
     if plan.left:

@@ -20,10 +20,11 @@ from rmq_store.consume import (
     ends_at_ms,
     held_of,
     listener_of,
-    nothing_claimed,
     nothing_to_do,
     orderly_rules,
     refuse_holes,
+    refuse_other_client,
+    refuse_unclaimed,
     shares,
     subscriptions_of,
     wish,
@@ -90,9 +91,8 @@ def consume_window(
     with claimed(shard, wish(plan, request), host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
-        plan = _plan(
-            shard, group, request, started_ms, scope, plan, claim.taken
-        )  # what was committed until the claim was ours counts
+        # What was committed until the claim was ours counts.
+        plan = _plan(shard, group, request, started_ms, scope, plan, claim.taken)
         if isinstance(plan, WindowReport):
             claim.release()
             return plan
@@ -123,6 +123,7 @@ def _plan(
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that it has none left."""
     parts = [c for c in shard.ctls_of_request(request.request_id, group.name) if c.action is Action.CONSUME]
+    refuse_other_client(request, parts)
     if any(part.request_complete for part in parts):
         return nothing_to_do(shard.name, group.name, request, parts)
     claimed_queues = None if taken is None else taken.queues()
@@ -130,7 +131,7 @@ def _plan(
     if plan.ranges:
         return plan
     if taken is not None:
-        nothing_claimed(shard.name, plan, taken)
+        refuse_unclaimed(shard.name, plan, taken)
     return nothing_to_do(shard.name, group.name, request, parts, plan.idle)
 
 

@@ -15,10 +15,11 @@ from rmq_store.consume import (
     ends_at_ms,
     held_of,
     listener_of,
-    nothing_claimed,
     nothing_to_do,
     orderly_rules,
     refuse_holes,
+    refuse_other_client,
+    refuse_unclaimed,
     shares,
     subscriptions_of,
     wish,
@@ -82,9 +83,8 @@ def consume_window(
     # 2. Claim.
     with claimed(shard, wish(plan, request), host) as claim:
         shard.on_step("2.claimed")
-        plan = _plan(
-            shard, group, request, started_ms, scope, plan, claim.taken
-        )  # what was done until the claim was ours counts
+        # What was done until the claim was ours counts.
+        plan = _plan(shard, group, request, started_ms, scope, plan, claim.taken)
         if isinstance(plan, WindowReport):
             claim.release()
             return plan
@@ -107,6 +107,7 @@ def _plan(
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that there is none."""
     parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
+    refuse_other_client(request, parts)
     if any(part.request_complete for part in parts):
         return nothing_to_do(shard.name, group.name, request, parts)
     claimed_queues = None if taken is None else taken.queues()
@@ -114,7 +115,7 @@ def _plan(
     if plan.ranges:
         return plan
     if taken is not None:
-        nothing_claimed(shard.name, plan, taken)
+        refuse_unclaimed(shard.name, plan, taken)
     return nothing_to_do(shard.name, group.name, request, parts, plan.idle)
 
 

@@ -128,6 +128,17 @@ def test_what_was_shared_is_recorded_with_the_request(world: World) -> None:
 
 
 @story
+def test_every_consumer_has_requests_of_its_own(world: World) -> None:
+    fill(world, 2)
+    share(world, "c1", TWO, "1")
+    with pytest.raises(WrongUse, match=f"request {DAY}-1 is that of client c1: give client c2 one of its own"):
+        share(world, "c2", TWO, "1")
+    assert share(world, "c1", ONE, "1").status == "already_committed"
+    share(world, "c2", TWO, "2")
+    assert_each_once(world)
+
+
+@story
 def test_with_fewer_queues_than_consumers_some_have_nothing_to_do_and_are_told(world: World) -> None:
     fill(world, 2)
     idle = share(world, "c3", THREE, "3")

@@ -77,7 +77,7 @@ class Story:
 
         with suppress(HeldByAnother, StaleAttempt, ListenerError):
             self.world.consume(
-                self.group, f"{DAY}-{step.request}", listener, host=self.world.another_host(meanwhile, before_id=2),
+                self.group, f"{DAY}-{step.client}-{step.request}", listener, host=self.world.another_host(meanwhile, before_id=2),
                 max_messages=3 if step.request % 3 == 2 else None, client_id=step.client, client_ids=step.view,
             )  # fmt: skip
 
