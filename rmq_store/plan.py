@@ -112,6 +112,10 @@ class ShardView(Protocol):
 
     def positions(self) -> Positions: ...
 
+    def others(self) -> Iterable[ShardView]:
+        """The other shards of the store."""
+        ...
+
     def search_offsets(
         self, positions: Positions, queues: Sequence[MessageQueue], time_ms: int
     ) -> dict[MessageQueue, int]:
@@ -168,7 +172,8 @@ class Planner:
         subscription = None if self._scope.retries_only else subscription_text(group.subscriptions)
         sub_version = checked_subscription(self._shard, positions, group, subscription)
         queues = self.queues()
-        mine = queues if parts or request.client_id is None else self._allocated(request, queues)
+        chooses = request.client_id is not None and not parts and before is None
+        mine = self._allocated(request, queues) if chooses else queues
         known, unknown = starts(group.name, mine, positions)
         start_of = known | {queue: self._first_start(queue) for queue in unknown}
         epoch = positions.get(grp_id(group.name)) or 0
@@ -180,7 +185,7 @@ class Planner:
             left = None if request.max_messages is None else max(request.max_messages - done, 0)
         else:
             bounds = self._bounds(request, start_of) if before is None else before.bounds
-            if mine and mine != queues:
+            if mine and chooses:
                 for_others = self._starts_for_others(set(queues) - set(mine))
                 start_of |= for_others
                 bounds = {**bounds, **{queue: start.offset for queue, start in for_others.items()}}
@@ -210,17 +215,35 @@ class Planner:
             len(parts) + 1,
             frozenset(more),
             self._tried(ranges),
-            "" if mine else _idle(group, request, queues),
+            "" if mine else self._idle(request),
             subscription,
             sub_version,
         )
 
-    def _allocated(self, request: ConsumeRequest, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """The queues of this consumer among all that run now (S6)."""
-        if self._group.broadcasting:
-            raise WrongUse(f"group {self._group.name} is broadcasting: every client gets all queues, none are shared")
-        strategy = self._group.allocate_strategy.among_clients()
-        return allocate_by_topic(strategy, self._group.name, request.client_id or "", queues, set(request.client_ids))
+    def _allocated(self, request: ConsumeRequest, here: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """The queues of this consumer here, among all that run now (S6). Those of a topic are shared out over all shards, as
+        RocketMQ does over all brokers: else topics of one queue per shard would all go to the first consumer."""
+        group = self._group
+        if group.broadcasting:
+            raise WrongUse(f"group {group.name} is broadcasting: every client gets all queues, none are shared")
+        others = [shard for shard in self._shard.others() if group.shards is None or shard.name in group.shards]
+        elsewhere = {queue for shard in others for queue in self._readable(shard, shard.positions())}
+        mine = allocate_by_topic(
+            group.allocate_strategy.among_clients(),
+            group.name,
+            request.client_id or "",
+            {*here, *elsewhere},
+            set(request.client_ids),
+        )
+        return [queue for queue in mine if queue not in elsewhere]
+
+    def _idle(self, request: ConsumeRequest) -> str:
+        """Why it has none."""
+        clients = ", ".join(sort_client_ids(set(request.client_ids)))
+        if request.client_id not in request.client_ids:
+            return f"client {request.client_id} is none of the consumers {clients}, so it gets no queue"
+        strategy = self._group.allocate_strategy
+        return f"client {request.client_id} gets no queue here: {strategy} gives them to others of {clients}"
 
     def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:
         """ConsumeFromWhere is about the queues that are there at the group's first window. So this chooses for other
@@ -248,21 +271,25 @@ class Planner:
 
     def queues(self) -> list[MessageQueue]:
         """All queues that the group reads here: of its topics, and of its retry topic once they belong to the lake."""
-        retries = [q for q in self.positions.queues_of(retry_topic(self._group.name)) if self._belongs_here(q)]
+        found = self._readable(self._shard, self.positions)
+        topics = {subscription.topic for subscription in self._group.subscriptions}
+        if not self._scope.retries_only and not any(queue.topic in topics for queue in found):
+            raise WrongUse(
+                f"shard {self._shard.name} has none of the topics of group {self._group.name}: {', '.join(sorted(topics))}"
+            )
+        return found
+
+    def _readable(self, shard: ShardView, positions: Positions) -> list[MessageQueue]:
+        """Those of a shard. A living broker delivers its own retries; they become ours by ``rmq cutover`` (design 3)."""
+        retries = [
+            queue
+            for queue in positions.queues_of(retry_topic(self._group.name))
+            if queue.broker_name == shard.local_broker or positions.get(cutover_id(queue.broker_name))
+        ]
         if self._scope.retries_only:
             return retries
         topics = [subscription.topic for subscription in self._group.subscriptions]
-        found = [queue for topic in topics for queue in self.positions.queues_of(topic)]
-        missing = sorted(set(topics) - {queue.topic for queue in found})
-        if len(missing) == len(topics):
-            raise WrongUse(
-                f"shard {self._shard.name} has none of the topics of group {self._group.name}: {', '.join(missing)}"
-            )
-        return [*found, *retries]
-
-    def _belongs_here(self, queue: MessageQueue) -> bool:
-        """A living broker delivers its own retries; they become ours by ``rmq cutover`` (design 3)."""
-        return queue.broker_name == self._shard.local_broker or bool(self.positions.get(cutover_id(queue.broker_name)))
+        return [*(queue for topic in topics for queue in positions.queues_of(topic)), *retries]
 
     def _bounds(self, request: ConsumeRequest, start_of: Mapping[MessageQueue, Start]) -> dict[MessageQueue, int]:
         queues = list(start_of)
@@ -312,16 +339,6 @@ class Planner:
         if self.positions.get(del_id(self._group.name)) is not None:
             return {}
         return {seen.queue: seen.offset for seen in self._shard.observed() if seen.group == self._group.name}
-
-
-def _idle(group: GroupSettings, request: ConsumeRequest, queues: Sequence[MessageQueue]) -> str:
-    clients = ", ".join(sort_client_ids(set(request.client_ids)))
-    if request.client_id not in request.client_ids:
-        return f"client {request.client_id} is none of the consumers {clients}, so it gets no queue"
-    return (
-        f"client {request.client_id} gets no queue: {group.allocate_strategy} shares {len(queues)} among the consumers "
-        f"{clients}"
-    )
 
 
 def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:

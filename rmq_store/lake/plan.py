@@ -12,6 +12,7 @@ from rmq_store.consumer.pull import cover
 from rmq_store.lake.segments import segments_of
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.slice_reader import SliceReader
+from rmq_store.lake.store import LakeStore
 from rmq_store.lake.time_search import search_offsets
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange
@@ -45,6 +46,10 @@ class ShardLookup:
 
     def positions(self) -> Positions:
         return self.shard.positions()
+
+    def others(self) -> list[ShardLookup]:
+        shards = LakeStore.open(self.shard.root).shards()
+        return [ShardLookup(shard) for shard in shards if shard.name != self.name]
 
     def search_offsets(
         self, positions: Positions, queues: Sequence[MessageQueue], time_ms: int

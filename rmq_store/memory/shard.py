@@ -44,10 +44,12 @@ def _nothing(step: str) -> None:
 
 
 class MemoryShard:
-    """``clock``: the store's own, UTC ms. ``on_step``: called with every step of the commit protocol, once reached."""
+    """``clock``: the store's own, UTC ms. ``on_step``: called with every step of the commit protocol, once reached.
+    ``of_store``: all shards of the store."""
 
-    def __init__(self, name: str, clock: Callable[[], int]) -> None:
+    def __init__(self, name: str, clock: Callable[[], int], of_store: Mapping[str, MemoryShard] | None = None) -> None:
         self.name = name
+        self._of_store = of_store or {}
         self.server_time_ms = clock
         self.on_step: Callable[[str], None] = _nothing
         self._lock = threading.Lock()
@@ -69,6 +71,10 @@ class MemoryShard:
     def positions(self) -> Positions:
         """All positions of the newest version."""
         return self._positions
+
+    def others(self) -> list[MemoryShard]:
+        """The other shards of the store."""
+        return [shard for shard in self._of_store.values() if shard is not self]
 
     # --- writing ---
 

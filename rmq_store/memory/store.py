@@ -25,7 +25,7 @@ class MemoryStore:
 
     def create_shard(self, name: str) -> MemoryShard:
         """The shard, made if it is not there."""
-        return self._shards.setdefault(name, MemoryShard(name, self.clock))
+        return self._shards.setdefault(name, MemoryShard(name, self.clock, self._shards))
 
     def shards(self, name: str | None = None) -> list[MemoryShard]:
         """All shards, or the one named. Raises WrongUse for a name that is none."""

@@ -47,7 +47,17 @@ IDS = [" ".join(path) for path in COMMANDS]
 def test_the_commands_are_those_that_people_build_on() -> None:
     assert sorted(IDS) == [
         *("audit", "clone", "consume", "cutover", "delete-group", "deliver", "diff", "dispatch", "doctor", "groups"),
-        *("import-store", "init", "lag", "message", "messages", "offsets export", "offsets import", "print", "progress"),
+        *(
+            "import-store",
+            "init",
+            "lag",
+            "message",
+            "messages",
+            "offsets export",
+            "offsets import",
+            "print",
+            "progress",
+        ),
         *("redrive", "replay", "reset", "search-offset", "send", "skip", "sql", "topic-status", "topics", "track"),
     ]
 

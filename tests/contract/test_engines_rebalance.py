@@ -15,12 +15,17 @@ from rmq_store.consumer.claim import LEASE_S, Held, Holder
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.errors import HeldByAnother, ListenerError, StaleAttempt, WrongUse
+from rmq_store.lake.commit import commit as commit_in_lake
+from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.sql import query
+from rmq_store.memory.commit import commit as commit_in_memory
 from rmq_store.memory.commit import tally_of_range
+from rmq_store.memory.shard import MemoryShard
 from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import off_id, total
+from rmq_store.offsets import max_id, off_id, total
+from rmq_store.plan import ConsumeRequest, Planner
 from rmq_store.settings import GroupSettings
-from rmq_store.store import Action
+from rmq_store.store import Action, Ctl, Proposal
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     BEN,
@@ -143,7 +148,7 @@ def test_with_fewer_queues_than_consumers_some_have_nothing_to_do_and_are_told(w
     fill(world, 2)
     idle = share(world, "c3", THREE, "3")
     assert (idle.status, idle.complete) == ("empty", True)
-    assert idle.idle == "client c3 gets no queue: AVG shares 2 among the consumers c1, c2, c3"
+    assert idle.idle == "client c3 gets no queue here: AVG gives them to others of c1, c2, c3"
     assert [queue_ids(share(world, client, THREE, client)) for client in TWO] == [[0], [1]]
     assert_each_once(world)
 
@@ -168,6 +173,30 @@ def test_consumers_are_named_all_or_none_and_broadcasting_shares_nothing(world: 
             share(world, bad, TWO, "1")
     with pytest.raises(WrongUse, match="broadcasting: every client gets all queues"):
         share(world, "c1", TWO, "1", of=group("billing@c1", message_model=MessageModel.BROADCASTING))
+
+
+def test_a_topic_is_shared_over_all_shards_as_over_all_brokers(world: World) -> None:
+    """Shard by shard the first consumer would get the only queue of each."""
+    here = [("broker-a", 0), ("broker-b", 0), ("broker-c", 0), ("broker-c", 1)]
+    for broker, queue_id in here:
+        shard = world.store.create_shard(broker)
+        ctl = Ctl(world.host.new_commit_id(), Action.IMPORT, BEN, request_id=f"{DAY}-{broker}-{queue_id}")
+        proposal = Proposal(ctl, {}, {max_id(MessageQueue("Orders", broker, queue_id)): 5})
+        if isinstance(shard, MemoryShard):
+            commit_in_memory(shard, proposal, world.host, started_ms=world.clock())
+        else:
+            commit_in_lake(shard, proposal, world.host, started_ms=world.clock())
+
+    def planned(client: str, of: GroupSettings) -> list[tuple[str, int]]:
+        request = ConsumeRequest(f"{DAY}-1", BEN, client_id=client, client_ids=THREE)
+        shards = [shard for shard in world.store.shards() if of.shards is None or shard.name in of.shards]
+        views = [shard if isinstance(shard, MemoryShard) else ShardLookup(shard) for shard in shards]
+        plans = [Planner(view, of, world.clock()).plan(request, []) for view in views]
+        return [(p.queue.broker_name, p.queue.queue_id) for plan in plans for p in plan.ranges]
+
+    assert [planned(client, BILLING) for client in THREE] == [here[:2], here[2:3], here[3:]]
+    some = group(shards=("broker-b", "broker-c"))
+    assert [planned(client, some) for client in THREE] == [here[1:2], here[2:3], here[3:]]
 
 
 @story

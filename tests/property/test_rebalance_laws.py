@@ -75,9 +75,10 @@ class Story:
                 "what?" if step.breaks else ["RECONSUME_LATER" if m.body == b"3" else "CONSUME_SUCCESS" for m in msgs]
             )
 
+        host = self.world.another_host(meanwhile, before_id=2)
         with suppress(HeldByAnother, StaleAttempt, ListenerError):
             self.world.consume(
-                self.group, f"{DAY}-{step.client}-{step.request}", listener, host=self.world.another_host(meanwhile, before_id=2),
+                self.group, f"{DAY}-{step.client}-{step.request}", listener, host=host,
                 max_messages=3 if step.request % 3 == 2 else None, client_id=step.client, client_ids=step.view,
             )  # fmt: skip
 

@@ -48,7 +48,7 @@ def test_nothing_moved_is_decided_on_exactly_this_version() -> None:
         (OFF, 5, None),
         (OFF, None, 0),
         (GRP, 0, 1),
-        (GRP, None, 0),
+        (GRP, None, 1),
         (OWN, Claim(3, 100).packed(), Claim(4, 100).packed()),
         (OWN, Claim(3, 100).packed(), None),
     ],
@@ -57,6 +57,11 @@ def test_anything_that_moved_drops_the_run_and_is_named(app_id: str, wanted: int
     positions = Positions(1, {} if found is None else {app_id: found})
     with pytest.raises(StaleAttempt, match=rf"consume c1 was overtaken: {app_id} was .* and is"):
         decide(Proposal(a_ctl(), {app_id: wanted}, {}), positions, clocks())
+
+
+def test_another_consumers_first_window_is_no_action_of_an_operator() -> None:
+    decided = decide(Proposal(a_ctl(), {GRP: None, OFF: 1}, {GRP: 0, OFF: 2}), Positions(1, {GRP: 0, OFF: 1}), clocks())
+    assert decided.positions == {GRP: 0, OFF: 2}
 
 
 def test_a_deleted_position_counts_as_one_that_was_never_there() -> None:
