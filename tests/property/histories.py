@@ -127,14 +127,18 @@ class Cast:
     groups: dict[str, dict[str, Any]]
     script: list[Says]
 
+    def reads(self, name: str) -> dict[str, str]:
+        """The clients of one group have one subscription."""
+        return self.groups["radio@a" if name == "radio@b" else name]["reads"]
+
     def settings(self, name: str) -> GroupSettings:
-        options = dict(self.groups[name])
+        options = {key: value for key, value in self.groups[name].items() if key != "reads"}
         kind = "SQL92" if name == "prices" else "TAG"
-        reads = tuple(build_subscription_data(topic, text, kind) for topic, text in options.pop("reads").items())
+        reads = tuple(build_subscription_data(topic, text, kind) for topic, text in self.reads(name).items())
         return replace(group(name, **options), subscriptions=reads)
 
     def wanted(self, name: str) -> dict[str, Wanted]:
-        return {topic: MATCHES[text] for topic, text in self.groups[name]["reads"].items()}
+        return {topic: MATCHES[text] for topic, text in self.reads(name).items()}
 
 
 @dataclass
