@@ -10,16 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
-from hypothesis import strategies as st
-
-from rmq_store.absorb import AbsorbRule
 from rmq_store.clone import CloneRequest
-from rmq_store.consumer.allocate_rule import AllocateRule
-from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.consumer.listener import ConsumeFailed
 from rmq_store.errors import HeldByAnother, OffsetOutOfRange, StaleAttempt, WrongUse
 from rmq_store.message import MessageExt
 from rmq_store.plan import LIVE, ConsumeRequest, Scope
@@ -31,6 +24,7 @@ from rmq_store.settings import GroupSettings
 from rmq_store.store import Action
 from rmq_store.subscription import build_subscription_data
 from tests.contract.world import ANA, DAY, HOUR, NOON, World, group, orders, said
+from tests.property.answers import Says
 from tests.property.ledger import CLAIMS, Call, Group, Ledger, Wanted
 
 GROUPS = ("billing", "ordered", "once", "prices", "radio@a", "radio@b")
@@ -46,78 +40,6 @@ class Killed(BaseException):
     """The process has died."""
 
 
-# --- what a listener says --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Says:
-    """``form``: how a concurrent listener answers; ``k``: the ackIndex, the failing message or the pattern of statuses;
-    ``status``, ``auto_commit``: how one answers in order."""
-
-    form: str
-    k: int
-    level: int
-    status: str
-    auto_commit: bool
-
-    def verdicts(self, n: int, all_or_nothing: bool) -> list[bool]:
-        """Whether each of ``n`` messages has succeeded."""
-        pattern = [bool(self.k >> (i % 4) & 1) for i in range(n)]
-        match self.form:
-            case "success":
-                return [True] * n
-            case "ack_index":
-                return [i <= self.k for i in range(n)]
-            case "list" | "yield":
-                return pattern
-            case "fails_at" | "yield_fails" if not all_or_nothing:
-                before = pattern if self.form == "yield_fails" else [True] * n
-                return [before[i] and i < self.k % n for i in range(n)]
-            case _:
-                return [False] * n
-
-    def answer(self, n: int, context: Any) -> Any:
-        context.delay_level_when_next_consume = self.level
-        statuses = ["CONSUME_SUCCESS" if ok else "RECONSUME_LATER" for ok in self.verdicts(n, False)]
-        match self.form:
-            case "success":
-                return "CONSUME_SUCCESS"
-            case "ack_index":
-                context.ack_index = self.k
-                return "CONSUME_SUCCESS"
-            case "list":
-                return statuses
-            case "yield":
-                return (status for status in statuses)
-            case "fails_at":
-                raise ConsumeFailed(self.k % n, ValueError("no price"))
-            case "yield_fails":
-                return self._yield(statuses[: self.k % n])
-            case "raises":
-                raise RuntimeError("no database")
-            case "none":
-                return None
-            case _:
-                return "RECONSUME_LATER"
-
-    @staticmethod
-    def _yield(statuses: Sequence[str]) -> Iterator[str]:
-        yield from statuses
-        raise ValueError("no price")
-
-
-ALL_WELL = Says("success", 0, 0, "SUCCESS", True)
-FORMS = ("success", "success", "list", "yield", "ack_index", "fails_at", "yield_fails", "later", "none", "raises")
-SAYS = st.builds(
-    Says,
-    st.sampled_from(FORMS),
-    st.integers(-1, 7),
-    st.sampled_from([0, 0, 0, 1, 2, 4, 18, 99, -1]),
-    st.sampled_from(["SUCCESS", "SUCCESS", "SUCCESS", SUSPEND, SUSPEND, "COMMIT", "ROLLBACK", "none", "raises"]),
-    st.sampled_from([True, True, False]),
-)
-
-
 # --- who tells -------------------------------------------------------------------------------------------------------
 
 
@@ -128,14 +50,18 @@ class Cast:
     groups: dict[str, dict[str, Any]]
     script: list[Says]
 
+    def reads(self, name: str) -> dict[str, str]:
+        """The clients of one group have one subscription."""
+        return self.groups["radio@a" if name == "radio@b" else name]["reads"]
+
     def settings(self, name: str) -> GroupSettings:
-        options = dict(self.groups[name])
+        options = {key: value for key, value in self.groups[name].items() if key != "reads"}
         kind = "SQL92" if name == "prices" else "TAG"
-        reads = tuple(build_subscription_data(topic, text, kind) for topic, text in options.pop("reads").items())
+        reads = tuple(build_subscription_data(topic, text, kind) for topic, text in self.reads(name).items())
         return replace(group(name, **options), subscriptions=reads)
 
     def wanted(self, name: str) -> dict[str, Wanted]:
-        return {topic: MATCHES[text] for topic, text in self.groups[name]["reads"].items()}
+        return {topic: MATCHES[text] for topic, text in self.reads(name).items()}
 
 
 @dataclass
@@ -548,7 +474,7 @@ class Race:
         Meanwhile(self.step, mine, self.wait_s, (other,)).tell(teller)
 
 
-# --- which there are -------------------------------------------------------------------------------------------------
+# --- filters and telling ---------------------------------------------------------------------------------------------
 
 MATCHES: dict[str, Wanted] = {
     "*": lambda properties: True,
@@ -562,84 +488,6 @@ MATCHES: dict[str, Wanted] = {
 """Every filter, and what it means in Python."""
 TAGS = ("*", "TagA", "TagA || TagB")
 SQL = tuple(expression for expression in MATCHES if expression not in TAGS)
-_OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "billing": {"retry_queue_nums": st.sampled_from([1, 3, 0]), "all_or_nothing": st.booleans()},
-    "ordered": {"mode": st.just("orderly"), "suspend_tries_per_window": st.integers(1, 4)},
-    "once": {"absorb_duplicates": st.just(AbsorbRule("KEYS", 300 * 24 * HOUR))},
-    "prices": {"retry_queue_nums": st.sampled_from([1, 2])},
-    "radio@a": {"message_model": st.just(MessageModel.BROADCASTING)},
-    "radio@b": {"message_model": st.just(MessageModel.BROADCASTING)},
-}
-_EVERYBODY: dict[str, st.SearchStrategy[Any]] = {
-    "consume_message_batch_max_size": st.integers(1, 4),
-    "max_reconsume_times": st.sampled_from([1, 2, -1, 0, 3]),
-    "on_offset_out_of_range": st.sampled_from(["skip", "skip", "stop"]),
-    "max_messages": st.sampled_from([None, None, 4]),
-    "consumers": st.integers(1, 3),
-    "allocate_strategy": st.sampled_from(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]).map(AllocateRule),
-}
-
-
-def _options(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    topics = TOPICS if name in ("billing", "ordered") else TOPICS[:1]
-    expressions = SQL if name == "prices" else TAGS
-    reads = st.fixed_dictionaries({topic: st.sampled_from(expressions) for topic in topics})
-    return st.fixed_dictionaries({"reads": reads, **_EVERYBODY, **_OPTIONS[name]})
-
-
-_names = st.sampled_from(GROUPS)
-_topics = st.sampled_from(["Orders", "Orders", "Orders", "Bills"])
-_fills = st.builds(
-    Fill,
-    _topics,
-    st.integers(0, 2),
-    st.lists(st.sampled_from(["TagA", "TagB", None]), min_size=1, max_size=7).map(tuple),
-    st.sampled_from([0, 0, 0, 0, 2]),
-    st.sampled_from([60, 90, 5]),
-)
-_delays = st.sampled_from([None, None, None, 1, 3, 1500, 90_000])
-_sends = st.builds(Send, _topics, st.lists(_delays, min_size=1, max_size=6).map(tuple))
-_consumes = st.builds(Consume, _names, st.integers(0, 7))
-_deliveries = st.builds(Deliver, st.sampled_from([10, 30, 60, 3600, 1]), st.sampled_from([1000, 1000, 3, 1]))
-_resets = st.builds(Reset, _names, _topics, st.sampled_from(ResetTo), st.integers(0, 1000), st.booleans())
-_clones = st.builds(Clone, _names, _names, st.sampled_from([None, "Orders", "Bills"]))
-_redrives = st.builds(Redrive, st.sampled_from(["billing", "ordered", "once", "prices"]), st.sampled_from([None, 1, 2]))
-_replays = st.builds(Replay, st.sampled_from([120, 70, 60, 10]))
-_follow_ups = st.builds(FollowUp, st.integers(0, 2), st.booleans())
-_again = st.builds(Again, st.integers(0, 20))
-_jobs = st.one_of(_consumes, _consumes, _deliveries)
-_crashes = st.builds(Crash, st.sampled_from([*STEPS, "5.put"]), _jobs)
-_quick = st.one_of(_consumes, _consumes, _deliveries, _resets, _clones, _redrives, _sends, _again)
-_meanwhile = st.builds(
-    Meanwhile,
-    st.sampled_from(STEPS),
-    _jobs,
-    st.sampled_from([0, 0, 121, 121]),
-    st.lists(_quick, min_size=1, max_size=2).map(tuple),
-)
-_races = st.builds(
-    Race,
-    _names,
-    st.sampled_from([*STEPS, "3.staged"]),
-    st.sampled_from([121, 0]),
-    st.one_of(_consumes, _resets, _clones),
-)
-_steps = st.one_of(
-    _fills, _sends, _consumes, _consumes, _consumes, _deliveries, _deliveries, _resets, _clones, _redrives, _replays,
-    _follow_ups, st.builds(Trim, st.integers(0, 2), st.integers(0, 100)), _again, _crashes, _meanwhile, _races, _races,
-)  # fmt: skip
-# What happened is nothing until the groups look at it.
-_rounds = st.one_of(st.builds(Round, st.integers(0, 7)), st.builds(Round, st.integers(0, 7)), _consumes)
-HISTORIES = st.builds(
-    lambda first, rest: (*first, *chain(*rest)),
-    st.tuples(_fills, _sends),
-    st.lists(st.tuples(_steps, _steps, _rounds), min_size=4, max_size=12),
-)
-
-
-CASTS = st.builds(
-    Cast, st.fixed_dictionaries({name: _options(name) for name in GROUPS}), st.lists(SAYS, min_size=1, max_size=6)
-)
 
 
 def tell(world: World, cast: Cast, steps: Sequence[Any], *, checked: bool = True) -> Teller:

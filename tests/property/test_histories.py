@@ -19,7 +19,9 @@ from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 from rmq_store.plan import Scope
 from rmq_store.store import SCHEDULE_GROUP
 from tests.contract.engines import LakeWorld, MemoryWorld
-from tests.property.histories import ALL_WELL, CASTS, HISTORIES, Again, Cast, Consume, Deliver, Teller, tell
+from tests.property.answers import ALL_WELL
+from tests.property.histories import Again, Cast, Consume, Deliver, Teller, tell
+from tests.property.strategies import CASTS, HISTORIES
 
 MORE = int(os.environ.get("HISTORIES", "0"))
 BUDGET = settings(
