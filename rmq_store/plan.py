@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Positions, blk_id, cutover_id, grp_id
+from rmq_store.offsets import Positions, Tally, blk_id, cutover_id, grp_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.window import PlannedRange, Start, plan_ranges, starts
@@ -232,12 +232,15 @@ def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
 # --- what a request says in its ctl rows -----------------------------------------------------------------------------
 
 
-def request_parameters(plan: Plan, request: ConsumeRequest) -> str:
-    """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1)."""
+def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None = None) -> str:
+    """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1). ``keys``: those that a window which
+    absorbs duplicates has acked, as the view ``audit`` holds them against their rows."""
     parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
     parameters |= dict(request.parameters)
     if plan.part == 1:
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
+    if keys is not None:
+        parameters |= {"key_rows": keys.count, "key_hash_sum": keys.hash_sum}
     return canonical_json(parameters)
 
 

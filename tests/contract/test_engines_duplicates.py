@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store import absorb
 from rmq_store.absorb import AbsorbRule
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.errors import HeldByAnother, StaleAttempt
@@ -196,8 +197,9 @@ def test_what_is_filtered_is_no_reason(world: World, expression: str) -> None:
 
 
 def test_keys_with_one_hash_are_told_apart_by_their_texts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = absorb_in_lake.text_hashes
-    monkeypatch.setattr(absorb_in_lake, "text_hashes", lambda texts: real(texts) & 1)
+    in_lake, in_memory = absorb_in_lake.text_hashes, absorb.key_hash
+    monkeypatch.setattr(absorb_in_lake, "text_hashes", lambda texts: in_lake(texts) & 1)
+    monkeypatch.setattr(absorb, "key_hash", lambda key: in_memory(key) & 1)
 
     @story
     def told(world: World) -> None:

@@ -17,7 +17,7 @@ from rmq_store.absorb import (
     runs,
     take_turn,
 )
-from rmq_store.lake.absorb import text_hashes
+from rmq_store.lake.key_files import text_hashes
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import QueueRange
 
