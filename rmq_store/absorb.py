@@ -142,5 +142,10 @@ def key_hash(key: str) -> int:
 
 
 def key_tally(keys: Iterable[str]) -> Tally:
-    """What a window's ctl row says of the keys that it acked: how many, and the sum of their hashes modulo 2^64."""
+    """How many keys, and the sum of their hashes modulo 2^64."""
     return sum((Tally(1, key_hash(key)) for key in keys), Tally())
+
+
+def key_parameters(acked: Tally) -> dict[str, int]:
+    """What a window's ctl row says of the keys that it acked; the view ``audit`` holds it against their rows."""
+    return {"key_rows": acked.count, "key_hash_sum": acked.hash_sum}

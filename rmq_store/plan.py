@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+from rmq_store.absorb import key_parameters
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
@@ -233,14 +234,14 @@ def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
 
 
 def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None = None) -> str:
-    """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1). ``keys``: those that a window which
-    absorbs duplicates has acked, as the view ``audit`` holds them against their rows."""
+    """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1). ``keys``: of a window that absorbs
+    duplicates, those that it acked."""
     parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
     parameters |= dict(request.parameters)
     if plan.part == 1:
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
     if keys is not None:
-        parameters |= {"key_rows": keys.count, "key_hash_sum": keys.hash_sum}
+        parameters |= key_parameters(keys)
     return canonical_json(parameters)
 
 

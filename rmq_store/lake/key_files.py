@@ -39,8 +39,8 @@ ROW_GROUP_ROWS = 32_768
 """A footer of few row groups is read quickly, and so is one row group where a hash was found."""
 
 _NONE: Numbers = np.array([], dtype=np.int64)
-_SPARSE_BITS = 4
-_LEAST_BITS, _MOST_BITS = 10, 27
+_SPARSE_BITS = 5
+_LEAST_BITS, _MOST_BITS = 10, 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,35 +108,34 @@ def text_hashes(texts: pa.Array) -> Hashes:
     bounds = np.frombuffer(texts.buffers()[1], dtype=type_, count=len(texts) + 1, offset=texts.offset * width)
     bounds = bounds.astype(np.int64)
     data = np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[bounds[0] : bounds[-1]]
-    padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
     starts, lengths = bounds[:-1] - bounds[0], np.diff(bounds)
     if (lengths == lengths[0]).all():
-        return _hashes_of_one_length(padded, len(texts), int(lengths[0]))
+        return _hashes_of_one_length(data, len(texts), int(lengths[0]))
+    padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
     words: Any = np.ndarray((len(padded) - 7,), dtype="<u8", buffer=padded.data, strides=(1,))  # one at every byte
     state = hashes(lengths)
     active = np.flatnonzero(lengths > 0)
     begin = 0
     while len(active):
         left = lengths[active] - begin
-        state[active] = hashes(state[active] ^ words[starts[active] + begin] & _used(left))
+        unused = (8 * np.maximum(8 - left, 0)).astype(np.uint64)
+        used = np.uint64(0xFFFF_FFFF_FFFF_FFFF) >> unused
+        state[active] = hashes(state[active] ^ words[starts[active] + begin] & used)
         begin += 8
         active = active[left > 8]
     return state.view(np.int64)
 
 
-def _hashes_of_one_length(padded: npt.NDArray[np.uint8], count: int, length: int) -> Hashes:
+def _hashes_of_one_length(data: npt.NDArray[np.uint8], count: int, length: int) -> Hashes:
     """Unique keys of one client version all have one length: their words are columns."""
+    many = -(-length // 8)
+    words = np.zeros((count, many * 8), dtype=np.uint8)
+    words[:, :length] = data.reshape(count, length)
     state = hashes(np.full(count, length))
-    for begin in range(0, length, 8):
-        words: Any = np.ndarray((count,), dtype="<u8", buffer=padded.data, offset=begin, strides=(length,))
-        state = hashes(state ^ words & _used(np.array(length - begin)))
+    for column in words.view("<u8").T:
+        state ^= column
+        state = hashes(state)
     return state.view(np.int64)
-
-
-def _used(left: Numbers) -> npt.NDArray[np.uint64]:
-    """The bits of a word that belong to a text with so many bytes left."""
-    unused = (8 * np.maximum(8 - left, 0)).astype(np.uint64)
-    return np.uint64(0xFFFF_FFFF_FFFF_FFFF) >> unused
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

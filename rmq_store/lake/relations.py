@@ -5,7 +5,7 @@ be made here (``Snapshot.positions``, and the commits that are not dispatched ye
 that the views name. Every one of them covers all shards and has the column ``shard`` first.
 
 - ``positions``: the positions, decoded. The truth about offsets; nothing is scanned for it
-- ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message
+- ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` with what it does not have yet, so a view is never
   behind the log, and no file is opened for each commit; ``ctl``: the same without its lists
 - ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one item a row, with what names and
@@ -66,6 +66,7 @@ def _commitlog(shard: Shard) -> LakeTable:
 FILE_RELATIONS: Mapping[str, FileRelation] = {
     "msg": FileRelation(_commitlog, _stored(tables.MSG), _of_kind("msg")),
     "outcome_ranges": FileRelation(_commitlog, _stored(tables.OUTCOME), _of_kind("outcome")),
+    "key_rows": FileRelation(_commitlog, _stored(tables.KEY), _of_kind("key")),
     "ctl_imports": FileRelation(
         _commitlog, _stored(tables.CTL), _of_kind("ctl") & (_may_hold(Action.IMPORT) | _may_hold(Action.SALVAGE))
     ),
