@@ -129,7 +129,7 @@ def runs(queue: MessageQueue, offsets: Sequence[int]) -> list[QueueRange]:
 
 
 def key_hash(key: str) -> int:
-    """The 64-bit hash by which ``key`` rows are sorted; equal hashes say nothing before the texts were compared.
+    """The 64-bit hash by which keys are looked up; equal hashes say nothing before the texts were compared.
 
     Over the length and the UTF-8 bytes, eight at a time, little-endian, the last ones filled with zeros; each is mixed
     in by ``offset_hash``. ``lake/key_files.py`` has the same over arrays.

@@ -34,8 +34,10 @@ from rmq_store.store import StagedFile
 Run = Callable[[Sequence[ConsumeTask]], list[TaskResult]]
 """Tasks of one turn to their results."""
 
-_THREADS = max(os.cpu_count() or 1, 8)
+_CORES = os.cpu_count() or 1
+_REMOTE_READS = 8
 _ROWS_A_THREAD = 250_000
+_ROWS_AT_ONCE = 32_768
 _KEYS_A_FILE = 500_000
 _COLUMNS = {UNIQ_KEY: "unique_key", KEYS: "keys"}
 
@@ -57,7 +59,10 @@ def consume_absorbing(
     shard: Shard, job: ConsumeJob, rule: AbsorbRule, tasks: Sequence[ConsumeTask], started_ms: int, run: Run
 ) -> Absorbed:
     """Ask about the window's messages turn by turn, so that each key is acked once at the most."""
-    with ThreadPoolExecutor(_THREADS) as pool:
+    threads = (
+        _CORES if job.root.is_local else max(_CORES, _REMOTE_READS)
+    )  # more than cores are slower, unless they wait
+    with ThreadPoolExecutor(threads) as pool:
         keys = _window_keys(pool, job, rule, tasks)
         candidates, acked = _candidates(pool, shard, job, keys, started_ms - rule.horizon_ms)
         rows = candidates.rows
@@ -164,7 +169,7 @@ def _keys_of(job: ConsumeJob, rule: AbsorbRule, slice_: Slice) -> _Piece:
     columns = [*dict.fromkeys([column, *filter_columns(subscription)])]
     of_batches: list[Offsets] = []
     texts: list[pa.Array] = []
-    for offsets, batch in SliceReader(job.root, job.table, slice_).batches(columns):
+    for offsets, batch in SliceReader(job.root, job.table, slice_).batches(columns, _ROWS_AT_ONCE):
         wanted = matching(batch, subscription)
         found = batch.column(column)
         if column == "properties":
@@ -203,7 +208,8 @@ def _candidates(
     hits = [found for found in pool.map(look_up, key_files(shard, job.group, since_ms)) if found is not None]
     again = [ascending[1:][ascending[1:] == ascending[:-1]], *(found.hashes for found in hits)]
     rows, _ = Wanted(np.sort(_joined(again))).rows_in([keys.hashes])
-    texts = [*keys.texts.take(pa.array(rows)).chunks, *(chunk for found in hits for chunk in found.texts.chunks)]
+    own = keys.texts.take(pa.array(rows)).chunks if len(rows) else []
+    texts = [*own, *(chunk for found in hits for chunk in found.texts.chunks)]
     numbers = _numbered(texts)
     acked = np.full(numbers.max(initial=-1) + 1, -1)
     np.maximum.at(acked, numbers[len(rows) :], _joined(found.epochs for found in hits))
