@@ -24,7 +24,18 @@ from rmq_store.consumer.pull import Slice
 from rmq_store.lake import tables
 from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, Offsets, TaskResult
 from rmq_store.lake.filter import filter_columns, matching
-from rmq_store.lake.key_files import Hashes, Keys, Numbers, Wanted, acked_in, key_files, stage_keys, text_hashes
+from rmq_store.lake.key_files import (
+    Found,
+    Hashes,
+    Keys,
+    Numbers,
+    Wanted,
+    acked_in,
+    key_files,
+    maybe_acked_in,
+    stage_keys,
+    text_hashes,
+)
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.message import MessageQueue
@@ -204,10 +215,11 @@ def _candidates(
 ) -> tuple[_Candidates, Numbers]:
     """The candidates, and per key the newest epoch in which it was acked; -1 for never."""
     ascending = np.sort(keys.hashes)
-    look_up = partial(acked_in, shard, group=job.group, wanted=Wanted(ascending))
-    hits = [found for found in pool.map(look_up, key_files(shard, job.group, since_ms)) if found is not None]
+    hits = _hits(pool, shard, job.group, key_files(shard, job.group, since_ms), Wanted(ascending))
     again = [ascending[1:][ascending[1:] == ascending[:-1]], *(found.hashes for found in hits)]
-    rows, _ = Wanted(np.sort(_joined(again))).rows_in([keys.hashes])
+    seldom = Wanted(np.sort(_joined(again)))
+    rows, hashes = seldom.maybe_in([keys.hashes])
+    rows = rows[seldom.are(hashes)]
     own = keys.texts.take(pa.array(rows)).chunks if len(rows) else []
     texts = [*own, *(chunk for found in hits for chunk in found.texts.chunks)]
     numbers = _numbered(texts)
@@ -215,6 +227,16 @@ def _candidates(
     np.maximum.at(acked, numbers[len(rows) :], _joined(found.epochs for found in hits))
     since = np.array([acks_count_since(job.group, queue, job.passes[queue], job.epoch) for queue in keys.queues])
     return _Candidates(rows, numbers[: len(rows)], since[np.searchsorted(keys.begins, rows, side="right") - 1]), acked
+
+
+def _hits(pool: Executor, shard: Shard, group: str, paths: Sequence[str], wanted: Wanted) -> list[Found]:
+    """What the group acked with hashes that are wanted, file by file."""
+    maybe = list(pool.map(partial(maybe_acked_in, shard, group=group, wanted=wanted), paths))
+    there = wanted.are(_joined(hashes for _, hashes in maybe))
+    ends = np.cumsum([len(rows) for rows, _ in maybe])
+    of_files = zip(paths, maybe, np.split(there, ends[:-1]), strict=True) if paths else ()
+    found = [(path, rows[hit], hashes[hit]) for path, (rows, hashes), hit in of_files if hit.any()]
+    return list(pool.map(lambda one: acked_in(shard, one[0], group, *one[1:]), found))
 
 
 def _numbered(texts: Sequence[pa.Array]) -> Numbers:

@@ -9,6 +9,7 @@ equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -163,61 +164,69 @@ class Wanted:
         self._maybe = np.zeros(1 << bits, dtype=np.bool_)
         self._maybe[self._slots(ascending)] = True
 
-    def rows_in(self, stored: Iterable[Hashes]) -> tuple[Numbers, Hashes]:
-        """The rows whose hash is wanted, ascending, and their hashes. ``stored``: the hashes of all rows, in pieces."""
+    def maybe_in(self, stored: Iterable[Hashes]) -> tuple[Numbers, Hashes]:
+        """The rows whose hash may be wanted, ascending, and their hashes. ``stored``: those of all rows, in pieces."""
         rows, of_rows, begin = [_NONE], [_NONE], 0
         for piece in stored:
             maybe = np.flatnonzero(self._maybe.take(self._slots(piece), mode="wrap"))  # no slot lies outside
             rows.append(begin + maybe)
             of_rows.append(piece[maybe])
             begin += len(piece)
-        there = _among(np.concatenate(of_rows), self._hashes)
-        return np.concatenate(rows)[there], np.concatenate(of_rows)[there]
+        return np.concatenate(rows), np.concatenate(of_rows)
+
+    def are(self, these: Hashes) -> npt.NDArray[np.bool_]:
+        """Which of these hashes are wanted. Many at once: a search in order stays in the cache."""
+        found = np.zeros(len(these), dtype=np.bool_)
+        if len(self._hashes):
+            order = np.argsort(these)
+            sought = these[order]
+            at = np.minimum(np.searchsorted(self._hashes, sought), len(self._hashes) - 1)
+            found[order] = self._hashes[at] == sought
+        return found
 
     def _slots(self, these: Hashes) -> Numbers:
         return (these.view(np.uint64) >> self._shift).view(np.int64)
 
 
-def _among(these: Hashes, ascending: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of these hashes are among the others."""
-    found = np.zeros(len(these), dtype=np.bool_)
-    if len(ascending):
-        order = np.argsort(these)  # a search in order stays in the cache
-        sought = these[order]
-        found[order] = ascending[np.minimum(np.searchsorted(ascending, sought), len(ascending) - 1)] == sought
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The rows of a file whose hash is wanted."""
+    """Rows of a file."""
 
     hashes: Hashes
     texts: pa.ChunkedArray
     epochs: Numbers
 
 
-def acked_in(shard: Shard, path: str, group: str, wanted: Wanted) -> Found | None:
-    """The group's rows of a file whose hash is wanted; None: there is none. Raises BadData for a file that is none."""
+def maybe_acked_in(shard: Shard, path: str, group: str, wanted: Wanted) -> tuple[Numbers, Hashes]:
+    """The rows of a file whose hash may be wanted, ascending, and their hashes. Raises BadData for a file that is none."""
+    with _opened(shard, path, group) as file:
+        batches = file.iter_batches(ROW_GROUP_ROWS, columns=["key_hash"], use_threads=False)
+        return wanted.maybe_in(batch.column(0).to_numpy() for batch in batches)
+
+
+def acked_in(shard: Shard, path: str, group: str, rows: Numbers, hashes: Hashes) -> Found:
+    """What some rows of a file say, which ascend; those of other groups are left out. Raises as ``maybe_acked_in``."""
+    with _opened(shard, path, group) as file:
+        told = pa.concat_tables(_rows(file, rows, ["key_text", "epoch", "group_name"]))
+    own = pc.equal(told.column("group_name").cast(pa.string()), group).to_numpy()
+    kept = told.filter(pa.array(own))
+    return Found(hashes[own], kept.column("key_text"), kept.column("epoch").to_numpy())
+
+
+@contextmanager
+def _opened(shard: Shard, path: str, group: str) -> Iterator[pq.ParquetFile]:
     filesystem, base = shard.root.filesystem()
     name = f"{base}/{shard.commitlog.path}/{path}"
     try:
         with pq.ParquetFile(
             filesystem.open_input_file(name), pre_buffer=not shard.root.is_local, read_dictionary=["group_name"]
         ) as file:
-            batches = file.iter_batches(ROW_GROUP_ROWS, columns=["key_hash"], use_threads=False)
-            rows, hashes_ = wanted.rows_in(batch.column(0).to_numpy() for batch in batches)
-            if not len(rows):
-                return None
-            told = pa.concat_tables(_rows(file, rows, ["key_text", "epoch", "group_name"]))
+            yield file
     except (pa.ArrowInvalid, OSError) as error:
         raise BadData(
             f"the acked keys of group {group} in {path} cannot be read ({error}). Without them a message could be acked "
             "again: restore the file."
         ) from error
-    own = pc.equal(told.column("group_name").cast(pa.string()), group).to_numpy()
-    kept = told.filter(pa.array(own))
-    return Found(hashes_[own], kept.column("key_text"), kept.column("epoch").to_numpy())
 
 
 def _rows(file: pq.ParquetFile, rows: Numbers, columns: list[str]) -> Iterator[pa.Table]:

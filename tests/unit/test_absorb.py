@@ -131,9 +131,11 @@ NEAR = st.integers(-3, 3) | st.integers((1 << 63) - 4, (1 << 63) - 1) | INT64
 @given(st.lists(NEAR), st.lists(NEAR), st.integers(1, 4))
 def test_the_wanted_hashes_are_found_in_their_rows(wanted: list[int], stored: list[int], size: int) -> None:
     pieces = [np.array(stored[at : at + size], dtype=np.int64) for at in range(0, len(stored), size)]
-    rows, found = Wanted(np.array(sorted(wanted), dtype=np.int64)).rows_in(pieces)
-    expected = [(row, number) for row, number in enumerate(stored) if number in wanted]
-    assert list(zip(rows.tolist(), found.tolist(), strict=True)) == expected
+    sought = Wanted(np.array(sorted(wanted), dtype=np.int64))
+    rows, found = sought.maybe_in(pieces)
+    assert found.tolist() == [stored[row] for row in rows]
+    there = rows[sought.are(found)].tolist()
+    assert there == [row for row, number in enumerate(stored) if number in wanted]
 
 
 def two_queues() -> Keys:
