@@ -70,9 +70,8 @@ def consume_absorbing(
     shard: Shard, job: ConsumeJob, rule: AbsorbRule, tasks: Sequence[ConsumeTask], started_ms: int, run: Run
 ) -> Absorbed:
     """Ask about the window's messages turn by turn, so that each key is acked once at the most."""
-    threads = (
-        _CORES if job.root.is_local else max(_CORES, _REMOTE_READS)
-    )  # more than cores are slower, unless they wait
+    # More threads than cores are slower, unless they wait for a store.
+    threads = _CORES if job.root.is_local else max(_CORES, _REMOTE_READS)
     with ThreadPoolExecutor(threads) as pool:
         keys = _window_keys(pool, job, rule, tasks)
         candidates, acked = _candidates(pool, shard, job, keys, started_ms - rule.horizon_ms)
@@ -93,10 +92,13 @@ def consume_absorbing(
             todo = _tasks_of(tasks, keys.by_queue(rows[turn.ask]), len(results))
         absorbed = np.sort(np.concatenate(duplicates))
         is_acked[absorbed] = False
-        done = keys.without(~is_acked)
+        not_acked = (~is_acked[begin:][:_KEYS_A_FILE] for begin in range(0, len(is_acked), _KEYS_A_FILE))
+        pieces = pool.map(Keys.without, keys.cut(_KEYS_A_FILE), not_acked)
+        done = [piece for piece in pieces if len(piece.hashes)]
         write = partial(stage_keys, shard.root, shard.commitlog.path, job.commit_id, job.group, job.epoch)
-        files = list(pool.map(write, done.cut(_KEYS_A_FILE), count()))
-    return Absorbed(results, keys.by_queue(absorbed), files, done.tally())
+        files = list(pool.map(write, done, count()))
+    tally = sum((piece.tally() for piece in done), Tally())
+    return Absorbed(results, keys.by_queue(absorbed), files, tally)
 
 
 # --- turns -----------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def statistics(table: pa.Table, columns: Sequence[str]) -> str:
         if column.null_count == table.num_rows:
             continue
         if pa.types.is_dictionary(column.type):
-            column = column.chunk(0).dictionary  # whose values all occur, or might
+            column = pa.chunked_array([chunk.dictionary for chunk in column.chunks])  # no value lies outside
         low_high = pc.min_max(column).as_py()
         least[name], most[name] = low_high["min"], low_high["max"]
         if isinstance(most[name], str):
