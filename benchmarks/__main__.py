@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import commands, commits, import_files, moves, windows
+from benchmarks import absorb, commands, commits, import_files, moves, windows
 from benchmarks.bench import Bench, json_text, machine
 from benchmarks.table import Measurement, Section, document, table
 
@@ -35,6 +35,7 @@ class Scenario:
 SCENARIOS: Mapping[str, Scenario] = {
     "import": Scenario(import_files.TITLE, import_files.measure),
     "window": Scenario(windows.TITLE, windows.measure),
+    "absorb": Scenario(absorb.TITLE, absorb.measure),
     "commit": Scenario(commits.COMMIT_TITLE, commits.measure_commit),
     "command": Scenario(commands.TITLE, commands.measure),
     "deliver": Scenario(moves.DELIVER_TITLE, moves.measure_deliver),

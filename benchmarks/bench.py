@@ -108,7 +108,7 @@ class Bench:
             self.say(f"writing a broker's log of {messages:,} messages")
             log.write(fresh)
 
-        return _made_once(folder, write), log
+        return made_once(folder, write), log
 
     def lake(self, messages: int) -> Lake:
         """A store with so many messages, imported as any broker's, made once."""
@@ -122,7 +122,7 @@ class Bench:
             check_imported(Lake(fresh, messages), log)
             shutil.rmtree(broker)
 
-        return Lake(_made_once(self.folder / "data" / f"lake-{messages}", write), messages)
+        return Lake(made_once(self.folder / "data" / f"lake-{messages}", write), messages)
 
     def copy(self, lake: Lake) -> tuple[LakeStore, Shard]:
         """A store with the same files: they are linked, and neither Delta nor this project changes a file."""
@@ -175,7 +175,7 @@ class Bench:
         return {name: tuple(samples) for name, samples in found.items()}
 
 
-def _made_once(folder: Path, write: Callable[[Path], None]) -> Path:
+def made_once(folder: Path, write: Callable[[Path], None]) -> Path:
     """``folder``, written under another name first, so that it is there as a whole or not at all."""
     if not folder.exists():
         fresh = folder.with_name(f"{folder.name}.unfinished")

@@ -192,6 +192,11 @@ def store_timestamps(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return FIRST_STORE_TIMESTAMP + numbers // MESSAGES_A_MS
 
 
+def unique_keys(numbers: npt.NDArray[np.int64]) -> list[str]:
+    """The unique keys of the messages of these numbers."""
+    return [_UNIQUE_KEY_START + digits.decode() for digits in _digits(numbers, len(_UNIQUE_KEY)).tolist()]
+
+
 def _digits(numbers: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.bytes_]:
     """Decimal texts of one width."""
     chars = (numbers[:, None] // 10 ** np.arange(width - 1, -1, -1) % 10 + ord("0")).astype(np.uint8)

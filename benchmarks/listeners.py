@@ -48,6 +48,12 @@ class NamedFails10(Named):
     every = 10
 
 
+class Keyed(Named):
+    """Three columns, and the one by which duplicates are absorbed."""
+
+    columns = (*NAMED, "unique_key")
+
+
 class Everything(Named):
     """All columns of a message."""
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from rmq_store.known_names import did_you_mean
 from rmq_store.message import MessageConst, MessageQueue, retry_topic
-from rmq_store.offsets import QueueRange, offset_hash
+from rmq_store.offsets import QueueRange, Tally, offset_hash
 
 UNIQ_KEY = MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX
 KEYS = MessageConst.KEYS
@@ -129,13 +129,23 @@ def runs(queue: MessageQueue, offsets: Sequence[int]) -> list[QueueRange]:
 
 
 def key_hash(key: str) -> int:
-    """The 64-bit hash by which ``key`` rows are sorted; equal hashes say nothing before the texts were compared.
+    """The 64-bit hash by which keys are looked up; equal hashes say nothing before the texts were compared.
 
     Over the length and the UTF-8 bytes, eight at a time, little-endian, the last ones filled with zeros; each is mixed
-    in by ``offset_hash``. ``lake/absorb.py`` has the same over arrays.
+    in by ``offset_hash``. ``lake/key_files.py`` has the same over arrays.
     """
     data = key.encode()
     state = offset_hash(len(data))
     for begin in range(0, len(data), 8):
         state = offset_hash(state ^ int.from_bytes(data[begin : begin + 8], "little"))
     return state
+
+
+def key_tally(keys: Iterable[str]) -> Tally:
+    """How many keys, and the sum of their hashes modulo 2^64."""
+    return sum((Tally(1, key_hash(key)) for key in keys), Tally())
+
+
+def key_parameters(acked: Tally) -> dict[str, int]:
+    """What a window's ctl row says of the keys that it acked; the view ``audit`` holds it against their rows."""
+    return {"key_rows": acked.count, "key_hash_sum": acked.hash_sum}

@@ -211,10 +211,12 @@ def consume_proposal(
     files: Sequence[StagedFile],
     waits: Mapping[MessageQueue, int] | None = None,
     blocked: Sequence[Blocked] = (),
+    keys: Tally | None = None,
 ) -> Proposal:
     """What the window did, as a commit: its evidence, its files, and the positions that it read and moves.
 
     ``waits``: the queues that do not reach the end of their planned range, and how far they come. ``blocked``: why.
+    ``keys``: those that were acked, in a group that absorbs duplicates.
     """
     group, positions = plan.group, plan.positions
     grp = grp_id(group.name)
@@ -245,7 +247,7 @@ def consume_proposal(
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,
-        parameters=request_parameters(plan, request),
+        parameters=request_parameters(plan, request, keys),
         subscription=plan.subscription,
         subscription_version=None if plan.subscription is None else group.subscription_version,
         listener=group.listener,

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+from rmq_store.absorb import key_parameters
 from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids
 from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where, start_rule
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.offsets import Positions, QueueRange, SubVersion, blk_id, cutover_id, del_id, grp_id, sub_id
+from rmq_store.offsets import Positions, QueueRange, SubVersion, Tally, blk_id, cutover_id, del_id, grp_id, sub_id
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Actor, Blocked, Ctl, Observed, canonical_json
 from rmq_store.sub_version import is_recorder, next_sub_version, subscription_text
@@ -372,14 +373,17 @@ def checked_subscription(
 # --- what a request says in its ctl rows -----------------------------------------------------------------------------
 
 
-def request_parameters(plan: Plan, request: ConsumeRequest) -> str:
-    """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1)."""
+def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None = None) -> str:
+    """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1). ``keys``: of a window that absorbs
+    duplicates, those that it acked."""
     parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
     parameters |= dict(request.parameters)
     if request.client_id is not None:
         parameters |= {"client_id": request.client_id, "client_ids": sort_client_ids(set(request.client_ids))}
     if plan.part == 1:
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
+    if keys is not None:
+        parameters |= key_parameters(keys)
     return canonical_json(parameters)
 
 

@@ -82,6 +82,8 @@ def _acked(begin: int, end: int) -> dict[Outcome, Tally]:
     return {Outcome.ACKED: tally(range(begin, end))}
 
 
+_KEYS_DIFFER: Problem = ("acked keys differ from their rows", None, None)
+
 DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
     "a gap": (_two((0, 5), (7, 10)), {("gap", 5, 7)}),
     "an overlap": (_two((0, 5), (3, 10)), {("overlap", 3, 5)}),
@@ -132,6 +134,10 @@ DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
         _window(retried=[3], lost=[(6, 8)], lost_rows=[(3, 5)]),
         {("lost differs from its rows", 0, 10), ("lost twice", 3, 4)},
     ),
+    "an acked key without a row": (_window(keys=["A", "B"], key_rows=["A"]), {_KEYS_DIFFER}),
+    "acked keys without any row": (_window(keys=["A", "B"]), {_KEYS_DIFFER}),
+    "an acked key with another row": (_window(keys=["A", "B"], key_rows=["A", "C"]), {_KEYS_DIFFER}),
+    "a row of a key that was not acked": (_window(keys=[], key_rows=["A"]), {_KEYS_DIFFER}),
     "a copy that stands in no queue": (_window(retried=[3], queued=False), {("copy in no queue", 3, 4)}),
     "a due retry that was not delivered": (
         _delivered(2, [0]),

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 
+from rmq_store.absorb import key_parameters, key_tally
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.host import Host
 from rmq_store.lake import tables
@@ -23,6 +25,7 @@ from rmq_store.lake.commit import Committed, commit
 from rmq_store.lake.deliver import CAUSE, DeliverReport, deliver
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.key_files import Keys, stage_keys, text_hashes
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.plan import ConsumeRequest
 from rmq_store.lake.shard import Shard
@@ -44,6 +47,7 @@ from rmq_store.store import (
     Produced,
     Proposal,
     StagedFile,
+    canonical_json,
 )
 
 ALICE = Actor("alice", "test")
@@ -210,9 +214,12 @@ class Bench:
         position: int | None = None,
         start_rule: str = "stored",
         queued: bool = True,
+        keys: Sequence[str] | None = None,
+        key_rows: Sequence[str] = (),
     ) -> Committed:
         """A consumption window. The rows, the tallies and the new position follow from the outcomes unless given apart;
-        ``queued`` False: the copies get no place in a queue."""
+        ``queued`` False: the copies get no place in a queue. ``keys``: those that the group, which absorbs duplicates,
+        says that it acked; ``key_rows``: those that have rows."""
         honest = _honest(begin, end, retried, dead, lost)
         consumed = Consumed(QueueRange(queue, begin, end), 0, tallies or honest, start_rule)
         ctl = self.ctl(Action.CONSUME, group=group, window_id=f"{group}-0-hand", request_id="2026-11-20-hand", epoch=0)
@@ -226,6 +233,10 @@ class Bench:
         ranges = lost if lost_rows is None else lost_rows
         if ranges:
             files.append(self._stage_lost(ctl, group, queue, ranges))
+        if key_rows:
+            files.append(self._stage_keys(ctl, group, queue, key_rows))
+        if keys is not None:
+            ctl = replace(ctl, parameters=canonical_json(key_parameters(key_tally(keys))))
         ctl = replace(ctl, consumed=(consumed,), produced=produced if queued else ())
         advance = {grp_id(group): 0, off_id(group, queue): end if position is None else position}
         return self.commit(ctl, advance, files)
@@ -279,6 +290,12 @@ class Bench:
             return [], ()
         file = self.stage_messages(ctl.commit_id, rows)
         return [file], tuple(replace(segment, file=file.path) for segment in produced)
+
+    def _stage_keys(self, ctl: Ctl, group: str, queue: MessageQueue, texts: Sequence[str]) -> StagedFile:
+        column = pa.array(texts, pa.string())
+        offsets = np.arange(len(texts))
+        keys = Keys([queue], np.array([0, len(texts)]), offsets, pa.chunked_array([column]), text_hashes(column))
+        return stage_keys(self.shard.root, self.shard.commitlog.path, ctl.commit_id, group, 0, keys)
 
     def _stage_lost(self, ctl: Ctl, group: str, queue: MessageQueue, ranges: Sequence[tuple[int, int]]) -> StagedFile:
         rows = [

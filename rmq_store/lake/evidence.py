@@ -15,7 +15,8 @@ Offsets = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 
 def hashes(offsets: Offsets) -> npt.NDArray[np.uint64]:
     """``offset_hash`` of every offset."""
-    z = offsets.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = offsets.astype(np.uint64)
+    z += np.uint64(0x9E3779B97F4A7C15)
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(27)

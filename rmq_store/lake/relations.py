@@ -6,7 +6,7 @@ that the views name. Every one of them covers all shards and has the column ``sh
 
 - ``positions``: the positions, decoded. The truth about offsets; nothing is scanned for it
 - ``clock``: one row, the moment of the snapshot
-- ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message
+- ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` with what it does not have yet, so a view is never
   behind the log, and no file is opened for each commit; ``ctl``: the same without its lists
 - ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one item a row, with what names and
@@ -69,6 +69,7 @@ def _commitlog(shard: Shard) -> LakeTable:
 FILE_RELATIONS: Mapping[str, FileRelation] = {
     "msg": FileRelation(_commitlog, _stored(tables.MSG), _of_kind("msg")),
     "outcome_ranges": FileRelation(_commitlog, _stored(tables.OUTCOME), _of_kind("outcome")),
+    "key_rows": FileRelation(_commitlog, _stored(tables.KEY), _of_kind("key")),
     "ctl_imports": FileRelation(
         _commitlog, _stored(tables.CTL), _of_kind("ctl") & (_may_hold(Action.IMPORT) | _may_hold(Action.SALVAGE))
     ),

@@ -38,16 +38,18 @@ class SliceReader:
         self._footer = _footer(root, self._path)
         self._starts = self._footer.starts
 
-    def batches(self, columns: Sequence[str] | None) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-        """(queue offsets, rows) of the slice, in order, at most BATCH_ROWS a time. ``columns`` None: all of a message."""
+    def batches(
+        self, columns: Sequence[str] | None, most: int = BATCH_ROWS
+    ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+        """(queue offsets, rows) of the slice, in order, at most ``most`` a time. ``columns`` None: all of a message."""
         first, last = self._slice.first_row, self._slice.first_row + len(self._slice)
         groups = self._groups(first, last)
         wanted = self._stored(columns)
-        constant = self._constants(groups, wanted, min(BATCH_ROWS, len(self._slice)))
+        constant = self._constants(groups, wanted, min(most, len(self._slice)))
         read = ["rel", *(name for name in wanted if name not in constant)]
         row = int(self._starts[groups[0]])
         expected = first
-        for batch in self._read(groups, read):
+        for batch in self._read(groups, read, most):
             begin, end = max(first - row, 0), min(last - row, batch.num_rows)
             row += batch.num_rows
             if begin >= end:
@@ -88,10 +90,10 @@ class SliceReader:
         own = pa.array([lake_message_id(self._slice.commit_id, self._slice.part, row) for row in rows], pa.string())
         return table.set_column(table.column_names.index("offset_msg_id"), "offset_msg_id", pc.coalesce(ids, own))
 
-    def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, groups: list[int], columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
         # A task has one core: who runs several at once runs several tasks.
         batches: Iterator[pa.RecordBatch] = self._open().iter_batches(
-            BATCH_ROWS, row_groups=groups, columns=list(columns), use_threads=False
+            most, row_groups=groups, columns=list(columns), use_threads=False
         )
         return batches
 

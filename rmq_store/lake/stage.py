@@ -32,6 +32,10 @@ _PLAIN = _GROWING | {"body", "unique_key", "keys", "offset_msg_id", "body_crc", 
 
 _PROPERTY_NAMES = "properties.key_value.key"
 
+_HASH = "key_hash"
+"""Numbers without a pattern, which every window that absorbs duplicates reads: written without compression, and their
+files without the statistics of row groups, which nobody looks at."""
+
 
 def statistics(table: pa.Table, columns: Sequence[str]) -> str:
     """The Delta statistics (JSON) of a file that holds ``table``."""
@@ -46,6 +50,8 @@ def statistics(table: pa.Table, columns: Sequence[str]) -> str:
         nulls[name] = column.null_count
         if column.null_count == table.num_rows:
             continue
+        if pa.types.is_dictionary(column.type):
+            column = pa.chunked_array([chunk.dictionary for chunk in column.chunks])  # no value lies outside
         low_high = pc.min_max(column).as_py()
         least[name], most[name] = low_high["min"], low_high["max"]
         if isinstance(most[name], str):
@@ -66,9 +72,10 @@ def stage(
     stats: Sequence[str],
     store_day: str | None = None,
     runs: Sequence[int] = (),
+    row_group_rows: int = ROW_GROUP_ROWS,
 ) -> StagedFile:
     """Write ``rows`` to ``<table>/kind=<kind>/<name>.parquet``; the name must be new. ``runs``: the rows, in order, with
-    which another queue begins."""
+    which another queue begins. ``row_group_rows``: at most so many rows in a row group."""
     path = f"kind={kind}/{name}.parquet" if kind else f"{name}.parquet"
     names = rows.schema.names
     dictionary = [
@@ -76,6 +83,9 @@ def stage(
     ]
     if "properties" in names:
         dictionary.append(_PROPERTY_NAMES)
+    compression: str | dict[str, str] = "zstd"
+    if _HASH in names:
+        compression = {name: "none" if name == _HASH else "zstd" for name in names}
     filesystem, base = root.filesystem()
     target = f"{base}/{table_path}/{path}"
     if root.is_local:
@@ -84,26 +94,27 @@ def stage(
         with pq.ParquetWriter(
             sink,
             rows.schema,
-            compression="zstd",
+            compression=compression,
             use_dictionary=dictionary,
             column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _GROWING},
             store_schema=False,
+            write_statistics=_HASH not in names,
         ) as writer:
-            for begin, end in row_groups(rows.num_rows, runs):
+            for begin, end in row_groups(rows.num_rows, runs, row_group_rows):
                 writer.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
         size = sink.tell()
     return StagedFile(path, kind, size, rows.num_rows, statistics(rows, stats), store_day)
 
 
-def row_groups(rows: int, runs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The bounds of row groups of at most ROW_GROUP_ROWS. A long run has its own, so that who reads it reads no rows of
+def row_groups(rows: int, runs: Sequence[int], most: int = ROW_GROUP_ROWS) -> Iterator[tuple[int, int]]:
+    """The bounds of row groups of at most ``most`` rows. A long run has its own, so that who reads it reads no rows of
     its neighbours; short ones share."""
     cuts = {0, rows}
     for begin, end in pairwise([*runs, rows]):
         if end - begin >= LONG_RUN_ROWS:
             cuts |= {begin, end}
     for begin, end in pairwise(sorted(cuts)):
-        pieces = -(-(end - begin) // ROW_GROUP_ROWS)
+        pieces = -(-(end - begin) // most)
         yield from pairwise([begin + (end - begin) * piece // pieces for piece in range(pieces + 1)])
 
 

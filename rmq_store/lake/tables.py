@@ -177,8 +177,9 @@ KEY = pa.schema(
         ),
     ]
 )
-"""The key of an acked message, in groups that absorb duplicates (kind ``key``). A file is one window's, sorted by
-``key_hash`` (``absorb.key_hash``, as signed bits). ``epoch``: the group's in that window."""
+"""The key of an acked message, in groups that absorb duplicates (kind ``key``). A file is one window's, or a part of it,
+by queue and offset; no value is null. ``key_hash``: ``absorb.key_hash``, as signed bits. ``epoch``: the group's in that
+window."""
 
 _STATS_FIRST = ["commit_id", "part", "rel", "topic", "broker_name", "queue_id", "queue_offset", "store_timestamp"]
 _STATS_CTL = ["action", "request_id", "group_name"]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
-from rmq_store.absorb import runs
 from rmq_store.consume import (
     WindowReport,
     committed_window,
@@ -33,7 +32,7 @@ from rmq_store.consumer.claim import Taken
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.host import Host
 from rmq_store.lake import tables
-from rmq_store.lake.absorb import Absorbed, consume_absorbing
+from rmq_store.lake.absorb import Absorbed, consume_absorbing, duplicate_outcomes
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, TaskResult, run_task
@@ -49,7 +48,7 @@ from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Outcome, QueueRange, Tally
 from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Proposal, StagedFile
+from rmq_store.store import Action, Proposal
 from rmq_store.window import window_id
 
 __all__ = ["WindowReport", "consume_window", "task_rows"]
@@ -245,9 +244,12 @@ def _proposal(
     files = [file for result in results for file in result.files] + list(absorbed.files)
     exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
     exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
-    if rule := plan.group.absorb_duplicates:
-        ranges = (range_ for queue, offsets in absorbed.duplicates.items() for range_ in runs(queue, offsets.tolist()))
-        exceptions += [(range_, Outcome.DUPLICATE, rule.reason) for range_ in ranges]
+    outcomes = [_outcomes(job, exceptions)] if exceptions else []
+    if (rule := plan.group.absorb_duplicates) and absorbed.duplicates:
+        outcomes.append(duplicate_outcomes(job, absorbed.duplicates, rule.reason))
+    if outcomes:
+        table = pa.concat_tables(outcomes)
+        files.append(stage(shard.root, shard.commitlog.path, "outcome", job.commit_id, table, tables.COMMITLOG_STATS))
     return consume_proposal(
         plan,
         request,
@@ -255,9 +257,10 @@ def _proposal(
         window_id=job.window_id,
         tallies=_tallies(absorbed, lost),
         produced=[segment for result in results for segment in result.produced],
-        files=[*files, _stage_outcomes(shard, job, exceptions)] if exceptions else files,
+        files=files,
         waits=waits,
         blocked=[blocked for result in results for blocked in result.blocked],
+        keys=absorbed.keys,
     )
 
 
@@ -275,8 +278,8 @@ def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueu
     return found
 
 
-def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> StagedFile:
-    """What nobody can read any more, is a duplicate, or was given up, with the reason."""
+def _outcomes(job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> pa.Table:
+    """What nobody can read any more, or was given up, with the reason."""
     count = len(exceptions)
     ranges = [range_ for range_, _, _ in exceptions]
     columns: dict[str, Sequence[object]] = {
@@ -294,5 +297,4 @@ def _stage_outcomes(shard: Shard, job: ConsumeJob, exceptions: Sequence[tuple[Qu
         "outcome": [str(outcome) for _, outcome, _ in exceptions],
         "reason": [reason for _, _, reason in exceptions],
     }
-    table = pa.table(columns, schema=tables.OUTCOME)
-    return stage(shard.root, shard.commitlog.path, "outcome", job.commit_id, table, tables.COMMITLOG_STATS)
+    return pa.table(columns, schema=tables.OUTCOME)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rmq_store.absorb import AbsorbRule, Keyed, acks_count_since, runs, take_turn
+from rmq_store.absorb import AbsorbRule, Keyed, acks_count_since, key_tally, runs, take_turn
 from rmq_store.consume import (
     WindowReport,
     committed_window,
@@ -166,6 +166,7 @@ class _Run:
     dropped: list[DroppedRange] = field(default_factory=list)
     absorbed: list[QueueRange] = field(default_factory=list)
     failed: set[_Place] = field(default_factory=set)
+    keys: Tally | None = None
 
     def proposal(self, request: ConsumeRequest) -> Proposal:
         group = self.plan.group
@@ -191,6 +192,7 @@ class _Run:
             files=files,
             waits=self.waits,
             blocked=self.blocked,
+            keys=self.keys,
         )
 
     def _consume_absorbing(
@@ -219,7 +221,9 @@ class _Run:
             parts += 1
         for queue in sorted(slices):
             self.absorbed += runs(queue, sorted(offset for of, offset in duplicates if of == queue))
-        done = [one for one in keyed if _place(one) not in duplicates | self.failed]
+        not_acked = duplicates | self.failed
+        done = [one for one in keyed if _place(one) not in not_acked]
+        self.keys = key_tally(one.key for one in done)
         rows = [KeyRow(o.key, o.queue, o.offset, self.plan.group.name, self.plan.epoch, self.commit_id) for o in done]
         return produced, [*files, *([self.shard.stage_keys(f"{self.commit_id}-keys", rows)] if rows else [])]
 

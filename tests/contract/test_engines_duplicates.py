@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_store import absorb
 from rmq_store.absorb import AbsorbRule
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.errors import HeldByAnother, StaleAttempt
+from rmq_store.errors import BadData, HeldByAnother, StaleAttempt
 from rmq_store.lake import absorb as absorb_in_lake
+from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.sql import query
 from rmq_store.memory.rows import MessageRow
 from rmq_store.message import MessageExt
 from rmq_store.offsets import QueueRange, tally
 from rmq_store.reset import ResetTo
+from rmq_store.store import StagedFile
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import BEN, DAY, HOUR, Key, Lost, World, bodies, counts, fail_bodies, group, orders, said
 
@@ -196,8 +200,9 @@ def test_what_is_filtered_is_no_reason(world: World, expression: str) -> None:
 
 
 def test_keys_with_one_hash_are_told_apart_by_their_texts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = absorb_in_lake.text_hashes
-    monkeypatch.setattr(absorb_in_lake, "text_hashes", lambda texts: real(texts) & 1)
+    in_lake, in_memory = absorb_in_lake.text_hashes, absorb.key_hash
+    monkeypatch.setattr(absorb_in_lake, "text_hashes", lambda texts: in_lake(texts) & 1)
+    monkeypatch.setattr(absorb, "key_hash", lambda key: in_memory(key) & 1)
 
     @story
     def told(world: World) -> None:
@@ -290,6 +295,51 @@ def test_a_windows_tasks_are_cut_and_its_turns_are_parts_of_one_commit(
     assert bodies(world.lane(3)) == [b"0", b"1", b"4"]
 
 
+def test_the_keys_of_a_window_are_cut_into_files(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absorb_in_lake, "_KEYS_A_FILE", 3)
+
+    @story
+    def told(world: World) -> None:
+        world.fill(orders(0), [keyed(n, f"K{n}") for n in range(5)])
+        world.fill(orders(1), [keyed(n, f"K{n}") for n in range(5, 8)])
+        assert counts(world.consume(ONCE, f"{DAY}-1", fail_bodies(b"2"))) == {"acked": 7, "retried": 1}
+        assert len(world.keys("billing")) == 7
+        world.fill(orders(1), [keyed(n, f"K{n}") for n in range(8)])
+        assert counts(world.consume(ONCE, f"{DAY}-2")) == {"acked": 1, "duplicate": 7}
+
+    told(world)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-8])])
+def test_keys_that_cannot_be_read_stop_the_next_window(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    world = LakeWorld(tmp_path)
+    world.fill(orders(0), [keyed(0, "A"), keyed(1, "B")])
+    world.consume(ONCE, f"{DAY}-1")
+    world.fill(orders(0), [keyed(2, "A")])
+    (file,) = tmp_path.glob("**/kind=key/*.parquet")
+    damage(file)
+    seen: list[bytes | None] = []
+    with pytest.raises(
+        BadData, match=r"the acked keys of group billing in kind=key/.* cannot be read .* restore the file"
+    ):
+        world.consume(ONCE, f"{DAY}-2", handed_over(seen))
+    assert seen == []
+
+
+def test_the_audit_finds_a_window_whose_keys_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = LakeTable.put
+
+    def put_without_keys(self: LakeTable, files: Sequence[StagedFile], *others: Any, **more: Any) -> None:
+        put(self, [file for file in files if file.kind != "key"], *others, **more)
+
+    monkeypatch.setattr(LakeTable, "put", put_without_keys)
+    world = LakeWorld(tmp_path)
+    world.fill(orders(0), [keyed(0, "A"), keyed(1, "B")])
+    world.consume(ONCE, f"{DAY}-1")
+    (problem,) = query(world.store, "SELECT group_name, problem FROM audit").to_pylist()
+    assert problem == {"group_name": "billing", "problem": "acked keys differ from their rows"}
+
+
 def test_the_audit_finds_every_duplicate_it_was_told_of(tmp_path: Path) -> None:
     world = LakeWorld(tmp_path)
     world.fill(orders(0), [keyed(0, "A"), keyed(1, "B"), keyed(2, "A"), keyed(3, "A"), keyed(4, "C")])
@@ -298,6 +348,8 @@ def test_the_audit_finds_every_duplicate_it_was_told_of(tmp_path: Path) -> None:
     world.consume(ONCE, f"{DAY}-2")
     dispatch(world.shard, world.host)
     assert query(world.store, "SELECT * FROM audit").to_pylist() == []
+    keys = query(world.store, "SELECT key_text, queue_offset FROM acked_keys").to_pylist()
+    assert sorted(tuple(row.values()) for row in keys) == [("A", 2), ("B", 1), ("C", 4), ("D", 7)]
     found = query(world.store, "SELECT begin_offset, end_offset, reason FROM outcomes WHERE outcome = 'duplicate'")
     assert sorted(tuple(row.values()) for row in found.to_pylist()) == [
         (3, 4, "its UNIQ_KEY was acked before"), (5, 7, "its UNIQ_KEY was acked before"),

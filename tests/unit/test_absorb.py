@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -14,10 +15,12 @@ from rmq_store.absorb import (
     absorb_rule_problems,
     acks_count_since,
     key_hash,
+    key_tally,
     runs,
     take_turn,
 )
-from rmq_store.lake.absorb import text_hashes
+from rmq_store.lake.absorb import turn_of
+from rmq_store.lake.key_files import Keys, Wanted, text_hashes
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import QueueRange
 
@@ -62,6 +65,31 @@ def test_turn_by_turn_each_message_is_answered_and_each_key_acked_once(keys: lis
     assert all(keys[offset] in successes for offset in absorbed)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2))),
+    st.lists(st.integers(-1, 2), min_size=4, max_size=4),
+    st.data(),
+)
+def test_turns_over_columns_are_those_of_the_rule(
+    candidates: list[tuple[int, int]], epochs: list[int], data: st.DataObject
+) -> None:
+    plain = [Keyed(Q, offset, str(key), since) for offset, (key, since) in enumerate(candidates)]
+    keys, since = (np.array([pair[n] for pair in candidates], dtype=np.int64) for n in (0, 1))
+    told = {str(key): epoch for key, epoch in enumerate(epochs) if epoch >= 0}
+    acked = np.array(epochs)
+    turn, columns = take_turn(plain, told), turn_of(keys, since, acked)
+    while True:
+        assert [c.tolist() for c in (columns.ask, columns.wait, columns.duplicates)] == [
+            offsets(several) for several in (turn.ask, turn.wait, turn.duplicates)
+        ]
+        if not turn.ask:
+            return
+        won = [one for one in turn.ask if data.draw(st.booleans())]
+        told |= {one.key: 2 for one in won}
+        acked[[int(one.key) for one in won]] = 2
+        turn, columns = take_turn(turn.wait, told), turn_of(keys, since, acked, columns.wait)
+
+
 def test_for_retries_only_acks_after_the_groups_last_action_count() -> None:
     assert acks_count_since("billing", Q, 2, 5) == 2
     assert acks_count_since("billing", MessageQueue("%RETRY%billing", "lake-a", 0), 0, 5) == 5
@@ -82,6 +110,65 @@ def test_the_hash_of_a_key_is_what_it_was() -> None:
 def test_columns_are_hashed_as_single_keys_are(texts: list[str], cut: int) -> None:
     signed = text_hashes(pa.array(texts, pa.string()).slice(cut)).tolist()
     assert [number % (1 << 64) for number in signed] == [key_hash(text) for text in texts[cut:]]
+
+
+@given(st.integers(0, 20), st.data(), st.integers(0, 3))
+def test_columns_of_texts_of_one_length_are_hashed_as_single_keys_are(
+    length: int, data: st.DataObject, cut: int
+) -> None:
+    texts = data.draw(st.lists(st.text("abc", min_size=length, max_size=length)))
+    for type_ in (pa.string(), pa.large_string()):
+        signed = text_hashes(pa.array(texts, type_).slice(cut)).tolist()
+        assert [number % (1 << 64) for number in signed] == [key_hash(text) for text in texts[cut:]]
+
+
+# --- columns of keys -------------------------------------------------------------------------------------------------
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+NEAR = st.integers(-3, 3) | st.integers((1 << 63) - 4, (1 << 63) - 1) | INT64
+
+
+@given(st.lists(NEAR), st.lists(NEAR), st.integers(1, 4))
+def test_the_wanted_hashes_are_found_in_their_rows(wanted: list[int], stored: list[int], size: int) -> None:
+    pieces = [np.array(stored[at : at + size], dtype=np.int64) for at in range(0, len(stored), size)]
+    sought = Wanted(np.array(sorted(wanted), dtype=np.int64))
+    rows, found = sought.maybe_in(pieces)
+    assert found.tolist() == [stored[row] for row in rows]
+    there = rows[sought.are(found)].tolist()
+    assert there == [row for row, number in enumerate(stored) if number in wanted]
+
+
+def two_queues() -> Keys:
+    """Offsets 3, 5 and 6 of one queue and 4 and 5 of another; a third one has none."""
+    queues = [MessageQueue("Orders", "broker-a", number) for number in range(3)]
+    texts = pa.chunked_array([["a", "b"], ["c", "d", "e"]])
+    hashed = np.array([key_hash(text) for text in "abcde"], dtype=np.uint64).view(np.int64)
+    return Keys(queues, np.array([0, 3, 3, 5]), np.array([3, 5, 6, 4, 5]), texts, hashed)
+
+
+def test_messages_without_a_key_have_no_row() -> None:
+    keys = two_queues()
+    first, none, last = keys.queues
+    places = [(last, np.array([3, 4, 5, 6])), (first, np.array([2, 4, 6, 7])), (none, np.array([3]))]
+    assert keys.rows_of(places).tolist() == [3, 4, 2]
+    assert {queue: found.tolist() for queue, found in keys.by_queue(np.array([0, 2, 4])).items()} == {
+        first: [3, 6], last: [5],
+    }  # fmt: skip
+
+
+def test_keys_are_taken_out_and_cut() -> None:
+    keys = two_queues().without(np.array([False, True, False, False, False]))
+    assert (keys.begins.tolist(), keys.offsets.tolist(), keys.texts.to_pylist()) == (
+        [0, 2, 2, 4], [3, 6, 4, 5], ["a", "c", "d", "e"],
+    )  # fmt: skip
+    assert keys.tally() == key_tally("acde")
+    assert [(part.begins.tolist(), part.texts.to_pylist()) for part in keys.cut(3)] == [
+        ([0, 2, 2, 3], ["a", "c", "d"]), ([0, 0, 0, 1], ["e"]),
+    ]  # fmt: skip
+    assert two_queues().without(np.zeros(5, dtype=np.bool_)).texts.to_pylist() == list("abcde")
+
+
+# --- the rule of a group ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

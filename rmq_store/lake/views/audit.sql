@@ -1,6 +1,6 @@
 -- Empty on a healthy store: what each commit recorded is held against its rows, against the commits around it, and
 -- against the positions (promises P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
--- needs: ctl, ctl_consumed, ctl_moved, positions, outcomes, msg, segments
+-- needs: ctl, ctl_consumed, ctl_moved, positions, outcomes, msg, segments, key_rows
 WITH ranges AS (
     SELECT * FROM ctl_consumed
 ),
@@ -271,6 +271,45 @@ chain_problems AS (
         origin_queue_offset AS begin_offset, origin_queue_offset + 1 AS end_offset
     FROM chains
     WHERE stands_at IS NULL OR (topic IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer') AND times <> due_times)
+),
+
+-- 5. The keys that a window acked, in groups that absorb duplicates: as many rows as recorded, of the hashes recorded. One
+--    that is missing would let a duplicate be acked.
+acked_keys_told AS (
+    SELECT
+        shard, commit_id, group_name,
+        CAST(nullif(regexp_extract(parameters, '"key_rows":([0-9]+)', 1), '') AS BIGINT) AS key_rows,
+        CAST(nullif(regexp_extract(parameters, '"key_hash_sum":([0-9]+)', 1), '') AS DECIMAL(20, 0)) AS hash_sum
+    FROM ctl
+    WHERE action = 'consume' AND parameters LIKE '%"key_rows":%'
+),
+acked_keys_shown AS (
+    SELECT
+        shard, commit_id,
+        min(group_name) AS group_name,
+        count(*) AS key_rows,
+        sum(CAST(key_hash AS DECIMAL(20, 0))) AS hash_sum
+    FROM key_rows
+    GROUP BY shard, commit_id
+),
+key_problems AS (
+    SELECT
+        coalesce(t.shard, s.shard) AS shard,
+        coalesce(t.group_name, s.group_name) AS group_name,
+        CAST(NULL AS BIGINT) AS pass,
+        CAST(NULL AS STRING) AS topic,
+        CAST(NULL AS STRING) AS broker_name,
+        CAST(NULL AS INT) AS queue_id,
+        'acked keys differ from their rows' AS problem,
+        CAST(NULL AS BIGINT) AS begin_offset,
+        CAST(NULL AS BIGINT) AS end_offset
+    FROM acked_keys_told t
+    FULL OUTER JOIN acked_keys_shown s ON s.shard = t.shard AND s.commit_id = t.commit_id
+    WHERE coalesce(t.key_rows, 0) <> coalesce(s.key_rows, 0)
+        OR mod(
+            CAST(coalesce(s.hash_sum, 0) - coalesce(t.hash_sum, 0) AS DECIMAL(38, 0)),
+            CAST(18446744073709551616 AS DECIMAL(38, 0))
+        ) <> 0
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems
@@ -284,3 +323,5 @@ UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM row_problems
 UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM chain_problems
+UNION ALL
+SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM key_problems
