@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store.absorb import AbsorbRule
 from rmq_store.consume import WindowReport
-from rmq_store.consumer.allocate_rule import AllocateRule
+from rmq_store.consumer.allocate_rule import AllocateRule, allocate_rule_of
 from rmq_store.consumer.claim import LEASE_S, Held, Holder
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.start import ConsumeFromWhere
@@ -118,6 +118,18 @@ def test_a_consistent_hash_gives_every_queue_to_one_consumer(world: World) -> No
     of = group(allocate_strategy=AllocateRule("CONSISTENT_HASH"))
     got = [queue_ids(share(world, client, THREE, client, of=of)) for client in THREE]
     assert sorted(queue_id for queues in got for queue_id in queues) == list(range(8))
+    assert_each_once(world)
+
+
+@story
+def test_a_list_of_queues_per_consumer_leaves_the_others_unread_until_somebody_reads_all(world: World) -> None:
+    fill(world, 4, messages=2)
+    rule = allocate_rule_of({"name": "CONFIG", "queues": {"c1": ["broker-a:0", "broker-a:3"], "c2": ["broker-a:1"]}})
+    of = group(allocate_strategy=rule)
+    got = [queue_ids(share(world, client, ("c1", "c2"), client, of=of)) for client in ("c1", "c2")]
+    assert got == [[0, 3], [1]]
+    assert world.offset(orders(2)) in (None, 0)
+    assert queue_ids(world.consume(of, f"{DAY}-all")) == [2]
     assert_each_once(world)
 
 
