@@ -12,11 +12,14 @@ moves that offset silently, as a client does when it is corrected:
 | NO_MESSAGE_IN_QUEUE   | in a queue that never had one | 0            | has nothing to do, or is refused beyond offset 0 |
 
 The other statuses follow from what lies behind a readable offset, where a window goes on in one sweep: NO_MATCHED_MESSAGE
-is ``filtered``, MESSAGE_WAS_REMOVING and OFFSET_FOUND_NULL are holes, which are ``lost``.
+is ``filtered``, MESSAGE_WAS_REMOVING and OFFSET_FOUND_NULL are holes, which are ``lost``. Nor has a window an answer that
+could be full: ``get_message`` says where a broker's pull ends (S7.2), for who compares the two.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -73,3 +76,63 @@ _TOLD = {
 def pull_status(status: GetMessageStatus, offset: int) -> PullStatus:
     """What the client is told. Of a queue without messages only offset 0 is legal."""
     return _TOLD.get(status, PullStatus.OFFSET_ILLEGAL if offset else PullStatus.NO_NEW_MSG)
+
+
+# --- how much one answer holds (S7.2) --------------------------------------------------------------------------------
+
+UNIT_BYTES = 20
+"""Of a consume queue entry."""
+
+MAX_FILTER_MESSAGE_BYTES = 16_000
+"""Of the consume queue that one pull looks through (``maxFilterMessageSize``), or what was asked for if that is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLimits:
+    """What one answer holds at the most, besides what was asked for; its first message is in it whatever its size."""
+
+    messages: int
+    bytes: int
+
+
+IN_MEMORY = TransferLimits(32, 256 << 10)
+ON_DISK = TransferLimits(8, 64 << 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message in its queue. ``size``: of its record, in bytes; ``passes``: the broker's filter."""
+
+    queue_offset: int
+    size: int
+    passes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GetMessageResult:
+    """``found``: the offsets of the messages that are sent; ``next_begin_offset``: where the next pull goes on."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    found: tuple[int, ...] = ()
+
+
+def get_message(
+    entries: Iterable[Entry], offset: int, max_msg_nums: int = 32, limits: TransferLimits = IN_MEMORY
+) -> GetMessageResult:
+    """The answer to a pull at a readable offset. ``entries``: those of the queue from it on, ascending."""
+    found: list[int] = []
+    total, after = 0, offset
+    for entry in entries:
+        looked_through = (entry.queue_offset - offset) * UNIT_BYTES
+        if looked_through >= max(MAX_FILTER_MESSAGE_BYTES, max_msg_nums * UNIT_BYTES):
+            break
+        is_full = len(found) >= min(max_msg_nums, limits.messages) or total + entry.size > limits.bytes
+        if found and is_full:
+            break
+        after = entry.queue_offset + 1
+        if entry.passes:
+            found.append(entry.queue_offset)
+            total += entry.size
+    status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetMessageResult(status, after, tuple(found))

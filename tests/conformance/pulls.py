@@ -8,15 +8,24 @@ answers with a status, a window reads from there, has nothing to do, or refuses,
 - OFFSET_TOO_SMALL: OffsetOutOfRange; when lost messages may be skipped it reads from the corrected offset on
 - OFFSET_OVERFLOW_BADLY: BadData, which names the corrected offset
 
-How many messages a broker puts into one answer is its own affair (S7.2) and is not compared.
+How many messages a broker puts into one answer (S7.2) is the rule ``get_message``; a window has no such limit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from rmq_store.broker_files import request_checks
 from rmq_store.broker_files.config_files import SubscriptionGroupConfig
 from rmq_store.errors import BadData, OffsetOutOfRange, RmqError, WrongUse
-from rmq_store.get_message_status import GetMessageStatus, get_message_status, pull_status
+from rmq_store.get_message_status import (
+    Entry,
+    GetMessageResult,
+    GetMessageStatus,
+    get_message,
+    get_message_status,
+    pull_status,
+)
 from rmq_store.lake.plan import ShardLookup
 from rmq_store.message import MessageQueue
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
@@ -25,7 +34,7 @@ from rmq_store.subscription import SUB_ALL, ExpressionType, build_subscription_d
 from rmq_store.window import STORED, PlannedRange, Start, plan_ranges
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, NotChecked, Outcomes, by_kind, refused, same
-from tests.conformance.filters import Filter, filter_of
+from tests.conformance.filters import Filter, Row, filter_of
 
 REFUSED_WITH: dict[str, type[RmqError] | None] = {
     "OFFSET_TOO_SMALL": OffsetOutOfRange,
@@ -66,6 +75,9 @@ def _answered(store: BrokerStore, line: Line) -> Outcomes:
             yield same(f"{said}: where a window goes on", begins, [line["next"]])
     elif status == "FOUND":
         (planned,) = _plan(store, queue, offset)
+        if "maxNums" in line:  # else nobody says how many were asked for
+            answer = _answer(store.by_queue[queue.topic, queue.queue_id], offset, line, lambda row: True)
+            yield same(f"{said}: answer", (list(answer.found), answer.next_begin_offset), (line["found"], line["next"]))
         count = len(line["found"])
         found = [store.messages.get((queue.topic, queue.queue_id, offset + n)) for n in range(count)]
         offsets = [row["queue_offset"] for row in found if row and row["queue_offset"] < planned.range.end]
@@ -112,8 +124,18 @@ def _get_walk(line: Line, store: BrokerStore) -> Outcomes:
     yield same(f"{said}: is a queue", key in store.on_disk or key in store.made, True)
     yield from _walks_on(said, line, store)
     for asked, status, then, left in line["steps"]:
+        answer = _answer(rows, asked, line, lambda row: data.matches_code(row["tags_code"]))
+        yield same(f"{said}: step {asked} ends", (answer.status, answer.next_begin_offset), (status, then))
         of_step = [offset for offset in passed if asked <= offset < then]
         yield same(f"{said}: step {asked}", (len(of_step), bool(of_step)), (left, status == "FOUND"))
+
+
+def _answer(rows: Sequence[Row], asked: int, line: Line, passes: Callable[[Row], bool]) -> GetMessageResult:
+    """What a broker answers that has it all in memory; a walk asks for 32 messages at a time."""
+    entries = (
+        Entry(row["queue_offset"], row["store_size"], passes(row)) for row in rows if row["queue_offset"] >= asked
+    )
+    return get_message(entries, asked, line.get("maxNums", 32))
 
 
 def _walks_on(said: str, line: Line, store: BrokerStore) -> Outcomes:
@@ -184,6 +206,8 @@ def _steps(said: str, line: Line, rows: list[Line], wanted: Filter | None) -> Ou
     """FOUND says that the broker let something pass, ``left`` how much of it the client kept."""
     assert wanted is not None
     for asked, status, then, left in line["steps"]:
+        answer = _answer(rows, asked, line, wanted.passes)
+        yield same(f"{said}: step {asked} ends", answer.next_begin_offset, then)
         if status not in ("FOUND", "NO_MATCHED_MSG", "NO_NEW_MSG"):
             yield f"{said}: step {asked} has status {status!r}"
             continue
