@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from rmq_store.absorb import KEYS, UNIQ_KEY, AbsorbRule, acks_count_since
 from rmq_store.consumer.pull import Slice
 from rmq_store.lake import tables
-from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, Offsets, TaskResult
+from rmq_store.lake.consume_job import ConsumeJob, ConsumeTask, Offsets, TaskResult
 from rmq_store.lake.filter import filter_columns, matching
 from rmq_store.lake.key_files import (
     Found,

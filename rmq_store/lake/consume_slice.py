@@ -10,7 +10,7 @@ how many offsets had which outcome, and their hash sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -38,117 +38,20 @@ from rmq_store.consumer.listener import (
     load_listener,
 )
 from rmq_store.consumer.pull import Slice, piece_rows
-from rmq_store.host import epoch_ms
 from rmq_store.lake import tables
 from rmq_store.lake.batch_answers import judge_batch
+from rmq_store.lake.consume_job import NO_OFFSETS, ConsumeJob, ConsumeTask, Offsets, RangeDone, TaskResult
 from rmq_store.lake.evidence import hashes, tally_of
 from rmq_store.lake.filter import Mask, filter_columns, matching
 from rmq_store.lake.message_view import MessageViews
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.retry_rows import COPY_COLUMNS, TOLD_BY_PROPERTIES, Failures, RetryPolicy, retry_rows
+from rmq_store.lake.retry_rows import COPY_COLUMNS, TOLD_BY_PROPERTIES, Failures, retry_rows
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
 from rmq_store.lake.void_rows import void_rows, with_epoch, without_epoch
-from rmq_store.message import MessageExt, MessageQueue, retry_topic
+from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Outcome, QueueRange, Tally
-from rmq_store.store import Blocked, Produced, StagedFile
+from rmq_store.store import Blocked
 from rmq_store.subscription import SubscriptionData
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeJob:
-    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption. ``now_ms``: the clock where
-    a task runs. ``ends_at_ms``: when the window ends (UTC ms); a queue is the work of one task then. ``deleted``: the
-    group's epoch at its last delete."""
-
-    root: Root
-    table: str
-    commit_id: str
-    group: str
-    epoch: int
-    window_id: str
-    listener: str
-    batch_max_size: int
-    all_or_nothing: bool
-    subscriptions: Mapping[str, SubscriptionData]
-    passes: Mapping[MessageQueue, int]
-    retry: RetryPolicy
-    broadcasting: bool = False
-    in_order: OrderlyRules | None = None
-    tried: tuple[Blocked, ...] = ()
-    absorbs: bool = False
-    consume_timeout_ms: int | None = None
-    now_ms: Callable[[], int] = epoch_ms
-    ends_at_ms: int | None = None
-    deleted: int | None = None
-
-    def is_over(self) -> bool:
-        """Whether nothing more is to be asked. A task does its first piece in any case."""
-        return self.ends_at_ms is not None and self.now_ms() >= self.ends_at_ms
-
-    def void_before(self, queue: MessageQueue) -> int | None:
-        """The epoch before which a queue's messages are dropped; None where there are none of those."""
-        return self.deleted if queue.topic == retry_topic(self.group) else None
-
-
-Offsets = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeTask:
-    """What one task does: slices of one consumer's queues, in offset order per queue; in order all slices of a queue.
-
-    ``only``: the offsets that are looked at, None for all; ``leave``: those that are not. Ascending, per queue.
-    """
-
-    number: int
-    consumer: str
-    slices: tuple[Slice, ...]
-    only: Mapping[MessageQueue, Offsets] | None = None
-    leave: Mapping[MessageQueue, Offsets] = field(default_factory=dict)
-
-    def looks_at(self, queue: MessageQueue, offsets: Offsets) -> Mask | None:
-        """Which of these neighbours, None for all."""
-        if self.only is not None:
-            return _mark(offsets, self.only.get(queue, _NONE))
-        left = _mark(offsets, self.leave.get(queue, _NONE))
-        return ~left if left.any() else None
-
-
-_NONE: Offsets = np.array([], dtype=np.int64)
-
-
-def _mark(offsets: Offsets, these: Offsets) -> Mask:
-    begin, end = np.searchsorted(these, [offsets[0], offsets[-1] + 1])
-    mask = np.zeros(len(offsets), dtype=np.bool_)
-    mask[these[begin:end] - offsets[0]] = True
-    return mask
-
-
-@dataclass(frozen=True, slots=True)
-class RangeDone:
-    """The evidence for one slice; in order for the finished part of a queue."""
-
-    range: QueueRange
-    tallies: Mapping[Outcome, Tally]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """What a task brings back; its files are in no version of the table yet.
-
-    ``waits``: the queues that do not come to the end of their slices, and how far they do; ``blocked``: why. ``failed``:
-    what was asked about and not acked, where the group absorbs duplicates.
-    """
-
-    number: int
-    done: tuple[RangeDone, ...]
-    files: tuple[StagedFile, ...] = ()
-    produced: tuple[Produced, ...] = ()
-    waits: Mapping[MessageQueue, int] = field(default_factory=dict)
-    blocked: tuple[Blocked, ...] = ()
-    dropped: tuple[DroppedRange, ...] = ()
-    failed: tuple[tuple[MessageQueue, Offsets], ...] = ()
 
 
 @dataclass(slots=True)
@@ -425,8 +328,8 @@ class _Pulled:
         columns = _columns_for(listener, self._subscription)
         self._void_before = job.void_before(slices[0].queue)
         self._columns = with_epoch(columns and [*dict.fromkeys([*columns, "reconsume_times"])], self._void_before)
-        self._filtered: list[npt.NDArray[np.int64]] = []
-        self._void: list[npt.NDArray[np.int64]] = [_NONE]
+        self._filtered: list[Offsets] = []
+        self._void: list[Offsets] = [NO_OFFSETS]
 
     def messages(self) -> Iterator[MessageExt]:
         for slice_ in self._slices:

@@ -35,7 +35,8 @@ from rmq_store.lake import tables
 from rmq_store.lake.absorb import Absorbed, consume_absorbing, duplicate_outcomes
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
-from rmq_store.lake.consume_slice import ConsumeJob, ConsumeTask, TaskResult, run_task
+from rmq_store.lake.consume_job import ConsumeJob, ConsumeTask, TaskResult
+from rmq_store.lake.consume_slice import run_task
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import Engine
 from rmq_store.lake.evidence import tally_of, tally_of_range
