@@ -11,11 +11,12 @@ from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
 from rmq_store.diff import DiffReport, End, Named
 from rmq_store.errors import WrongUse
+from rmq_store.lake.sql import query
 from rmq_store.message import MessageExt
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.replay import replay_group
 from rmq_store.subscription import build_subscription_data
-from tests.contract.engines import story
+from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     ANA,
     DAY,
@@ -201,6 +202,9 @@ def test_what_a_reset_of_the_replay_made_read_again_belongs_to_no_attempt(world:
     world.consume(group(NAME), f"{DAY}-again", fail_bodies(b"2"))
     again(world, fail_bodies(b"3"))
     assert ends(world.diff(NAME)) == {1: ("retried", "acked"), 3: ("acked", "retried")}
+    if isinstance(world, LakeWorld):
+        numbers = query(world.store, "SELECT attempt, attempts FROM windows ORDER BY read_version").to_pylist()
+        assert [(row["attempt"], row["attempts"]) for row in numbers] == [(1, 2), (1, 2), (2, 2)]
 
 
 @story

@@ -16,19 +16,22 @@ WITH done AS (
     FROM consumed_ranges
     WHERE action = 'consume'
     GROUP BY shard, commit_id
+),
+-- A replay's group is named <group>-replay-<10 hex digits>. Its first attempt begins with it, every other with a commit.
+counted AS (
+    SELECT
+        c.*,
+        CASE WHEN substr(group_name, length(group_name) - 17, 8) = '-replay-' THEN 1 + CAST(sum(
+            CASE WHEN action = 'replay' THEN 1 ELSE 0 END
+        ) OVER (PARTITION BY shard, group_name ORDER BY read_version) AS BIGINT) END AS attempt
+    FROM ctl c
+    WHERE action IN ('consume', 'replay')
 )
 SELECT
     c.shard, c.group_name, c.window_id, c.action,
-    -- A replay's group is named <group>-replay-<10 hex digits>, and each attempt raises its epoch.
-    CASE
-        WHEN substr(c.group_name, length(c.group_name) - 17, 8) = '-replay-'
-        THEN substr(c.group_name, 1, length(c.group_name) - 18)
-    END AS replay_of,
-    CASE WHEN substr(c.group_name, length(c.group_name) - 17, 8) = '-replay-' THEN c.epoch + 1 END AS attempt,
-    CASE
-        WHEN substr(c.group_name, length(c.group_name) - 17, 8) = '-replay-'
-        THEN max(c.epoch) OVER (PARTITION BY c.shard, c.group_name) + 1
-    END AS attempts,
+    CASE WHEN c.attempt IS NOT NULL THEN substr(c.group_name, 1, length(c.group_name) - 18) END AS replay_of,
+    c.attempt,
+    max(c.attempt) OVER (PARTITION BY c.shard, c.group_name) AS attempts,
     c.store_timestamp AS committed_at,
     coalesce(d.queues, CAST(0 AS BIGINT)) AS queues,
     coalesce(d.messages, CAST(0 AS BIGINT)) AS messages,
@@ -42,6 +45,6 @@ SELECT
     coalesce(d.skipped, CAST(0 AS BIGINT)) AS skipped,
     c.actor, c.actor_source, c.reason, c.listener, c.subscription, c.subscription_version,
     c.request_id, c.request_part, c.request_complete, c.parameters, c.epoch, c.read_version, c.commit_id
-FROM ctl c
+FROM counted c
 LEFT JOIN done d ON d.shard = c.shard AND d.commit_id = c.commit_id
 WHERE c.action = 'consume'
