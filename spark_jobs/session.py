@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -151,6 +152,8 @@ class ConnectServer:
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._remote: str | None = None
+        self._was_stopped = False
+        self._changes = threading.Lock()
 
     @property
     def remote(self) -> str:
@@ -173,7 +176,8 @@ class ConnectServer:
         self.stop()
 
     def start(self) -> None:
-        """Raises MachineNotReady, with the end of the server's log, when it does not come up."""
+        """Raises MachineNotReady, with the end of the server's log, when it does not come up, or was stopped meanwhile, by
+        another thread."""
         token = secrets.token_urlsafe(24)
         command = [sys.executable, "-m", "spark_jobs.connect_server", "--stop-with-stdin"]
         if self._master:
@@ -181,8 +185,10 @@ class ConnectServer:
         for key, value in self._conf.items():
             command += ["--conf", f"{key}={value}"]
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
-        with self._log_file.open("ab") as log:
-            self._process = subprocess.Popen(
+        with self._changes, self._log_file.open("ab") as log:
+            if self._was_stopped:
+                raise MachineNotReady("the Spark Connect server was stopped before it had started")
+            self._process = process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -191,8 +197,8 @@ class ConnectServer:
                 start_new_session=True,
             )
         try:
-            assert self._process.stdout is not None
-            port = json.loads(_first_line(self._process.stdout, self._start_timeout_s))["port"]
+            assert process.stdout is not None
+            port = json.loads(_first_line(process.stdout, self._start_timeout_s))["port"]
         except BaseException as error:
             self.stop()
             if not isinstance(error, (TimeoutError, ValueError, KeyError)):
@@ -205,16 +211,21 @@ class ConnectServer:
         self._remote = f"sc://localhost:{port}/;token={token}"
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """Stop the server and whatever it started; safe to call twice. No process is left when this returns."""
-        process, self._process, self._remote = self._process, None, None
+        """Stop the server and whatever it started, for good; safe to call twice, and before or while another thread starts
+        it. No process is left when this returns."""
+        with self._changes:
+            self._was_stopped = True
+            process, self._process, self._remote = self._process, None, None
         if process is None:
             return
-        family = _family(process.pid)
+        family = set(_family(process.pid))
         if process.stdin is not None:
             with suppress(BrokenPipeError):
                 process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while process.poll() is None and time.monotonic() < deadline:
+            family.update(_family(process.pid))  # one that has just begun goes on to start its JVM
+            time.sleep(0.05)
         _, left = psutil.wait_procs(family, timeout=3.0)
         for member in left:
             with suppress(psutil.NoSuchProcess):

@@ -170,6 +170,15 @@ def test_the_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     assert [member for member in members if not is_gone(member)] == []
 
 
+def test_a_server_that_was_stopped_while_it_was_to_be_started_starts_no_process(tmp_path: Path) -> None:
+    server = ConnectServer(master="local[1]", log_file=tmp_path / "server.log")
+    before = psutil.Process().children(recursive=True)
+    server.stop()
+    with pytest.raises(MachineNotReady, match="stopped before it had started"):
+        server.start()
+    assert psutil.Process().children(recursive=True) == before
+
+
 def test_a_server_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path) -> None:
     server = ConnectServer(master="no-such-master", log_file=tmp_path / "server.log")
     before = {child.pid for child in psutil.Process().children(recursive=True)}
