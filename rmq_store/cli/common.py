@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.options import QueueName, before_the_command
 from rmq_store.cli.quick import start_pyarrow
@@ -26,6 +26,9 @@ DEFAULT_SETTINGS = "consumers.toml"
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
 """The request of the running command; errors name it, so that it can be given again."""
+
+DONE: ContextVar[Callable[[], dict[str, Any]]] = ContextVar("DONE", default=dict)
+"""What the running command has done so far, as its JSON answer; that of an error says it too."""
 
 
 # --- the store -------------------------------------------------------------------------------------------------------

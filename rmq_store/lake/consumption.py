@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rmq_store.consume import WindowReport
@@ -144,6 +145,13 @@ def answer(group: str, request_id: str, done: Sequence[Consumption]) -> dict[str
         "shards": [of_shard.summary() for of_shard in done],
         "windows": [_window(window) for of_shard in done for window in of_shard.windows],
     }
+
+
+def answer_so_far(group: str, request_id: str, windows: Sequence[WindowReport]) -> dict[str, Any]:
+    """As ``answer``, for an error that ends a request after some windows, in the order in which they came; empty when
+    there was none."""
+    shards = [Consumption(tuple(its)) for _, its in groupby(windows, key=lambda window: window.shard)]
+    return answer(group, request_id, shards) if shards else {}
 
 
 def _window(report: WindowReport) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import io
 import json
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +192,14 @@ def test_consumers_share_the_queues_of_a_group(imported: Rmq) -> None:
     assert imported("consume", "-g", "orders", "--client", "c1").exit_code == 2
 
 
+def order_queues(numbers: Iterable[int]) -> tuple[str, ...]:
+    """What a window of orders claims of them."""
+    return tuple(own_queue_id("orders", MessageQueue("OrderEvents", "broker-a", number)) for number in numbers)
+
+
 def test_what_others_hold_is_left_to_them_and_told(imported: Rmq) -> None:
     (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
-    queues = tuple(own_queue_id("orders", MessageQueue("OrderEvents", "broker-a", n)) for n in range(6))
-    wish = Wish(f"{TODAY}-theirs", Actor("ben", "test"), "orders", queues=queues, client_id="c1")
+    wish = Wish(f"{TODAY}-theirs", Actor("ben", "test"), "orders", queues=order_queues(range(6)), client_id="c1")
     mine = ["consume", "-g", "orders", "--request", f"{TODAY}-mine"]
     with claimed(shard, wish, Host()) as held:
         answer = imported(*mine)
@@ -207,6 +211,30 @@ def test_what_others_hold_is_left_to_them_and_told(imported: Rmq) -> None:
     done = imported.json(*mine)
     assert (done["status"], done["messages"]) == ("committed", 6 * ORDERS // 8)
     assert imported.json(*mine)["messages"] == ORDERS
+
+
+def test_an_error_after_some_windows_says_them_too_in_json(imported: Rmq) -> None:
+    capped = (imported.folder / "consumers.toml").read_text().replace('engine = "auto"', "max_messages = 600")
+    (imported.folder / "capped.toml").write_text(capped)
+    (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
+    wish = Wish(f"{TODAY}-theirs", Actor("ben", "test"), "orders", queues=order_queues(range(6)))
+    mine = ["consume", "-g", "orders", "--settings", "capped.toml", "--engine", "local"]
+    mine += ["--request", f"{TODAY}-mine"]
+    with claimed(shard, wish, Host()) as held:
+        stopped = imported(*mine, "--json")
+        held.release()
+    told = stopped.json()
+    assert (stopped.exit_code, told["status"], told["error"]) == (3, "error", "HeldByAnother")
+    assert (told["exit_code"], told["group"], told["request_id"]) == (3, "orders", f"{TODAY}-mine")
+    assert f"held by request {TODAY}-theirs" in told["message"]
+    done = imported.json(*mine)
+    assert told.keys() - done.keys() == {"error", "message", "exit_code"}
+    assert done.keys() <= told.keys()
+    assert (told["messages"], [one["messages"] for one in told["shards"]]) == (2 * ORDERS // 8, [2 * ORDERS // 8])
+    assert [(one["status"], sum(one["counts"].values())) for one in told["windows"]] == [
+        ("committed", 600), ("committed", 2 * ORDERS // 8 - 600),
+    ]  # fmt: skip
+    assert len(told["windows"][0]["held"]) == 6
 
 
 def test_a_listener_may_be_in_a_folder_that_is_named(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
