@@ -13,6 +13,7 @@ from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.claim import Held, Taken, Wish, held_by_another
 from rmq_store.consumer.consume_orderly import OrderlyRules
 from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
+from rmq_store.deliver import Waiting
 from rmq_store.errors import ListenerError, OffsetOutOfRange, StaleAttempt, WrongUse
 from rmq_store.host import uuid7_ms
 from rmq_store.message import MessageQueue, retry_topic
@@ -41,7 +42,8 @@ class WindowReport:
     """What a window did. ``status``: committed, already_committed, or empty (nothing to do, no row was written).
 
     ``complete``: whether nothing of the request is left. ``blocked``: what queues of an orderly group wait at. ``held``:
-    the claims of other runs on queues that the request wants too. ``idle``: why this consumer has no queue.
+    the claims of other runs on queues that the request wants too. ``idle``: why this consumer has no queue. ``waiting``:
+    of an empty window, the retries of the group that are not delivered yet.
     """
 
     status: str
@@ -57,6 +59,7 @@ class WindowReport:
     blocked: tuple[Blocked, ...] = ()
     held: tuple[Held, ...] = ()
     idle: str = ""
+    waiting: Waiting | None = None
 
     def counts(self) -> dict[Outcome, int]:
         """Messages per outcome."""
@@ -107,7 +110,12 @@ def refuse_unclaimed(shard: str, plan: Plan, taken: Taken) -> None:
 
 
 def nothing_to_do(
-    shard: str, group: str, request: ConsumeRequest, parts: Sequence[Ctl], idle: str = ""
+    shard: str,
+    group: str,
+    request: ConsumeRequest,
+    parts: Sequence[Ctl],
+    idle: str = "",
+    waiting: Waiting | None = None,
 ) -> WindowReport:
     """The report of a request that has no window left: the sum of what its ``parts`` did, or that there were none."""
     last = parts[-1] if parts else None
@@ -122,6 +130,7 @@ def nothing_to_do(
         consumed=tuple(consumed for part in parts for consumed in part.consumed),
         blocked=tuple(blocked for part in parts for blocked in part.blocked),
         idle=idle,
+        waiting=waiting,
     )
 
 

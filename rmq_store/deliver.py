@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmq_store.consumer.commit import MAX_SKEW_MS
 from rmq_store.consumer.delay import DelayLevels
@@ -120,6 +120,29 @@ def waiting_queues(positions: Positions, local_broker: str) -> list[MessageQueue
         if queue.broker_name.startswith(lanes) or positions.get(cutover_id(queue.broker_name))
     ]
     return levels + [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name.startswith(lanes)]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The retries of a group that wait. ``next_due_ms``: when the first of them is due (UTC ms); past that it waits on,
+    until it is delivered."""
+
+    retries: int
+    next_due_ms: int
+
+
+def waiting_retries(positions: Positions, segments_of: SegmentsOf, lane: str) -> Waiting | None:
+    """What waits in a group's lane, None: nothing. Of each queue, which is in due order, the first message is looked up.
+
+    What waits in a broker's own level queues after its cut-over is not counted: they hold all its groups together.
+    """
+    queues = (*positions.queues_of(SCHEDULE_TOPIC), *positions.queues_of(TIMER_TOPIC))
+    waiting = [range_ for queue in queues if queue.broker_name == lane and (range_ := _waiting_range(positions, queue))]
+    if not waiting:
+        return None
+    segments = segments_of([replace(range_, end=range_.begin + 1) for range_ in waiting])
+    first = [_with_due(replace(range_, end=range_.begin + 1), segments.get(range_.queue, ()))[0] for range_ in waiting]
+    return Waiting(sum(map(len, waiting)), min(due_at for due_at, _ in first))
 
 
 def next_due_ms(due: Sequence[Due]) -> int | None:

@@ -36,7 +36,7 @@ from rmq_store.times import format_time
 if TYPE_CHECKING:
     from rmq_store.consume import WindowReport
     from rmq_store.consumer.claim import Held
-    from rmq_store.deliver import DeliverReport
+    from rmq_store.deliver import DeliverReport, Waiting
     from rmq_store.lake.consumption import Consumption
     from rmq_store.lake.engine import Engine
     from rmq_store.lake.shard import Shard
@@ -227,11 +227,16 @@ def _window_line(report: WindowReport) -> str:
     waits = f", {held_up} of its queues wait at a message (see the view blocked)" if held_up else ""
     held = "".join(f", {_held_text(one)}" for one in report.held)
     idle = f", {report.idle}" if report.idle else ""
-    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}{held}{idle}"
+    waiting = f", {_waiting_text(report.waiting)}" if report.waiting else ""
+    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}{held}{idle}{waiting}"
 
 
 def _held_text(held: Held) -> str:
     return f"{held.queue} is held by {held.holder or 'another run'} for {held.left_s} s more"
+
+
+def _waiting_text(waiting: Waiting) -> str:
+    return f"{waiting.retries:,} retries wait for rmq deliver, the first is due at {format_time(waiting.next_due_ms)}"
 
 
 def _answer(

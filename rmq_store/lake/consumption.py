@@ -6,7 +6,7 @@ The command line, the job for spark-submit and the tasks of the DAGs run request
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -191,6 +191,7 @@ def _window(report: WindowReport) -> dict[str, Any]:
         ],
         "held": [_held(one, one.queue) for one in report.held if one.queue is not None],
         "idle": report.idle or None,
+        "waiting": asdict(report.waiting) if report.waiting else None,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -30,6 +31,7 @@ from rmq_store.consume import (
 )
 from rmq_store.consumer.claim import Taken
 from rmq_store.consumer.pull import Slice, cover
+from rmq_store.deliver import waiting_retries
 from rmq_store.host import Host
 from rmq_store.lake import tables
 from rmq_store.lake.absorb import Absorbed, consume_absorbing, duplicate_outcomes
@@ -132,7 +134,9 @@ def _plan(
         return plan
     if taken is not None:
         refuse_unclaimed(shard.name, plan, taken)
-    return nothing_to_do(shard.name, group.name, request, parts, plan.idle)
+    lane, segments = shard.lane(group.name), partial(segments_of, shard)
+    waiting = None if parts else waiting_retries(plan.positions, segments, lane)
+    return nothing_to_do(shard.name, group.name, request, parts, plan.idle, waiting)
 
 
 def _done(

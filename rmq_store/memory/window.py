@@ -44,6 +44,7 @@ from rmq_store.consumer.listener import (
 )
 from rmq_store.consumer.pull import Slice, cover, piece_rows
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
+from rmq_store.deliver import waiting_retries
 from rmq_store.errors import ListenerError
 from rmq_store.host import Host
 from rmq_store.memory.claim import claimed
@@ -116,7 +117,8 @@ def _plan(
         return plan
     if taken is not None:
         refuse_unclaimed(shard.name, plan, taken)
-    return nothing_to_do(shard.name, group.name, request, parts, plan.idle)
+    waiting = None if parts else waiting_retries(plan.positions, shard.segments_of, shard.lane(group.name))
+    return nothing_to_do(shard.name, group.name, request, parts, plan.idle, waiting)
 
 
 def _message_listener(group: GroupSettings) -> Listener:

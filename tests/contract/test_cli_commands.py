@@ -168,6 +168,17 @@ def test_consume_with_nothing_to_do_writes_nothing(imported: Rmq) -> None:
     assert sorted(path for path in imported.root.rglob("*")) == before
 
 
+def test_consume_with_nothing_to_do_says_what_waits_for_a_delivery(imported: Rmq) -> None:
+    assert imported.json("consume", "-g", "orders")["windows"][0]["waiting"] is None
+    (due,) = imported.json("sql", "select distinct deliver_at from delayed where broker_name like '%~orders'")
+    (empty,) = imported.json("consume", "-g", "orders")["windows"]
+    assert (empty["status"], empty["waiting"]) == ("empty", {"retries": 100, "next_due_ms": due["deliver_at"]})
+    said = imported("consume", "-g", "orders").out
+    assert f"100 retries wait for rmq deliver, the first is due at {format_time(due['deliver_at'])}" in said
+    imported("deliver", "--now", ALL_DUE)
+    assert "wait for rmq deliver" not in imported("consume", "-g", "orders").out
+
+
 def test_consume_ends_at_a_time_or_after_so_many_messages(imported: Rmq) -> None:
     query = "select store_timestamp from messages where topic = 'OrderEvents' order by store_timestamp"
     times = [row["store_timestamp"] for row in imported.json("sql", query)]
