@@ -23,7 +23,8 @@ from rmq_store.lake.window import consume_window
 from rmq_store.plan import ConsumeRequest
 from rmq_store.replay import group_settings
 from rmq_store.requester import actor_of, client_ids_of
-from rmq_store.settings import ENGINES, read_settings
+from rmq_store.settings import read_settings
+from rmq_store.settings_values import ENGINES
 from rmq_store.times import parse_time
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
