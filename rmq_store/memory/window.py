@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rmq_store.absorb import AbsorbRule, Keyed, acks_count_since, key_tally, runs, take_turn
+from rmq_store.absorb import AbsorbRule, Keyed, acks_count_since, key_tally, take_turn
 from rmq_store.consume import (
     WindowReport,
     committed_window,
@@ -34,14 +34,7 @@ from rmq_store.consumer.consume_result import (
     process_consume_result,
     void_ranges,
 )
-from rmq_store.consumer.listener import (
-    Answer,
-    ConsumeConcurrentlyContext,
-    Listener,
-    ListenerKind,
-    ask,
-    judge,
-)
+from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, ListenerKind, ask, judge
 from rmq_store.consumer.pull import Slice, cover, piece_rows
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.deliver import waiting_retries
@@ -54,6 +47,7 @@ from rmq_store.memory.shard import MemoryShard
 from rmq_store.memory.store import MemoryStore
 from rmq_store.message import MessageConst, MessageQueue, retry_topic
 from rmq_store.offsets import Outcome, QueueRange, Tally, tally
+from rmq_store.pieces import runs
 from rmq_store.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Action, Blocked, Produced, Proposal, StagedFile
@@ -222,7 +216,8 @@ class _Run:
             files += more[1]
             parts += 1
         for queue in sorted(slices):
-            self.absorbed += runs(queue, sorted(offset for of, offset in duplicates if of == queue))
+            offsets = sorted(offset for of, offset in duplicates if of == queue)
+            self.absorbed += [QueueRange(queue, *piece) for piece in runs(offsets)]
         not_acked = duplicates | self.failed
         done = [one for one in keyed if _place(one) not in not_acked]
         self.keys = key_tally(one.key for one in done)

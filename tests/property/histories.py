@@ -14,10 +14,10 @@ from typing import Any
 
 from rmq_store.clone import CloneRequest
 from rmq_store.errors import HeldByAnother, OffsetOutOfRange, StaleAttempt, WrongUse
+from rmq_store.letters import Letters
 from rmq_store.message import MessageExt
 from rmq_store.plan import LIVE, ConsumeRequest, Scope
 from rmq_store.producer import Message
-from rmq_store.redrive import Letters
 from rmq_store.replay import replay_group
 from rmq_store.reset import ResetRequest, ResetTo
 from rmq_store.settings import GroupSettings
