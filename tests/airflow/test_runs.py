@@ -339,7 +339,7 @@ def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_not
     ],
 )
 def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_allowed: bool) -> None:
-    from rmq_operators import Deployment
+    from rmq_deployment import Deployment
 
     from rmq_store.errors import WrongUse
 
