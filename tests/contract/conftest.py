@@ -1,4 +1,4 @@
-"""Both engines, one after the other, for every test that asks for a ``world``."""
+"""Both engines, one after the other, for every test that asks for a ``world``; the command line for those that ask for it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contract.engines")
+pytest.register_assert_rewrite("tests.contract.engines", "tests.contract.rmq")
 
 from tests.contract.engines import LakeWorld, MemoryWorld  # noqa: E402
+from tests.contract.rmq import imported, imported_once, rmq  # noqa: E402
 from tests.contract.world import World  # noqa: E402
+
+__all__ = ["imported", "imported_once", "rmq", "world"]
 
 
 @pytest.fixture(params=["memory", "lake"])
