@@ -14,6 +14,7 @@ from rmq_store.host import Host
 from rmq_store.known_names import did_you_mean, listed
 from rmq_store.message import MessageQueue
 from rmq_store.requester import request_id_of
+from rmq_store.store import is_born_here
 
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
@@ -104,7 +105,7 @@ def queues_by_shard(
 def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:
     """The shard that holds a broker's queues. Raises WrongUse when there is none, or several and none was chosen."""
     held = {
-        shard.name: {q.broker_name for q in shard.positions().all_queues() if not q.broker_name.startswith("lake-")}
+        shard.name: {q.broker_name for q in shard.positions().all_queues() if not is_born_here(q.broker_name)}
         for shard in store.shards(chosen)
     }
     found = [name for name, brokers in held.items() if broker_name in brokers]

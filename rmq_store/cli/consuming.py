@@ -36,7 +36,7 @@ from rmq_store.times import format_time
 if TYPE_CHECKING:
     from rmq_store.consume import WindowReport
     from rmq_store.consumer.claim import Held
-    from rmq_store.deliver import DeliverReport, Waiting
+    from rmq_store.deliver import DeliverReport, WaitingRetries
     from rmq_store.lake.consumption import Consumption
     from rmq_store.lake.engine import Engine
     from rmq_store.lake.shard import Shard
@@ -235,7 +235,7 @@ def _held_text(held: Held) -> str:
     return f"{held.queue} is held by {held.holder or 'another run'} for {held.left_s} s more"
 
 
-def _waiting_text(waiting: Waiting) -> str:
+def _waiting_text(waiting: WaitingRetries) -> str:
     return f"{waiting.retries:,} retries wait for rmq deliver, the first is due at {format_time(waiting.next_due_ms)}"
 
 

@@ -25,7 +25,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, reason_of
 from rmq_store.times import format_time
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def redrive(
 
     letters = Letters(since, until, original_topic, frozenset(key or ()), tuple(letter or ()), every)
     request_id, who = new_request("redrive", request, host), actor_of(actor)
-    why = reason or ("dry run" if dry_run else "")
+    why = reason_of(reason, dry_run)
     asked = RedriveRequest(group, letters, request_id, who, why, to_topic, limit, dry_run=dry_run)
     readers: set[str] = set()
     if settings is not None or os.path.exists(settings_path(settings)):

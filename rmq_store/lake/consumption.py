@@ -58,7 +58,7 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Sh
 def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:
     """Whether a window of the request has something to do, or something to say of what it has done. Reads only."""
     shard.commitlog.refresh()
-    if any(ctl.action is Action.CONSUME for ctl in shard.ctls_of_request(request.request_id, group.name)):
+    if shard.ctls_of_request(request.request_id, group.name, Action.CONSUME):
         return True
     return bool(Planner(shard, group, host.now_ms(), scope).plan(request, []).ranges)
 

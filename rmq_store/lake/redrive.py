@@ -131,7 +131,7 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
 
 
 def _parts(shard: Shard, request: RedriveRequest) -> list[Ctl]:
-    return [c for c in shard.ctls_of_request(request.request_id, request.group) if c.action is Action.REDRIVE]
+    return shard.ctls_of_request(request.request_id, request.group, Action.REDRIVE)
 
 
 def _found(shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]) -> tuple[RedrivePlan, Found] | RedriveReport:

@@ -7,14 +7,11 @@ from rmq_store.consume import (
     committed_window,
     held_of,
     listener_of,
-    nothing_to_do,
-    refuse_other_client,
-    refuse_unclaimed,
+    next_window,
     wish,
 )
 from rmq_store.consumer.claim import Taken
 from rmq_store.consumer.listener import Listener, ListenerKind
-from rmq_store.deliver import waiting_retries
 from rmq_store.errors import ListenerError
 from rmq_store.host import Host
 from rmq_store.memory.claim import claimed
@@ -73,17 +70,7 @@ def _plan(
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that there is none."""
     parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
-    refuse_other_client(request, parts)
-    if any(part.request_complete for part in parts):
-        return nothing_to_do(shard.name, group.name, request, parts)
-    claimed_queues = None if taken is None else taken.queues()
-    plan = Planner(shard, group, now_ms, scope).plan(request, parts, before, claimed_queues)
-    if plan.ranges:
-        return plan
-    if taken is not None:
-        refuse_unclaimed(shard.name, plan, taken)
-    waiting = None if parts else waiting_retries(plan.positions, shard.segments_of, shard.lane(group.name))
-    return nothing_to_do(shard.name, group.name, request, parts, plan.idle, waiting)
+    return next_window(Planner(shard, group, now_ms, scope), request, parts, shard.segments_of, before, taken)
 
 
 def _message_listener(group: GroupSettings) -> Listener:

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store.consumer.commit import MAX_SKEW_MS
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
-from rmq_store.deliver import DeliverReport, Waiting, deliver_all
+from rmq_store.deliver import DeliverReport, WaitingRetries, deliver_all
 from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt
 from rmq_store.memory.rows import MessageRow
 from rmq_store.message import MessageExt, MessageQueue
@@ -144,13 +144,13 @@ def test_a_window_with_nothing_to_read_says_how_many_retries_wait_and_when_the_f
     assert world.consume(BILLING, f"{DAY}-1", fail_bodies(b"1", b"2")).waiting is None
     world.consume(group("ledger"), f"{DAY}-other", fail)
     assert world.consume(BILLING, f"{DAY}-1").waiting is None, "what was done before is told, not what waits"
-    assert world.consume(BILLING, f"{DAY}-2").waiting == Waiting(2, NOON + 10_000)
+    assert world.consume(BILLING, f"{DAY}-2").waiting == WaitingRetries(2, NOON + 10_000)
     world.clock.advance(60_000)
-    assert world.consume(BILLING, f"{DAY}-3").waiting == Waiting(2, NOON + 10_000), "due is not delivered"
+    assert world.consume(BILLING, f"{DAY}-3").waiting == WaitingRetries(2, NOON + 10_000), "due is not delivered"
     world.deliver(f"{DAY}-d1")
     world.consume(BILLING, f"{DAY}-4", fail_bodies(b"1"))
     world.clock.advance(1)
-    assert world.consume(BILLING, f"{DAY}-5").waiting == Waiting(1, NOON + 90_000)
+    assert world.consume(BILLING, f"{DAY}-5").waiting == WaitingRetries(1, NOON + 90_000)
     world.clock.advance(30_000)
     world.deliver(f"{DAY}-d2")
     world.consume(BILLING, f"{DAY}-6")
@@ -172,16 +172,16 @@ def test_the_first_of_all_delays_counts_also_of_a_policy_and_of_a_replay(world: 
         return "RECONSUME_LATER"
 
     world.consume(patient, f"{DAY}-3", choosy)
-    assert world.consume(patient, f"{DAY}-4").waiting == Waiting(3, NOON + 5_000)
+    assert world.consume(patient, f"{DAY}-4").waiting == WaitingRetries(3, NOON + 5_000)
     world.clock.advance(5_000)
     world.deliver(f"{DAY}-d")
     world.consume(patient, f"{DAY}-5")
-    assert world.consume(patient, f"{DAY}-6").waiting == Waiting(1, NOON + 7_500)
+    assert world.consume(patient, f"{DAY}-6").waiting == WaitingRetries(1, NOON + 7_500)
 
     world.replay(BILLING, "Orders", NOON - HOUR, ConsumeRequest(f"{DAY}-replay", ANA), fail_bodies(b"0", b"4"))
     again = group(replay_group("billing", f"{DAY}-replay"))
     waits = world.consume(again, f"{DAY}-7", scope=Scope(retries_only=True))
-    assert (waits.status, waits.waiting) == ("empty", Waiting(2, NOON + 15_000))
+    assert (waits.status, waits.waiting) == ("empty", WaitingRetries(2, NOON + 15_000))
 
 
 # --- delivery --------------------------------------------------------------------------------------------------------
