@@ -248,21 +248,14 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     """Where the group's offsets would go, or go. All shards that have the topic."""
     from dataclasses import replace
 
+    from rmq_store.lake.consumption import shards_with_queues
     from rmq_store.lake.reset import reset
 
     run, params = current_run()
     asked = reset_request(run, params)
-    store = Deployment.from_env().open_store()
-    queues = {shard.name: shard.positions().queues_of(asked.topic) for shard in store.shards()}
-    strange = set(asked.queues) - {queue for held in queues.values() for queue in held}
-    if strange or not any(queues.values()):
-        what = f"queue {min(strange)}" if strange else f"topic {asked.topic}"
-        raise WrongUse(f"no shard of {store.root.location} has the {what}")
+    shards = Deployment.from_env().open_store().shards()
     answers = []
-    for shard in store.shards():
-        named = tuple(queue for queue in asked.queues if queue in queues[shard.name])
-        if not (named if asked.queues else queues[shard.name]):
-            continue
+    for shard, named in shards_with_queues(shards, asked.topic, asked.queues):
         done = reset(shard, replace(asked, queues=named, dry_run=dry_run), Host())
         for move in done.moves:
             log.info("%s: %s -> %s", move.queue, move.from_offset, move.to_offset)

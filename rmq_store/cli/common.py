@@ -83,23 +83,11 @@ def new_request(command: str, given: str | None, host: Host) -> str:
 def queues_by_shard(
     shards: Sequence[Shard], topic: str, names: Sequence[QueueName]
 ) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
-    """The shards that have the named queues of a topic, with these; no names: all with the topic, each with none.
+    """See ``shards_with_queues``."""
+    from rmq_store.lake.consumption import shards_with_queues
 
-    Raises WrongUse for a topic or queue that is nowhere.
-    """
-    from rmq_store.lake.consumption import shards_with_topic
-
-    having = shards_with_topic(shards, [topic])
-    if not names:
-        return [(shard, ()) for shard in having]
-    wanted = [MessageQueue(topic, name.broker_name, name.queue_id) for name in dict.fromkeys(names)]
-    known = [shard.positions().queues_of(topic) for shard in having]
-    for queue in wanted:
-        if not any(queue in queues for queues in known):
-            named = [f"{q.broker_name}:{q.queue_id}" for queues in known for q in queues]
-            raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
-    found = [tuple(queue for queue in wanted if queue in queues) for queues in known]
-    return [(shard, queues) for shard, queues in zip(having, found, strict=True) if queues]
+    queues = [MessageQueue(topic, name.broker_name, name.queue_id) for name in dict.fromkeys(names)]
+    return shards_with_queues(shards, topic, queues)
 
 
 def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:

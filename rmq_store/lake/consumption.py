@@ -55,6 +55,25 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Sh
     return found
 
 
+def shards_with_queues(
+    shards: Sequence[Shard], topic: str, wanted: Sequence[MessageQueue]
+) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
+    """The shards that have the wanted queues of a topic, with these; none wanted: all with the topic, each with none.
+
+    Raises WrongUse for a topic or queue that is nowhere.
+    """
+    having = shards_with_topic(shards, [topic])
+    if not wanted:
+        return [(shard, ()) for shard in having]
+    known = [shard.positions().queues_of(topic) for shard in having]
+    for queue in wanted:
+        if not any(queue in queues for queues in known):
+            named = [f"{q.broker_name}:{q.queue_id}" for queues in known for q in queues]
+            raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
+    found = [tuple(queue for queue in wanted if queue in queues) for queues in known]
+    return [(shard, queues) for shard, queues in zip(having, found, strict=True) if queues]
+
+
 def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:
     """Whether a window of the request has something to do, or something to say of what it has done. Reads only."""
     shard.commitlog.refresh()
