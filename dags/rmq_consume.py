@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from airflow.sdk import Asset, get_current_context, task
 from rmq_dags import LONGEST_RUN, intervals, moment, most_messages, optional, rmq_dag
-from rmq_operators import Answer, Deployment, consume_shard, plan_shards, report
+from rmq_deployment import Deployment
+from rmq_operators import Answer, consume_shard, plan_shards, report
 
 from rmq_store.requests import dag_id_of, pool_of
 from rmq_store.settings import GroupSettings, read_settings

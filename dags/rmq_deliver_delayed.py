@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from airflow.sdk import task
 from rmq_dags import rmq_dag, ticks
-from rmq_operators import Answer, Deployment, deliver_due
+from rmq_deployment import Deployment
+from rmq_operators import Answer, deliver_due
 
 
 @rmq_dag(__doc__, "retry", schedule=ticks(Deployment.from_env().deliver_schedule))

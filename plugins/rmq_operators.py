@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from rmq_deployment import Deployment
 
 from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, StoreUnusable, WrongUse
 from rmq_store.host import Host
@@ -27,9 +27,6 @@ from rmq_store.settings import GroupSettings, read_settings
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol
-
-    from rmq_store.lake.engine import Engines
-    from rmq_store.lake.store import LakeStore
 
 log = logging.getLogger(__name__)
 
@@ -54,76 +51,6 @@ def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
             raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
     return call
-
-
-# --- where things are ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """What the environment says. A path that is not absolute counts from the checkout.
-
-    ``RMQ_ROOT`` the store · ``RMQ_SETTINGS`` the groups · ``SPARK_REMOTE`` a warm Spark Connect server, none: a session
-    in the task · ``RMQ_IMPORT_ROOTS`` folders or ``s3://`` prefixes to import from, with commas between ·
-    ``RMQ_EXPORT_FOLDER`` where offsets are exported to · ``RMQ_DELIVER_SCHEDULE``, ``RMQ_PERSIST_SCHEDULE`` cron
-    expressions, "" is: only when triggered.
-    """
-
-    root: str
-    settings: str
-    spark_remote: str | None
-    import_roots: tuple[str, ...]
-    export_folder: Path
-    deliver_schedule: str | None
-    persist_schedule: str | None
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str] | None = None) -> Deployment:
-        found = os.environ if env is None else env
-        roots = [root.strip() for root in found.get("RMQ_IMPORT_ROOTS", "").split(",")]
-        return cls(
-            root=_place(found.get("RMQ_ROOT") or "var/store"),
-            settings=_place(found.get("RMQ_SETTINGS") or "consumers.toml"),
-            spark_remote=found.get("SPARK_REMOTE") or None,
-            import_roots=tuple(_place(root) for root in roots if root),
-            export_folder=Path(_place(found.get("RMQ_EXPORT_FOLDER") or "var/exports")),
-            deliver_schedule=found.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,
-            persist_schedule=found.get("RMQ_PERSIST_SCHEDULE", "*/5 * * * *") or None,
-        )
-
-    def open_store(self) -> LakeStore:
-        from rmq_store.lake.object_store import Root
-        from rmq_store.lake.store import LakeStore
-
-        return LakeStore.open(Root.parse(self.root))
-
-    def engines(self, choice: str) -> Engines:
-        from rmq_store.lake.engine import Engines
-        from spark_jobs.engine import opened_engine
-
-        return Engines(choice, Host(), functools.partial(opened_engine, "rmq", remote=self.spark_remote))
-
-    def allowed_source(self, source: str) -> str:
-        """The source of an import, as it may be read. Raises WrongUse when it lies outside ``RMQ_IMPORT_ROOTS``."""
-        place = _resolved(source)
-        if not self.import_roots:
-            raise WrongUse("RMQ_IMPORT_ROOTS is not set: name the folders and s3:// prefixes that may be imported from")
-        if not any(place == root or place.startswith(f"{root}/") for root in map(_resolved, self.import_roots)):
-            raise WrongUse(f"{source} lies outside RMQ_IMPORT_ROOTS ({', '.join(self.import_roots)})")
-        return place
-
-
-def _place(text: str) -> str:
-    return text if "://" in text else str(Path(__file__).resolve().parents[1] / text)
-
-
-def _resolved(place: str) -> str:
-    """Without links and steps upwards, so that a prefix can be trusted."""
-    if "://" in place:
-        if ".." in place.split("/"):
-            raise WrongUse(f"{place}: an address must not step upwards")
-        return place.rstrip("/")
-    return os.path.realpath(_place(place))
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -321,21 +248,14 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     """Where the group's offsets would go, or go. All shards that have the topic."""
     from dataclasses import replace
 
+    from rmq_store.lake.consumption import shards_with_queues
     from rmq_store.lake.reset import reset
 
     run, params = current_run()
     asked = reset_request(run, params)
-    store = Deployment.from_env().open_store()
-    queues = {shard.name: shard.positions().queues_of(asked.topic) for shard in store.shards()}
-    strange = set(asked.queues) - {queue for held in queues.values() for queue in held}
-    if strange or not any(queues.values()):
-        what = f"queue {min(strange)}" if strange else f"topic {asked.topic}"
-        raise WrongUse(f"no shard of {store.root.location} has the {what}")
+    shards = Deployment.from_env().open_store().shards()
     answers = []
-    for shard in store.shards():
-        named = tuple(queue for queue in asked.queues if queue in queues[shard.name])
-        if not (named if asked.queues else queues[shard.name]):
-            continue
+    for shard, named in shards_with_queues(shards, asked.topic, asked.queues):
         done = reset(shard, replace(asked, queues=named, dry_run=dry_run), Host())
         for move in done.moves:
             log.info("%s: %s -> %s", move.queue, move.from_offset, move.to_offset)

@@ -14,13 +14,13 @@ Of the messages of one window that share a key, the first is asked; the others w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.known_names import did_you_mean
 from rmq_store.message import MessageConst, MessageQueue, retry_topic
-from rmq_store.offsets import QueueRange, Tally, offset_hash
+from rmq_store.offsets import Tally, offset_hash
 
 UNIQ_KEY = MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX
 KEYS = MessageConst.KEYS
@@ -116,13 +116,6 @@ def acks_count_since(group: str, queue: MessageQueue, pass_: int, epoch: int) ->
     A retry does not say from which pass of which queue it is, so for retries it is the group's last action.
     """
     return epoch if queue.topic == retry_topic(group) else pass_
-
-
-def runs(queue: MessageQueue, offsets: Sequence[int]) -> list[QueueRange]:
-    """Ascending offsets as ranges of neighbours."""
-    begins = [offset for before, offset in zip([-2, *offsets], offsets, strict=False) if offset != before + 1]
-    ends = [offset + 1 for offset, after in zip(offsets, [*offsets[1:], -1], strict=False) if after != offset + 1]
-    return [QueueRange(queue, begin, end) for begin, end in zip(begins, ends, strict=True)]
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------

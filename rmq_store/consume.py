@@ -13,6 +13,7 @@ from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.claim import Held, Taken, Wish, held_by_another
 from rmq_store.consumer.consume_orderly import OrderlyRules
 from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
+from rmq_store.deliver import SegmentsOf, WaitingRetries, waiting_retries
 from rmq_store.errors import ListenerError, OffsetOutOfRange, StaleAttempt, WrongUse
 from rmq_store.host import uuid7_ms
 from rmq_store.message import MessageQueue, retry_topic
@@ -29,7 +30,7 @@ from rmq_store.offsets import (
     pas_id,
     sub_id,
 )
-from rmq_store.plan import ConsumeRequest, Plan, request_parameters
+from rmq_store.plan import ConsumeRequest, Plan, Planner, request_parameters
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Action, Blocked, Consumed, Ctl, Produced, Proposal, StagedFile
 from rmq_store.subscription import SubscriptionData, build_subscription_data
@@ -41,7 +42,8 @@ class WindowReport:
     """What a window did. ``status``: committed, already_committed, or empty (nothing to do, no row was written).
 
     ``complete``: whether nothing of the request is left. ``blocked``: what queues of an orderly group wait at. ``held``:
-    the claims of other runs on queues that the request wants too. ``idle``: why this consumer has no queue.
+    the claims of other runs on queues that the request wants too. ``idle``: why this consumer has no queue. ``waiting``:
+    of an empty window, the retries of the group that are not delivered yet.
     """
 
     status: str
@@ -57,6 +59,7 @@ class WindowReport:
     blocked: tuple[Blocked, ...] = ()
     held: tuple[Held, ...] = ()
     idle: str = ""
+    waiting: WaitingRetries | None = None
 
     def counts(self) -> dict[Outcome, int]:
         """Messages per outcome."""
@@ -85,7 +88,7 @@ def held_of(plan: Plan, taken: Taken) -> tuple[Held, ...]:
     return tuple(one for one in taken.held if one.queue in plan.left)
 
 
-def refuse_other_client(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
+def _refuse_other_client(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
     """Raise WrongUse for a request that another consumer began: it would be told that all is done, and leave its queues."""
     begun = parts[0].parameter("client_id") if parts else None
     if None not in (begun, request.client_id) and begun != request.client_id:
@@ -94,7 +97,7 @@ def refuse_other_client(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
         )
 
 
-def refuse_unclaimed(shard: str, plan: Plan, taken: Taken) -> None:
+def _refuse_unclaimed(shard: str, plan: Plan, taken: Taken) -> None:
     """Raise for a plan of which only queues are left that were not claimed: HeldByAnother, or StaleAttempt when they have
     got work only now."""
     if held := held_of(plan, taken):
@@ -106,8 +109,39 @@ def refuse_unclaimed(shard: str, plan: Plan, taken: Taken) -> None:
         )
 
 
-def nothing_to_do(
-    shard: str, group: str, request: ConsumeRequest, parts: Sequence[Ctl], idle: str = ""
+def next_window(
+    planner: Planner,
+    request: ConsumeRequest,
+    parts: Sequence[Ctl],
+    segments_of: SegmentsOf,
+    before: Plan | None = None,
+    taken: Taken | None = None,
+) -> Plan | WindowReport:
+    """The next window of the request, or the report that it has none left. ``parts``: what it has committed.
+
+    Once more after the claim: ``before`` is the plan that it was taken for, ``taken`` what it got. Raises the errors of
+    planning, WrongUse for a request that another consumer began, and those of ``_refuse_unclaimed``.
+    """
+    shard, group = planner.shard, planner.group
+    _refuse_other_client(request, parts)
+    if any(part.request_complete for part in parts):
+        return _nothing_to_do(shard.name, group.name, request, parts)
+    plan = planner.plan(request, parts, before, None if taken is None else taken.queues())
+    if plan.ranges:
+        return plan
+    if taken is not None:
+        _refuse_unclaimed(shard.name, plan, taken)
+    waiting = None if parts else waiting_retries(plan.positions, segments_of, group.name)
+    return _nothing_to_do(shard.name, group.name, request, parts, plan.idle, waiting)
+
+
+def _nothing_to_do(
+    shard: str,
+    group: str,
+    request: ConsumeRequest,
+    parts: Sequence[Ctl],
+    idle: str = "",
+    waiting: WaitingRetries | None = None,
 ) -> WindowReport:
     """The report of a request that has no window left: the sum of what its ``parts`` did, or that there were none."""
     last = parts[-1] if parts else None
@@ -122,6 +156,7 @@ def nothing_to_do(
         consumed=tuple(consumed for part in parts for consumed in part.consumed),
         blocked=tuple(blocked for part in parts for blocked in part.blocked),
         idle=idle,
+        waiting=waiting,
     )
 
 

@@ -12,13 +12,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rmq_store.deliver import delayed
 from rmq_store.errors import WrongUse
-from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue, dlq_topic, retry_topic
+from rmq_store.message import MessageQueue, dlq_topic, retry_topic
 from rmq_store.moves import MoveReport, move_proposal, need_reason, next_epoch
 from rmq_store.offsets import ABSENT, Positions, cutover_id, del_id, ids_of, off_id, split_id, sub_id
 from rmq_store.plan import ShardView
 from rmq_store.replay import replayed_group
-from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Moved, Proposal, canonical_json
+from rmq_store.store import Action, Actor, Moved, Proposal, canonical_json, is_born_here
 from rmq_store.times import format_time
 from rmq_store.validators import is_system_group
 
@@ -107,18 +108,16 @@ def what_waits(positions: Positions, group: str) -> Waiting:
     retries = {
         q: positions.get(off_id(group, q)) for q in positions.queues_of(retry_topic(group)) if _is_ours(positions, q)
     }
-    levels = [*positions.queues_of(SCHEDULE_TOPIC), *positions.queues_of(TIMER_TOPIC)]
-    lanes = {q: positions.get(off_id(SCHEDULE_GROUP, q)) for q in levels if q.broker_name.partition("~")[2] == group}
     dead = dict.fromkeys(positions.queues_of(dlq_topic(group)))
-    behind = (
+    behind, letters = (
         sum(positions.max_offset(q) - max(positions.min_offset(q), at or 0) for q, at in several.items())
-        for several in (retries, lanes, dead)
+        for several in (retries, dead)
     )
-    return Waiting(*behind)
+    return Waiting(behind, sum(map(len, delayed(positions, group))), letters)
 
 
 def _is_ours(positions: Positions, queue: MessageQueue) -> bool:
-    return queue.broker_name.startswith("lake-") or bool(positions.get(cutover_id(queue.broker_name)))
+    return is_born_here(queue.broker_name) or bool(positions.get(cutover_id(queue.broker_name)))
 
 
 def waiting_of(report: MoveReport) -> Waiting:

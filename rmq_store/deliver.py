@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmq_store.consumer.commit import MAX_SKEW_MS
 from rmq_store.consumer.delay import DelayLevels
@@ -32,6 +32,7 @@ from rmq_store.store import (
     Proposal,
     StagedFile,
     canonical_json,
+    lane,
 )
 from rmq_store.window import STORED, Start
 
@@ -113,13 +114,41 @@ def select_due(
 def waiting_queues(positions: Positions, local_broker: str) -> list[MessageQueue]:
     """The queues that are ours to deliver: those of the lake's lanes, and a broker's own level queues after its cut-over.
     A broker's own timer queue is in no order, and what of it was delivered stands in its timer log."""
-    lanes = f"{local_broker}~"
+    lanes = lane(local_broker, "")
     levels = [
         queue
         for queue in positions.queues_of(SCHEDULE_TOPIC)
         if queue.broker_name.startswith(lanes) or positions.get(cutover_id(queue.broker_name))
     ]
     return levels + [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name.startswith(lanes)]
+
+
+def delayed(positions: Positions, group: str) -> list[QueueRange]:
+    """What waits in a group's lane, queue by queue. What waits in a broker's own level queues after its cut-over is not
+    among it: they hold all its groups together, and only the messages say of which they are."""
+    queues = (*positions.queues_of(SCHEDULE_TOPIC), *positions.queues_of(TIMER_TOPIC))
+    ranges = (_waiting_range(positions, queue) for queue in queues if queue.broker_name.partition("~")[2] == group)
+    return [range_ for range_ in ranges if len(range_)]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRetries:
+    """The retries of a group that wait. ``next_due_ms``: when the first of them is due (UTC ms); past that it waits on,
+    until it is delivered."""
+
+    retries: int
+    next_due_ms: int
+
+
+def waiting_retries(positions: Positions, segments_of: SegmentsOf, group: str) -> WaitingRetries | None:
+    """What is ``delayed`` of a group, None: nothing. Of each queue, which is in due order, the first message is looked up."""
+    waiting = delayed(positions, group)
+    if not waiting:
+        return None
+    heads = [replace(range_, end=range_.begin + 1) for range_ in waiting]
+    segments = segments_of(heads)
+    due = [due_at for head in heads for due_at, _ in _with_due(head, segments.get(head.queue, ()))]
+    return WaitingRetries(sum(map(len, waiting)), min(due))
 
 
 def next_due_ms(due: Sequence[Due]) -> int | None:

@@ -149,8 +149,8 @@ class Planner:
                 f"group {group.name} is broadcasting: each client gets all messages, at offsets of its own. Name the "
                 f"client: {group.name}@CLIENT"
             )
-        self._shard = shard
-        self._group = group
+        self.shard = shard
+        self.group = group
         self._now_ms = now_ms
         self._scope = scope
         self.positions = shard.positions()
@@ -169,9 +169,9 @@ class Planner:
         WrongUse (an unknown topic, a subscription that is older or other than the recorded one, consumers that share a
         broadcasting group).
         """
-        group, positions = self._group, self.positions
+        group, positions = self.group, self.positions
         subscription = None if self._scope.retries_only else subscription_text(group.subscriptions)
-        sub_version = checked_subscription(self._shard, positions, group, subscription)
+        sub_version = checked_subscription(self.shard, positions, group, subscription)
         queues = self.queues()
         chooses = request.client_id is not None and not parts and before is None
         mine = self._allocated(request, queues) if chooses else queues
@@ -201,7 +201,7 @@ class Planner:
         ours = {queue: start for queue, start in start_of.items() if claimed is None or queue in claimed}
         wanted, ranges = planned(ours, left), planned(ours, cap)
         if group.max_bytes is not None:
-            ranges = capped_by_bytes(ranges, group.max_bytes, self._shard.body_sizes)
+            ranges = capped_by_bytes(ranges, group.max_bytes, self.shard.body_sizes)
         takes = {p.queue: len(p.range) for p in ranges}
         more = {p.queue for p in wanted if len(p.range) > takes.get(p.queue, 0)}
         rest = None if left is None else left - sum(takes.values())
@@ -224,10 +224,10 @@ class Planner:
     def _allocated(self, request: ConsumeRequest, here: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues of this consumer here, among all that run now (S6). Those of a topic are shared out over all shards, as
         RocketMQ does over all brokers: else topics of one queue per shard would all go to the first consumer."""
-        group = self._group
+        group = self.group
         if group.broadcasting:
             raise WrongUse(f"group {group.name} is broadcasting: every client gets all queues, none are shared")
-        others = [shard for shard in self._shard.others() if group.shards is None or shard.name in group.shards]
+        others = [shard for shard in self.shard.others() if group.shards is None or shard.name in group.shards]
         elsewhere = {queue for shard in others for queue in self._readable(shard, shard.positions())}
         mine = allocate_by_topic(
             group.allocate_strategy.among_clients(),
@@ -243,7 +243,7 @@ class Planner:
         clients = ", ".join(sort_client_ids(set(request.client_ids)))
         if request.client_id not in request.client_ids:
             return f"client {request.client_id} is none of the consumers {clients}, so it gets no queue"
-        strategy = self._group.allocate_strategy
+        strategy = self.group.allocate_strategy
         return f"client {request.client_id} gets no queue here: {strategy} gives them to others of {clients}"
 
     def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:
@@ -251,19 +251,19 @@ class Planner:
         consumers too where they begin: a queue that only they have would look to them as if it had come later."""
         if self._had_a_window:
             return {}
-        _, unknown = starts(self._group.name, sorted(queues), self.positions)
+        _, unknown = starts(self.group.name, sorted(queues), self.positions)
         chosen = {queue: self._first_start(queue) for queue in unknown}
         return {queue: start for queue, start in chosen.items() if start.offset > self.positions.min_offset(queue)}
 
     def _tried(self, ranges: Iterable[PlannedRange]) -> tuple[Blocked, ...]:
         """What the last window of a queue left in it, unless an operator has moved the queue since."""
-        blk = {p.queue: self.positions.get(blk_id(self._group.name, p.queue)) for p in ranges}
+        blk = {p.queue: self.positions.get(blk_id(self.group.name, p.queue)) for p in ranges}
         since = min((ms for ms in blk.values() if ms is not None), default=None)
-        if since is None or self._group.mode != "orderly":
+        if since is None or self.group.mode != "orderly":
             return ()
         found: dict[MessageQueue, tuple[Blocked, ...]] = {}
         stands = {(p.queue, p.begin, p.pass_) for p in ranges}
-        for ctl in self._shard.windows_since(self._group.name, since):
+        for ctl in self.shard.windows_since(self.group.name, since):
             for done in ctl.consumed:
                 queue = done.range.queue
                 left = tuple(_dated(b, ctl) for b in ctl.blocked if b.range.queue == queue)
@@ -272,11 +272,11 @@ class Planner:
 
     def queues(self) -> list[MessageQueue]:
         """All queues that the group reads here: of its topics, and of its retry topic once they belong to the lake."""
-        found = self._readable(self._shard, self.positions)
-        topics = {subscription.topic for subscription in self._group.subscriptions}
+        found = self._readable(self.shard, self.positions)
+        topics = {subscription.topic for subscription in self.group.subscriptions}
         if not self._scope.retries_only and not any(queue.topic in topics for queue in found):
             raise WrongUse(
-                f"shard {self._shard.name} has none of the topics of group {self._group.name}: {', '.join(sorted(topics))}"
+                f"shard {self.shard.name} has none of the topics of group {self.group.name}: {', '.join(sorted(topics))}"
             )
         return found
 
@@ -284,12 +284,12 @@ class Planner:
         """Those of a shard. A living broker delivers its own retries; they become ours by ``rmq cutover`` (design 3)."""
         retries = [
             queue
-            for queue in positions.queues_of(retry_topic(self._group.name))
+            for queue in positions.queues_of(retry_topic(self.group.name))
             if queue.broker_name == shard.local_broker or positions.get(cutover_id(queue.broker_name))
         ]
         if self._scope.retries_only:
             return retries
-        topics = [subscription.topic for subscription in self._group.subscriptions]
+        topics = [subscription.topic for subscription in self.group.subscriptions]
         return [*(queue for topic in topics for queue in positions.queues_of(topic)), *retries]
 
     def _bounds(self, request: ConsumeRequest, start_of: Mapping[MessageQueue, Start]) -> dict[MessageQueue, int]:
@@ -298,48 +298,48 @@ class Planner:
             return {queue: end for queue, end in self._scope.bounds.items() if queue in start_of}
         if request.until_ms is None:
             return {queue: self.positions.max_offset(queue) for queue in queues}
-        return self._shard.search_offsets(self.positions, queues, request.until_ms)
+        return self.shard.search_offsets(self.positions, queues, request.until_ms)
 
     def _first_start(self, queue: MessageQueue) -> Start:
         """Where a queue without a stored offset begins: where the broker knew the group, else ConsumeFromWhere (S5)."""
-        if self._scope.from_ms is not None and queue.topic != retry_topic(self._group.name):
+        if self._scope.from_ms is not None and queue.topic != retry_topic(self.group.name):
             return Start(self._search(queue, self._scope.from_ms), "replay")
         seed = self._observed.get(queue)
         if seed is not None:
             return Start(seed, "observed")
-        where = ConsumeFromWhere(self._group.consume_from_where)
+        where = ConsumeFromWhere(self.group.consume_from_where)
         state = QueueToStart(
             queue.topic,
             -1,
             self.positions.min_offset(queue),
             self.positions.max_offset(queue),
-            lake_born=queue.broker_name.startswith(self._shard.local_broker),
+            lake_born=queue.broker_name.startswith(self.shard.local_broker),
             later=self._had_a_window,
         )
         found = None
-        if start_rule(where, state, self._group.start_switches) is StartRule.TIMESTAMP:
-            since = self._group.consume_timestamp_ms
+        if start_rule(where, state, self.group.start_switches) is StartRule.TIMESTAMP:
+            since = self.group.consume_timestamp_ms
             found = self._search(queue, self._now_ms - CONSUME_TIMESTAMP_BACK_MS if since is None else since)
-        return compute_pull_from_where(where, state, found, self._group.start_switches)
+        return compute_pull_from_where(where, state, found, self.group.start_switches)
 
     def _search(self, queue: MessageQueue, time_ms: int) -> int:
-        return self._shard.search_offsets(self.positions, [queue], time_ms)[queue]
+        return self.shard.search_offsets(self.positions, [queue], time_ms)[queue]
 
     @cached_property
     def _had_a_window(self) -> bool:
         """Whether this is a later window of the group. An epoch of 0 says so: a window writes it as it is, an operator's
         action raises it. Above 0 only the log knows whether there was more than such actions. What was before a delete
         does not count."""
-        name = self._group.name
+        name = self.group.name
         epoch, deleted = self.positions.get(grp_id(name)), self.positions.get(del_id(name))
-        return epoch == 0 or (epoch is not None and self._shard.has_consumed(name, deleted or 0))
+        return epoch == 0 or (epoch is not None and self.shard.has_consumed(name, deleted or 0))
 
     @cached_property
     def _observed(self) -> dict[MessageQueue, int]:
         """The offsets that the newest import of each broker saw for this group; void for one that was deleted here."""
-        if self.positions.get(del_id(self._group.name)) is not None:
+        if self.positions.get(del_id(self.group.name)) is not None:
             return {}
-        return {seen.queue: seen.offset for seen in self._shard.observed() if seen.group == self._group.name}
+        return {seen.queue: seen.offset for seen in self.shard.observed() if seen.group == self.group.name}
 
 
 def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:

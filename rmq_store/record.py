@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from rmq_store.errors import BadData, WrongUse
+from rmq_store.errors import BadData
 from rmq_store.message import (
     PROPERTIES_MAX_BYTES,
     SCHEDULE_TOPIC,
@@ -405,55 +405,3 @@ def _schedule_delay(data: Bytes, parts: _Parts) -> str | None:
     return parse_properties(_text(data, parts.properties_start, parts.properties_length)).get(
         MessageConst.DELAY_TIME_LEVEL
     )
-
-
-# --- a batch on the wire ---------------------------------------------------------------------------------------------
-
-_BATCH_HEAD: Final = struct.Struct(">iiiii")
-
-
-class BatchMessage(NamedTuple):
-    """One message in the body of a batch request; topic and queue are those of the request (S1.7)."""
-
-    flag: int
-    body: bytes
-    properties_text: str
-
-
-def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """The body of a batch (``MessageDecoder#encodeMessages``): TOTALSIZE, MAGIC 0, BODYCRC 0, FLAG, BODYLEN and BODY,
-    PROPSLEN (2) and PROPS of each. Raises WrongUse when properties are too long for their length field."""
-    found = []
-    for message in messages:
-        properties = message.properties_text.encode("utf-8", "surrogatepass")
-        if len(properties) > PROPERTIES_MAX_BYTES:
-            raise WrongUse(f"properties of {len(properties)} bytes are above the limit of {PROPERTIES_MAX_BYTES}")
-        size = _BATCH_HEAD.size + len(message.body) + _SHORT.size + len(properties)
-        head = _BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body))
-        found += [head, message.body, _SHORT.pack(len(properties)), properties]
-    return b"".join(found)
-
-
-def decode_batch(data: Bytes) -> list[BatchMessage]:
-    """The messages of a batch body (``MessageDecoder#decodeMessages``). Raises BadData when it ends within one, or a
-    size does not fit; RocketMQ reads on by the lengths of body and properties and does not compare."""
-    found, at = [], 0
-    while at < len(data):
-        message, size = _batch_message(memoryview(data)[at:], at)
-        found.append(message)
-        at += size
-    return found
-
-
-def _batch_message(data: memoryview, at: int) -> tuple[BatchMessage, int]:
-    try:
-        size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(data)
-        body_end = _BATCH_HEAD.size + body_size
-        (properties_size,) = _SHORT.unpack_from(data, body_end) if body_size >= 0 else (-1,)
-    except struct.error as error:
-        raise BadData(f"the batch ends within the message at byte {at}") from error
-    begin = body_end + _SHORT.size
-    if properties_size < 0 or size != begin + properties_size or size > len(data):
-        raise BadData(f"the message at byte {at} of the batch says {size} bytes, its parts or the batch say otherwise")
-    text = bytes(data[begin:size]).decode("utf-8", "replace")
-    return BatchMessage(flag, bytes(data[_BATCH_HEAD.size : body_end]), text), size

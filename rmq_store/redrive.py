@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from rmq_store.consumer.retry import PropertyEdits, retry_queue_id
 from rmq_store.consumer.timer import TIMER_PROPERTIES
 from rmq_store.errors import WrongUse
+from rmq_store.letters import Letter, Letters
 from rmq_store.message import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
@@ -28,11 +29,11 @@ from rmq_store.message import (
     retry_topic,
 )
 from rmq_store.offsets import ABSENT, Outcome, Positions, QueueRange, Tally, grp_id, queue_of, red_id, split_id
+from rmq_store.pieces import Piece, runs, without
 from rmq_store.plan import ShardView, bounds_of
 from rmq_store.replay import known_settings, replayed_group
 from rmq_store.settings import Settings
 from rmq_store.store import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
-from rmq_store.times import format_time
 from rmq_store.validators import is_system_topic
 
 CAP = 100_000
@@ -43,64 +44,8 @@ LISTED = 1_000
 
 CAUSE = "redrive"
 
-Piece = tuple[int, int]
-"""Offsets ``[begin, end)`` of a queue."""
-
 
 # --- what is asked ---------------------------------------------------------------------------------------------------
-
-
-class Place(NamedTuple):
-    """Where one letter lies in the group's dead-letter topic."""
-
-    broker_name: str
-    queue_id: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """Which letters are meant: those of which everything given is true, or ``all``.
-
-    ``from_ms``, ``until_ms``: when they died, ``[from, until)`` in UTC ms. ``original_topic``: where the message was first
-    read. ``keys``: one of them is among its KEYS or is its unique key. ``places``: exactly these.
-    """
-
-    from_ms: int | None = None
-    until_ms: int | None = None
-    original_topic: str | None = None
-    keys: frozenset[str] = frozenset()
-    places: tuple[Place, ...] = ()
-    all: bool = False
-
-    def __post_init__(self) -> None:
-        named = (self.from_ms, self.until_ms, self.original_topic, self.keys or None, self.places or None)
-        if self.all == any(value is not None for value in named):
-            raise WrongUse(
-                "say which dead letters, or that all are meant, and not both: by the time of death (--from, --until), by "
-                "original topic (--original-topic), by key (--key), by their place in the dead-letter queue (--letter), "
-                "or --all"
-            )
-        if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
-            between = f"{format_time(self.from_ms)} and {format_time(self.until_ms)}"
-            raise WrongUse(f"nothing dies between {between}: until must be later than from")
-
-    @property
-    def look_inside(self) -> bool:
-        """Whether a letter has to be read to know if it is meant; else its offset tells."""
-        return self.original_topic is not None or bool(self.keys)
-
-    def include(self, original_topic: str | None, keys: str | None, unique_key: str | None) -> bool:
-        """Whether a letter with these properties is meant; its time and place are looked at elsewhere."""
-        if self.original_topic is not None and original_topic != self.original_topic:
-            return False
-        return not self.keys or unique_key in self.keys or not self.keys.isdisjoint((keys or "").split())
-
-    def parameters(self) -> dict[str, Any]:
-        """For the ctl row: what was given."""
-        found = {"from_ms": self.from_ms, "until_ms": self.until_ms, "original_topic": self.original_topic}
-        lists = {"keys": sorted(self.keys), "letters": [list(place) for place in self.places]}
-        return {name: value for name, value in (found | lists).items() if value not in (None, [])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +78,6 @@ class RedriveRequest:
     @property
     def target_topic(self) -> str:
         return retry_topic(self.group) if self.to_topic is None else self.to_topic
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A dead letter as a dry run shows it. ``store_timestamp``: when it died (UTC ms)."""
-
-    queue: MessageQueue
-    offset: int
-    store_timestamp: int
-    original_topic: str | None
-    keys: str | None
-    unique_key: str | None
-    reconsume_times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +166,7 @@ def plan_redrive(
     if letters.places:
         asked = _at_places(shard.name, positions, request, asked)
     sent = _sent(redrives)
-    waiting = {queue: tuple(_without(asked[queue], sent.get(queue, ()))) for queue in sorted(asked)}
+    waiting = {queue: tuple(without(asked[queue], sent.get(queue, ()))) for queue in sorted(asked)}
     before = sum(len(consumed.range) for part in parts for consumed in part.consumed)
     return RedrivePlan(
         request.group,
@@ -325,17 +257,6 @@ def redrive_proposal(
     return Proposal(ctl, expect, advance, tuple(files))
 
 
-def runs(offsets: Sequence[int]) -> list[Piece]:
-    """Offsets, which ascend, as pieces that do not touch."""
-    found: list[Piece] = []
-    for offset in offsets:
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
-        else:
-            found.append((offset, offset + 1))
-    return found
-
-
 # --- what is reported ------------------------------------------------------------------------------------------------
 
 
@@ -405,21 +326,6 @@ def _sent(redrives: Iterable[Ctl]) -> dict[MessageQueue, list[Piece]]:
     for consumed in (consumed for ctl in redrives for consumed in ctl.consumed):
         found[consumed.range.queue].append((consumed.range.begin, consumed.range.end))
     return {queue: sorted(pieces) for queue, pieces in found.items()}
-
-
-def _without(asked: Sequence[Piece], sent: Sequence[Piece]) -> list[Piece]:
-    """What is left of some pieces; both ascend."""
-    found, at = [], 0
-    for begin, end in asked:
-        while at < len(sent) and sent[at][1] <= begin:
-            at += 1
-        here = at
-        while begin < end:
-            gone = sent[here] if here < len(sent) else (end, end)
-            if begin < min(gone[0], end):
-                found.append((begin, min(gone[0], end)))
-            begin, here = max(begin, gone[1]), here + 1
-    return found
 
 
 def _queue_nums(shard: str, positions: Positions, request: RedriveRequest) -> int:

@@ -55,6 +55,11 @@ def client_ids_of(text: str | None) -> tuple[str, ...]:
     return found
 
 
+def reason_of(given: str, dry_run: bool) -> str:
+    """Why: a dry run needs no reason of its own."""
+    return given or ("dry run" if dry_run else "")
+
+
 def actor_of(given: str | None = None) -> Actor:
     """Who asks: the OS user, or a name that nobody has verified."""
     if given is not None:

@@ -16,10 +16,11 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rmq_store.errors import WrongUse
+from rmq_store.letters import Letters, Place
 from rmq_store.message import MessageQueue
 from rmq_store.numbers import whole_number
 from rmq_store.plan import ConsumeRequest
-from rmq_store.redrive import Letters, Place, RedriveRequest
+from rmq_store.redrive import RedriveRequest
 from rmq_store.requester import client_ids_of
 from rmq_store.reset import ResetRequest, ResetTo
 from rmq_store.store import Actor

@@ -21,6 +21,8 @@ FORMAT_VERSION = 1
 SCHEDULE_GROUP = "CID_RMQ_SYS_SCHEDULE"
 """The system group whose offsets say how far the delay levels have been delivered."""
 
+_LAKE = "lake-"
+
 
 class Action(StrEnum):
     """Why a commit was made (design 3.1)."""
@@ -197,6 +199,22 @@ class Proposal:
     files: tuple[StagedFile, ...] = ()
     updated_ms: Mapping[str, int] = field(default_factory=dict)
     closed: tuple[str, ...] = ()
+
+
+def local_broker(shard: str) -> str:
+    """The broker name of a shard's queues born in the lake."""
+    return f"{_LAKE}{shard}"
+
+
+def lane(broker_name: str, group: str) -> str:
+    """The broker name of a group's own schedule queues in the shard with this local broker; "": of what is sent with a
+    delay."""
+    return f"{broker_name}~{group}"
+
+
+def is_born_here(broker_name: str) -> bool:
+    """Whether it is a local broker or a lane of one."""
+    return broker_name.startswith(_LAKE)
 
 
 def lake_message_id(commit_id: str, part: int, row: int) -> str:

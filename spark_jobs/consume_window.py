@@ -10,19 +10,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from rmq_store.consume import WindowReport
 from rmq_store.host import Host
-from rmq_store.lake.consumption import Consumption, answer, shards_of
+from rmq_store.lake.consumption import Consumption, answer, answer_so_far, shards_of
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import consume_window
 from rmq_store.plan import ConsumeRequest
 from rmq_store.replay import group_settings
 from rmq_store.requester import actor_of, client_ids_of
-from rmq_store.settings import ENGINES, read_settings
+from rmq_store.settings import read_settings
+from rmq_store.settings_values import ENGINES
 from rmq_store.times import parse_time
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
@@ -45,10 +47,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--listener-path", action="append", default=[], help="where listener modules are; repeatable")
     chosen = parser.parse_args(arguments)
     host = Host()
-    return report_as_json("consume", chosen.request, host, lambda request_id: _consume(chosen, request_id, host))
+    windows: list[WindowReport] = []
+    return report_as_json(
+        "consume",
+        chosen.request,
+        host,
+        lambda request_id: _consume(chosen, request_id, host, windows.append),
+        lambda request_id: answer_so_far(chosen.group, request_id, windows),
+    )
 
 
-def _consume(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str, Any]:
+def _consume(
+    chosen: argparse.Namespace, request_id: str, host: Host, told: Callable[[WindowReport], None]
+) -> dict[str, Any]:
     sys.path[:0] = chosen.listener_path
     store = LakeStore.open(Root.parse(chosen.root))
     group, scope = group_settings(read_settings(chosen.settings), chosen.group)
@@ -65,7 +76,7 @@ def _consume(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[st
         windows = [
             partial(consume_window, store, shard, group, request, engines.for_window, host, scope) for shard in shards
         ]
-        done = [Consumption.of(window) for window in windows]
+        done = [Consumption.of(window, told) for window in windows]
     return answer(group.name, request.request_id, done)
 
 

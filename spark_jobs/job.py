@@ -44,19 +44,25 @@ def engines_of(command: str, choice: str, host: Host, python_path: Sequence[str 
     return Engines(choice, host, partial(opened_engine, f"rmq {command}", remote=remote, python_path=python_path))
 
 
-def report_as_json(verb: str, request_id: str | None, host: Host, work: Callable[[str], dict[str, Any]]) -> int:
+def report_as_json(
+    verb: str,
+    request_id: str | None,
+    host: Host,
+    work: Callable[[str], dict[str, Any]],
+    so_far: Callable[[str], dict[str, Any]] = lambda _: {},
+) -> int:
     """Run it under the request's id (None: a new one), print its answer or its error as one JSON line, return the exit
-    code."""
+    code. ``so_far``: what the answer of an error says besides, of the request with this id."""
     its_id = ""
     try:
         its_id = request_id_of(request_id, verb, host)
         answer, code = work(its_id), 0
     except RmqError as error:
         code = error.exit_code
-        answer = error_answer(type(error).__name__, str(error), code, its_id)
+        answer = so_far(its_id) | error_answer(type(error).__name__, str(error), code, its_id)
     except Exception as error:
         traceback.print_exception(error)
         code = 1
-        answer = error_answer(type(error).__name__, defect(error), code, its_id)
+        answer = so_far(its_id) | error_answer(type(error).__name__, defect(error), code, its_id)
     print(json.dumps(answer), flush=True)
     return code

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import typer
 
 from rmq_store.cli import comparing, consuming, deleting, looking, moving, questions, redriving, sending, stores
-from rmq_store.cli.common import REQUEST
+from rmq_store.cli.common import DONE, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import say_error
-from rmq_store.errors import BadData, RmqError, WrongUse, defect
+from rmq_store.errors import BadData, RmqError, WrongUse, defect, error_answer
 
 app = typer.Typer(
     name="rmq",
@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     as_json = "--json" in given
     BEFORE.set(NOTHING_BEFORE)
     REQUEST.set("")
+    DONE.set(dict)
     try:
         return app(given, prog_name="rmq", standalone_mode=False) or 0
     except RmqError as error:
@@ -76,5 +77,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failed(error: Exception, kind: str, message: str, exit_code: int, as_json: bool) -> int:
     if os.environ.get("RMQ_DEBUG") == "1":
         traceback.print_exception(error)
-    say_error(kind, message, exit_code, REQUEST.get(), as_json)
+    say_error(DONE.get()() | error_answer(kind, message, exit_code, REQUEST.get()), as_json)
     return exit_code

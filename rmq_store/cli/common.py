@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.options import QueueName, before_the_command
 from rmq_store.cli.quick import start_pyarrow
@@ -14,6 +14,7 @@ from rmq_store.host import Host
 from rmq_store.known_names import did_you_mean, listed
 from rmq_store.message import MessageQueue
 from rmq_store.requester import request_id_of
+from rmq_store.store import is_born_here
 
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
@@ -26,6 +27,9 @@ DEFAULT_SETTINGS = "consumers.toml"
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
 """The request of the running command; errors name it, so that it can be given again."""
+
+DONE: ContextVar[Callable[[], dict[str, Any]]] = ContextVar("DONE", default=dict)
+"""What the running command has done so far, as its JSON answer; that of an error says it too."""
 
 
 # --- the store -------------------------------------------------------------------------------------------------------
@@ -79,29 +83,17 @@ def new_request(command: str, given: str | None, host: Host) -> str:
 def queues_by_shard(
     shards: Sequence[Shard], topic: str, names: Sequence[QueueName]
 ) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
-    """The shards that have the named queues of a topic, with these; no names: all with the topic, each with none.
+    """See ``shards_with_queues``."""
+    from rmq_store.lake.consumption import shards_with_queues
 
-    Raises WrongUse for a topic or queue that is nowhere.
-    """
-    from rmq_store.lake.consumption import shards_with_topic
-
-    having = shards_with_topic(shards, [topic])
-    if not names:
-        return [(shard, ()) for shard in having]
-    wanted = [MessageQueue(topic, name.broker_name, name.queue_id) for name in dict.fromkeys(names)]
-    known = [shard.positions().queues_of(topic) for shard in having]
-    for queue in wanted:
-        if not any(queue in queues for queues in known):
-            named = [f"{q.broker_name}:{q.queue_id}" for queues in known for q in queues]
-            raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
-    found = [tuple(queue for queue in wanted if queue in queues) for queues in known]
-    return [(shard, queues) for shard, queues in zip(having, found, strict=True) if queues]
+    queues = [MessageQueue(topic, name.broker_name, name.queue_id) for name in dict.fromkeys(names)]
+    return shards_with_queues(shards, topic, queues)
 
 
 def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:
     """The shard that holds a broker's queues. Raises WrongUse when there is none, or several and none was chosen."""
     held = {
-        shard.name: {q.broker_name for q in shard.positions().all_queues() if not q.broker_name.startswith("lake-")}
+        shard.name: {q.broker_name for q in shard.positions().all_queues() if not is_born_here(q.broker_name)}
         for shard in store.shards(chosen)
     }
     found = [name for name, brokers in held.items() if broker_name in brokers]

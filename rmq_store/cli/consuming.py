@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_store.cli.common import new_request, open_store, settings_of
+from rmq_store.cli.common import DONE, new_request, open_store, settings_of
 from rmq_store.cli.engines import engines_of, for_windows, listener_folders
 from rmq_store.cli.options import (
     ActorOption,
@@ -36,7 +36,7 @@ from rmq_store.times import format_time
 if TYPE_CHECKING:
     from rmq_store.consume import WindowReport
     from rmq_store.consumer.claim import Held
-    from rmq_store.deliver import DeliverReport
+    from rmq_store.deliver import DeliverReport, WaitingRetries
     from rmq_store.lake.consumption import Consumption
     from rmq_store.lake.engine import Engine
     from rmq_store.lake.shard import Shard
@@ -132,7 +132,8 @@ def consume(
     )
     shards = shards_of(store, found, scope, chosen=shard)
     with engines_of("consume", engine or found.engine, host, listener_folders(listener_path or ())) as engines:
-        done = _all_windows(output, store, shards, found, asked, for_windows(engines), host, scope)
+        told = _teller(output, group, request_id)
+        done = _all_windows(told, store, shards, found, asked, for_windows(engines), host, scope)
     _answer(output, group, request_id, done)
 
 
@@ -177,17 +178,31 @@ def replay(
         replaying, live, scope = as_replay(replaying, topic, since, live)
         shards = shards_of(store, replaying, scope, chosen=shard)
     with engines_of("replay", engine or replaying.engine, host, listener_folders(listener_path or ())) as engines:
-        engine_of, done = for_windows(engines), []
+        engine_of, told, done = for_windows(engines), _teller(output, replaying.name, request_id), []
         for one in shards:
             doing = (replaying, live, scope) if reprocess is None else begin_attempt(one, replaying, live, host)
-            done += _all_windows(output, store, [one], doing[0], doing[1], engine_of, host, doing[2])
+            done += _all_windows(told, store, [one], doing[0], doing[1], engine_of, host, doing[2])
     hint = f"its retries: rmq deliver, then rmq consume --group {replaying.name}"
     compare = f"what differs from the attempt before: rmq diff --group {replaying.name}"
     _answer(output, replaying.name, request_id, done, hint, () if reprocess is None else (compare,))
 
 
+def _teller(output: Output, group: str, request_id: str) -> Callable[[WindowReport], None]:
+    """Says a line for each window, and keeps it for the answer of an error that comes after it."""
+    from rmq_store.lake.consumption import answer_so_far
+
+    windows: list[WindowReport] = []
+    DONE.set(lambda: answer_so_far(group, request_id, windows))
+
+    def told(report: WindowReport) -> None:
+        windows.append(report)
+        output.line(_window_line(report))
+
+    return told
+
+
 def _all_windows(
-    output: Output,
+    told: Callable[[WindowReport], None],
     store: LakeStore,
     shards: Sequence[Shard],
     group: GroupSettings,
@@ -196,12 +211,12 @@ def _all_windows(
     host: Host,
     scope: Scope,
 ) -> list[Consumption]:
-    """The request in all its shards, a line for each window."""
+    """The request in all its shards; ``told`` gets each window."""
     from rmq_store.lake.consumption import Consumption
     from rmq_store.lake.window import consume_window
 
     windows = [partial(consume_window, store, shard, group, request, engine_of, host, scope) for shard in shards]
-    return [Consumption.of(window, lambda report: output.line(_window_line(report))) for window in windows]
+    return [Consumption.of(window, told) for window in windows]
 
 
 def _window_line(report: WindowReport) -> str:
@@ -212,11 +227,16 @@ def _window_line(report: WindowReport) -> str:
     waits = f", {held_up} of its queues wait at a message (see the view blocked)" if held_up else ""
     held = "".join(f", {_held_text(one)}" for one in report.held)
     idle = f", {report.idle}" if report.idle else ""
-    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}{held}{idle}"
+    waiting = f", {_waiting_text(report.waiting)}" if report.waiting else ""
+    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}{held}{idle}{waiting}"
 
 
 def _held_text(held: Held) -> str:
     return f"{held.queue} is held by {held.holder or 'another run'} for {held.left_s} s more"
+
+
+def _waiting_text(waiting: WaitingRetries) -> str:
+    return f"{waiting.retries:,} retries wait for rmq deliver, the first is due at {format_time(waiting.next_due_ms)}"
 
 
 def _answer(

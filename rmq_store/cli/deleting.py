@@ -23,7 +23,7 @@ from rmq_store.cli.output import Output
 from rmq_store.host import Host
 from rmq_store.message import dlq_topic
 from rmq_store.offsets import ABSENT
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, reason_of
 
 if TYPE_CHECKING:
     from rmq_store.store import Moved
@@ -62,7 +62,7 @@ def delete_group(
     from rmq_store.lake.delete_group import delete_group as delete_in
 
     request_id, who = new_request("delete", request, host), actor_of(actor)
-    why = reason or ("dry run" if dry_run else "")
+    why = reason_of(reason, dry_run)
     asked = DeleteGroupRequest(group, request_id, who, why, dry_run)
     check_group(store, group, settings)
     reports = delete_in(store.shards(shard), asked, host)

@@ -35,7 +35,7 @@ from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.known_names import listed
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, reason_of
 
 if TYPE_CHECKING:
     from rmq_store.moves import MoveReport
@@ -155,7 +155,7 @@ def _reset(
     from rmq_store.lake.reset import reset as reset_in
 
     request_id, who = new_request(command, request, host), actor_of(actor)
-    why = reason or ("dry run" if dry_run else "")
+    why = reason_of(reason, dry_run)
     asked = ResetRequest(group, topic, ResetTo(to), request_id, who, why, value, dry_run=dry_run)
     check_group(store, group, settings)
     found = queues_by_shard(store.shards(shard), topic, queue or ())
@@ -189,7 +189,7 @@ def clone(
     from rmq_store.lake.plan import ShardLookup
 
     request_id, who = new_request("clone", request, host), actor_of(actor)
-    why = reason or ("dry run" if dry_run else "")
+    why = reason_of(reason, dry_run)
     asked = CloneRequest(target, source, request_id, who, why, topic, dry_run)
     for group in (source, target):
         check_group(store, group, settings)
@@ -357,7 +357,7 @@ def import_offsets(
         raise WrongUse(
             f"{found.used} names queues that are not here: {listed(strange)}. Import their broker, or choose --topic"
         )
-    why = reason or ("dry run" if dry_run else "")
+    why = reason_of(reason, dry_run)
     reports = []
     for one, positions in held:
         its = {queue: wanted[queue] for queue in positions.all_queues() if queue in wanted}

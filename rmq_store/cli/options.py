@@ -84,7 +84,7 @@ def count_from(least: int) -> Callable[[str | int], int]:
 
 
 def _engine(text: str) -> str:
-    from rmq_store.settings import ENGINES
+    from rmq_store.settings_values import ENGINES
 
     if text not in ENGINES:
         raise WrongUse(f"{text!r} is none of {', '.join(ENGINES)}")

@@ -15,7 +15,6 @@ from typing import Any
 import typer
 
 from rmq_store.cli.options import before_the_command
-from rmq_store.errors import error_answer
 
 Row = Mapping[str, Any]
 
@@ -57,11 +56,11 @@ class Output:
         self.document(answer)
 
 
-def say_error(kind: str, message: str, exit_code: int, request_id: str, as_json: bool) -> None:
-    """One line on standard error, red in a terminal; with ``--json`` also a document on standard output."""
-    typer.secho(f"error: {message}", err=True, fg="red", color=_colour())
+def say_error(answer: Mapping[str, Any], as_json: bool) -> None:
+    """Its message on standard error, red in a terminal; with ``--json`` also the whole answer on standard output."""
+    typer.secho(f"error: {answer['message']}", err=True, fg="red", color=_colour())
     if as_json:
-        typer.echo(to_json(error_answer(kind, message, exit_code, request_id)))
+        typer.echo(to_json(answer))
 
 
 def _colour() -> bool | None:

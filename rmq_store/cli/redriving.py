@@ -25,11 +25,12 @@ from rmq_store.cli.options import (
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, reason_of
 from rmq_store.times import format_time
 
 if TYPE_CHECKING:
-    from rmq_store.redrive import Letter, Place, RedriveReport
+    from rmq_store.letters import Letter, Place
+    from rmq_store.redrive import RedriveReport
 
 PANEL = "Messages"
 
@@ -107,11 +108,12 @@ def redrive(
     store = open_store(root)
     from rmq_store.lake.consumption import overall
     from rmq_store.lake.redrive import redrive_all, shards_with_letters
-    from rmq_store.redrive import Letters, RedriveRequest, of_settings
+    from rmq_store.letters import Letters
+    from rmq_store.redrive import RedriveRequest, of_settings
 
     letters = Letters(since, until, original_topic, frozenset(key or ()), tuple(letter or ()), every)
     request_id, who = new_request("redrive", request, host), actor_of(actor)
-    why = reason or ("dry run" if dry_run else "")
+    why = reason_of(reason, dry_run)
     asked = RedriveRequest(group, letters, request_id, who, why, to_topic, limit, dry_run=dry_run)
     readers: set[str] = set()
     if settings is not None or os.path.exists(settings_path(settings)):

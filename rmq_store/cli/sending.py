@@ -33,6 +33,7 @@ from rmq_store.offsets import Positions
 from rmq_store.producer import DEFAULT_TOPIC_QUEUE_NUMS, Message, problems_of
 from rmq_store.requester import actor_of, part_id
 from rmq_store.send import SendReport, plan_send, queue_count, user_topics, would_send
+from rmq_store.store import local_broker
 
 if TYPE_CHECKING:
     from rmq_store.lake.store import LakeStore
@@ -141,10 +142,11 @@ def send(
     request_id, who = new_request("send", request, host), actor_of(actor)
     by_shard = _by_shard(store, messages, shard, create, dry_run)
     for name in by_shard:
-        if queue is not None and queue.broker_name != f"lake-{name}":
+        broker = local_broker(name)
+        if queue is not None and queue.broker_name != broker:
             raise WrongUse(
                 f"{queue.broker_name}:{queue.queue_id} is no queue of the lake: what is sent to shard {name} goes to "
-                f"queues of lake-{name}, like lake-{name}:0"
+                f"queues of {broker}, like {broker}:0"
             )
     reports = list(_sent(output, store, by_shard, request_id, who, host, create_queues, dry_run))
     _answer(output, request_id, reports)

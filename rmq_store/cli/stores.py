@@ -27,7 +27,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.output import Output
 from rmq_store.host import Host
 from rmq_store.numbers import whole_number
-from rmq_store.requester import actor_of
+from rmq_store.requester import actor_of, reason_of
 
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
@@ -176,7 +176,7 @@ def cutover(
     from rmq_store.lake.cutover import cutover as cut_over
 
     request_id = new_request("cutover", request, host)
-    its_shard, why = shard_of_broker(store, broker, shard), reason or ("dry run" if dry_run else "")
+    its_shard, why = shard_of_broker(store, broker, shard), reason_of(reason, dry_run)
     report = cut_over(store, its_shard, broker, request_id, actor_of(actor), why, host, dry_run=dry_run)
     output.answer(
         asdict(report) | {"request_id": request_id},

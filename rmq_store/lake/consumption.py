@@ -6,7 +6,8 @@ The command line, the job for spark-submit and the tasks of the DAGs run request
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from rmq_store.consume import WindowReport
@@ -54,10 +55,29 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Sh
     return found
 
 
+def shards_with_queues(
+    shards: Sequence[Shard], topic: str, wanted: Sequence[MessageQueue]
+) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
+    """The shards that have the wanted queues of a topic, with these; none wanted: all with the topic, each with none.
+
+    Raises WrongUse for a topic or queue that is nowhere.
+    """
+    having = shards_with_topic(shards, [topic])
+    if not wanted:
+        return [(shard, ()) for shard in having]
+    known = [shard.positions().queues_of(topic) for shard in having]
+    for queue in wanted:
+        if not any(queue in queues for queues in known):
+            named = [f"{q.broker_name}:{q.queue_id}" for queues in known for q in queues]
+            raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
+    found = [tuple(queue for queue in wanted if queue in queues) for queues in known]
+    return [(shard, queues) for shard, queues in zip(having, found, strict=True) if queues]
+
+
 def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:
     """Whether a window of the request has something to do, or something to say of what it has done. Reads only."""
     shard.commitlog.refresh()
-    if any(ctl.action is Action.CONSUME for ctl in shard.ctls_of_request(request.request_id, group.name)):
+    if shard.ctls_of_request(request.request_id, group.name, Action.CONSUME):
         return True
     return bool(Planner(shard, group, host.now_ms(), scope).plan(request, []).ranges)
 
@@ -146,6 +166,13 @@ def answer(group: str, request_id: str, done: Sequence[Consumption]) -> dict[str
     }
 
 
+def answer_so_far(group: str, request_id: str, windows: Sequence[WindowReport]) -> dict[str, Any]:
+    """As ``answer``, for an error that ends a request after some windows, in the order in which they came; empty when
+    there was none."""
+    shards = [Consumption(tuple(its)) for _, its in groupby(windows, key=lambda window: window.shard)]
+    return answer(group, request_id, shards) if shards else {}
+
+
 def _window(report: WindowReport) -> dict[str, Any]:
     return {
         "status": report.status,
@@ -183,6 +210,7 @@ def _window(report: WindowReport) -> dict[str, Any]:
         ],
         "held": [_held(one, one.queue) for one in report.held if one.queue is not None],
         "idle": report.idle or None,
+        "waiting": asdict(report.waiting) if report.waiting else None,
     }
 
 

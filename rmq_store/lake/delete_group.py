@@ -28,4 +28,4 @@ def delete_group(shards: Sequence[Shard], request: DeleteGroupRequest, host: Hos
 def _is_concerned(shard: Shard, request: DeleteGroupRequest) -> bool:
     if request.has_something(ShardLookup(shard), shard.positions()):
         return True
-    return any(c.action is Action.DELETE for c in shard.ctls_of_request(request.request_id, request.group))
+    return bool(shard.ctls_of_request(request.request_id, request.group, Action.DELETE))

@@ -100,8 +100,7 @@ def _plan(
     store: LakeStore, shard: Shard, request_id: str, now_ms: int, host: Host, cap: int
 ) -> list[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request."""
-    done = [c for c in shard.ctls_of_request(request_id, SCHEDULE_GROUP) if c.action is Action.DELIVER]
-    if done:
+    if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
         return already_delivered(shard.name, done[0])
     positions = shard.positions()
     clock_ms = host.now_ms()  # after the positions: what was stored until now is not from the future

@@ -32,7 +32,7 @@ from rmq_store.lake.sql import open_duckdb
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import TIMER_TOPIC, MessageQueue, retry_topic
 from rmq_store.offsets import QueueRange
-from rmq_store.redrive import runs
+from rmq_store.pieces import runs
 from rmq_store.store import SCHEDULE_GROUP
 from rmq_store.subscription import SubscriptionData
 

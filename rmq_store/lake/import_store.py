@@ -144,8 +144,7 @@ def import_store(
 
 
 def _commit_of(shard: Shard, request_id: str) -> Ctl | None:
-    imports = (Action.IMPORT, Action.SALVAGE)
-    return next((ctl for ctl in shard.ctls_of_request(request_id, None) if ctl.action in imports), None)
+    return next(iter(shard.ctls_of_request(request_id, None, Action.IMPORT, Action.SALVAGE)), None)
 
 
 def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: _Configs) -> ImportReport:

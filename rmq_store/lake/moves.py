@@ -19,8 +19,7 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host) -> MoveReport:
     started_ms = host.now_ms()
     shard.commitlog.refresh()
     said = (shard.name, request.group, request.request_id)
-    done = [c for c in shard.ctls_of_request(request.request_id, request.group) if c.action is request.action]
-    if done:
+    if done := shard.ctls_of_request(request.request_id, request.group, request.action):
         return MoveReport("already_committed", *said, done[0].moved, done[0].commit_id, done[0].parameters)
     positions = shard.positions()
     moves = request.moves(ShardLookup(shard), positions)

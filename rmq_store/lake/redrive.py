@@ -28,14 +28,13 @@ from rmq_store.lake.segments import segments_of
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
+from rmq_store.letters import Letter, Letters
 from rmq_store.message import DLQ_GROUP_TOPIC_PREFIX as _DLQ
 from rmq_store.message import MessageConst, MessageQueue, dlq_topic
 from rmq_store.redrive import (
     CAP,
     CAUSE,
     LISTED,
-    Letter,
-    Letters,
     RedrivePlan,
     RedriveReport,
     RedriveRequest,
@@ -132,7 +131,7 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
 
 
 def _parts(shard: Shard, request: RedriveRequest) -> list[Ctl]:
-    return [c for c in shard.ctls_of_request(request.request_id, request.group) if c.action is Action.REDRIVE]
+    return shard.ctls_of_request(request.request_id, request.group, Action.REDRIVE)
 
 
 def _found(shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]) -> tuple[RedrivePlan, Found] | RedriveReport:

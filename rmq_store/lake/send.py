@@ -64,7 +64,7 @@ def send(
     check_messages(messages, started_ms)
     for attempt in count(1):
         shard.commitlog.refresh()
-        if done := [c for c in shard.ctls_of_request(request_id, None) if c.action is Action.SEND]:
+        if done := shard.ctls_of_request(request_id, None, Action.SEND):
             return sent_before(shard.name, done[0], messages)
         positions = shard.positions()
         plan = plan_send(

@@ -13,7 +13,7 @@ from rmq_store.lake import tables
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.object_store import Root
 from rmq_store.offsets import Positions
-from rmq_store.store import Action, Ctl
+from rmq_store.store import Action, Ctl, lane, local_broker
 
 ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
 _IS_CTL = pc.field("partition.kind") == "ctl"
@@ -55,11 +55,11 @@ class Shard:
     @property
     def local_broker(self) -> str:
         """The broker name of queues born in the lake."""
-        return f"lake-{self.name}"
+        return local_broker(self.name)
 
     def lane(self, group: str) -> str:
         """The broker name of a group's own schedule queues."""
-        return f"{self.local_broker}~{group}"
+        return lane(self.local_broker, group)
 
     def positions(self) -> Positions:
         """All positions as of the commit log's handle."""
@@ -72,7 +72,7 @@ class Shard:
         where = _IS_CTL & _holds("commit_id", commit_id)
         return next((ctl for ctl in self._ctls(where) if ctl.commit_id == commit_id), None)
 
-    def ctls_of_request(self, request_id: str, group: str | None) -> list[Ctl]:
+    def ctls_of_request(self, request_id: str, group: str | None, *actions: Action) -> list[Ctl]:
         """The parts of a request, in order. Its id starts with its UTC date, and nothing of it is older."""
         where = (
             _IS_CTL
@@ -82,7 +82,7 @@ class Shard:
         found = [
             ctl
             for ctl in self._ctls(where)
-            if ctl.request_id == request_id and ctl.group == group and ctl.action not in ABOUT_CLAIMS
+            if (ctl.request_id, ctl.group) == (request_id, group) and ctl.action in actions
         ]
         return sorted(found, key=lambda ctl: (ctl.read_version, ctl.request_part))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -19,11 +20,9 @@ from rmq_store.consume import (
     ends_at_ms,
     held_of,
     listener_of,
-    nothing_to_do,
+    next_window,
     orderly_rules,
     refuse_holes,
-    refuse_other_client,
-    refuse_unclaimed,
     shares,
     subscriptions_of,
     wish,
@@ -122,17 +121,8 @@ def _plan(
     taken: Taken | None = None,
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that it has none left."""
-    parts = [c for c in shard.ctls_of_request(request.request_id, group.name) if c.action is Action.CONSUME]
-    refuse_other_client(request, parts)
-    if any(part.request_complete for part in parts):
-        return nothing_to_do(shard.name, group.name, request, parts)
-    claimed_queues = None if taken is None else taken.queues()
-    plan = Planner(shard, group, now_ms, scope).plan(request, parts, before, claimed_queues)
-    if plan.ranges:
-        return plan
-    if taken is not None:
-        refuse_unclaimed(shard.name, plan, taken)
-    return nothing_to_do(shard.name, group.name, request, parts, plan.idle)
+    parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
+    return next_window(Planner(shard, group, now_ms, scope), request, parts, partial(segments_of, shard), before, taken)
 
 
 def _done(

@@ -10,6 +10,7 @@ from itertools import groupby, islice
 from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.pull import cover
 from rmq_store.host import Host
+from rmq_store.letters import Letter, Letters
 from rmq_store.memory.claim import claimed
 from rmq_store.memory.commit import commit, tally_of_range
 from rmq_store.memory.rows import MessageRow, Provenance, Stored
@@ -19,8 +20,6 @@ from rmq_store.redrive import (
     CAP,
     CAUSE,
     LISTED,
-    Letter,
-    Letters,
     RedrivePlan,
     RedriveReport,
     RedriveRequest,

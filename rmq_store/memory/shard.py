@@ -20,7 +20,7 @@ from rmq_store.host import uuid7_ms
 from rmq_store.memory.rows import KeyRow, MessageRow, OutcomeRow, Stored, stored_rows
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange
-from rmq_store.store import Action, Ctl, Observed, Produced, StagedFile
+from rmq_store.store import Action, Ctl, Observed, Produced, StagedFile, lane, local_broker
 
 
 class Conflict(Exception):
@@ -62,11 +62,11 @@ class MemoryShard:
     @property
     def local_broker(self) -> str:
         """The broker name of queues born in the lake."""
-        return f"lake-{self.name}"
+        return local_broker(self.name)
 
     def lane(self, group: str) -> str:
         """The broker name of a group's own schedule queues."""
-        return f"{self.local_broker}~{group}"
+        return lane(self.local_broker, group)
 
     def positions(self) -> Positions:
         """All positions of the newest version."""

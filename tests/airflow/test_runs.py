@@ -196,8 +196,8 @@ def test_a_reset_shows_first_and_moves_only_when_told_to(deployed: LakeStore, ru
 @pytest.mark.parametrize(
     ("dag_id", "conf", "says"),
     [
-        ("rmq_reset_offset", TO_MIN | {"topic": "NoSuchTopic"}, "has the topic NoSuchTopic"),
-        ("rmq_reset_offset", TO_MIN | {"queues": ["broker-a:99"]}, "has the queue"),
+        ("rmq_reset_offset", TO_MIN | {"topic": "NoSuchTopic"}, "there is no topic NoSuchTopic"),
+        ("rmq_reset_offset", TO_MIN | {"queues": ["broker-a:99"]}, "has no queue broker-a:99"),
         ("rmq_reset_offset", TO_MIN | {"to": "time"}, "a reset to time needs the time"),
         ("rmq_replay", {"group": "nobody", "topic": "PaymentFlow", "from": 0}, "has no group 'nobody'"),
         ("rmq_replay", {"group": "payments", "topic": "OrderEvents", "from": 0}, "does not read OrderEvents"),
@@ -339,7 +339,7 @@ def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_not
     ],
 )
 def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_allowed: bool) -> None:
-    from rmq_operators import Deployment
+    from rmq_deployment import Deployment
 
     from rmq_store.errors import WrongUse
 

@@ -8,16 +8,14 @@ from typing import Any
 from rmq_store.errors import BadData
 from rmq_store.lake.records import DECOMPRESSORS
 from rmq_store.message import properties_text
+from rmq_store.message_batch import BatchMessage, decode_batch, encode_batch
 from rmq_store.record import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
-    BatchMessage,
     Record,
     check,
     decode,
-    decode_batch,
     encode,
-    encode_batch,
     encoded_size,
     message_ext,
     new_record,

@@ -13,6 +13,12 @@ from typing import Any
 import pytest
 
 from rmq_store.cli import main
+from rmq_store.host import Host, day_of
+
+TODAY = day_of(Host().now_ms())
+ORDERS = 4200
+"""Messages of OrderEvents in the imported store."""
+ALL_DUE = "2200-01-01T00:00:00Z"
 
 LISTENER = """
 def succeed(msgs, context):
@@ -80,6 +86,11 @@ class Rmq:
         answer = self(*arguments, "--json")
         assert answer.exit_code == 0, answer
         return answer.json()
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """``key: value`` lines of an answer."""
+    return {key: value for key, colon, value in (line.partition(": ") for line in text.splitlines()) if colon}
 
 
 @pytest.fixture

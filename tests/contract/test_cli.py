@@ -23,9 +23,7 @@ from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
 from rmq_store.offsets import own_queue_id
 from rmq_store.store import Actor
-from tests.contract.rmq import Rmq, imported, imported_once, rmq
-
-__all__ = ["imported", "imported_once", "rmq"]
+from tests.contract.rmq import Rmq
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

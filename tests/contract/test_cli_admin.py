@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_store.broker_files.local_offsets import local_offsets_text
-from rmq_store.host import Host, day_of
 from rmq_store.message import MessageQueue
-from tests.contract.rmq import Rmq, imported, imported_once, rmq
+from tests.contract.rmq import ORDERS, TODAY, Rmq, lines_of
 
-__all__ = ["imported", "imported_once", "rmq"]
-
-TODAY = day_of(Host().now_ms())
-ORDERS = 4200
+EXPECTED = Path(__file__).parents[1] / "data" / "rocketmq" / "expected"
 
 
 # --- moves -----------------------------------------------------------------------------------------------------------
@@ -120,6 +118,63 @@ def test_a_group_that_nobody_knows_is_not_reset(imported: Rmq) -> None:
         answer = imported(command, "-g", "ordres", "-t", "OrderEvents", *to, "--reason", "x")
         assert answer.exit_code == 2
         assert "did you mean 'orders'" in answer.err
+
+
+def test_a_dry_run_says_what_a_reset_would_move_and_moves_nothing(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    reset = ["reset", "-g", "orders", "-t", "OrderEvents", "-q", "broker-a:2", "-q", "broker-a:5", "--to-offset", "500"]
+    dry = imported.json(*reset, "--dry-run")
+    assert (dry["status"], dry["messages"]) == ("dry_run", 50)
+    assert [(m["queue_id"], m["from_offset"], m["to_offset"], m["messages"]) for m in dry["moves"]] == [
+        (2, 525, 500, 25),
+        (5, 525, 500, 25),
+    ]
+    shown = imported(*reset, "--dry-run").out
+    assert "25 more to read" in shown
+    assert lines_of(shown)["in all"] == "50 more to read"
+    assert imported.json("consume", "-g", "orders")["status"] == "empty"
+
+
+def test_a_reset_moves_and_the_same_request_again_does_not(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    reset = ["reset", "-g", "orders", "-t", "OrderEvents", "--to-min", "--reason", "bad deploy", "--request"]
+    assert imported.json(*reset, f"{TODAY}-back")["messages"] == ORDERS
+    assert imported.json("consume", "-g", "orders")["messages"] == ORDERS
+    assert lines_of(imported(*reset, f"{TODAY}-back").out)["status"] == "already_committed"
+    assert imported.json("consume", "-g", "orders")["status"] == "empty"
+    query = "select distinct action, reason, actor_source from offset_history where action = 'reset'"
+    assert imported.json("sql", query) == [{"action": "reset", "reason": "bad deploy", "actor_source": "os"}]
+
+
+def test_a_group_that_only_the_broker_knew_can_be_reset(imported: Rmq) -> None:
+    reset = ["reset", "-g", "gm_ack", "-t", "PaymentFlow", "--to-time", "2200-01-01T00:00:00Z", "--dry-run"]
+    assert {move["to_offset"] for move in imported.json(*reset)["moves"]} == {225}
+
+
+@pytest.mark.parametrize("boundary", ["lower", "upper"])
+def test_search_offset_answers_as_the_broker_does(imported: Rmq, boundary: str) -> None:
+    with gzip.open(EXPECTED / "market-clean.timesearch.jsonl.gz", "rt") as lines:
+        rows = [row for row in map(json.loads, lines) if (row["topic"], row["queueId"]) == ("StockTicks", 3)]
+    rows = [rows[0], *rows[1:-1:9], rows[-1]]
+    assert len(rows) > 3
+    for row in rows:
+        asked = ["search-offset", "-t", "StockTicks", "-q", "broker-a:3", "--time", str(row["timestamp"])]
+        assert imported(*asked, "--boundary", boundary).out == f"{row[boundary]}\n"
+    assert imported.json(*asked, "--boundary", boundary)["offset"] == row[boundary]
+
+
+def test_offsets_are_exported_with_what_still_waits_here(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    answer = imported("offsets", "export", "--broker", "broker-a")
+    assert "OrderEvents@orders" in answer.out
+    assert "group orders: 100 retries still wait here" in answer.err
+    target = imported.folder / "consumerOffset.json"
+    done = imported.json("offsets", "export", "--broker", "broker-a", str(target))
+    assert done["waiting_retries"] == {"orders": 100}
+    assert target.read_text().strip() == answer.out.strip()
+    assert [path.name for path in imported.folder.iterdir() if path.name.startswith(".")] == []
+    refused = imported("offsets", "export", "--broker", "broker-a", str(imported.folder / "none" / "file"))
+    assert (refused.exit_code, "cannot be written" in refused.err) == (2, True)
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------

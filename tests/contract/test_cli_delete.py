@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from rmq_store.host import Host, day_of
-from tests.contract.rmq import Rmq, imported, imported_once, rmq
+from tests.contract.rmq import TODAY, Rmq
 
-__all__ = ["imported", "imported_once", "rmq"]
-
-TODAY = day_of(Host().now_ms())
 DELETE = ("delete-group", "-g", "orders", "--request", f"{TODAY}-x")
 
 

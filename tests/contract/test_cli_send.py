@@ -12,9 +12,7 @@ import pytest
 
 from rmq_store.cli import sending
 from rmq_store.host import Host
-from tests.contract.rmq import Rmq, imported, imported_once, rmq
-
-__all__ = ["imported", "imported_once", "rmq"]
+from tests.contract.rmq import Rmq
 
 DAY = "2026-11-20"
 

@@ -8,10 +8,10 @@ import pytest
 
 from rmq_store import redrive
 from rmq_store.errors import HeldByAnother, StaleAttempt, WrongUse
+from rmq_store.letters import Letters, Place
 from rmq_store.memory.rows import MessageRow
 from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Claim, grp_id, own_id, red_id
-from rmq_store.redrive import Letters, Place
 from rmq_store.store import Action, Ctl, Proposal, canonical_json
 from tests.contract.engines import story
 from tests.contract.world import (

@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 
 from rmq_store.consumer.commit import MAX_SKEW_MS
-from rmq_store.deliver import DeliverReport, deliver_all
+from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
+from rmq_store.deliver import DeliverReport, WaitingRetries, deliver_all
 from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt
 from rmq_store.memory.rows import MessageRow
 from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Claim, own_id
+from rmq_store.plan import ConsumeRequest, Scope
+from rmq_store.replay import replay_group
 from rmq_store.store import Action, Ctl, Proposal, canonical_json
 from tests.contract.engines import story
 from tests.contract.world import (
+    ANA,
     BEN,
     BILLING,
     DAY,
@@ -132,6 +136,52 @@ def test_a_message_born_in_the_lake_has_an_id_that_its_retries_name(world: World
     world.consume(BILLING, f"{DAY}-2", listener)
     assert seen == [f"billing:{born.offset_msg_id}"] * 2
     assert bodies(world.lane(4)) == [b"fresh"]
+
+
+@story
+def test_a_window_with_nothing_to_read_says_how_many_retries_wait_and_when_the_first_is_due(world: World) -> None:
+    world.fill(orders(0), several(4))
+    assert world.consume(BILLING, f"{DAY}-1", fail_bodies(b"1", b"2")).waiting is None
+    world.consume(group("ledger"), f"{DAY}-other", fail)
+    assert world.consume(BILLING, f"{DAY}-1").waiting is None, "what was done before is told, not what waits"
+    assert world.consume(BILLING, f"{DAY}-2").waiting == WaitingRetries(2, NOON + 10_000)
+    world.clock.advance(60_000)
+    assert world.consume(BILLING, f"{DAY}-3").waiting == WaitingRetries(2, NOON + 10_000), "due is not delivered"
+    world.deliver(f"{DAY}-d1")
+    world.consume(BILLING, f"{DAY}-4", fail_bodies(b"1"))
+    world.clock.advance(1)
+    assert world.consume(BILLING, f"{DAY}-5").waiting == WaitingRetries(1, NOON + 90_000)
+    world.clock.advance(30_000)
+    world.deliver(f"{DAY}-d2")
+    world.consume(BILLING, f"{DAY}-6")
+    done = world.consume(BILLING, f"{DAY}-7")
+    assert (done.status, done.waiting) == ("empty", None)
+
+
+@story
+def test_the_first_of_all_delays_counts_also_of_a_policy_and_of_a_replay(world: World) -> None:
+    policy = GroupRetryPolicy(GroupRetryPolicyType.CUSTOMIZED, customized=CustomizedRetryPolicy((7_500,)))
+    world.fill(orders(0), several(3))
+    patient = group(retry_policy=policy)
+    world.consume(patient, f"{DAY}-1", fail_bodies(b"1"))
+    world.consume(patient, f"{DAY}-2")
+    world.fill(orders(0), several(2, first=3))
+
+    def choosy(msgs: list[MessageExt], context: Any) -> str:
+        context.delay_level_when_next_consume = 2
+        return "RECONSUME_LATER"
+
+    world.consume(patient, f"{DAY}-3", choosy)
+    assert world.consume(patient, f"{DAY}-4").waiting == WaitingRetries(3, NOON + 5_000)
+    world.clock.advance(5_000)
+    world.deliver(f"{DAY}-d")
+    world.consume(patient, f"{DAY}-5")
+    assert world.consume(patient, f"{DAY}-6").waiting == WaitingRetries(1, NOON + 7_500)
+
+    world.replay(BILLING, "Orders", NOON - HOUR, ConsumeRequest(f"{DAY}-replay", ANA), fail_bodies(b"0", b"4"))
+    again = group(replay_group("billing", f"{DAY}-replay"))
+    waits = world.consume(again, f"{DAY}-7", scope=Scope(retries_only=True))
+    assert (waits.status, waits.waiting) == ("empty", WaitingRetries(2, NOON + 15_000))
 
 
 # --- delivery --------------------------------------------------------------------------------------------------------

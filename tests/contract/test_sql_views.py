@@ -1,64 +1,28 @@
-"""The views over small stores: they show what is there, and ``audit`` names every sort of damage."""
+"""The views over small stores: they show what is there."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import duckdb
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pytest
 
-from rmq_store.errors import StoreUnusable, WrongUse
-from rmq_store.lake.delta_log import LogCleaned
-from rmq_store.lake.delta_table import LakeTable
-from rmq_store.lake.dispatch import COMMITS, COMMITS_EVERY, undispatched
 from rmq_store.lake.object_store import Root
-from rmq_store.lake.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
-from rmq_store.lake.sql import open_duckdb, query
 from rmq_store.lake.sql_functions import FUNCTIONS
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.views import views
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import ABSENT, grp_id, offset_hash, sub_id, tally
-from rmq_store.store import Action, Ctl, Observed, canonical_json, lake_message_id
+from rmq_store.offsets import ABSENT, grp_id, sub_id
+from rmq_store.store import Action, Observed, canonical_json, lake_message_id
 from rmq_store.sub_version import sub_version_of
-from tests.lake_damages import DAMAGES, GROUPS, QUEUE, damaged_store
-from tests.lake_fixtures import HOUR_MS, Bench, SmallStore, bench, message, small_store
+from tests.contract.sql import of, rows
+from tests.lake_damages import QUEUE
+from tests.lake_fixtures import Bench, SmallStore, message, small_store
 from tests.s3 import S3Root
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 PLACE = ("shard", "topic", "broker_name", "queue_id")
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> SmallStore:
-    return small_store(tmp_path_factory.mktemp("small"))
-
-
-@pytest.fixture
-def hand(tmp_path: Path) -> Iterable[Bench]:
-    """An empty shard with ten messages in its one queue."""
-    with bench(tmp_path) as made:
-        now_ms = made.host.now_ms()
-        made.import_messages({QUEUE: [message(QUEUE, offset, now_ms - 100 + offset) for offset in range(10)]})
-        yield made
-
-
-def rows(store: LakeStore, text: str) -> list[dict[str, Any]]:
-    return query(store, text).to_pylist()
-
-
-def of(hand: Bench) -> LakeStore:
-    return LakeStore.open(hand.shard.root)
-
-
-# --- what is there ---------------------------------------------------------------------------------------------------
 
 
 def test_every_offset_of_every_queue_has_one_message(small: SmallStore) -> None:
@@ -280,108 +244,6 @@ def test_topics_tell_their_type_and_size(small: SmallStore) -> None:
     ]
 
 
-def test_what_is_not_dispatched_yet_is_shown_already(hand: Bench, tmp_path: Path) -> None:
-    hand.window("shop", QUEUE, 0, 10, start_rule="first", retried=[3])
-    texts = [
-        "SELECT * EXCLUDE (body) FROM messages ORDER BY ALL",
-        "SELECT * FROM offset_history ORDER BY ALL",
-        "SELECT * FROM consumer_offsets ORDER BY ALL",
-    ]
-    before = [query(of(hand), text) for text in texts]
-    assert [table.num_rows for table in before] == [11, 1, 1]
-    assert hand.shard.consumequeue.files().num_rows == 0
-    SmallStore(of(hand)).dispatch()
-    hand.shard.consumequeue.refresh()
-    assert hand.shard.consumequeue.files().num_rows > 0
-    assert [query(of(hand), text) for text in texts] == before
-
-
-EVERY_COMMIT = [
-    "SELECT * FROM ctl_rows ORDER BY ALL",
-    "SELECT * FROM windows ORDER BY ALL",
-    "SELECT * FROM segments ORDER BY ALL",
-    "SELECT * FROM offset_history ORDER BY ALL",
-    "SELECT * FROM consumer_offsets ORDER BY ALL",
-    "SELECT * FROM outcomes ORDER BY ALL",
-    "SELECT * FROM audit",
-]
-
-
-@pytest.fixture
-def busy(hand: Bench) -> Bench:
-    """Some windows, a move and a claim: each a commit with a file of its own."""
-    hand.window("shop", QUEUE, 0, 4, start_rule="first", retried=[1], dead=[3])
-    hand.move("shop", QUEUE, 4, 0)
-    hand.window("shop", QUEUE, 0, 10, lost=[(4, 6)])
-    hand.commit(hand.ctl(Action.CLAIM, group="shop"), {"own/shop": 1 << 34})
-    return hand
-
-
-def brought_up(hand: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The derived tables with every commit, ``commits`` too, which usually waits until it is worth a file."""
-    monkeypatch.setattr("rmq_store.lake.dispatch.COMMITS", replace(COMMITS, every=1))
-    SmallStore(of(hand)).dispatch()
-    hand.shard.commits.refresh()
-
-
-def ctl_files(hand: Bench) -> list[str]:
-    hand.shard.commitlog.refresh()
-    return hand.shard.commitlog.files(_kind("ctl")).column("path").to_pylist()
-
-
-def keep_only(hand: Bench, *commits: Ctl) -> None:
-    """Remove the ctl files of all other commits."""
-    for path in ctl_files(hand):
-        if not any(ctl.commit_id in path for ctl in commits):
-            hand.shard.root.delete(f"{hand.shard.commitlog.path}/{path}")
-
-
-def test_commits_that_share_a_file_say_what_their_own_files_said(busy: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [query(of(busy), text) for text in EVERY_COMMIT]
-    assert before[0].num_rows == 5
-    brought_up(busy, monkeypatch)
-    assert busy.shard.commits.files().column("num_records").to_pylist() == [5]
-    assert [query(of(busy), text) for text in EVERY_COMMIT] == before
-
-
-def test_no_file_is_opened_for_a_commit_that_shares_one(busy: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    brought_up(busy, monkeypatch)
-    later = busy.window("late", QUEUE, 0, 10, start_rule="first")
-    before = [query(of(busy), text) for text in EVERY_COMMIT]
-    keep_only(busy, later.ctl, *busy.shard.ctls_since(0, action="import"))
-    assert [query(of(busy), text) for text in EVERY_COMMIT] == before
-
-
-def test_where_groups_stand_is_told_without_opening_a_file_of_a_window(busy: Bench) -> None:
-    texts = [f"SELECT * FROM {name} ORDER BY ALL" for name in ("topics", "queues", "stored_offsets", "lag", "groups")]
-    before = [query(of(busy), text) for text in texts]
-    keep_only(busy, *busy.shard.ctls_since(0, action="import"))
-    assert [query(of(busy), text) for text in texts] == before
-
-
-def test_commits_waits_until_it_is_worth_a_file(hand: Bench) -> None:
-    hand.window("shop", QUEUE, 0, 1, start_rule="first")
-    made = SmallStore(of(hand))
-    made.dispatch()
-    hand.shard.commits.refresh()
-    assert (hand.shard.commits.version, hand.shard.commitlog.version < COMMITS_EVERY) == (0, True)
-
-
-def test_without_its_log_a_derived_table_takes_what_is_missing_and_opens_nothing_else(
-    busy: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    brought_up(busy, monkeypatch)
-    later = busy.window("late", QUEUE, 0, 10, start_rule="first")
-    keep_only(busy, later.ctl)
-
-    def cleaned(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
-        raise LogCleaned(str(version))
-
-    monkeypatch.setattr("rmq_store.lake.dispatch._ctl_files_after", cleaned)
-    fresh = of(busy).shards()[0]
-    assert [ctl.commit_id for ctl in undispatched(fresh, fresh.commits, claims=True)] == [later.ctl.commit_id]
-
-
 def test_a_file_with_partial_statistics_loses_no_row(hand: Bench) -> None:
     now_ms = hand.host.now_ms()
     other = MessageQueue("Orders", "broker-a", 1)
@@ -424,186 +286,3 @@ def test_a_view_needs_exactly_what_it_says() -> None:
         assert {view.name: empty.get_table_names(view.sql) for view in views().values()} == {
             view.name: set(view.needs) for view in views().values()
         }
-
-
-# --- the door --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("SELEC 1", "syntax error"),
-        ("SELECT * FROM no_such_view", "no_such_view does not exist"),
-        ("SELECT no_such_column FROM lag", "no_such_column"),
-        ("SELECT CAST('x' AS BIGINT)", "Could not convert"),
-        ("", "exactly one SELECT"),
-        ("SELECT 1; SELECT 2", "exactly one SELECT"),
-        ("CREATE TABLE x AS SELECT 1", "only reads"),
-        ("SET threads = 1", "only reads"),
-        ("SET enable_external_access = true", "only reads"),
-        ("COPY lag TO '/tmp/never-written.csv'", "only reads"),
-        ("ATTACH '/tmp/never-written.db'", "only reads"),
-        ("INSTALL httpfs", "only reads"),
-        ("SELECT * FROM read_text('/etc/hostname')", "disabled by configuration"),
-        ("SELECT * FROM '/etc/hostname'", "does not exist"),
-        ("SELECT * FROM glob('/etc/*')", "disabled by configuration"),
-        ("SELECT * FROM read_parquet('s3://bucket/x.parquet')", ""),
-    ],
-)
-def test_a_query_that_is_wrong_or_reaches_out_is_refused_with_the_engines_words(
-    small: SmallStore, text: str, said: str
-) -> None:
-    with pytest.raises(WrongUse) as refused:
-        query(small.store, text)
-    assert said in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "near"),
-    [
-        ("SELECT * FROM lagg", ", did you mean 'lag'?"),
-        ("SELECT * FROM main.Window w", ", did you mean 'windows'?"),
-        ("DESCRIBE consumed_range", ", did you mean 'consumed_ranges'?"),
-        ("SELECT * FROM lag JOIN quite_another USING (topic)", ";"),
-    ],
-)
-def test_an_unknown_relation_is_answered_with_those_that_are_there(small: SmallStore, text: str, near: str) -> None:
-    with pytest.raises(WrongUse) as refused:
-        query(small.store, text)
-    said = str(refused.value)
-    assert f" does not exist{near}" in said
-    assert f"views: {', '.join(sorted(views()))} (" in said
-
-
-def test_an_unknown_column_is_answered_with_the_columns_that_are_near(small: SmallStore) -> None:
-    with pytest.raises(WrongUse, match=r'"next_ofset" not found.*\n.*next_offset'):
-        query(small.store, "SELECT next_ofset FROM lag")
-
-
-def test_an_open_connection_is_locked(small: SmallStore) -> None:
-    with open_duckdb(small.store) as connection:
-        with pytest.raises(duckdb.Error, match="locked"):
-            connection.execute("SET enable_external_access = true")
-        shop = connection.execute("SELECT sum(lag) FROM lag WHERE group_name = 'shop'").fetchone()
-    assert shop == (0,)
-
-
-def test_variables_of_python_are_not_tables(small: SmallStore) -> None:
-    secret = query(small.store, "SELECT 1 AS n")
-    assert secret.num_rows == 1
-    with pytest.raises(WrongUse, match="secret does not exist"):
-        query(small.store, "SELECT * FROM secret")
-
-
-def test_the_views_can_be_listed(small: SmallStore) -> None:
-    assert {row["name"] for row in rows(small.store, "SHOW TABLES")} >= set(views())
-
-
-def test_all_relations_are_there_when_nothing_is_mentioned(small: SmallStore) -> None:
-    with open_duckdb(small.store) as connection:
-        for name in (*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS):
-            assert connection.execute(f"SELECT count(*) FROM {name}").fetchone() is not None
-
-
-def test_the_hash_functions_are_those_of_the_evidence(small: SmallStore) -> None:
-    offsets = [0, 7, 20_000, (1 << 62) + 3]
-    ranges = [(0, 0), (0, 10), (3, 4), (16_000, 33_000)]
-    with open_duckdb(small.store, {"positions"}) as connection:
-
-        def answer(text: str) -> int | None:
-            row = connection.execute(f"SELECT {text}").fetchone()
-            assert row is not None
-            return None if row[0] is None else row[0] % (1 << 64)
-
-        assert [answer(f"offset_hash({offset})") for offset in offsets] == [offset_hash(offset) for offset in offsets]
-        sums = [tally(range(begin, end)).hash_sum for begin, end in ranges]
-        assert [answer(f"range_hash({begin}, {end})") for begin, end in ranges] == sums
-        together = " UNION ALL ".join(f"SELECT {begin} AS b, {end} AS e" for begin, end in [*ranges, (4, 3), (9, 30)])
-        hashes = connection.execute(f"SELECT range_hash(b, e) FROM ({together})").fetchall()
-        assert [None if h is None else h % (1 << 64) for (h,) in hashes] == [*sums, None, tally(range(9, 30)).hash_sum]
-        for text in ("range_hash(4, 3)", "range_hash(-1, 3)", "range_hash(NULL, 3)", "offset_hash(NULL)"):
-            assert answer(text) is None
-
-
-def test_a_file_that_vanished_is_the_stores_fault_not_the_querys(hand: Bench) -> None:
-    (path,) = hand.shard.commitlog.files().filter(_kind("msg")).column("path").to_pylist()
-    hand.shard.root.delete(f"{hand.shard.commitlog.path}/{path}")
-    with pytest.raises(StoreUnusable, match=path.rpartition("/")[2]):
-        query(of(hand), "SELECT sum(store_size) FROM messages")
-
-
-def _kind(name: str) -> Any:
-    return pc.field("partition.kind") == name
-
-
-# --- audit -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_healthy_store_has_nothing_to_audit(small: SmallStore) -> None:
-    assert rows(small.store, "SELECT * FROM audit") == []
-
-
-def test_everything_an_operator_and_a_window_may_do_passes_the_audit(hand: Bench) -> None:
-    hand.window("shop", QUEUE, 0, 4, start_rule="first", retried=[1, 2], dead=[3])
-    hand.move("shop", QUEUE, 4, 0)
-    hand.window("shop", QUEUE, 0, 10, retried=[1], lost=[(4, 6)])
-    hand.deliver("shop", 2, 0, 2, copies=[0, 1])
-    hand.deliver("shop", 2, 2, 3, copies=[2])
-    hand.move("new", QUEUE, None, 5)
-    hand.window("new", QUEUE, 5, 5)
-    assert rows(of(hand), "SELECT * FROM audit") == []
-
-
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> LakeStore:
-    return damaged_store(tmp_path_factory.mktemp("damaged"))
-
-
-@pytest.fixture(scope="module")
-def findings(damaged: LakeStore) -> list[dict[str, Any]]:
-    return rows(damaged, "SELECT * FROM audit")
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_the_audit_names(damaged: LakeStore, findings: list[dict[str, Any]], name: str) -> None:
-    group = GROUPS[name]
-    lane = damaged.shards("broker-a")[0].lane(group)
-    of_group = [row for row in findings if row["group_name"] == group or row["broker_name"] == lane]
-    assert {(row["problem"], row["begin_offset"], row["end_offset"]) for row in of_group} == DAMAGES[name][1]
-
-
-def test_the_audit_names_nothing_else(findings: list[dict[str, Any]]) -> None:
-    assert len(findings) == sum(len(expected) for _, expected in DAMAGES.values())
-    assert {row["shard"] for row in findings} == {"broker-a"}
-
-
-def test_the_audit_names_the_place(findings: list[dict[str, Any]]) -> None:
-    assert [row for row in findings if row["problem"] == "gap"] == [
-        {
-            "shard": "broker-a",
-            "group_name": "a-gap",
-            "pass": 0,
-            "topic": "Orders",
-            "broker_name": "broker-a",
-            "queue_id": 0,
-            "problem": "gap",
-            "begin_offset": 5,
-            "end_offset": 7,
-        }
-    ]
-
-
-def test_every_problem_of_the_document_has_been_seen_and_no_other(findings: list[dict[str, Any]]) -> None:
-    table = re.findall(r"^\| (`.+) \| .+ \|$", DOCUMENT.read_text().partition("### audit")[2], re.MULTILINE)
-    documented = {name for cell in table for name in re.findall(r"`([^`]+ [^`]+|gap|overlap)`", cell)}
-    seen = {row["problem"] for row in findings}
-    assert {re.sub(r"^(\w+) (differs|outside|twice)", r"… \2", name) for name in seen} == {
-        re.sub(r"^position differs", "… differs", name) for name in documented
-    }
-
-
-def test_a_delivery_a_day_later_ends_the_chains(tmp_path: Path) -> None:
-    made = small_store(tmp_path, ["broker-a"])
-    made.deliver("broker-a", "2026-11-21-deliver", later_ms=24 * HOUR_MS)
-    assert rows(made.store, "SELECT count(*) AS n FROM retries WHERE state = 'waiting'") == [{"n": 0}]
-    assert rows(made.store, "SELECT * FROM audit") == []

@@ -22,13 +22,14 @@ from rmq_store.delete_group import DeleteGroupRequest
 from rmq_store.deliver import CAP, DeliverReport
 from rmq_store.diff import DiffReport
 from rmq_store.host import Host
+from rmq_store.letters import Letters
 from rmq_store.memory.rows import MessageRow, Stored
 from rmq_store.message import MessageConst, MessageExt, MessageQueue
 from rmq_store.moves import MoveReport, MoveRequest
 from rmq_store.offsets import Claim, Positions, QueueRange, cutover_id, max_id, min_id, off_id
 from rmq_store.plan import LIVE, ConsumeRequest, Scope
 from rmq_store.producer import Message
-from rmq_store.redrive import Letters, RedriveReport, RedriveRequest
+from rmq_store.redrive import RedriveReport, RedriveRequest
 from rmq_store.replay import as_replay
 from rmq_store.reset import ResetReport, ResetRequest, ResetTo
 from rmq_store.send import SendReport

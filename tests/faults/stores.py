@@ -20,8 +20,9 @@ from rmq_store.lake.shard import Shard
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
 from rmq_store.lake.window import WindowReport, consume_window
+from rmq_store.letters import Letters
 from rmq_store.record import encode, new_record
-from rmq_store.redrive import Letters, RedriveReport, RedriveRequest
+from rmq_store.redrive import RedriveReport, RedriveRequest
 from rmq_store.settings import GroupSettings
 from rmq_store.store import SCHEDULE_GROUP, Actor
 from rmq_store.subscription import build_subscription_data

@@ -13,15 +13,9 @@ from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.reset import ResetTo
 from tests.contract.world import HOUR
 from tests.property.answers import Says
-from tests.property.histories import (
-    GROUPS,
-    SQL,
-    STEPS,
-    SUSPEND,
-    TAGS,
-    TOPICS,
+from tests.property.histories import GROUPS, SQL, STEPS, SUSPEND, TAGS, TOPICS, Cast
+from tests.property.steps import (
     Again,
-    Cast,
     Clone,
     Consume,
     Crash,

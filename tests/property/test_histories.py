@@ -20,7 +20,8 @@ from rmq_store.plan import Scope
 from rmq_store.store import SCHEDULE_GROUP
 from tests.contract.engines import LakeWorld, MemoryWorld
 from tests.property.answers import ALL_WELL
-from tests.property.histories import Again, Cast, Consume, Deliver, Teller, tell
+from tests.property.histories import Cast, Teller, tell
+from tests.property.steps import Again, Consume, Deliver
 from tests.property.strategies import CASTS, HISTORIES
 
 MORE = int(os.environ.get("HISTORIES", "0"))

@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
+from rmq_store.consumer.claim import Wish
 from rmq_store.host import Host, day_of
+from rmq_store.lake.claim import claimed
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
+from rmq_store.offsets import own_queue_id
+from rmq_store.store import Actor
 from spark_jobs import consume_window, engine, import_store
 from spark_jobs.java import find_java
 
@@ -111,6 +115,18 @@ def test_a_defect_is_told_in_the_same_shape(
     told = answer(capsys)
     assert told.pop("message").startswith("ZeroDivisionError: no such luck - this is a defect")
     assert told == {"status": "error", "error": "ZeroDivisionError", "exit_code": 1, "request_id": request}
+
+
+def test_an_error_after_a_window_tells_both(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (shard,) = LakeStore.open(Root.parse(root)).shards()
+    queues = tuple(own_queue_id("demo-payments", queue) for queue in shard.positions().queues_of("OrderEvents"))
+    words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--engine", "local"]
+    with claimed(shard, Wish(f"{TODAY}/theirs", Actor("ben", "test"), "demo-payments", queues=queues), Host()):
+        assert consume_window.main([*words, "--request", f"{TODAY}/mine"]) == 3
+    told = answer(capsys)
+    assert [told[name] for name in ("status", "error", "request_id")] == ["error", "HeldByAnother", f"{TODAY}/mine"]
+    assert [one["status"] for one in told["windows"]] == ["committed"]
+    assert 0 < told["messages"] == sum(one["messages"] for one in told["shards"]) < 5100
 
 
 def test_an_import_that_was_done_or_is_refused_starts_no_jvm(

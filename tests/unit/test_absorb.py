@@ -16,13 +16,11 @@ from rmq_store.absorb import (
     acks_count_since,
     key_hash,
     key_tally,
-    runs,
     take_turn,
 )
 from rmq_store.lake.absorb import turn_of
 from rmq_store.lake.key_files import Keys, Wanted, text_hashes
 from rmq_store.message import MessageQueue
-from rmq_store.offsets import QueueRange
 
 Q = MessageQueue("Orders", "broker-a", 0)
 DAY_MS = 86_400_000
@@ -93,11 +91,6 @@ def test_turns_over_columns_are_those_of_the_rule(
 def test_for_retries_only_acks_after_the_groups_last_action_count() -> None:
     assert acks_count_since("billing", Q, 2, 5) == 2
     assert acks_count_since("billing", MessageQueue("%RETRY%billing", "lake-a", 0), 0, 5) == 5
-
-
-def test_runs_are_neighbours() -> None:
-    assert runs(Q, [1, 2, 3, 5]) == [QueueRange(Q, 1, 4), QueueRange(Q, 5, 6)]
-    assert runs(Q, []) == []
 
 
 def test_the_hash_of_a_key_is_what_it_was() -> None:

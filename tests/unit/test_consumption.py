@@ -12,7 +12,7 @@ import pytest
 from rmq_store.consume import WindowReport
 from rmq_store.consumer.claim import Held, Holder
 from rmq_store.errors import HeldByAnother, WrongUse
-from rmq_store.lake.consumption import Consumption, answer, overall, shards_of
+from rmq_store.lake.consumption import Consumption, answer, answer_so_far, overall, shards_of
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
@@ -87,6 +87,13 @@ def test_windows_that_were_told_are_not_lost_with_the_one_that_fails() -> None:
     with pytest.raises(HeldByAnother):
         Consumption.of(next_window, told.append)
     assert [report.messages() for report in told] == [10]
+
+
+def test_the_answer_of_an_error_tells_the_windows_before_it_shard_by_shard() -> None:
+    before = [window(0, 10, complete=False), window(10, 15), window(0, 4, shard="b", complete=False)]
+    done = [consumed_in(before[:2]), Consumption((before[2],))]
+    assert answer_so_far("shop", "2026-03-01-1", before) == answer("shop", "2026-03-01-1", done)
+    assert answer_so_far("shop", "2026-03-01-1", []) == {}
 
 
 def test_a_summary_says_how_many_had_which_outcome_and_where_the_queues_stand() -> None:

@@ -20,7 +20,8 @@ from rmq_store.lake.engine import (
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange
 from rmq_store.plan import Plan
-from rmq_store.settings import ENGINES, load_settings
+from rmq_store.settings import load_settings
+from rmq_store.settings_values import ENGINES
 from rmq_store.window import PlannedRange
 
 GROUP = load_settings('[[group]]\nname = "g"\nlistener = "a:b"\n[[group.subscription]]\ntopic = "T"\n', "tests").group(

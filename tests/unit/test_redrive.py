@@ -9,9 +9,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_store.letters import Letters, Place
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange, max_id, min_id
-from rmq_store.redrive import Letters, Place, RedriveRequest, plan_redrive, runs
+from rmq_store.pieces import runs
+from rmq_store.redrive import RedriveRequest, plan_redrive
 from rmq_store.store import Action, Actor, Consumed, Ctl, Observed
 
 LETTERS = MessageQueue("%DLQ%billing", "broker-a", 0)

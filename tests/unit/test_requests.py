@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import WrongUse
+from rmq_store.letters import Letters, Place
 from rmq_store.message import MessageQueue
-from rmq_store.redrive import Letters, Place
 from rmq_store.requests import (
     ImportParams,
     ReplayParams,

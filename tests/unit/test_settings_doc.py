@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import WrongUse
-from rmq_store.settings import _CHECKS, GroupSettings, load_settings
+from rmq_store.settings import GroupSettings, load_settings
+from rmq_store.settings_values import CHECKS
 from rmq_store.subscription import ExpressionType
 from rmq_store.without_effect import WITHOUT_EFFECT, snake_case
 
@@ -30,15 +31,15 @@ OF_SUBSCRIPTION = ("topic", "expression", "type")
 
 
 def test_every_key_is_on_the_page_and_no_other() -> None:
-    assert sorted(KEYS) == sorted([*_CHECKS, *OF_SUBSCRIPTION])
+    assert sorted(KEYS) == sorted([*CHECKS, *OF_SUBSCRIPTION])
     assert len(rows_of(5)) == len(KEYS)
 
 
 def test_every_field_of_a_group_is_a_key() -> None:
-    assert {f.name for f in fields(GroupSettings)} == {*_CHECKS, "subscriptions"}
+    assert {f.name for f in fields(GroupSettings)} == {*CHECKS, "subscriptions"}
 
 
-@pytest.mark.parametrize("key", sorted(_CHECKS))
+@pytest.mark.parametrize("key", sorted(CHECKS))
 def test_the_default_on_the_page_is_the_one_that_counts(key: str) -> None:
     defaults = {f.name: f.default for f in WITH_DEFAULT}
     shown = {None: "none", True: "true", False: "false"}
@@ -49,19 +50,19 @@ def test_the_default_on_the_page_is_the_one_that_counts(key: str) -> None:
 @pytest.mark.parametrize("key", [key for key, row in KEYS.items() if re.fullmatch(r"-?\d+ to \d+", row[2])])
 def test_the_range_on_the_page_is_the_one_that_counts(key: str) -> None:
     least, most = map(int, KEYS[key][2].split(" to "))
-    assert [_CHECKS[key](value) for value in (least, most)] == ["", ""]
-    assert all(_CHECKS[key](value) for value in (least - 1, most + 1))
+    assert [CHECKS[key](value) for value in (least, most)] == ["", ""]
+    assert all(CHECKS[key](value) for value in (least - 1, most + 1))
 
 
 @pytest.mark.parametrize("key", ["mode", "message_model", "engine", "on_offset_out_of_range"])
 def test_the_names_on_the_page_are_those_that_are_taken(key: str) -> None:
-    said = _CHECKS[key]("no such name")
+    said = CHECKS[key]("no such name")
     known = re.split(r"one of |known are ", said)[1].removesuffix(", it is 'no such name'")
     assert KEYS[key][2] == known
-    assert all(_CHECKS[key](name) == "" for name in known.split(", "))
+    assert all(CHECKS[key](name) == "" for name in known.split(", "))
 
 
-@pytest.mark.parametrize("key", [key for key, check in _CHECKS.items() if "true or false" in check(5)])
+@pytest.mark.parametrize("key", [key for key, check in CHECKS.items() if "true or false" in check(5)])
 def test_what_is_true_or_false_says_so(key: str) -> None:
     assert KEYS[key][2] == "true, false"
 
@@ -86,7 +87,7 @@ def test_the_examples_of_values_are_taken() -> None:
 
 def test_the_settings_without_effect_are_those_of_the_table() -> None:
     assert rows_of(4) == [[key, *row] for key, row in WITHOUT_EFFECT.items()]
-    assert not set(WITHOUT_EFFECT) & set(_CHECKS)
+    assert not set(WITHOUT_EFFECT) & set(CHECKS)
 
 
 @pytest.mark.parametrize("key", sorted(WITHOUT_EFFECT))
@@ -116,4 +117,4 @@ def test_a_switch_between_versions_is_a_key() -> None:
     rows = [line.strip("|").split(" | ") for line in lines if line.startswith("| ")][1:]
     switches = [row[-1].strip(" |`") for row in rows]
     assert (len(rows), {len(row) for row in rows}) == (12, {6})
-    assert {switch for switch in switches if switch != "none"} <= set(_CHECKS)
+    assert {switch for switch in switches if switch != "none"} <= set(CHECKS)

@@ -1,0 +1,252 @@
+"""``rmq consume``, ``deliver``, ``replay``, ``diff``: what they do to a store and what they answer, in text and in JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from rmq_store.consumer.claim import Wish
+from rmq_store.host import Host
+from rmq_store.lake.claim import claimed
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import own_queue_id
+from rmq_store.store import Actor
+from rmq_store.times import format_time
+from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
+
+
+def test_consume_does_a_whole_request_and_the_same_request_again_says_the_same(imported: Rmq) -> None:
+    consume = ["consume", "--group", "orders", "--request", f"{TODAY}-all", "--actor", "ana"]
+    first = imported.json(*consume)
+    assert (first["status"], first["group"], first["request_id"]) == ("committed", "orders", f"{TODAY}-all")
+    assert first["messages"] == ORDERS
+    counts = {key: n for key, n in first["windows"][0]["counts"].items() if n}
+    assert counts == {"acked": ORDERS - 100, "retried": 100}
+    assert {(r["queue_id"], r["begin_offset"], r["end_offset"]) for r in first["windows"][0]["ranges"]} == {
+        (queue, 0, ORDERS // 8) for queue in range(8)
+    }
+    (shard,) = first["shards"]
+    assert (shard["shard"], shard["windows"], shard["outcomes"]) == ("broker-a", 1, counts)
+    assert shard["offsets"] == {f"OrderEvents broker-a:{queue}": ORDERS // 8 for queue in range(8)}
+    second = imported.json(*consume)
+    assert (second["status"], second["messages"]) == ("already_committed", ORDERS)
+    assert second["windows"][0]["counts"] == first["windows"][0]["counts"]
+    answer = imported(*consume)
+    assert answer.exit_code == 0
+    assert lines_of(answer.out)["status"] == "already_committed"
+    (actor,) = imported.json("sql", "select distinct actor, actor_source from windows where group_name = 'orders'")
+    assert actor == {"actor": "ana", "actor_source": "unverified"}
+
+
+def test_consume_does_all_parts_of_a_capped_group_and_says_a_line_for_each(imported: Rmq) -> None:
+    capped = (imported.folder / "consumers.toml").read_text().replace('engine = "auto"', "max_messages = 2000")
+    (imported.folder / "capped.toml").write_text(capped)
+    answer = imported("consume", "-g", "orders", "--settings", "capped.toml", "--engine", "local")
+    windows = [line for line in answer.out.splitlines() if line.startswith("shard broker-a: committed")]
+    assert [line.partition("committed, ")[2].partition(" messages")[0] for line in windows] == ["2,000", "2,000", "200"]
+    assert [line.endswith("more to come") for line in windows] == [True, True, False]
+
+
+def test_consume_with_nothing_to_do_writes_nothing(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    before = sorted(path for path in imported.root.rglob("*"))
+    answer = imported("consume", "-g", "orders")
+    assert answer.exit_code == 0
+    assert lines_of(answer.out)["status"] == "empty"
+    assert sorted(path for path in imported.root.rglob("*")) == before
+
+
+def test_consume_with_nothing_to_do_says_what_waits_for_a_delivery(imported: Rmq) -> None:
+    assert imported.json("consume", "-g", "orders")["windows"][0]["waiting"] is None
+    (due,) = imported.json("sql", "select distinct deliver_at from delayed where broker_name like '%~orders'")
+    (empty,) = imported.json("consume", "-g", "orders")["windows"]
+    assert (empty["status"], empty["waiting"]) == ("empty", {"retries": 100, "next_due_ms": due["deliver_at"]})
+    said = imported("consume", "-g", "orders").out
+    assert f"100 retries wait for rmq deliver, the first is due at {format_time(due['deliver_at'])}" in said
+    imported("deliver", "--now", ALL_DUE)
+    assert "wait for rmq deliver" not in imported("consume", "-g", "orders").out
+
+
+def test_consume_ends_at_a_time_or_after_so_many_messages(imported: Rmq) -> None:
+    query = "select store_timestamp from messages where topic = 'OrderEvents' order by store_timestamp"
+    times = [row["store_timestamp"] for row in imported.json("sql", query)]
+    some = imported.json("consume", "-g", "orders", "--max-messages", "100")
+    assert some["messages"] == 100
+    until = imported.json("consume", "-g", "orders", "--until", str(times[2000]))
+    assert until["messages"] == sum(time < times[2000] for time in times) - 100
+
+
+def test_consumers_share_the_queues_of_a_group(imported: Rmq) -> None:
+    done = [imported.json("consume", "-g", "orders", "--client", one, "--clients", "c1,c2,c3") for one in ("c1", "c3")]
+    assert [[r["queue_id"] for r in d["windows"][0]["ranges"]] for d in done] == [[0, 1, 2], [6, 7]]
+    (row,) = imported.json("sql", 'select parameters from windows where parameters like \'%"client_id":"c3"%\'')
+    assert json.loads(row["parameters"])["client_ids"] == ["c1", "c2", "c3"]
+    owners = imported.json("sql", "select distinct client_id, ended_by from queue_owners where topic is not null")
+    assert sorted(owners, key=lambda row: str(row["client_id"])) == [
+        {"client_id": one, "ended_by": "committed"} for one in ("c1", "c3")
+    ]
+    answer = imported("consume", "-g", "orders", "--client", "c9", "--clients", "c1,c2")
+    assert (answer.exit_code, lines_of(answer.out)["status"]) == (0, "empty")
+    assert "client c9 is none of the consumers c1, c2, so it gets no queue" in answer.out
+    assert imported("consume", "-g", "orders", "--client", "c1").exit_code == 2
+
+
+def order_queues(numbers: Iterable[int]) -> tuple[str, ...]:
+    """What a window of orders claims of them."""
+    return tuple(own_queue_id("orders", MessageQueue("OrderEvents", "broker-a", number)) for number in numbers)
+
+
+def test_what_others_hold_is_left_to_them_and_told(imported: Rmq) -> None:
+    (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
+    wish = Wish(f"{TODAY}-theirs", Actor("ben", "test"), "orders", queues=order_queues(range(6)), client_id="c1")
+    mine = ["consume", "-g", "orders", "--request", f"{TODAY}-mine"]
+    with claimed(shard, wish, Host()) as held:
+        answer = imported(*mine)
+        assert answer.exit_code == 3
+        assert f"{2 * ORDERS // 8:,} messages" in answer.out
+        assert f"queueId=0] is held by request {TODAY}-theirs of ben, client c1 for 1" in answer.out
+        assert f"and 5 more are held by request {TODAY}-theirs of ben, client c1" in answer.err
+        held.release()
+    done = imported.json(*mine)
+    assert (done["status"], done["messages"]) == ("committed", 6 * ORDERS // 8)
+    assert imported.json(*mine)["messages"] == ORDERS
+
+
+def test_an_error_after_some_windows_says_them_too_in_json(imported: Rmq) -> None:
+    capped = (imported.folder / "consumers.toml").read_text().replace('engine = "auto"', "max_messages = 600")
+    (imported.folder / "capped.toml").write_text(capped)
+    (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
+    wish = Wish(f"{TODAY}-theirs", Actor("ben", "test"), "orders", queues=order_queues(range(6)))
+    mine = ["consume", "-g", "orders", "--settings", "capped.toml", "--engine", "local"]
+    mine += ["--request", f"{TODAY}-mine"]
+    with claimed(shard, wish, Host()) as held:
+        stopped = imported(*mine, "--json")
+        held.release()
+    told = stopped.json()
+    assert (stopped.exit_code, told["status"], told["error"]) == (3, "error", "HeldByAnother")
+    assert (told["exit_code"], told["group"], told["request_id"]) == (3, "orders", f"{TODAY}-mine")
+    assert f"held by request {TODAY}-theirs" in told["message"]
+    done = imported.json(*mine)
+    assert told.keys() - done.keys() == {"error", "message", "exit_code"}
+    assert done.keys() <= told.keys()
+    assert (told["messages"], [one["messages"] for one in told["shards"]]) == (2 * ORDERS // 8, [2 * ORDERS // 8])
+    assert [(one["status"], sum(one["counts"].values())) for one in told["windows"]] == [
+        ("committed", 600), ("committed", 2 * ORDERS // 8 - 600),
+    ]  # fmt: skip
+    assert len(told["windows"][0]["held"]) == 6
+
+
+def test_a_listener_may_be_in_a_folder_that_is_named(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = imported.folder / "code"
+    elsewhere.mkdir()
+    (imported.folder / "cli_listener.py").rename(elsewhere / "cli_listener.py")
+    assert imported("consume", "-g", "orders").exit_code == 1
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert imported("consume", "-g", "orders", "--listener-path", str(elsewhere)).exit_code == 0
+
+
+def test_deliver_moves_what_is_due_and_the_group_reads_it_again(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    (due,) = imported.json("sql", "select distinct deliver_at from delayed where broker_name like '%~orders'")
+    too_early = ["deliver", "--now", format_time(due["deliver_at"] - 1)]
+    assert imported.json(*too_early)["next_due_ms"] == due["deliver_at"]
+    assert f"empty, 0 delivered, next due {format_time(due['deliver_at'])}" in imported(*too_early).out
+    deliver = ["deliver", "--now", ALL_DUE, "--request", f"{TODAY}-due"]
+    assert imported.json(*deliver)["delivered"] == 100
+    assert imported.json(*deliver)["status"] == "already_committed"
+    retried = imported.json("consume", "-g", "orders")
+    assert {r["topic"] for r in retried["windows"][0]["ranges"]} == {"%RETRY%orders"}
+    assert retried["windows"][0]["counts"]["retried"] == 100
+
+
+def test_replay_leaves_the_groups_offsets_alone_and_names_its_own_group(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    offsets = "select * from consumer_offsets where group_name = 'orders' order by all"
+    before = imported.json("sql", offsets)
+    replay = ["replay", "-g", "orders", "-t", "OrderEvents", "--from", "0", "--request", f"{TODAY}-again"]
+    first = imported(*replay)
+    assert lines_of(first.out)["status"] == "committed"
+    name = lines_of(first.out)["group"]
+    assert f"rmq consume --group {name}" in first.out
+    assert imported.json(*replay)["messages"] == ORDERS
+    assert imported.json("sql", offsets) == before
+    assert imported.json("deliver", "--now", ALL_DUE)["delivered"] == 200
+    followed = imported.json("consume", "-g", name)
+    assert (followed["group"], followed["messages"]) == (name, 100)
+
+
+def test_a_replay_is_done_once_more_when_somebody_says_why(imported: Rmq) -> None:
+    name = imported.json("replay", "-g", "orders", "-t", "OrderEvents", "--from", "0")["group"]
+    again = ["replay", "-g", name, "--reprocess", "the listener is mended", "--request", f"{TODAY}-again"]
+    second = imported.json(*again)
+    assert (second["status"], second["group"], second["messages"]) == ("committed", name, ORDERS)
+    assert lines_of(imported(*again).out)["status"] == "already_committed"
+    query = "select replay_of, attempt, attempts, reason from windows order by attempt"
+    assert imported.json("sql", query) == [
+        {"replay_of": "orders", "attempt": 1, "attempts": 2, "reason": ""},
+        {"replay_of": "orders", "attempt": 2, "attempts": 2, "reason": "the listener is mended"},
+    ]
+    assert imported.json("audit")["audit"] == []
+    for wrong in (["-t", "OrderEvents"], ["--from", "0"], ["--until", "5"]):
+        assert "reads what the first one read" in imported(*again, *wrong).err
+    assert "has replayed nothing here" in imported("replay", "-g", "orders", "--reprocess", "why").err
+    assert "a replay needs --topic and --from" in imported("replay", "-g", "orders").err
+
+
+def test_diff_says_which_messages_another_listener_ended_differently(imported: Rmq) -> None:
+    name = imported.json("replay", "-g", "orders", "-t", "OrderEvents", "--from", "0")["group"]
+    alone = imported("diff", "-g", name)
+    assert (alone.exit_code, "has one attempt" in alone.err) == (2, True)
+    imported("replay", "-g", name, "--reprocess", "once more")
+    same = imported("diff", "-g", name)
+    assert (same.exit_code, lines_of(same.out)["status"]) == (0, "same")
+    mended = imported.folder / "mended.toml"
+    text = (imported.folder / "consumers.toml").read_text()
+    mended.write_text(text.replace("fail_without_price", "succeed"))
+    done = imported("replay", "-g", name, "--reprocess", "it works without a price", "--settings", str(mended))
+    assert f"rmq diff --group {name}" in done.out
+    different = imported("diff", "-g", name, "--limit", "7", "--json")
+    answer = different.json()
+    assert (different.exit_code, answer["status"], answer["messages"]) == (1, "different", ORDERS)
+    assert [(one["attempt"], one["reason"]) for one in answer["attempts"]] == [
+        (2, "once more"),
+        (3, "it works without a price"),
+    ]
+    assert answer["table"] == [
+        {"first": "acked", "second": "acked", "messages": ORDERS - 100, "differing": 0},
+        {"first": "retried", "second": "acked", "messages": 100, "differing": 100},
+    ]
+    assert len(answer["listed"]) == 7
+    one = answer["listed"][0]
+    (found,) = imported.json("message", one["offset_msg_id"])["messages"]
+    assert [found[name] for name in ("shard", "queue_id", "queue_offset", "unique_key", "keys")] == [
+        one[name] for name in ("shard", "queue_id", "queue_offset", "unique_key", "keys")
+    ]
+    assert (one["first"]["outcome"], one["second"]["outcome"], found["properties"]["price"]) == (
+        "retried",
+        "acked",
+        "n/a",
+    )
+    told = imported("diff", "-g", name, "--limit", "7").out
+    assert lines_of(told)["messages"] == "100 of 4,200 ended differently; 7 are shown, --limit N shows more"
+    assert imported("diff", "-g", name, "--attempts", "1", "2").exit_code == 0
+    assert "has the attempts 1 to 3" in imported("diff", "-g", name, "--attempts", "1", "4").err
+    assert "has replayed nothing here" in imported("diff", "-g", "orders").err
+    query = (
+        "select attempt, outcome, sum(end_offset - begin_offset) as n from attempt_outcomes group by all order by all"
+    )
+    assert imported.json("sql", query) == [
+        {"attempt": 1, "outcome": "retried", "n": 100},
+        {"attempt": 2, "outcome": "retried", "n": 100},
+    ]
+
+
+# --- the engine ------------------------------------------------------------------------------------------------------
+
+
+# --- questions -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""Where the command line runs its tasks: in this process or in Spark, and when it opens Spark."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.host import Host
+from rmq_store.lake.engine import LocalEngine
+from spark_jobs import engine
+from tests.contract.rmq import TODAY, Rmq
+
+
+class Spark:
+    """Stands for Spark behind ``spark_jobs``: runs tasks here, and notes what was asked of it."""
+
+    def __init__(self) -> None:
+        self.opened: list[dict[str, Any]] = []
+        self.stopped = 0
+
+    def open_session(
+        self, app_name: str, *, remote: str | None, python_path: Sequence[Path], conf: Mapping[str, str] | None
+    ) -> Spark:
+        self.opened.append({"app_name": app_name, "remote": remote, "python_path": [str(p) for p in python_path]})
+        return self
+
+    def engine_of(self, session: Spark) -> LocalEngine:
+        return LocalEngine(Host(), "spark", 2)
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> Spark:
+    found = Spark()
+    monkeypatch.setattr(engine, "open_session", found.open_session)
+    monkeypatch.setattr(engine.SparkEngine, "of", found.engine_of)
+    return found
+
+
+def test_spark_is_opened_once_for_all_windows_of_a_request_and_closed(imported: Rmq, spark: Spark) -> None:
+    capped = (imported.folder / "consumers.toml").read_text().replace('engine = "auto"', "max_messages = 2000")
+    (imported.folder / "consumers.toml").write_text(capped)
+    done = imported.json("consume", "-g", "orders")
+    assert [window["engine"] for window in done["windows"]] == ["spark"] * 3
+    assert spark.opened == [{"app_name": "rmq consume", "remote": None, "python_path": [str(imported.folder)]}]
+    assert spark.stopped == 1
+
+
+def test_spark_remote_names_the_server_which_must_answer(
+    imported: Rmq, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        remote = f"sc://127.0.0.1:{server.getsockname()[1]}/;token=secret"
+        monkeypatch.setenv("SPARK_REMOTE", remote)
+        imported.json("consume", "-g", "orders", "--engine", "spark")
+    assert spark.opened[0]["remote"] == remote
+    answer = imported("replay", "-g", "orders", "-t", "OrderEvents", "--from", "0", "--engine", "spark")
+    assert (answer.exit_code, len(spark.opened)) == (1, 1)
+    assert "no Spark Connect server answers at sc://127.0.0.1" in answer.err
+    assert "secret" not in answer.err
+
+
+def test_a_session_that_cannot_be_had_is_no_defect(
+    imported: Rmq, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(session: Any) -> Any:
+        raise RuntimeError("the token is wrong\nand a stack trace")
+
+    monkeypatch.setattr(engine.SparkEngine, "of", refuse)
+    answer = imported("consume", "-g", "orders", "--engine", "spark")
+    assert answer.exit_code == 1
+    assert answer.err.startswith("error: no Spark session (RuntimeError: the token is wrong): see 'rmq doctor --spark'")
+    assert spark.stopped == 1
+
+
+@pytest.mark.parametrize("missing", ["spark_jobs.engine", "pyspark.sql"])
+def test_without_spark_there_is_still_work_in_this_process(
+    imported: Rmq, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    answer = imported("consume", "-g", "orders", "--engine", "spark")
+    assert answer.exit_code == 1
+    assert "or work with --engine local" in answer.err
+    assert imported.json("consume", "-g", "orders", "--engine", "local")["status"] == "committed"
+
+
+def test_auto_stays_in_this_process_for_little_work(
+    imported: Rmq, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = imported.json("consume", "-g", "orders", "--max-messages", "100", "--engine", "auto")
+    assert (done["windows"][0]["engine"], spark.opened) == ("local", [])
+    monkeypatch.setattr("rmq_store.lake.engine.AUTO_LOCAL_MESSAGES", 1000)
+    assert imported.json("consume", "-g", "orders")["windows"][0]["engine"] == "spark"
+
+
+def test_no_spark_is_opened_for_an_empty_window(imported: Rmq, spark: Spark) -> None:
+    first = imported.json("consume", "-g", "orders", "--engine", "spark", "--until", "0")
+    assert [(window["status"], window["engine"]) for window in first["windows"]] == [("committed", "local")]
+    imported("consume", "-g", "orders", "--engine", "local")
+    assert imported.json("consume", "-g", "orders", "--engine", "spark")["status"] == "empty"
+    assert spark.opened == []
+
+
+def test_an_import_opens_spark_only_when_there_is_something_to_read(
+    rmq: Rmq, spark: Spark, broker_store: Callable[[str], Path]
+) -> None:
+    rmq("init")
+    importing = ["import-store", str(broker_store("market-clean")), "--broker", "broker-a"]
+    assert rmq.json(*importing, "--engine", "spark", "--request", f"{TODAY}-1")["status"] == "committed"
+    assert rmq.json(*importing, "--engine", "spark", "--request", f"{TODAY}-1")["status"] == "already_committed"
+    assert (len(spark.opened), spark.stopped) == (1, 1)

@@ -1,0 +1,100 @@
+"""``rmq topics``, ``groups``, ``lag``, ``audit``, ``sql``: what they answer, in text and in JSON."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+
+import pyarrow as pa
+import pytest
+
+from tests.contract.rmq import ORDERS, Rmq
+
+
+def test_topics_groups_and_lag_show_the_views(imported: Rmq) -> None:
+    imported("consume", "-g", "orders", "--max-messages", "200")
+    assert {"topic": "OrderEvents", "queues": 8, "messages": ORDERS}.items() <= next(
+        row.items() for row in imported.json("topics")["topics"] if row["topic"] == "OrderEvents"
+    )
+    assert {"orders", "gm_ack"} <= {row["group_name"] for row in imported.json("groups")["groups"]}
+    lag = imported.json("lag", "--group", "orders")["lag"]
+    assert {row["group_name"] for row in lag} == {"orders"}
+    assert sum(row["readable_lag"] for row in lag) == ORDERS - 200
+    shown = imported("lag").out
+    assert shown.splitlines()[0].split()[:3] == ["shard", "group_name", "topic"]
+    assert imported("lag", "--group", "o'x").out == "no offsets of o'x\n"
+
+
+def test_audit_finds_nothing_in_a_sound_store(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    answer = imported("audit")
+    assert answer.exit_code == 0
+    assert answer.out == "nothing found: every offset has exactly one outcome\n"
+
+
+def test_audit_is_exit_code_1_when_something_is_found(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = pa.table({"shard": ["broker-a"], "problem": ["gap"], "begin_offset": [7]})
+    monkeypatch.setattr("rmq_store.lake.sql.query", lambda store, text: found)
+    answer = imported("audit")
+    assert (answer.exit_code, answer.err) == (1, "")
+    assert answer.out.splitlines()[-1].split() == ["broker-a", "gap", "7"]
+    in_json = imported("audit", "--json")
+    assert (in_json.exit_code, in_json.json()["audit"]) == (1, found.to_pylist())
+
+
+def test_sql_answers_in_three_forms(rmq: Rmq) -> None:
+    rmq("init")
+    query = (
+        "select 1 as n, 'a,\"b' as t, null as nothing, true as yes, 2.5 as x, sum(7::bigint) as s, "
+        "map {'k': 'v'} as m, [1, 2] as l, '\\xC3\\xBC\\xFF'::blob as b, 'second' as n"
+    )
+    (row,) = rmq.json("sql", query)
+    assert list(row) == ["n", "t", "nothing", "yes", "x", "s", "m", "l", "b", "n_2"]
+    blob = base64.b64encode("ü".encode() + b"\xff").decode()
+    assert list(row.values()) == [1, 'a,"b', None, True, 2.5, 7, {"k": "v"}, [1, 2], blob, "second"]
+    assert rmq("sql", query, "--format", "json").json() == [row]
+    names, values = csv.reader(io.StringIO(rmq("sql", query, "--format", "csv").out))
+    assert names == list(row)
+    assert values == ["1", 'a,"b', "", "true", "2.5", "7", '{"k": "v"}', "[1, 2]", "ü\\xff", "second"]
+    head, _, cells = rmq("sql", query).out.splitlines()
+    assert head.split() == list(row)
+    assert cells.split() == ["1", 'a,"b', "true", "2.5", "7", '{"k":', '"v"}', "[1,", "2]", "ü\\xff", "second"]
+
+
+def test_sql_takes_the_query_from_input_or_a_file(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    rmq("init")
+    monkeypatch.setattr("sys.stdin", io.StringIO("select 40 + 2 as n"))
+    assert rmq.json("sql", "-") == [{"n": 42}]
+    (rmq.folder / "q.sql").write_text("select 41 as n\n")
+    assert rmq.json("sql", "--file", "q.sql") == [{"n": 41}]
+    missing = rmq("sql", "--file", "none.sql")
+    assert (missing.exit_code, "none.sql cannot be read" in missing.err) == (2, True)
+
+
+@pytest.mark.parametrize("query", ["selec 1", "select * from nothing", "select 1; select 2", "drop table x", ""])
+def test_wrong_sql_is_wrong_use(imported: Rmq, query: str) -> None:
+    answer = imported("sql", query)
+    assert (answer.exit_code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")
+
+
+def test_no_rows_are_an_empty_table_and_an_empty_array(rmq: Rmq) -> None:
+    rmq("init")
+    assert rmq.json("sql", "select 1 as n where false") == []
+    assert rmq("sql", "select 1 as n where false").out.split()[0] == "n"
+    assert rmq("sql", "select 1 as n where false", "--format", "csv").out == "n\n"
+
+
+def test_a_message_cannot_steer_the_terminal_that_shows_it(rmq: Rmq) -> None:
+    rmq("init")
+    shown = rmq("sql", "select chr(27) || '[2J' || chr(10) || 'x' as t").out
+    assert shown.splitlines()[-1].strip() == "\\x1b[2J\\nx"
+
+
+def test_a_long_table_says_what_it_leaves_out(rmq: Rmq) -> None:
+    rmq("init")
+    shown = rmq("sql", "select * from range(1500)").out.splitlines()
+    assert len(shown) == 2 + 1000 + 1
+    assert shown[-1].startswith("(500 more rows are not shown")
+    assert len(rmq("sql", "select * from range(1500)", "--format", "csv").out.splitlines()) == 1501

@@ -1,0 +1,94 @@
+"""``rmq redrive``: which letters are sent again, and what is said of it."""
+
+from __future__ import annotations
+
+from tests.contract.rmq import TODAY, Rmq, lines_of
+
+LETTERS = (
+    "select count(*) as n, count(redriven_at) as sent, max(redriven_to) as topic from dead_letters where group_name = "
+)
+
+
+def a_group_with_letters(rmq: Rmq) -> str:
+    """The one with the most."""
+    found = rmq.json("sql", "select group_name, count(*) as n from dead_letters group by 1 order by n desc, 1 limit 1")
+    return str(found[0]["group_name"])
+
+
+def test_letters_are_sent_again_once_and_a_dry_run_shows_them_before(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+    (before,) = imported.json("sql", f"{LETTERS}'{group}'")
+    assert (before["sent"], before["n"] > 10) == (0, True)
+    dry = imported.json("redrive", "-g", group, "--all", "--dry-run")
+    assert (dry["status"], dry["letters"], len(dry["listed"])) == ("dry_run", before["n"], before["n"])
+    some = imported.json("redrive", "-g", group, "--all", "--limit", "5", "--reason", "fixed")
+    assert (some["status"], some["letters"], some["readers"]) == ("committed", 5, [group])
+    again = ["redrive", "-g", group, "--all", "--reason", "fixed", "--request", f"{TODAY}-again"]
+    rest = lines_of(imported(*again).out)
+    assert (rest["status"], rest["letters"]) == ("committed", str(before["n"] - 5))
+    assert rest["topic"] == f"%RETRY%{group}, read by {group}"
+    assert imported.json(*again)["status"] == "already_committed"
+    nothing = imported("redrive", "-g", group, "--all", "--reason", "more").out
+    assert lines_of(nothing)["status"] == "empty"
+    assert "nothing to send: no such letter waits" in nothing
+    (after,) = imported.json("sql", f"{LETTERS}'{group}'")
+    assert after == {"n": before["n"], "sent": before["n"], "topic": f"%RETRY%{group}"}
+    assert imported.json("audit")["audit"] == []
+
+
+def test_a_letter_that_was_sent_again_is_tracked_into_its_second_life(imported: Rmq) -> None:
+    settings = (imported.folder / "consumers.toml").read_text()
+    mended = imported.folder / "mended.toml"
+    (imported.folder / "consumers.toml").write_text(settings.replace('engine = "auto"', "max_reconsume_times = 0"))
+    mended.write_text(settings.replace("fail_without_price", "succeed"))
+    imported("consume", "-g", "orders")
+    letter = "select unique_key as id from dead_letters where group_name = 'orders' and queue_offset = "
+    ids = [imported.json("sql", f"{letter}{offset}")[0]["id"] for offset in (0, 1)]
+
+    def of_orders(number: int) -> tuple[str, list[str]]:
+        found = imported.json("track", ids[number], "-t", "OrderEvents")["tracks"]
+        (track,) = (one for one in found if one["group"] == "orders")
+        return track["type"], [hop["outcome"] for hop in track["hops"]]
+
+    assert of_orders(0) == ("DEAD", ["dead"])
+    sent = imported("redrive", "-g", "orders", "--letter", "lake-broker-a:0:0", "--reason", "mended")
+    assert "to consume them: rmq consume --group orders" in sent.out
+    assert of_orders(0) == ("RETRYING", ["dead", "redriven", "unread"])
+    assert imported.json("consume", "-g", "orders", "--settings", str(mended))["messages"] == 1
+    assert of_orders(0) == ("CONSUMED", ["dead", "redriven", "acked"])
+    elsewhere = ["--letter", "lake-broker-a:0:1", "--to-topic", "OrderEvents", "--reason", "for everybody"]
+    assert imported.json("redrive", "-g", "orders", *elsewhere)["letters"] == 1
+    assert of_orders(1) == ("DEAD", ["dead", "redriven"])
+
+
+def test_a_letter_is_named_by_its_place_and_may_go_to_a_topic_for_everybody(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+    place = "select broker_name || ':' || queue_id || ':' || queue_offset as place, unique_key as k from dead_letters"
+    one, two = imported.json("sql", f"{place} where group_name = '{group}' order by queue_offset limit 2")
+    broker_and_queue = one["place"].rpartition(":")[0]
+    named = ["redrive", "-g", group, "--letter", one["place"], "--to-topic", "OrderEvents"]
+    dry = imported.json(*named, "--dry-run")
+    assert ([letter["unique_key"] for letter in dry["listed"]], "orders" in dry["readers"]) == ([one["k"]], True)
+    assert imported.json(*named, "--reason", "all shall see it")["letters"] == 1
+    by_key = ["redrive", "-g", group, "--key", one["k"], "--key", two["k"], "--reason", "x"]
+    assert imported.json(*by_key)["letters"] == len({one["k"], two["k"]}) - 1
+    even = [f"--letter={broker_and_queue}:{offset}" for offset in range(4, 10, 2)]
+    assert imported.json("redrive", "-g", group, *even, "--reason", "x")["letters"] == 3
+    assert imported.json("audit")["audit"] == []
+
+
+def test_a_redrive_says_which_letters_of_whom_and_why(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+
+    def refused(says: str, *options: str) -> None:
+        answer = imported("redrive", *options)
+        assert (answer.exit_code, says in answer.err) == (2, True), answer
+
+    refused("say which dead letters", "-g", group, "--reason", "x")
+    refused("say which dead letters", "-g", group, "--reason", "x", "--all", "--key", "k")
+    refused("needs a reason (--reason)", "-g", group, "--all")
+    refused(f"did you mean {group!r}", "-g", f"{group}x", "--all", "--reason", "x")
+    refused("names no letter: write BROKER:QUEUE:OFFSET", "-g", group, "--letter", "broker-a:0")
+    refused("has no queue broker-x:0", "-g", group, "--letter", "broker-x:0:1", "--reason", "x")
+    refused("has no topic Nowhere", "-g", group, "--all", "--to-topic", "Nowhere", "--reason", "x")
+    refused("is no ordinary topic", "-g", group, "--all", "--to-topic", "SCHEDULE_TOPIC_XXXX", "--reason", "x")

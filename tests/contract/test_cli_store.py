@@ -1,0 +1,179 @@
+"""The commands about a store and what comes into it: what they do, and what they answer, in text and in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.errors import StoreUnusable
+from rmq_store.host import Host
+from rmq_store.lake import doctor
+from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
+from tests.s3 import S3Root
+
+
+def test_init_makes_a_store_once(rmq: Rmq) -> None:
+    made = rmq.json("init")
+    assert (made["status"], made["root"]) == ("created", str(rmq.root))
+    assert rmq.json("init") == made | {"status": "already_there"}
+    assert lines_of(rmq("init").out)["status"] == "already_there"
+
+
+def test_an_import_says_what_came_and_a_second_one_changes_nothing(
+    rmq: Rmq, broker_store: Callable[[str], Path]
+) -> None:
+    rmq("init")
+    again = ["import-store", str(broker_store("market-clean")), "--broker", "broker-a"]
+    first = rmq(*again, "--request", f"{TODAY}-one")
+    assert lines_of(first.out)["status"] == "committed"
+    assert "messages in 55 queues of broker-a" in first.out
+    repeated = rmq.json(*again, "--request", f"{TODAY}-one")
+    assert (repeated["status"], repeated["request_id"]) == ("already_committed", f"{TODAY}-one")
+    other = rmq.json(*again)
+    assert (other["status"], other["messages"], other["shard"]) == ("unchanged", 0, "broker-a")
+    assert other["request_id"].startswith(f"{TODAY}-import-")
+
+
+def test_a_store_may_be_on_s3(
+    rmq: Rmq, s3_root: S3Root, broker_store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_root.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RMQ_ROOT", s3_root.uri)
+    made = rmq.json("init")
+    assert (made["status"], made["root"]) == ("created", s3_root.uri)
+    imported = rmq.json("import-store", str(broker_store("market-clean")), "--broker", "broker-a")
+    assert (imported["status"], imported["queues"]) == ("committed", 55)
+    assert rmq.json("consume", "-g", "orders")["messages"] == ORDERS
+    assert statuses(rmq.json("doctor"))["exclusive create"] == "ok"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    refused = rmq("topics")
+    assert refused.exit_code == 1
+    assert "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in refused.err
+
+
+def test_a_folder_that_is_no_brokers_store_is_refused_and_makes_nothing(rmq: Rmq) -> None:
+    rmq("init")
+    (rmq.folder / "empty").mkdir()
+    for source, code, says in (("empty", 1, "empty is no broker's store"), ("missing", 2, "missing is no folder")):
+        answer = rmq("import-store", source, "--broker", "broker-a", "--engine", "local")
+        assert answer.exit_code == code
+        assert f"error: {rmq.folder / says}" in answer.err
+    assert rmq.json("topics")["topics"] == []
+
+
+def test_cutover_adopts_and_says_what_waits(imported: Rmq) -> None:
+    cutover = ["cutover", "--broker", "broker-a", "--reason", "switched off"]
+    dry = imported.json("cutover", "--broker", "broker-a", "--dry-run")
+    assert "needs a reason" in imported("cutover", "--broker", "broker-a").err
+    done = imported.json(*cutover)
+    assert (done["status"], done["shard"]) == ("committed", "broker-a")
+    told = ("groups", "waiting", "notes")
+    assert (dry["status"], [dry[name] for name in told]) == ("dry_run", [done[name] for name in told])
+    assert done["waiting"] > 0
+    (note,) = done["notes"]
+    assert note.startswith("3 messages for LaterBox wait in the broker's own timer")
+    assert lines_of(imported(*cutover, "--request", done["request_id"]).out)["status"] == "already_committed"
+    another = imported(*cutover)
+    assert another.exit_code == 2
+    assert f"was cut over by request {done['request_id']}" in another.err
+    assert imported.json("deliver", "--now", ALL_DUE)["delivered"] == done["waiting"]
+    unknown = imported("cutover", "--broker", "broker-b", "--reason", "switched off")
+    assert unknown.exit_code == 2
+    assert "did you mean 'broker-a'" in unknown.err
+
+
+def test_dispatch_has_nothing_left_to_do_after_a_commit(imported: Rmq) -> None:
+    assert imported.json("dispatch") == {"status": "done", "shards": {"broker-a": 0}}
+    assert "shard broker-a: 0 commits" in imported("dispatch").out
+
+
+# --- doctor ----------------------------------------------------------------------------------------------------------
+
+
+def statuses(answer: Any) -> dict[str, str]:
+    return {check["check"]: check["status"] for check in answer["checks"]}
+
+
+def test_doctor_finds_a_sound_machine_and_store(imported: Rmq) -> None:
+    answer = imported.json("doctor")
+    assert answer["status"] == "ok"
+    sound = ["Python", "packages", "Java", "jars", "store", "exclusive create", "clock", "settings", "subscriptions"]
+    assert statuses(answer) == {**dict.fromkeys(sound, "ok"), "Spark": "skipped"}
+    assert "mend" not in imported("doctor").out
+
+
+def test_doctor_says_of_what_is_broken_how_to_mend_it(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rmq.folder / "consumers.toml").write_text("[[groups]]")
+    monkeypatch.setenv("RMQ_JARS", str(rmq.folder / "jars"))
+    answer = rmq("doctor", "--json")
+    assert answer.exit_code == 1
+    found = statuses(answer.json())
+    assert {name for name, status in found.items() if status == "failed"} == {"jars", "store", "settings"}
+    assert (found["exclusive create"], found["subscriptions"]) == ("skipped", "skipped")
+    assert all(check["mend"] for check in answer.json()["checks"] if check["status"] == "failed")
+    shown = rmq("doctor").out
+    assert "failed  jars:" in shown
+    assert "mend: run 'make jars'" in shown
+    assert "mend: make one with 'rmq init'" in shown
+    assert not rmq.root.exists()
+
+
+def test_doctor_looks_for_settings_that_somebody_named(rmq: Rmq) -> None:
+    (rmq.folder / "consumers.toml").unlink()
+    assert statuses(rmq("doctor", "--json").json())["settings"] == "skipped"
+    assert statuses(rmq("doctor", "--json", "--settings", "mine.toml").json())["settings"] == "failed"
+
+
+def test_doctor_names_every_subscription_that_a_window_would_refuse(imported: Rmq) -> None:
+    settings = imported.folder / "consumers.toml"
+    newer = settings.read_text().replace('topic = "OrderEvents"', 'topic = "OrderEvents"\nexpression = "TagA"')
+    assert imported("consume", "--group", "orders").exit_code == 0
+    settings.write_text(newer)
+    answer = imported("doctor", "--json")
+    assert (answer.exit_code, answer.json()["status"]) == (1, "failed")
+    (failed,) = [check for check in answer.json()["checks"] if check["status"] == "failed"]
+    assert failed["check"] == "subscriptions"
+    assert "group orders: version 1 of its subscription is (OrderEvents: TAG 'TagA')" in failed["found"]
+    refused = imported("consume", "--group", "orders")
+    assert (refused.exit_code, failed["found"] in refused.err) == (2, True)
+    settings.write_text(newer.replace('name = "orders"\n', 'name = "orders"\nsubscription_version = 2\n'))
+    assert statuses(imported.json("doctor"))["subscriptions"] == "ok"
+
+
+def test_doctor_names_a_package_that_is_not_the_pinned_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        doctor, "requires", lambda name: ["rich==1.0.0", "no-such-thing[extra]==2.0", "x==1; extra == 'dev'"]
+    )
+    with pytest.raises(StoreUnusable, match=r"no-such-thing is not installed, not 2.0; rich is \S+, not 1.0.0"):
+        doctor.packages_found()
+
+
+def test_doctor_finds_a_store_in_which_two_creates_win(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    rmq("init")
+    from rmq_store.lake.object_store import Root
+
+    monkeypatch.setattr(Root, "check_exclusive_create", lambda root: None)
+    monkeypatch.setattr(Root, "create_exclusively", lambda root, name, content: _overwrite(root, name, content))
+    with pytest.raises(StoreUnusable, match="8 creates of one name at once had 8 winners"):
+        doctor.one_winner(Root.parse(str(rmq.root)))
+
+
+def _overwrite(root: Any, name: str, content: bytes) -> bool:
+    path = Path(root.location, name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return True
+
+
+def test_doctor_refuses_a_clock_that_commits_would_refuse(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rmq_store.lake.object_store import Root
+
+    root = Root("s3://bucket")
+    monkeypatch.setattr(Root, "server_time_ms", lambda root: 1_800_000_000_000)
+    assert "+30.0 s" in doctor.clock_found(root, Host(now_ms=lambda: 1_799_999_970_000))
+    with pytest.raises(StoreUnusable, match=r"-61.0 s from this one's"):
+        doctor.clock_found(root, Host(now_ms=lambda: 1_800_000_061_000))

@@ -1,0 +1,122 @@
+"""What every engine promises of where a group starts (S5). See ``test_engines.py``."""
+
+from __future__ import annotations
+
+from rmq_store.consumer.start import ConsumeFromWhere
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import pas_id
+from rmq_store.reset import ResetTo
+from tests.contract.engines import story
+from tests.contract.world import BILLING, DAY, World, consumed, fail_bodies, group, orders, several
+
+
+@story
+def test_the_first_window_from_the_last_offset_records_its_start(world: World) -> None:
+    world.fill(orders(0), several(10))
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    first = world.consume(late, f"{DAY}-1")
+    assert (first.status, first.messages(), world.offset(orders(0))) == ("committed", 0, 10)
+    assert [(c.range.begin, c.range.end, c.start_rule) for c in first.consumed] == [(10, 10, "last_offset")]
+    world.fill(orders(0), several(2, first=10))
+    second = world.consume(late, f"{DAY}-2")
+    assert consumed(second) == {orders(0): (10, 12)}
+    assert [c.start_rule for c in second.consumed] == ["stored"]
+
+
+@story
+def test_a_queue_that_appears_later_is_read_from_its_first_message(world: World) -> None:
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    world.fill(orders(0), several(3))
+    world.consume(late, f"{DAY}-1")
+    world.fill(orders(1), several(3, first=10), base=5)
+    report = world.consume(late, f"{DAY}-2")
+    assert [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [(5, 8, "later_queue_from_min")]
+
+
+@story
+def test_a_reset_before_the_first_window_leaves_the_start_of_other_queues_to_the_group(world: World) -> None:
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    for number in range(3):
+        world.fill(orders(number), several(4, first=10 * number))
+    world.reset_to(ResetTo.OFFSET, 1, queues=(orders(0),))
+    report = world.consume(late, f"{DAY}-1")
+    assert [(c.range.queue, c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [
+        (orders(0), 1, 4, "stored"),
+        (orders(1), 4, 4, "last_offset"),
+        (orders(2), 4, 4, "last_offset"),
+    ]
+
+
+@story
+def test_after_a_window_a_reset_does_not_make_it_the_first_one_again(world: World) -> None:
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    world.fill(orders(0), several(4))
+    world.consume(late, f"{DAY}-1")
+    world.reset_to(ResetTo.MAX)
+    world.fill(orders(1), several(2, first=10))
+    report = world.consume(late, f"{DAY}-2")
+    assert [(c.range.queue, c.range.begin, c.start_rule) for c in report.consumed] == [
+        (orders(1), 0, "later_queue_from_min")
+    ]
+
+
+@story
+def test_what_other_groups_consumed_makes_no_window_the_groups_first_one(world: World) -> None:
+    world.fill(orders(0), several(4))
+    world.consume(group("shipping"), f"{DAY}-1")
+    world.fill(orders(1), several(4))
+    world.reset_to(ResetTo.MIN, queues=(orders(0),))
+    report = world.consume(group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET), f"{DAY}-2")
+    assert {c.range.queue: c.start_rule for c in report.consumed} == {orders(0): "stored", orders(1): "last_offset"}
+
+
+@story
+def test_a_queue_born_in_the_lake_is_read_from_its_first_message(world: World) -> None:
+    queue = world.fill_lake_born(0, several(2))
+    report = world.consume(group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET), f"{DAY}-1")
+    assert [(c.range.queue, c.range.end, c.start_rule) for c in report.consumed] == [(queue, 2, "lake_born_from_min")]
+
+
+@story
+def test_a_group_may_start_at_a_moment(world: World) -> None:
+    world.fill(orders(0), several(10, step_ms=60_000))
+    moment = "2024-06-03T11:04:00Z"  # four minutes after the first message
+    timed = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, consume_timestamp=moment)
+    report = world.consume(timed, f"{DAY}-1")
+    assert [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [(4, 10, "timestamp")]
+
+
+@story
+def test_what_a_broker_knew_of_a_group_seeds_it_once(world: World) -> None:
+    world.fill(orders(0), several(10))
+    world.observe("billing", orders(0), 6)
+    world.observe("shipping", orders(0), 1)
+    report = world.consume(BILLING, f"{DAY}-1")
+    assert [(c.range.begin, c.start_rule) for c in report.consumed] == [(6, "observed")]
+    world.observe("billing", orders(0), 2)
+    assert world.consume(BILLING, f"{DAY}-2").status == "empty"
+
+
+@story
+def test_the_retries_of_a_living_broker_are_read_only_after_its_cut_over(world: World) -> None:
+    retries = MessageQueue("%RETRY%billing", "broker-a", 0)
+    world.fill(orders(0), several(2))
+    world.fill(retries, several(3, first=50))
+    assert consumed(world.consume(BILLING, f"{DAY}-1")) == {orders(0): (0, 2)}
+    world.cut_over()
+    second = world.consume(BILLING, f"{DAY}-2")
+    assert [(c.range.queue, c.range.end, c.start_rule) for c in second.consumed] == [
+        (retries, 3, "retry_topic_from_min")
+    ]
+
+
+@story
+def test_a_queue_that_starts_after_an_operator_action_belongs_to_its_pass(world: World) -> None:
+    world.fill(orders(0), several(4))
+    world.consume(BILLING, f"{DAY}-1")
+    world.reset_to(ResetTo.MIN)
+    world.fill(orders(1), several(2, first=10))
+    report = world.consume(BILLING, f"{DAY}-2", fail_bodies(b"10"))
+    assert {c.range.queue: c.pass_ for c in report.consumed} == {orders(0): 1, orders(1): 1}
+    assert world.positions().get(pas_id("billing", orders(1))) == 1
+    assert [m.row.provenance.pass_ for m in world.lane(3) if m.row.provenance] == [1]

@@ -1,0 +1,86 @@
+"""``audit`` names every sort of damage, and nothing in a sound store."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.lake.store import LakeStore
+from tests.contract.sql import of, rows
+from tests.lake_damages import DAMAGES, GROUPS, QUEUE, damaged_store
+from tests.lake_fixtures import HOUR_MS, Bench, SmallStore, small_store
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
+
+
+def test_a_healthy_store_has_nothing_to_audit(small: SmallStore) -> None:
+    assert rows(small.store, "SELECT * FROM audit") == []
+
+
+def test_everything_an_operator_and_a_window_may_do_passes_the_audit(hand: Bench) -> None:
+    hand.window("shop", QUEUE, 0, 4, start_rule="first", retried=[1, 2], dead=[3])
+    hand.move("shop", QUEUE, 4, 0)
+    hand.window("shop", QUEUE, 0, 10, retried=[1], lost=[(4, 6)])
+    hand.deliver("shop", 2, 0, 2, copies=[0, 1])
+    hand.deliver("shop", 2, 2, 3, copies=[2])
+    hand.move("new", QUEUE, None, 5)
+    hand.window("new", QUEUE, 5, 5)
+    assert rows(of(hand), "SELECT * FROM audit") == []
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> LakeStore:
+    return damaged_store(tmp_path_factory.mktemp("damaged"))
+
+
+@pytest.fixture(scope="module")
+def findings(damaged: LakeStore) -> list[dict[str, Any]]:
+    return rows(damaged, "SELECT * FROM audit")
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_the_audit_names(damaged: LakeStore, findings: list[dict[str, Any]], name: str) -> None:
+    group = GROUPS[name]
+    lane = damaged.shards("broker-a")[0].lane(group)
+    of_group = [row for row in findings if row["group_name"] == group or row["broker_name"] == lane]
+    assert {(row["problem"], row["begin_offset"], row["end_offset"]) for row in of_group} == DAMAGES[name][1]
+
+
+def test_the_audit_names_nothing_else(findings: list[dict[str, Any]]) -> None:
+    assert len(findings) == sum(len(expected) for _, expected in DAMAGES.values())
+    assert {row["shard"] for row in findings} == {"broker-a"}
+
+
+def test_the_audit_names_the_place(findings: list[dict[str, Any]]) -> None:
+    assert [row for row in findings if row["problem"] == "gap"] == [
+        {
+            "shard": "broker-a",
+            "group_name": "a-gap",
+            "pass": 0,
+            "topic": "Orders",
+            "broker_name": "broker-a",
+            "queue_id": 0,
+            "problem": "gap",
+            "begin_offset": 5,
+            "end_offset": 7,
+        }
+    ]
+
+
+def test_every_problem_of_the_document_has_been_seen_and_no_other(findings: list[dict[str, Any]]) -> None:
+    table = re.findall(r"^\| (`.+) \| .+ \|$", DOCUMENT.read_text().partition("### audit")[2], re.MULTILINE)
+    documented = {name for cell in table for name in re.findall(r"`([^`]+ [^`]+|gap|overlap)`", cell)}
+    seen = {row["problem"] for row in findings}
+    assert {re.sub(r"^(\w+) (differs|outside|twice)", r"… \2", name) for name in seen} == {
+        re.sub(r"^position differs", "… differs", name) for name in documented
+    }
+
+
+def test_a_delivery_a_day_later_ends_the_chains(tmp_path: Path) -> None:
+    made = small_store(tmp_path, ["broker-a"])
+    made.deliver("broker-a", "2026-11-21-deliver", later_ms=24 * HOUR_MS)
+    assert rows(made.store, "SELECT count(*) AS n FROM retries WHERE state = 'waiting'") == [{"n": 0}]
+    assert rows(made.store, "SELECT * FROM audit") == []

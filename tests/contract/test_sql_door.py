@@ -1,0 +1,117 @@
+"""Which questions are answered, and with which words the others are refused."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.lake.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
+from rmq_store.lake.sql import open_duckdb, query
+from rmq_store.lake.views import views
+from rmq_store.offsets import offset_hash, tally
+from tests.contract.sql import kind, of, rows
+from tests.lake_fixtures import Bench, SmallStore
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("SELECT * FROM no_such_view", "no_such_view does not exist"),
+        ("SELECT no_such_column FROM lag", "no_such_column"),
+        ("SELECT CAST('x' AS BIGINT)", "Could not convert"),
+        ("", "exactly one SELECT"),
+        ("SELECT 1; SELECT 2", "exactly one SELECT"),
+        ("CREATE TABLE x AS SELECT 1", "only reads"),
+        ("SET threads = 1", "only reads"),
+        ("SET enable_external_access = true", "only reads"),
+        ("COPY lag TO '/tmp/never-written.csv'", "only reads"),
+        ("ATTACH '/tmp/never-written.db'", "only reads"),
+        ("INSTALL httpfs", "only reads"),
+        ("SELECT * FROM read_text('/etc/hostname')", "disabled by configuration"),
+        ("SELECT * FROM '/etc/hostname'", "does not exist"),
+        ("SELECT * FROM glob('/etc/*')", "disabled by configuration"),
+        ("SELECT * FROM read_parquet('s3://bucket/x.parquet')", ""),
+    ],
+)
+def test_a_query_that_is_wrong_or_reaches_out_is_refused_with_the_engines_words(
+    small: SmallStore, text: str, said: str
+) -> None:
+    with pytest.raises(WrongUse) as refused:
+        query(small.store, text)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("SELECT * FROM lagg", ", did you mean 'lag'?"),
+        ("SELECT * FROM main.Window w", ", did you mean 'windows'?"),
+        ("DESCRIBE consumed_range", ", did you mean 'consumed_ranges'?"),
+        ("SELECT * FROM lag JOIN quite_another USING (topic)", ";"),
+    ],
+)
+def test_an_unknown_relation_is_answered_with_those_that_are_there(small: SmallStore, text: str, near: str) -> None:
+    with pytest.raises(WrongUse) as refused:
+        query(small.store, text)
+    said = str(refused.value)
+    assert f" does not exist{near}" in said
+    assert f"views: {', '.join(sorted(views()))} (" in said
+
+
+def test_an_unknown_column_is_answered_with_the_columns_that_are_near(small: SmallStore) -> None:
+    with pytest.raises(WrongUse, match=r'"next_ofset" not found.*\n.*next_offset'):
+        query(small.store, "SELECT next_ofset FROM lag")
+
+
+def test_an_open_connection_is_locked(small: SmallStore) -> None:
+    with open_duckdb(small.store) as connection:
+        with pytest.raises(duckdb.Error, match="locked"):
+            connection.execute("SET enable_external_access = true")
+        shop = connection.execute("SELECT sum(lag) FROM lag WHERE group_name = 'shop'").fetchone()
+    assert shop == (0,)
+
+
+def test_variables_of_python_are_not_tables(small: SmallStore) -> None:
+    secret = query(small.store, "SELECT 1 AS n")
+    assert secret.num_rows == 1
+    with pytest.raises(WrongUse, match="secret does not exist"):
+        query(small.store, "SELECT * FROM secret")
+
+
+def test_the_views_can_be_listed(small: SmallStore) -> None:
+    assert {row["name"] for row in rows(small.store, "SHOW TABLES")} >= set(views())
+
+
+def test_all_relations_are_there_when_nothing_is_mentioned(small: SmallStore) -> None:
+    with open_duckdb(small.store) as connection:
+        for name in (*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS):
+            assert connection.execute(f"SELECT count(*) FROM {name}").fetchone() is not None
+
+
+def test_the_hash_functions_are_those_of_the_evidence(small: SmallStore) -> None:
+    offsets = [0, 7, 20_000, (1 << 62) + 3]
+    ranges = [(0, 0), (0, 10), (3, 4), (16_000, 33_000)]
+    with open_duckdb(small.store, {"positions"}) as connection:
+
+        def answer(text: str) -> int | None:
+            row = connection.execute(f"SELECT {text}").fetchone()
+            assert row is not None
+            return None if row[0] is None else row[0] % (1 << 64)
+
+        assert [answer(f"offset_hash({offset})") for offset in offsets] == [offset_hash(offset) for offset in offsets]
+        sums = [tally(range(begin, end)).hash_sum for begin, end in ranges]
+        assert [answer(f"range_hash({begin}, {end})") for begin, end in ranges] == sums
+        together = " UNION ALL ".join(f"SELECT {begin} AS b, {end} AS e" for begin, end in [*ranges, (4, 3), (9, 30)])
+        hashes = connection.execute(f"SELECT range_hash(b, e) FROM ({together})").fetchall()
+        assert [None if h is None else h % (1 << 64) for (h,) in hashes] == [*sums, None, tally(range(9, 30)).hash_sum]
+        for text in ("range_hash(4, 3)", "range_hash(-1, 3)", "range_hash(NULL, 3)", "offset_hash(NULL)"):
+            assert answer(text) is None
+
+
+def test_a_file_that_vanished_is_the_stores_fault_not_the_querys(hand: Bench) -> None:
+    (path,) = hand.shard.commitlog.files().filter(kind("msg")).column("path").to_pylist()
+    hand.shard.root.delete(f"{hand.shard.commitlog.path}/{path}")
+    with pytest.raises(StoreUnusable, match=path.rpartition("/")[2]):
+        query(of(hand), "SELECT sum(store_size) FROM messages")
