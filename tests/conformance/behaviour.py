@@ -272,7 +272,7 @@ class _OrderlyQueue:
         self.stored: int | None = None
         self.sent_away = Counter[str]()
         self._group = group
-        self._calls = calls
+        self._offsets = sorted({message["queueOffset"] for call in calls for message in call["messages"]})
         self._client = ""
 
     def call(self, call: Line) -> Outcomes:
@@ -281,8 +281,8 @@ class _OrderlyQueue:
         said = f"call of {self._group['group']}"
         if call["client"] != self._client:
             self._begin(call)
-            if self.stored is not None:
-                yield same(f"{said}: nothing is left out by {self._client}", seen[0][0] <= self.stored, True)
+            left_out = [offset for offset in self._offsets if (self.stored or 0) <= offset < seen[0][0]]
+            yield same(f"{said}: left out by {self._client}", left_out, [])
         taken = self._queue.take_messages(len(seen))
         yield same(said, [(offset, self._times[offset]) for offset in taken], seen)
         batch = [OrderlyMessage(offset, self._times[offset]) for offset in taken]
@@ -298,8 +298,7 @@ class _OrderlyQueue:
     def _begin(self, call: Line) -> None:
         self._client, self._times, self._queue = call["client"], Counter[int](), ProcessQueue()
         first = call["messages"][0]["queueOffset"]
-        offsets = {message["queueOffset"] for call in self._calls for message in call["messages"]}
-        self._queue.put_message([(offset, 1) for offset in sorted(offsets) if offset >= first])
+        self._queue.put_message([(offset, 1) for offset in self._offsets if offset >= first])
 
 
 def orderly_status(returned: str) -> ConsumeOrderlyStatus:

@@ -13,7 +13,7 @@ An orderly group is compared up to its first dead letter of a message: a client 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from rmq_store.settings import GroupSettings
 from rmq_store.store import SCHEDULE_GROUP
 from tests.conformance.behaviour import answers, orderly_status
 from tests.conformance.broker_store import BROKER, BrokerStore, QueueKey
-from tests.conformance.chains import check_chains
+from tests.conformance.chains import check_chains, sent_as_new
 from tests.conformance.checks import Line, Outcome, Outcomes, per_line, same
 from tests.conformance.groups import (
     Offsets,
@@ -176,13 +176,20 @@ def _span_ms(chains: Sequence[Line]) -> int:
 
 
 def life_of(chain: Line, *, in_order: bool = False) -> Life:
-    """The chain in our words. A copy in the schedule topic is a hop; the one in the retry topic, the same copy again."""
+    """The chain in our words. A copy in the schedule topic is a hop; the one in the retry topic, the same copy again. What
+    two members sent back of one message is the same hop."""
     hops = [
-        Hop(copy["topic"], int(copy["properties"].get("DELAY", 0)), copy["reconsumeTimes"])
+        Hop(copy["topic"], _level_of(copy, in_order=in_order), copy["reconsumeTimes"])
         for copy in chain["copies"]
         if not copy["topic"].startswith("%RETRY%")
     ]
-    return Life(tuple(hops[:1] if in_order else hops), chain["final"])
+    return Life(tuple(hops[:1] if in_order else dict.fromkeys(hops)), chain["final"])
+
+
+def _level_of(copy: Line, *, in_order: bool) -> int:
+    """Its DELAY. A dead letter that could not be sent back, but sent as a new message, has -1, as one in order has."""
+    level = int(copy["properties"].get("DELAY", 0))
+    return level if in_order else max(level, 0)
 
 
 def up_to(stopped: Life, life: Life, levels: DelayLevels, span_ms: int) -> Life:
@@ -323,11 +330,23 @@ Judged = Mapping[tuple[str, int], Answer]
 def listener(group: Line, chains: Sequence[Line], store: BrokerStore) -> Listen:
     """The listener of a group, for one message a batch. ``chains``: the group's."""
     script = group["script"]
-    if group["batchMax"] == 1 and (script in SCRIPTS or LEVEL_ON_FAILURE.match(script)):
-        return script_named(script)
     if is_in_order(group):
-        return _in_order_as_its_batch(_calls_of(group, store))
-    return _as_its_batch(_judged_in(chains))
+        return script_named(script) if group["batchMax"] == 1 else _in_order_as_its_batch(_calls_of(group, store))
+    knows = group["batchMax"] == 1 and (script in SCRIPTS or LEVEL_ON_FAILURE.match(script))
+    said = script_named(script) if knows else _as_its_batch(_judged_in(chains))
+    return _without_level(said, {(chain["uniqKey"], times) for chain in chains for times in sent_as_new(chain, store)})
+
+
+def _without_level(listen: Listen, sent_as_new: Set[tuple[str, int]]) -> Listen:
+    """What a client sends as a new message, because it could not send it back, asks for no level."""
+
+    def consume(msgs: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
+        said = listen(msgs, context)
+        if (msgs[0].msg_id, msgs[0].reconsume_times) in sent_as_new:
+            context.delay_level_when_next_consume = 0
+        return said
+
+    return consume
 
 
 def _calls_of(group: Line, store: BrokerStore) -> list[Line]:

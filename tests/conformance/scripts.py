@@ -64,7 +64,16 @@ def level_on_failure(level: int) -> Callable[[Sequence[MessageExt], Any], Any]:
         context.delay_level_when_next_consume = level
         return "RECONSUME_LATER"
 
+    consume.__name__ = f"level_{level}_on_failure"
     return consume
+
+
+def __getattr__(name: str) -> Callable[[Sequence[MessageExt], Any], Any]:
+    """That of a level by its name, for Spark."""
+    level = re.fullmatch(r"level_(\d+)_on_failure", name)
+    if level is None:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return level_on_failure(int(level[1]))
 
 
 def ack_index(msgs: Sequence[MessageExt], context: Any) -> Any:
