@@ -174,7 +174,8 @@ def _kept_by_the_client(message: Line, ours: dict[str, Any], group: Line) -> dic
     """An orderly client counts the retries itself. One that was sent away before its batch was tried again still has the
     properties that this gave it; they are in no record."""
     times = message["reconsumeTimes"]
-    may_be_sent = 0 <= group["maxReconsumeTimes"] <= times
+    suspended = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+    may_be_sent = messages_over_limit(suspended, [OrderlyMessage(0, times)], group["maxReconsumeTimes"])
     given = {
         key: value for key, value in message.get("properties", {}).items() if may_be_sent and key in OF_A_SENT_COPY
     }
