@@ -114,21 +114,20 @@ def _chain_of_send_backs(chain: Line, group: Line, store: BrokerStore) -> Outcom
         for delivery in of_message:
             yield same(f"{said}: retries of a delivered message", message.times, delivery["reconsumeTimes"])
             answer = answers(delivery, delivery["batchSize"])[delivery["positionInBatch"]]
-            copy = (
-                None if answer.acked else _taken(left, (SCHEDULE_TOPIC, dlq_topic(group["group"])), message.times + 1)
-            )
             if answer.acked:
                 ends.add("acked")
-            elif copy is None:
+                continue
+            copy = _taken(left, (SCHEDULE_TOPIC, dlq_topic(group["group"])), message.times + 1)
+            if copy is None:
                 yield same(f"{said}: deliveries without a copy", len(of_message) > 1, True)
-            else:
-                decided, sent = _sent(message, answer, copy, group, key, store)
-                yield from _sent_back(said, decided, sent, copy, store)
-                delivered = None if decided.dead else _taken(left, (decided.real_topic,), decided.reconsume_times)
-                ends.add("dead" if decided.dead else "waiting" if delivered is None else "delivered")
-                if delivered is not None:
-                    readable.append(sent.delivered(delivered))
-                    yield from _delivered(said, decided, readable[-1], delivered)
+                continue
+            decided, sent = _sent(message, answer, copy, group, key, store)
+            yield from _sent_back(said, decided, sent, copy, store)
+            delivered = None if decided.dead else _taken(left, (decided.real_topic,), decided.reconsume_times)
+            ends.add("dead" if decided.dead else "waiting" if delivered is None else "delivered")
+            if delivered is not None:
+                readable.append(sent.delivered(delivered))
+                yield from _delivered(said, decided, readable[-1], delivered)
     yield same(f"{said}: deliveries of something else", list(deliveries), [])
     yield same(f"{said}: copies left", left, [])
     yield same(f"{said}: one of the ends {sorted(ends)}", chain["final"] in ends, True)

@@ -47,6 +47,11 @@ def wants_any(group: Line, store: BrokerStore) -> bool:
     return any(_next_wanted(group, store, queue, 0) <= store.by_queue[queue][-1]["queue_offset"] for queue in queues)
 
 
+def broadcasting_clients(store: BrokerStore) -> list[Line]:
+    """Those that get anything."""
+    return [line for line in store.lines("groups") if is_broadcasting(line) and wants_any(line, store)]
+
+
 def same_stored(what: str, group: Line, store: BrokerStore, queue: QueueKey, ours: int | None) -> Outcome:
     """Whether the offset stored for a group stands where the broker's does; None: there is none."""
     row = store.lag.get((group["group"], *queue))

@@ -34,6 +34,7 @@ from tests.conformance.chains import check_chains, sent_as_new
 from tests.conformance.checks import Line, Outcome, Outcomes, per_line, same
 from tests.conformance.groups import (
     Offsets,
+    broadcasting_clients,
     client_of,
     is_broadcasting,
     is_in_order,
@@ -76,7 +77,7 @@ def check(chains: Sequence[Line], store: BrokerStore) -> Outcomes:
     for chain in chains:
         of_group[chain["group"]].append(chain)
     span_ms = _span_ms(chains)
-    clients = _broadcasting_clients(store)
+    clients = broadcasting_clients(store)
     for client in clients:
         yield from _broadcast(client, store, alone=len(clients) == 1)
     for name, found in sorted(of_group.items()):
@@ -119,7 +120,7 @@ def check_local_offsets(text: str, store: BrokerStore) -> Outcomes:
     for (topic, queue_id), offset in offsets.items():
         queue = MessageQueue(topic, BROKER, queue_id)
         yield same(f"{offset} is an offset of {queue}", 0 <= offset <= store.positions.max_offset(queue), True)
-    clients = _broadcasting_clients(store)
+    clients = broadcasting_clients(store)
     said = [_stored_by(client, store, offsets) for client in clients]
     if said:  # the file does not say whose it is
         yield None if None in said else said[0]
@@ -143,11 +144,6 @@ def check_local_offsets_before(text: str, store: BrokerStore) -> Outcomes:
 
 def _by_queue(text: str) -> dict[QueueKey, int]:
     return {(queue.topic, queue.queue_id): offset for queue, offset in parse_local_offsets(text).items()}
-
-
-def _broadcasting_clients(store: BrokerStore) -> list[Line]:
-    """Those that get anything."""
-    return [line for line in store.lines("groups") if is_broadcasting(line) and wants_any(line, store)]
 
 
 def _broadcast(client: Line, store: BrokerStore, *, alone: bool) -> Outcomes:
