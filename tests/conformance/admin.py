@@ -27,8 +27,8 @@ from rmq_store.track import ConsumerConnection, TrackType, message_track_type
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 from tests.conformance.consume_stats import check_stats
+from tests.conformance.groups import subscription_of, topics_of
 from tests.conformance.pulls import pull_edge
-from tests.conformance.rerun import subscription_of, topics_of
 
 TO_MAX = (-1, -2)
 """Times that mean the end of the queue (Appendix E, 13.1); here ``--to-max`` says it."""

@@ -30,10 +30,19 @@ from rmq_store.consumer.listener import (
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.consumer.pull import Slice
 from rmq_store.lake.message_view import MessageViews
-from rmq_store.message import MessageExt, MessageQueue, dlq_topic, retry_topic
+from rmq_store.message import (
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANS_HALF_TOPIC,
+    MessageExt,
+    MessageQueue,
+    dlq_topic,
+    retry_topic,
+)
 from tests.conformance.broker_store import BROKER, BrokerStore, MessageKey
 from tests.conformance.checks import Line, NotChecked, Outcome, Outcomes, per_line, same
-from tests.conformance.scripts import LEVEL_ON_FAILURE, NO_PLAN, ORDERLY_SCRIPTS, SCRIPTS, script_named
+from tests.conformance.groups import client_of, is_in_order, same_stored, wants_any
+from tests.conformance.scripts import LEVEL_ON_FAILURE, NO_PLAN, SCRIPTS, script_named
 
 OF_THE_CLIENT = ("CONSUME_START_TIME", "MAX_OFFSET", "MIN_OFFSET")
 """Properties that a client sets when it has pulled a message."""
@@ -75,8 +84,9 @@ def _sent(line: Sequence[Any], stored: dict[str, Line], first_kept: int) -> Outc
 
 
 def asked_topic(topic: str, properties: Mapping[str, str]) -> str:
-    """What its producer named: one that waits, or is not decided, lies in another topic and keeps the name."""
-    return properties.get("REAL_TOPIC", topic)
+    """What its producer named: one that waits, or is not decided, lies in another topic and keeps the name. In any other
+    a REAL_TOPIC is left of a message that was sent again."""
+    return properties["REAL_TOPIC"] if topic in (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC) else topic
 
 
 # --- calls of a handler ----------------------------------------------------------------------------------------------
@@ -112,10 +122,12 @@ def _copies(store: BrokerStore) -> Iterator[tuple[str, str, int]]:
 
 def check_trace(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
     groups = {row["group"]: row for row in store.lines("groups")}
-    yield same("groups without a call", sorted(groups.keys() - {line["group"] for line in lines}), [])
+    idle = groups.keys() - {line["group"] for line in lines}
+    yield same("groups without a call", sorted(name for name in idle if wants_any(groups[name], store)), [])
     yield same("brokers of the store", len({line["queue"]["brokerName"] for line in lines}), 1)
-    clients = {(row["group"], row["clientId"].rpartition("@")[2]) for row in store.lines("groups")}
-    yield same("clients in trace and groups", {(line["group"], line["client"]) for line in lines}, clients)
+    clients = {(row["group"], client_of(row)) for row in store.lines("groups")}
+    strangers = {(line["group"], line["client"]) for line in lines} - clients
+    yield same("clients that are in no group", strangers, set())
     yield from per_line(_call)(lines, _Seen(store), groups)
     yield from (_script_said(line, groups[line["group"]]) for line in sorted(lines, key=lambda line: line["at"]))
     for name, group in groups.items():
@@ -162,7 +174,8 @@ def _kept_by_the_client(message: Line, ours: dict[str, Any], group: Line) -> dic
     """An orderly client counts the retries itself. One that was sent away before its batch was tried again still has the
     properties that this gave it; they are in no record."""
     times = message["reconsumeTimes"]
-    may_be_sent = 0 <= group["maxReconsumeTimes"] <= times
+    suspended = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+    may_be_sent = messages_over_limit(suspended, [OrderlyMessage(0, times)], group["maxReconsumeTimes"])
     given = {
         key: value for key, value in message.get("properties", {}).items() if may_be_sent and key in OF_A_SENT_COPY
     }
@@ -244,31 +257,35 @@ def _orderly_calls(lines: Sequence[Line], group: Line, store: BrokerStore) -> Ou
         counted = [call["more"]["call"] for call in of_queue if "call" in call.get("more", {})]
         yield same(f"calls of {name} in {topic} {queue_id}", counted, list(range(1, len(counted) + 1)))
         replay = _OrderlyQueue(of_queue, group)
-        yield from map(replay.call, of_queue)
+        for call in of_queue:
+            yield from replay.call(call)
         sent_away += replay.sent_away
-        row = store.lag.get((name, topic, queue_id))
-        yield same(f"{name} in {topic} {queue_id}: stored", replay.stored, row and row["next_offset"])
+        yield same_stored(f"{name} in {topic} {queue_id}: stored", group, store, (topic, queue_id), replay.stored)
     dead = Counter(row["unique_key"] for key, row in store.messages.items() if key[0] == dlq_topic(name))
     yield same(f"dead letters of {name}", dict(sent_away), dict(dead))
 
 
 class _OrderlyQueue:
-    """One queue of an orderly group, by our rules. Every sending away works."""
+    """One queue of an orderly group, by our rules. Every sending away works. Another member begins anew: tries are counted
+    in a client's memory, and what it did last counts only if it still had the queue."""
 
     def __init__(self, calls: Sequence[Line], group: Line) -> None:
         self.stored: int | None = None
         self.sent_away = Counter[str]()
         self._group = group
-        self._times = Counter[int]()
-        self._queue = ProcessQueue()
-        offsets = {message["queueOffset"] for call in calls for message in call["messages"]}
-        self._queue.put_message([(offset, 1) for offset in sorted(offsets)])
+        self._offsets = sorted({message["queueOffset"] for call in calls for message in call["messages"]})
+        self._client = ""
 
-    def call(self, call: Line) -> str | None:
+    def call(self, call: Line) -> Outcomes:
         """Whether the call is the next one; then what its answer leads to."""
         seen = [(message["queueOffset"], message["reconsumeTimes"]) for message in call["messages"]]
+        said = f"call of {self._group['group']}"
+        if call["client"] != self._client:
+            self._begin(call)
+            left_out = [offset for offset in self._offsets if (self.stored or 0) <= offset < seen[0][0]]
+            yield same(f"{said}: left out by {self._client}", left_out, [])
         taken = self._queue.take_messages(len(seen))
-        differs = same(f"call of {self._group['group']}", [(offset, self._times[offset]) for offset in taken], seen)
+        yield same(said, [(offset, self._times[offset]) for offset in taken], seen)
         batch = [OrderlyMessage(offset, self._times[offset]) for offset in taken]
         status = orderly_status(call["returned"])
         sent = [offset for offset, _ in messages_over_limit(status, batch, self._group["maxReconsumeTimes"])]
@@ -278,7 +295,11 @@ class _OrderlyQueue:
         self._times.update(result.tried_again)
         committed = finish(self._queue, [(offset, 1) for offset in taken], result)
         self.stored = self.stored if committed is None else committed
-        return differs
+
+    def _begin(self, call: Line) -> None:
+        self._client, self._times, self._queue = call["client"], Counter[int](), ProcessQueue()
+        first = call["messages"][0]["queueOffset"]
+        self._queue.put_message([(offset, 1) for offset in self._offsets if offset >= first])
 
 
 def orderly_status(returned: str) -> ConsumeOrderlyStatus:
@@ -297,4 +318,4 @@ def answers(line: Line, batch_size: int) -> tuple[Answer, ...]:
 
 
 def is_concurrent(group: Line) -> bool:
-    return group["script"] not in ORDERLY_SCRIPTS
+    return not is_in_order(group)

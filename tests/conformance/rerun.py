@@ -12,8 +12,8 @@ An orderly group is compared up to its first dead letter of a message: a client 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,19 +21,30 @@ from rmq_store.broker_files.broker_json import parse, render
 from rmq_store.broker_files.local_offsets import parse_local_offsets
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import DelayLevels
-from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext
+from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, ConsumeOrderlyStatus
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.memory.rows import MessageRow, Stored
 from rmq_store.memory.store import MemoryStore
 from rmq_store.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic
 from rmq_store.settings import GroupSettings
 from rmq_store.store import SCHEDULE_GROUP
-from rmq_store.subscription import SubscriptionData, build_subscription_data
 from tests.conformance.behaviour import answers, orderly_status
 from tests.conformance.broker_store import BROKER, BrokerStore, QueueKey
-from tests.conformance.chains import check_chains
-from tests.conformance.checks import Line, Outcomes, per_line, same
-from tests.conformance.scripts import LEVEL_ON_FAILURE, ORDERLY_SCRIPTS, SCRIPTS, script_named
+from tests.conformance.chains import check_chains, sent_as_new
+from tests.conformance.checks import Line, Outcome, Outcomes, per_line, same
+from tests.conformance.groups import (
+    Offsets,
+    broadcasting_clients,
+    client_of,
+    is_broadcasting,
+    is_in_order,
+    same_place,
+    same_stored,
+    subscription_of,
+    topics_of,
+    wants_any,
+)
+from tests.conformance.scripts import LEVEL_ON_FAILURE, SCRIPTS, script_named
 from tests.contract.engines import MemoryWorld
 from tests.contract.world import DAY, LISTENER, SHARD, Listen, World
 
@@ -66,11 +77,14 @@ def check(chains: Sequence[Line], store: BrokerStore) -> Outcomes:
     for chain in chains:
         of_group[chain["group"]].append(chain)
     span_ms = _span_ms(chains)
+    clients = broadcasting_clients(store)
+    for client in clients:
+        yield from _broadcast(client, store, alone=len(clients) == 1)
     for name, found in sorted(of_group.items()):
-        rerun = Rerun.in_memory(settings_of(group := groups[name]), store)
-        if is_broadcasting(group):
-            yield from _broadcast(rerun, group, store, alone=len([*filter(is_broadcasting, groups.values())]) == 1)
+        if is_broadcasting(group := groups[name]) or not wants_any(group, store):
+            yield same(f"{name}: nothing is sent back", found, [])
             continue
+        rerun = Rerun.in_memory(settings_of(group), store)
         lives = rerun.run(listener(group, found, store), span_ms)
         for chain in found:
             key = chain["uniqKey"]
@@ -79,8 +93,9 @@ def check(chains: Sequence[Line], store: BrokerStore) -> Outcomes:
         yield same(f"{name} run again: nothing else fails", sorted(lives), [])
         if is_in_order(group):
             for (topic, queue_id), offset in rerun.offsets().items():
-                row = store.lag.get((name, topic, queue_id))
-                yield same(f"{name} run again: stored of {topic} {queue_id}", offset, row and row["next_offset"])
+                yield same_stored(
+                    f"{name} run again: stored of {topic} {queue_id}", group, store, (topic, queue_id), offset
+                )
 
 
 def check_groups(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
@@ -105,11 +120,16 @@ def check_local_offsets(text: str, store: BrokerStore) -> Outcomes:
     for (topic, queue_id), offset in offsets.items():
         queue = MessageQueue(topic, BROKER, queue_id)
         yield same(f"{offset} is an offset of {queue}", 0 <= offset <= store.positions.max_offset(queue), True)
-    clients = [group for group in store.lines("groups") if is_broadcasting(group)]
-    if len(clients) == 1:
-        rerun = Rerun.in_memory(settings_of(clients[0]), store)
-        rerun.run(script_named("always"), 0)
-        yield same("stored by a client here", rerun.offsets(), offsets)
+    clients = broadcasting_clients(store)
+    said = [_stored_by(client, store, offsets) for client in clients]
+    if said:  # the file does not say whose it is
+        yield None if None in said else said[0]
+
+
+def _stored_by(client: Line, store: BrokerStore, offsets: Offsets) -> Outcome:
+    rerun = Rerun.in_memory(settings_of(client), store)
+    rerun.run(script_named("always"), 0)
+    return same_place("stored by a client here", client, store, rerun.offsets(), offsets)
 
 
 def check_local_offsets_before(text: str, store: BrokerStore) -> Outcomes:
@@ -126,12 +146,13 @@ def _by_queue(text: str) -> dict[QueueKey, int]:
     return {(queue.topic, queue.queue_id): offset for queue, offset in parse_local_offsets(text).items()}
 
 
-def _broadcast(rerun: Rerun, group: Line, store: BrokerStore, *, alone: bool) -> Outcomes:
+def _broadcast(client: Line, store: BrokerStore, *, alone: bool) -> Outcomes:
     """One client of a broadcasting group: everything comes once, what fails is dropped. ``alone``: the client's own
-    offset file, if there is one, is this group's."""
-    calls = _calls_of(group, store)
+    offset file, if there is one, is this one's."""
+    rerun = Rerun.in_memory(settings_of(client), store)
+    calls = [call for call in _calls_of(client, store) if call["client"] == client_of(client)]
     failed = {key for (key, _), answer in _judged(calls).items() if not answer.acked}
-    said, heard = f"{group['group']} run again", list[str]()
+    said, heard = f"{client['group']} of {client['clientId']} run again", list[str]()
     answer = _as_its_batch(_judged(calls))
 
     def consume(msgs: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
@@ -142,16 +163,7 @@ def _broadcast(rerun: Rerun, group: Line, store: BrokerStore, *, alone: bool) ->
     yield same(f"{said}: delivered", sorted(heard), sorted(m["msgId"] for call in calls for m in call["messages"]))
     yield same(f"{said}: dropped", rerun.dropped(), failed)
     if alone and store.local_offsets is not None:
-        yield same(f"{said}: offsets", rerun.offsets(), _by_queue(store.local_offsets))
-
-
-def is_in_order(group: Line) -> bool:
-    return group["script"] in ORDERLY_SCRIPTS
-
-
-def is_broadcasting(group: Line) -> bool:
-    found: bool = group["model"] == MessageModel.BROADCASTING
-    return found
+        yield same_place(f"{said}: offsets", client, store, rerun.offsets(), _by_queue(store.local_offsets))
 
 
 def _span_ms(chains: Sequence[Line]) -> int:
@@ -160,13 +172,20 @@ def _span_ms(chains: Sequence[Line]) -> int:
 
 
 def life_of(chain: Line, *, in_order: bool = False) -> Life:
-    """The chain in our words. A copy in the schedule topic is a hop; the one in the retry topic, the same copy again."""
+    """The chain in our words. A copy in the schedule topic is a hop; the one in the retry topic, the same copy again. What
+    two members sent back of one message is the same hop."""
     hops = [
-        Hop(copy["topic"], int(copy["properties"].get("DELAY", 0)), copy["reconsumeTimes"])
+        Hop(copy["topic"], _level_of(copy, in_order=in_order), copy["reconsumeTimes"])
         for copy in chain["copies"]
         if not copy["topic"].startswith("%RETRY%")
     ]
-    return Life(tuple(hops[:1] if in_order else hops), chain["final"])
+    return Life(tuple(hops[:1] if in_order else dict.fromkeys(hops)), chain["final"])
+
+
+def _level_of(copy: Line, *, in_order: bool) -> int:
+    """Its DELAY. A dead letter that could not be sent back, but sent as a new message, has -1, as one in order has."""
+    level = int(copy["properties"].get("DELAY", 0))
+    return level if in_order else max(level, 0)
 
 
 def up_to(stopped: Life, life: Life, levels: DelayLevels, span_ms: int) -> Life:
@@ -298,18 +317,6 @@ def settings_of(group: Line, **settings: Any) -> GroupSettings:
     return GroupSettings(**(usual | settings))
 
 
-def topics_of(group: Line) -> list[str]:
-    """One is told as a text, several as a list."""
-    topic = group["topic"]
-    return [topic] if isinstance(topic, str) else topic
-
-
-def subscription_of(topic: str, group: Line) -> SubscriptionData:
-    if "sql" in group:
-        return build_subscription_data(topic, group["sql"], "SQL92")
-    return build_subscription_data(topic, group["subscription"])
-
-
 # --- the listeners ---------------------------------------------------------------------------------------------------
 
 Judged = Mapping[tuple[str, int], Answer]
@@ -319,11 +326,23 @@ Judged = Mapping[tuple[str, int], Answer]
 def listener(group: Line, chains: Sequence[Line], store: BrokerStore) -> Listen:
     """The listener of a group, for one message a batch. ``chains``: the group's."""
     script = group["script"]
-    if group["batchMax"] == 1 and (script in SCRIPTS or LEVEL_ON_FAILURE.match(script)):
-        return script_named(script)
     if is_in_order(group):
-        return _in_order_as_its_batch(_calls_of(group, store))
-    return _as_its_batch(_judged_in(chains))
+        return script_named(script) if group["batchMax"] == 1 else _in_order_as_its_batch(_calls_of(group, store))
+    knows = group["batchMax"] == 1 and (script in SCRIPTS or LEVEL_ON_FAILURE.match(script))
+    said = script_named(script) if knows else _as_its_batch(_judged_in(chains))
+    return _without_level(said, {(chain["uniqKey"], times) for chain in chains for times in sent_as_new(chain, store)})
+
+
+def _without_level(listen: Listen, sent_as_new: Set[tuple[str, int]]) -> Listen:
+    """What a client sends as a new message, because it could not send it back, asks for no level."""
+
+    def consume(msgs: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
+        said = listen(msgs, context)
+        if (msgs[0].msg_id, msgs[0].reconsume_times) in sent_as_new:
+            context.delay_level_when_next_consume = 0
+        return said
+
+    return consume
 
 
 def _calls_of(group: Line, store: BrokerStore) -> list[Line]:
@@ -362,9 +381,19 @@ def _as_its_batch(judged: Judged) -> Listen:
 
 
 def _in_order_as_its_batch(calls: Sequence[Line]) -> Listen:
-    """What the first batch with so many tries of the message got: one over the limit may be in more of them."""
-    said: dict[tuple[str, int], str] = {}
+    """What the batches of the message with so many tries got, one after the other. Where nothing is committed by itself, a
+    batch is finished or goes back with its last message; those before are kept until then."""
+    said: dict[tuple[str, int], deque[tuple[str, bool]]] = defaultdict(deque)
     for call in calls:
+        status, commits = orderly_status(call["returned"]), call.get("more", {}).get("autoCommit", True)
         for message in call["messages"]:
-            said.setdefault((message["msgId"], message["reconsumeTimes"]), orderly_status(call["returned"]))
-    return lambda msgs, context: said[msgs[0].msg_id, msgs[0].reconsume_times]
+            is_kept = not commits and message is not call["messages"][-1]
+            key = message["msgId"], message["reconsumeTimes"]
+            said[key].append((ConsumeOrderlyStatus.SUCCESS if is_kept else status, commits))
+
+    def consume(msgs: list[MessageExt], context: Any) -> str:
+        (message,) = msgs
+        status, context.auto_commit = said[message.msg_id, message.reconsume_times].popleft()
+        return status
+
+    return consume

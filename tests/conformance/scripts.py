@@ -64,7 +64,16 @@ def level_on_failure(level: int) -> Callable[[Sequence[MessageExt], Any], Any]:
         context.delay_level_when_next_consume = level
         return "RECONSUME_LATER"
 
+    consume.__name__ = f"level_{level}_on_failure"
     return consume
+
+
+def __getattr__(name: str) -> Callable[[Sequence[MessageExt], Any], Any]:
+    """That of a level by its name, for Spark."""
+    level = re.fullmatch(r"level_(\d+)_on_failure", name)
+    if level is None:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return level_on_failure(int(level[1]))
 
 
 def ack_index(msgs: Sequence[MessageExt], context: Any) -> Any:
@@ -88,14 +97,16 @@ def ordered(msgs: Sequence[MessageExt], context: Any) -> Any:
 
 
 MANUAL_COMMIT_EVERY, MANUAL_ROLLBACK_EVERY = 5, 17
+_BEGINS: dict[tuple[str, MessageQueue], int] = {}
 _CALLS: Counter[tuple[str, MessageQueue]] = Counter()
 
 
 def manual(msgs: Sequence[MessageExt], context: Any) -> Any:
-    """Counts the calls of a queue in its process, anew from its first message on, which the first COMMIT finishes."""
-    queue = (context.group, context.message_queue)
-    if msgs[0].queue_offset == 0:
-        _CALLS[queue] = 0
+    """Counts the calls of a queue in its process, anew from the first message that it got of it, which the first COMMIT
+    finishes."""
+    queue, offset = (context.group, context.message_queue), msgs[0].queue_offset
+    if offset <= _BEGINS.setdefault(queue, offset):
+        _BEGINS[queue], _CALLS[queue] = offset, 0
     _CALLS[queue] += 1
     context.auto_commit = False
     if _CALLS[queue] % MANUAL_ROLLBACK_EVERY == 0:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,9 @@ from rmq_store.message import SCHEDULE_TOPIC
 from tests.conformance import runner
 from tests.conformance.__main__ import main
 from tests.conformance.broker_store import BrokerStore
-from tests.conformance.chains import check_chains
+from tests.conformance.chains import check_chains, sent_as_new
 from tests.conformance.checks import passed, read_lines
+from tests.conformance.groups import same_place
 from tests.conformance.rerun import (
     Hop,
     Life,
@@ -30,6 +34,7 @@ from tests.conformance.rerun import (
 from tests.conformance.runner import Conformance
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
+MORE = DATA.with_name("rocketmq-more")
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +45,19 @@ def conformance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conformanc
 @pytest.mark.parametrize("name", Conformance(DATA, Path()).names())
 def test_our_code_does_what_a_file_says(conformance: Conformance, name: str) -> None:
     report = conformance.report(name)
+    assert (report.failed, report.failures, report.unknown) == (0, [], False)
+    assert report.passed or report.note
+    assert report.not_checked == {}
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conformance]:
+    return Conformance(MORE, tmp_path_factory.mktemp("more"))
+
+
+@pytest.mark.parametrize("name", Conformance(MORE, Path()).names())
+def test_our_code_does_what_a_file_of_another_set_says(more: Conformance, name: str) -> None:
+    report = more.report(name)
     assert (report.failed, report.failures, report.unknown) == (0, [], False)
     assert report.passed or report.note
     assert report.not_checked == {}
@@ -160,6 +178,46 @@ def test_a_message_that_was_delivered_but_not_consumed_ends_in_the_retry_topic(c
     went_on = life_of(whole)
     assert up_to(life_of(cut), went_on, store.levels, span_ms=0) == life_of(cut)
     assert up_to(life_of(whole), went_on, store.levels, span_ms=0) == went_on
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        (("messages", 0, "reconsumeTimes"), "call of CID-pairOrdered13"),
+        (("client",), "in no group"),
+        (("messages", 0, "queueOffset"), "there is no message|message 0 of a call"),
+    ],
+)
+def test_a_changed_call_of_an_orderly_pair_is_noticed(more: Conformance, path: Sequence[str | int], part: str) -> None:
+    check, lines, store = more.parts("behaviour/quarry-run.trace")
+    number = next(number for number, line in enumerate(lines) if line["group"] == "CID-pairOrdered13")
+    lines[number] = changed(lines[number], path)
+    assert [text for text in without_errors(check(lines, store)) if text and re.search(part, text)]
+
+
+def test_an_offset_stands_anywhere_before_the_message_that_is_next_for_the_group(more: Conformance) -> None:
+    _, lines, store = more.parts("behaviour/quarry-run.groups")
+    group = next(line for line in lines if line["group"] == "CID-orderedTag5")
+    queue = ("Tailings", 0)
+    tags = {row["queue_offset"]: row["properties"].get("TAGS") for row in store.by_queue[queue]}
+    wanted = [offset for offset, tag in tags.items() if tag in ("TagB", "Aa", "тег-1", "BB", "z")]
+    before, after = next((one, two) for one, two in pairwise(wanted) if two > one + 1)
+    place = partial(same_place, "it", group, store)
+    assert place({queue: before + 1}, {queue: after}) is None
+    assert place({queue: None}, {queue: wanted[0]}) is None
+    assert place({queue: before}, {queue: before + 1}) is not None
+    assert place({queue: after}, {queue: after + 1}) is not None
+    assert place({queue: None}, {queue: wanted[0] + 1}) is not None
+
+
+def test_what_a_client_could_not_send_back_is_compared_as_a_new_message(more: Conformance) -> None:
+    _, chains, store = more.parts("behaviour/quarry-run.chains")
+    chain = next(chain for chain in chains if chain["group"] == "q|pairFails12" and [*sent_as_new(chain, store)])
+    assert passed(check_chains([chain], store))
+    number = next(n for n, copy in enumerate(chain["copies"]) if "RECONSUME_TIME" in copy["properties"])
+    for name in ("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "ORIGIN_MESSAGE_ID", "DELAY", "plan"):
+        wrong = changed(chain, ("copies", number, "properties", name))
+        assert [text for text in check_chains([wrong], store) if text is not None]
 
 
 def test_a_wait_that_ends_within_the_time_of_the_run_is_compared_up_to_there() -> None:

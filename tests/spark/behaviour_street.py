@@ -21,7 +21,8 @@ from rmq_store.settings import GroupSettings
 from tests.conformance import scripts
 from tests.conformance.broker_store import BROKER, BrokerStore
 from tests.conformance.checks import Line, read_lines
-from tests.conformance.rerun import Cuts, Life, Rerun, began_ms, is_broadcasting, is_in_order, settings_of
+from tests.conformance.groups import is_broadcasting, is_in_order
+from tests.conformance.rerun import Cuts, Life, Rerun, began_ms, settings_of
 from tests.contract.engines import LakeWorld
 from tests.contract.world import ANA, DAY, World
 
