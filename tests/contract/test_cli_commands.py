@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.consumer.claim import Wish
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.host import Host, day_of
 from rmq_store.lake import doctor
 from rmq_store.lake.claim import claimed
@@ -53,6 +53,12 @@ def test_init_makes_a_store_once(rmq: Rmq) -> None:
     assert (made["status"], made["root"]) == ("created", str(rmq.root))
     assert rmq.json("init") == made | {"status": "already_there"}
     assert lines_of(rmq("init").out)["status"] == "already_there"
+
+
+def test_no_store_is_made_without_delay_levels(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="needs delay levels"):
+        LakeStore.init(Root.parse(str(tmp_path)), levels="  ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_import_says_what_came_and_a_second_one_changes_nothing(
