@@ -30,6 +30,7 @@ from tests.conformance.rerun import (
 from tests.conformance.runner import Conformance
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
+MORE = DATA.with_name("rocketmq-more")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,12 @@ def test_our_code_does_what_a_file_says(conformance: Conformance, name: str) -> 
     assert (report.failed, report.failures, report.unknown) == (0, [], False)
     assert report.passed or report.note
     assert report.not_checked == {}
+
+
+@pytest.mark.parametrize("name", Conformance(MORE, Path()).names())
+def test_our_code_does_what_a_file_of_the_second_set_says(tmp_path: Path, name: str) -> None:
+    report = Conformance(MORE, tmp_path).report(name)
+    assert (report.failed, report.failures, report.unknown, report.not_checked) == (0, [], False, {})
 
 
 # --- a wrong answer is noticed ----------------------------------------------------------------------------------------
@@ -209,6 +216,12 @@ def test_a_wrong_line_is_a_failure_that_says_which(small: Path, capsys: pytest.C
     assert first.endswith(" passed, 2 failed")
     assert failures[0].startswith("    line 3: levels of ")
     assert failures[1] == f"    line {len(lines) + 1}: unknown kind of line 'new'"
+
+
+def test_a_failure_with_half_a_character_is_shown(small: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_lines(small / "vectors" / "tags.jsonl.gz", [{"kind": "code", "tag": "\ud83d", "tagsCode": 1}])
+    assert main([str(small), "--only", "vectors/tags"]) == 1
+    assert "\\ud83d: found 55357" in capfd.readouterr().out
 
 
 def test_only_the_first_failures_are_shown(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
