@@ -21,7 +21,9 @@ EXACT_MAX = 2**53
 
 def _levels(row: Line) -> Outcomes:
     if not row["parsed"]:
-        yield refused(row["text"], WrongUse, lambda: DelayLevels(row["text"]), "is not a number with one of the units")
+        yield refused(
+            row["text"], WrongUse, lambda: DelayLevels(row["text"] or ""), "is not a number with one of the units"
+        )
         return
     levels = DelayLevels(row["text"])
     yield same(f"levels of {row['text']!r}", levels.max_level, row["maxDelayLevel"])

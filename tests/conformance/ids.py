@@ -27,10 +27,13 @@ def _offset_id(line: Line) -> Outcomes:
 
 def _decode_offset_id(line: Line) -> Outcomes:
     # RocketMQ takes letters behind F for digits, and does not look behind 56 of them; we refuse such an id.
-    if "error" in line or not HEX_DIGITS.fullmatch(line["id"]):
-        yield refused(line["id"], BadData, lambda: decode_offset_message_id(line["id"]))
+    message_id = line["id"] or ""
+    if "error" in line or not HEX_DIGITS.fullmatch(message_id):
+        yield refused(message_id, BadData, lambda: decode_offset_message_id(message_id))
+        if "host" in line and HEX_DIGITS.fullmatch(message_id[:56]):
+            yield same(message_id[:56], decode_offset_message_id(message_id[:56]), (line["host"], line["offset"]))
     else:
-        yield same(line["id"], decode_offset_message_id(line["id"]), (line["host"], line["offset"]))
+        yield same(message_id, decode_offset_message_id(message_id), (line["host"], line["offset"]))
 
 
 def _unique_key(line: Line) -> Outcomes:

@@ -34,7 +34,7 @@ def check(row: Line) -> Outcomes:
     is_retry = row["topic"].startswith(RETRY_GROUP_TOPIC_PREFIX)
     searches = where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP and row["stored"] == -1 and not is_retry
     if searches and row["searchedTime"] is None:  # RocketMQ could not read the time
-        yield from _searched_time(row["consumeTimestamp"], None)
+        yield from _searched_time(row["consumeTimestamp"] or "", None)
         return
     if skips_waiting_retries(where, row):
         # RocketMQ starts at the end; waiting retries are never skipped here.
