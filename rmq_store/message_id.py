@@ -69,7 +69,7 @@ def host_bytes(host: str) -> tuple[bytes, int]:
 def offset_message_id(store_host: str, commit_log_offset: int) -> str:
     """``MessageDecoder#createMessageId``: upper-case hex of address, port and offset."""
     address, port = host_bytes(store_host)
-    return (address + struct.pack(">iq", port, commit_log_offset)).hex().upper()
+    return (address.removeprefix(_IPV4_IN_IPV6) + struct.pack(">iq", port, commit_log_offset)).hex().upper()
 
 
 def decode_offset_message_id(message_id: str) -> OffsetMessageId:
