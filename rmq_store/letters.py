@@ -54,7 +54,7 @@ class Letters:
         """Whether a letter with these properties is meant; its time and place are looked at elsewhere."""
         if self.original_topic is not None and original_topic != self.original_topic:
             return False
-        return not self.keys or unique_key in self.keys or not self.keys.isdisjoint((keys or "").split())
+        return not self.keys or unique_key in self.keys or not self.keys.isdisjoint((keys or "").split(" "))
 
     def parameters(self) -> dict[str, Any]:
         """For the ctl row: what was given."""

@@ -17,6 +17,7 @@ from rmq_store.errors import BadData
 from rmq_store.numbers import whole_number
 
 _HEX_LENGTHS = (32, 56)
+_IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 _HEX = re.compile(r"[0-9A-Fa-f]*")
 
 
@@ -68,18 +69,22 @@ def host_bytes(host: str) -> tuple[bytes, int]:
 def offset_message_id(store_host: str, commit_log_offset: int) -> str:
     """``MessageDecoder#createMessageId``: upper-case hex of address, port and offset."""
     address, port = host_bytes(store_host)
-    return (address + struct.pack(">iq", port, commit_log_offset)).hex().upper()
+    return (address.removeprefix(_IPV4_IN_IPV6) + struct.pack(">iq", port, commit_log_offset)).hex().upper()
 
 
 def decode_offset_message_id(message_id: str) -> OffsetMessageId:
-    """``MessageDecoder#decodeMessageId``. Only the length chooses between IPv4 and IPv6, as in RocketMQ.
+    """``MessageDecoder#decodeMessageId``. Only the length chooses between IPv4 and IPv6, as in RocketMQ; an IPv4 address
+    inside an IPv6 one is IPv4 to Java.
 
-    :raises BadData: not 32 or 56 hex digits (RocketMQ reads a letter that is no hex digit as some digit; we refuse).
+    :raises BadData: not 32 or 56 hex digits (RocketMQ reads a letter that is no hex digit as some digit, and does not
+        look behind 56; we refuse), or a port that is none.
     """
     raw = _hex_bytes(message_id, "an offset message id")
     address, tail = raw[:-12], raw[-12:]
     port, offset = struct.unpack(">iq", tail)
-    return OffsetMessageId(host_text(address, port), offset)
+    if not 0 <= port <= 65535:
+        raise BadData(f"{message_id!r} is not an offset message id: there is no port {port}")
+    return OffsetMessageId(host_text(address.removeprefix(_IPV4_IN_IPV6), port), offset)
 
 
 def decode_unique_key(unique_key: str) -> UniqueKey:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 
 from rmq_store.errors import WrongUse
+from rmq_store.java_text import JAVA_BLANKS
 from rmq_store.message_const import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, RESERVED_PROPERTY_NAMES
 
 
@@ -40,7 +41,7 @@ def check_user_property(name: str | None, value: str | None) -> None:
     """
     if name in RESERVED_PROPERTY_NAMES:
         raise WrongUse(f"The Property<{name}> is used by system, input another please")
-    if not (name and name.strip() and value and value.strip()):
+    if not (name and name.strip(JAVA_BLANKS) and value and value.strip(JAVA_BLANKS)):
         raise WrongUse("The name or value of property can not be null or blank string!")
 
 

@@ -18,13 +18,13 @@ Left out: the optional record CRC in the property ``__CRC32#`` (``forceVerifyPro
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from rmq_store.errors import BadData
+from rmq_store.java_text import parse_number
 from rmq_store.message import (
     PROPERTIES_MAX_BYTES,
     SCHEDULE_TOPIC,
@@ -57,7 +57,6 @@ _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
 _BYTE: Final = struct.Struct(">b")
 _TOPIC_LENGTH: Final = {MESSAGE_MAGIC_V1: _BYTE, MESSAGE_MAGIC_V2: _SHORT}
-_DECIMAL: Final = re.compile(r"([+-]?)0*((?:(?![\U00010000-\U0010ffff])\d){1,19})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,11 +332,7 @@ def message_ext(record: Record, broker_name: str, decompressors: Decompressors =
 
 def parse_level(text: str) -> int | None:
     """Java's ``Integer.parseInt``: the number, or None where Java throws."""
-    if matched := _DECIMAL.fullmatch(text):
-        number = int(matched[1] + matched[2])
-        if -(1 << 31) <= number < 1 << 31:
-            return number
-    return None
+    return parse_number(text, 32)
 
 
 def _parts(data: Bytes, position: int) -> _Parts | Refused:

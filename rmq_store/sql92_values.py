@@ -20,10 +20,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from rmq_store.errors import BadData
-
-JAVA_BLANKS = "".join(map(chr, range(0x21)))
-"""What Java's String.trim removes: everything up to the space, and no other white space."""
-
+from rmq_store.java_text import JAVA_BLANKS
 
 _INTEGER_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1

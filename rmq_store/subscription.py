@@ -19,9 +19,9 @@ from enum import StrEnum
 
 from rmq_store import sql92
 from rmq_store.errors import WrongUse
+from rmq_store.java_text import JAVA_BLANKS
 from rmq_store.message import MessageConst, tags_code
 from rmq_store.sql92_parser import InvalidSelector, parse
-from rmq_store.sql92_values import JAVA_BLANKS
 
 SUB_ALL = "*"
 

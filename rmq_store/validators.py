@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from rmq_store.errors import WrongUse
+from rmq_store.java_text import is_blank, utf16_length
 from rmq_store.message import (
     DLQ_GROUP_TOPIC_PREFIX,
     PROPERTIES_MAX_BYTES,
@@ -129,9 +130,9 @@ def _stored_topic_limit(topic: str | None) -> int:
 
 
 def _client_problem(name: str | None, limit: int) -> NameProblem | None:
-    if not name or name.isspace():
+    if name is None or is_blank(name):
         return NameProblem.BLANK
-    if len(name) > limit:
+    if utf16_length(name) > limit:
         return NameProblem.LENGTH
     return None if _ALLOWED.fullmatch(name) else NameProblem.CHARACTERS
 

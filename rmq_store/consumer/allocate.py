@@ -73,7 +73,7 @@ def consistent_hash(virtual_nodes: int = DEFAULT_VIRTUAL_NODES) -> AllocateMessa
         if mine is None or virtual_nodes == 0:
             return []
         queues, consumers, _ = mine
-        ring = {_ring_hash(f"{cid}-{n}"): cid for cid in consumers for n in range(virtual_nodes)}
+        ring = _ring(consumers, virtual_nodes)
         points = sorted(ring)
 
         def owner(queue: MessageQueue) -> str:
@@ -102,10 +102,11 @@ def machine_room(consumer_idcs: Collection[str] | None) -> AllocateMessageQueueS
         mine = _own_place(current_cid, mq_all, cid_all)
         if mine is None:
             return []
-        if consumer_idcs is None:  # RocketMQ ends in a NullPointerException here
-            raise WrongUse("allocation by MACHINE_ROOM needs the names of the rooms to read from")
         queues, consumers, index = mine
-        kept = [queue for queue in queues if _room_of_broker(queue.broker_name) in consumer_idcs]
+        in_rooms = [(queue, room) for queue in queues if (room := _room_of_broker(queue.broker_name)) is not None]
+        if in_rooms and consumer_idcs is None:  # RocketMQ ends in a NullPointerException here
+            raise WrongUse("allocation by MACHINE_ROOM needs the names of the rooms to read from")
+        kept = [queue for queue, room in in_rooms if room in (consumer_idcs or ())]
         share = len(kept) // len(consumers)
         return kept[share * index : share * (index + 1)] + kept[share * len(consumers) :][index : index + 1]
 
@@ -194,6 +195,18 @@ def _own_place(
     if not cid_all:
         raise WrongUse("cidAll is null or cidAll empty")
     return (mq_all, cid_all, cid_all.index(current_cid)) if current_cid in cid_all else None
+
+
+def _ring(consumers: Sequence[str], virtual_nodes: int) -> dict[int, str]:
+    """Points of the ring and the consumer of each (``ConsistentHashRouter``); one that is listed twice, because two
+    processes have one client id, gets new points each time."""
+    ring: dict[int, str] = {}
+    listed: set[str] = set()
+    for cid in consumers:
+        first = sum(owner == cid for owner in ring.values()) if cid in listed else 0
+        listed.add(cid)
+        ring.update((_ring_hash(f"{cid}-{n}"), cid) for n in range(first, first + virtual_nodes))
+    return ring
 
 
 def _ring_hash(text: str) -> int:

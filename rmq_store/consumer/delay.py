@@ -7,7 +7,6 @@ version, and what waits under the old one drains by the old one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +14,7 @@ from typing import Any
 
 from rmq_store.consume_queue import UNLISTED_LEVEL_MS
 from rmq_store.errors import WrongUse
+from rmq_store.java_text import parse_number, wrapped
 
 MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's default table."""
@@ -23,20 +23,23 @@ FIRST_RETRY_LEVEL = 3
 """Level 0 of a send-back means this one plus the retries so far."""
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_ITEM = re.compile(r"([+-]?[0-9]{1,19})([smhd])")
 
 
 def parse_delay_level(text: str) -> tuple[int, ...]:
     """The delays of level 1, 2, … in ms (``parseDelayLevel``).
 
-    Items are a number and one of s, m, h, d, between single spaces. Raises WrongUse naming the first bad item.
+    Items are a number and one of s, m, h, d, between single spaces. A number is a Java long and may have a sign, and so
+    is the delay: one of more than 64 bits wraps around. Raises WrongUse naming the first bad item.
     """
+    items = text.split(" ")
+    while text and items and not items[-1]:  # Java's split forgets empty parts at the end
+        items.pop()
     delays = []
-    for item in text.rstrip(" ").split(" "):
-        matched = _ITEM.fullmatch(item)
-        if matched is None:
+    for item in items:
+        number, unit_ms = parse_number(item[:-1], 64), _UNITS_MS.get(item[-1:])
+        if number is None or unit_ms is None:
             raise WrongUse(f"delay levels {text!r}: {item!r} is not a number with one of the units s, m, h, d")
-        delays.append(int(matched[1]) * _UNITS_MS[matched[2]])
+        delays.append(wrapped(number * unit_ms, 64))
     return tuple(delays)
 
 
@@ -106,7 +109,7 @@ class CustomizedRetryPolicy:
 class ExponentialRetryPolicy:
     """``initial_ms`` times ``multiplier`` to the number of retries (at most 32), at most ``max_ms``.
 
-    RocketMQ multiplies in 64 bits and answers a negative delay when that overflows; here the maximum is answered.
+    RocketMQ multiplies in 64 bits and answers any number when that overflows; here the maximum is answered.
     """
 
     initial_ms: int = 5000
@@ -115,7 +118,8 @@ class ExponentialRetryPolicy:
 
     def next_delay_ms(self, reconsume_times: int) -> int:
         exponent: int = min(max(reconsume_times, 0), 32)
-        return min(self.initial_ms * int(self.multiplier**exponent), self.max_ms)
+        delay_ms = self.initial_ms * int(self.multiplier**exponent)
+        return min(delay_ms, self.max_ms) if wrapped(delay_ms, 64) == delay_ms else self.max_ms
 
 
 class GroupRetryPolicyType(StrEnum):

@@ -34,9 +34,11 @@ class LakeStore:
     def init(cls, root: Root, *, levels: str = MESSAGE_DELAY_LEVEL) -> tuple[LakeStore, bool]:
         """Make the store unless it is there; True when this call made it.
 
-        Raises StoreUnusable when the root cannot be written or does not create exclusively.
+        Raises StoreUnusable when the root cannot be written or does not create exclusively, WrongUse for no delay
+        levels.
         """
-        DelayLevels(levels)
+        if not DelayLevels(levels).max_level:
+            raise WrongUse("a store needs delay levels, retries wait in them")
         root.check_exclusive_create()
         made = root.create_exclusively(
             _STORE,

@@ -16,6 +16,7 @@ from rmq_store.consumer.allocate import (
     sort_queues,
     strategy_named,
 )
+from rmq_store.consumer.allocate_rule import allocate_rule_problems
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue
 from tests.conformance.checks import Line, Outcomes, per_line, refused, same
@@ -42,14 +43,19 @@ def check(row: Line) -> Outcomes:
         yield refused(name, WrongUse, lambda: _strategy_of(row), "CONFIG needs the list")
         return
     strategy = _strategy_of(row)
-    yield from _named(row["name"])
+    yield from _named(row)
     for cid, answer in row["answers"]:
         yield same(f"{name} for {cid!r}", *_compared(row, answer, _answer_of(row, strategy, cid)))
 
 
-def _named(name: str) -> Outcomes:
-    """A strategy is known by RocketMQ's name for it, or is one that needs more than a name."""
-    if name in STRATEGIES:
+def _named(row: Line) -> Outcomes:
+    """A strategy is known by RocketMQ's name for it, or is one that needs more than a name: settings know those."""
+    name, inner = row["name"], row.get("inner")
+    if name != (f"{row['strategy']}-{inner}" if inner else row["strategy"]):
+        yield f"{row['strategy']} with {inner} is named {name}"
+    elif problems := [text for text in allocate_rule_problems({"name": name}) if text.startswith("unknown")]:
+        yield problems[0]
+    elif name in STRATEGIES:
         yield None
     else:
         yield refused(name, WrongUse, lambda: strategy_named(name), "cannot be given by name")

@@ -14,12 +14,16 @@ from rmq_store.consumer.delay import (
 from rmq_store.errors import WrongUse
 from tests.conformance.checks import Line, Outcomes, by_kind, per_line, refused, same
 
-LONG_MAX = 2**63 - 1
+LONG = range(-(2**63), 2**63)
+EXACT_MAX = 2**53
+"""Up to here a double holds every whole number."""
 
 
 def _levels(row: Line) -> Outcomes:
     if not row["parsed"]:
-        yield refused(row["text"], WrongUse, lambda: DelayLevels(row["text"]), "is not a number with one of the units")
+        yield refused(
+            row["text"], WrongUse, lambda: DelayLevels(row["text"] or ""), "is not a number with one of the units"
+        )
         return
     levels = DelayLevels(row["text"])
     yield same(f"levels of {row['text']!r}", levels.max_level, row["maxDelayLevel"])
@@ -38,9 +42,11 @@ check = by_kind({"levels": _levels, "queueOfLevel": _queue_of_level})
 @per_line
 def check_policies(row: Line) -> Outcomes:
     policy = _policy_of(row)
+    exponential = _exponential_of(row)
     for times, delay_ms in row["delays"]:
-        wanted = _longest(row) if _overflows(row, times) else delay_ms
-        yield same(f"{row['kind']} after {times} retries", policy.next_delay_ms(times), wanted)
+        found = policy.next_delay_ms(times)
+        wanted = delay_ms if exponential is None else _wanted(*exponential, times, delay_ms, found)
+        yield same(f"{row['kind']} after {times} retries", found, wanted)
 
 
 def _policy_of(row: Line) -> CustomizedRetryPolicy | ExponentialRetryPolicy | GroupRetryPolicy:
@@ -48,6 +54,8 @@ def _policy_of(row: Line) -> CustomizedRetryPolicy | ExponentialRetryPolicy | Gr
         return CustomizedRetryPolicy(tuple(row["next"]))
     if row["kind"] == "exponential":
         return ExponentialRetryPolicy(row["initial"], row["max"], row["multiplier"])
+    if row["type"] is None:
+        return GroupRetryPolicy()
     return GroupRetryPolicy(
         GroupRetryPolicyType(row["type"]),
         ExponentialRetryPolicy(*row["exponential"]) if row["exponential"] else None,
@@ -55,16 +63,24 @@ def _policy_of(row: Line) -> CustomizedRetryPolicy | ExponentialRetryPolicy | Gr
     )
 
 
-def _overflows(row: Line, reconsume_times: int) -> bool:
-    """Whether RocketMQ's 64-bit product wraps around: its answer is then negative, ours the longest delay."""
+def _exponential_of(row: Line) -> tuple[int, int, int] | None:
+    """Initial delay, longest delay and multiplier, if they decide."""
     if row["kind"] == "exponential":
-        initial, multiplier = row["initial"], row["multiplier"]
-    elif row["kind"] == "group" and row["type"] == "EXPONENTIAL" and row["exponential"]:
-        initial, _, multiplier = row["exponential"]
-    else:
-        return False
-    return bool(initial * multiplier ** min(max(reconsume_times, 0), 32) > LONG_MAX)
+        return row["initial"], row["max"], row["multiplier"]
+    if row["kind"] == "group" and row["type"] == "EXPONENTIAL" and row["exponential"]:
+        initial, longest, multiplier = row["exponential"]
+        return initial, longest, multiplier
+    return None
 
 
-def _longest(row: Line) -> int:
-    return int(row["max"] if row["kind"] == "exponential" else row["exponential"][1])
+def _wanted(initial: int, longest: int, multiplier: int, times: int, delay_ms: int, found: int) -> int:
+    """What we are to answer where RocketMQ answers ``delay_ms``. Its product of 64 bits may wrap around: ours is the
+    longest delay then. Its power is a double: above 2^53 it may be off by a rounding, ours is exact."""
+    power = multiplier ** min(max(times, 0), 32)
+    product = initial * power
+    if product in LONG and abs(power) <= EXACT_MAX:
+        return delay_ms
+    rounding = abs(product) >> 51
+    if abs(product) + rounding in LONG:
+        return found if abs(found - delay_ms) <= rounding else delay_ms
+    return min(product, longest) if product in LONG else longest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rmq_store.errors import BadData
 from rmq_store.lake.records import DECOMPRESSORS
 from rmq_store.message import (
@@ -15,7 +17,7 @@ from rmq_store.message import (
 )
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 
-HEX = frozenset("0123456789abcdefABCDEF")
+HEX_DIGITS = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
 
 
 def _offset_id(line: Line) -> Outcomes:
@@ -24,11 +26,14 @@ def _offset_id(line: Line) -> Outcomes:
 
 
 def _decode_offset_id(line: Line) -> Outcomes:
-    # RocketMQ takes letters behind F for digits; we refuse what is not hex.
-    if "error" in line or not HEX.issuperset(line["id"]):
-        yield refused(line["id"], BadData, lambda: decode_offset_message_id(line["id"]))
+    # RocketMQ takes letters behind F for digits, and does not look behind 56 of them; we refuse such an id.
+    message_id = line["id"] or ""
+    if "error" in line or not HEX_DIGITS.fullmatch(message_id):
+        yield refused(message_id, BadData, lambda: decode_offset_message_id(message_id))
+        if "host" in line and HEX_DIGITS.fullmatch(message_id[:56]):
+            yield same(message_id[:56], decode_offset_message_id(message_id[:56]), (line["host"], line["offset"]))
     else:
-        yield same(line["id"], decode_offset_message_id(line["id"]), (line["host"], line["offset"]))
+        yield same(message_id, decode_offset_message_id(message_id), (line["host"], line["offset"]))
 
 
 def _unique_key(line: Line) -> Outcomes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rmq_store.consume_queue import BoundaryType
 from rmq_store.errors import WrongUse
 from rmq_store.message import dlq_topic, retry_topic
@@ -26,14 +28,19 @@ RULES = {
     "brokerTopic": stored_topic_problem,
     "brokerGroup": stored_group_problem,
 }
-PROBLEMS = {"blank": NameProblem.BLANK, "illegal characters": NameProblem.CHARACTERS, "longer": NameProblem.LENGTH}
+PROBLEMS = {
+    r"is blank\.?": NameProblem.BLANK,
+    r"contains illegal characters, allowing only \S+": NameProblem.CHARACTERS,
+    r"longer than \w+ max length:? \d+\.?": NameProblem.LENGTH,
+}
+"""How RocketMQ's texts end; before that they may hold the name."""
 POP_TOPIC = "tt"
 """The topic of the pop retry topics in the vectors; the name is their group."""
 
 
 def problem_in(text: str) -> NameProblem | None:
     """The rule that RocketMQ's text speaks of; None for "ok"."""
-    problem = next((problem for words, problem in PROBLEMS.items() if words in text), None)
+    problem = next((problem for end, problem in PROBLEMS.items() if re.search(rf"{end}\Z", text)), None)
     assert (problem is None) == (text == "ok"), text
     return problem
 

@@ -283,4 +283,4 @@ def _count(report: FileReport, check: Check) -> None:
 def _failed(report: FileReport, failure: str) -> None:
     report.failed += 1
     if len(report.failures) < FIRST_FAILURES:
-        report.failures.append(failure)
+        report.failures.append(failure.encode(errors="backslashreplace").decode())  # half a character cannot be printed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmq_store.errors import WrongUse
 from rmq_store.message import tags_code
 from rmq_store.sql92_parser import InvalidSelector, parse
-from rmq_store.subscription import ExpressionType, build_subscription_data
+from rmq_store.subscription import ExpressionType, SubscriptionData, build_subscription_data
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 
 
@@ -30,22 +30,24 @@ def _is_whole(expression: str | None) -> bool:
         return False
 
 
-def _typed(row: Line) -> Outcomes:
+def _refused_for(row: Line) -> str | None:
+    """The words of our refusal of a subscription with a type; None: it is taken."""
     if row["type"] not in (None, *ExpressionType):  # FilterAPI takes any name and then matches nothing by it
-        yield refused(
-            row["type"],
-            WrongUse,
-            lambda: build_subscription_data("T", row["expression"], row["type"]),
-            f"unknown expression type '{row['type']}'",
-        )
-        return
+        return f"unknown expression type {row['type']!r}"
     if row["type"] == ExpressionType.SQL92 and not _is_whole(row["expression"]):
-        # FilterAPI keeps the text as it is and leaves it to the broker; we parse it at once.
-        yield refused(
-            row["expression"], WrongUse, lambda: build_subscription_data("T", row["expression"], row["type"]), "SQL92"
-        )
+        return "SQL92"  # FilterAPI keeps the text as it is and leaves it to the broker; we parse it at once.
+    return "no tag" if "error" in row else None
+
+
+def _typed(row: Line) -> Outcomes:
+    def build() -> SubscriptionData:
+        return build_subscription_data("T", row["expression"], row["type"])
+
+    words = _refused_for(row)
+    if words is not None:
+        yield refused(f"{row['expression']!r} as {row['type']!r}", WrongUse, build, words)
         return
-    data = build_subscription_data("T", row["expression"], row["type"])
+    data = build()
     found = data.expression, sorted(data.tags), data.expression_type
     yield same(row["expression"], found, (row["subString"], sorted(row["tags"]), row["expressionType"]))
 

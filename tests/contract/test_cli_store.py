@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.host import Host
 from rmq_store.lake import doctor
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.store import LakeStore
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
 from tests.s3 import S3Root
 
@@ -20,6 +22,12 @@ def test_init_makes_a_store_once(rmq: Rmq) -> None:
     assert (made["status"], made["root"]) == ("created", str(rmq.root))
     assert rmq.json("init") == made | {"status": "already_there"}
     assert lines_of(rmq("init").out)["status"] == "already_there"
+
+
+def test_no_store_is_made_without_delay_levels(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="needs delay levels"):
+        LakeStore.init(Root.parse(str(tmp_path)), levels="  ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_import_says_what_came_and_a_second_one_changes_nothing(
@@ -154,8 +162,6 @@ def test_doctor_names_a_package_that_is_not_the_pinned_one(monkeypatch: pytest.M
 
 def test_doctor_finds_a_store_in_which_two_creates_win(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     rmq("init")
-    from rmq_store.lake.object_store import Root
-
     monkeypatch.setattr(Root, "check_exclusive_create", lambda root: None)
     monkeypatch.setattr(Root, "create_exclusively", lambda root, name, content: _overwrite(root, name, content))
     with pytest.raises(StoreUnusable, match="8 creates of one name at once had 8 winners"):
@@ -170,8 +176,6 @@ def _overwrite(root: Any, name: str, content: bytes) -> bool:
 
 
 def test_doctor_refuses_a_clock_that_commits_would_refuse(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rmq_store.lake.object_store import Root
-
     root = Root("s3://bucket")
     monkeypatch.setattr(Root, "server_time_ms", lambda root: 1_800_000_000_000)
     assert "+30.0 s" in doctor.clock_found(root, Host(now_ms=lambda: 1_799_999_970_000))

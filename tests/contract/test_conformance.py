@@ -269,6 +269,12 @@ def test_a_wrong_line_is_a_failure_that_says_which(small: Path, capsys: pytest.C
     assert failures[1] == f"    line {len(lines) + 1}: unknown kind of line 'new'"
 
 
+def test_a_failure_with_half_a_character_is_shown(small: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_lines(small / "vectors" / "tags.jsonl.gz", [{"kind": "code", "tag": "\ud83d", "tagsCode": 1}])
+    assert main([str(small), "--only", "vectors/tags"]) == 1
+    assert "\\ud83d: found 55357" in capfd.readouterr().out
+
+
 def test_only_the_first_failures_are_shown(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lines(small / "vectors" / "delays.jsonl.gz", [{"kind": "levels"}] * 9)
     assert main([str(small), "--only", "vectors/*"]) == 1

@@ -62,7 +62,7 @@ ALSO_READ = {
     "a line of messages": {" 60", "60 "},
     "a time": {" 60", "60 "},  # a person's text
     "a time span": {" 60"},
-    "a level": {"+60"},  # Java's parseLong takes it
+    "a level": {"+60", "٦٠", "６０"},  # Java's parseLong takes them
     "a property of the timer": {"+60"},
 }
 """What is a number to some readers."""

@@ -75,3 +75,9 @@ def test_runs_hold_each_offset_once_and_do_not_touch(offsets: frozenset[int]) ->
     pieces = runs(sorted(offsets))
     assert [offset for begin, end in pieces for offset in range(begin, end)] == sorted(offsets)
     assert all(first[1] < second[0] for first, second in pairwise(pieces))
+
+
+def test_keys_are_told_apart_by_spaces_and_by_nothing_else_as_in_the_index() -> None:
+    letters = Letters(keys=frozenset({"a", "b\tc"}))
+    told = [letters.include(None, keys, "U") for keys in ("x a y", "b\tc", "a\tb", "b c", None)]
+    assert told == [True, True, False, False, False]
