@@ -8,9 +8,10 @@ store. What no line tells is filled in: bodies have the length that fits, messag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ ENABLED = "pull, group enabled again"
 RESET = "reset by time"
 
 LOG_FILE_BYTES = 1 << 20
-BODY_BYTES = 10
 STEP_MS = 10
 OF_A_COPY = ("DELAY", "ORIGIN_MESSAGE_ID", "REAL_QID", "REAL_TOPIC", "RETRY_TOPIC")
 """Properties that the original does not have."""
@@ -55,13 +55,26 @@ class AskedBroker:
         return [line["input"] for line in self._lines if line["what"] == SEND_BACK]
 
     @cached_property
-    def copies(self) -> dict[int, Copy]:
-        """What is stored of each message that was sent back, by its queue offset."""
+    def sent_back(self) -> list[tuple[Line, Copy]]:
+        """Each send-back with the copy that it made: both in the order of the messages, and of one message in that of time."""
         found = [_copy(line) for line in self._lines if line["what"].startswith(STORED)]
-        offsets = sorted(request["queueOffset"] for request in self.asked)
-        if len(found) != len(offsets):
-            raise NotTold(f"{len(offsets)} messages were sent back, and {len(found)} copies are told of")
-        return dict(zip(offsets, sorted(found, key=_position), strict=True))
+        if len(found) != len(self.asked):
+            raise NotTold(f"{len(self.asked)} messages were sent back, and {len(found)} copies are told of")
+        asked = sorted(self.asked, key=lambda request: int(request["queueOffset"]))
+        found.sort(key=lambda copy: (_position(copy), copy["storeTimestamp"]))
+        return list(zip(asked, found, strict=True))
+
+    @cached_property
+    def copies(self) -> dict[int, Copy]:
+        """One copy of each message that was sent back, by its queue offset."""
+        return {int(request["queueOffset"]): copy for request, copy in self.sent_back}
+
+    @property
+    def any_copy(self) -> Copy:
+        """The one of the first message that was sent back."""
+        if not self.copies:
+            raise NotTold("no copy of what was sent back says what the messages carry")
+        return self.copies[min(self.copies)]
 
     @property
     def topic(self) -> str:
@@ -108,30 +121,46 @@ class AskedBroker:
             return patterned | {"UNIQ_KEY": f"{offset:032X}"}
         return _original(self.copies[offset]) | patterned
 
+    def told_of(self, text: str) -> Collection[int]:
+        """The offsets of the messages of which all properties are known that a text names."""
+        open_ = [name for name in self._seen if name not in self._patterns]
+        if any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in open_):
+            return self.copies.keys()
+        return range(self.count)
+
+    @cached_property
+    def _seen(self) -> Mapping[str, set[str]]:
+        """The values of each property, each with NUMBER for the message's own; None of a copy without it."""
+        originals = {offset: _original(copy) for offset, copy in self.copies.items()}
+        names = {name for properties in originals.values() for name in properties}
+        return {
+            name: {_pattern(properties.get(name), offset) for offset, properties in originals.items()} for name in names
+        }
+
     @cached_property
     def _patterns(self) -> Mapping[str, str]:
-        originals = {offset: _original(copy) for offset, copy in self.copies.items()}
-        seen: dict[str, set[str]] = {}
-        for offset, properties in originals.items():
-            for name, value in properties.items():
-                seen.setdefault(name, set()).add(value.replace(str(offset), NUMBER))
-        return {name: patterns.pop() for name, patterns in seen.items() if len(patterns) == 1}
+        return {name: next(iter(patterns)) for name, patterns in self._seen.items() if len(patterns) == 1}
+
+    @cached_property
+    def _host(self) -> str:
+        return decode_offset_message_id(_origin(self.any_copy)).store_host
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Where each message lies in the log, and where the last one ends: what is not told lies as near to a message that
+        is as the shortest body lets it."""
+        told = {offset: _position(copy) for offset, copy in self.copies.items()}
+        begins = [told[min(told)]]
+        for offset in range(min(told) - 1, -1, -1):
+            begins.insert(0, begins[0] - self._record(offset, 0, b" ").store_size)
+        for offset in range(min(told), self.count):
+            begins.append(told.get(offset + 1, begins[-1] + self._record(offset, 0, b" ").store_size))
+        return begins
 
     def _records(self) -> Iterator[Record]:
-        positions = {offset: _position(copy) for offset, copy in self.copies.items()}
-        host = decode_offset_message_id(_origin(self.copies[min(self.copies)])).store_host
-        first_ms = min(copy["storeTimestamp"] for copy in self.copies.values()) - self.count * STEP_MS
-        begin, body_bytes = 0, BODY_BYTES
-        if first := positions.get(0, 0):  # something else was stored before it
-            begin = self._record(0, 0, b"", host, first_ms).store_size
-            yield replace(self._record(0, 0, _body(first - begin, 0), host, first_ms), topic=self.topic[::-1])
-        for offset in range(self.count):
-            begin = positions.get(offset, begin)
-            if offset + 1 in positions:
-                body_bytes = positions[offset + 1] - begin - self._record(offset, begin, b"", host, first_ms).store_size
-            record = self._record(offset, begin, _body(body_bytes, begin), host, first_ms)
-            yield record
-            begin += record.store_size
+        for offset, (begin, end) in enumerate(pairwise(self._begins)):
+            body_bytes = end - begin - self._record(offset, begin, b"").store_size
+            yield self._record(offset, begin, _body(body_bytes, begin))
 
     def _moment(self, offset: int) -> int:
         """The number of the first message that was stored in the same millisecond, as far as resets by time tell."""
@@ -143,9 +172,13 @@ class AskedBroker:
                     return answered
         return offset
 
-    def _record(self, offset: int, begin: int, body: bytes, host: str, first_ms: int) -> Record:
-        stored_ms = first_ms + self._moment(offset) * STEP_MS
-        copy = self.copies.get(offset, self.copies[min(self.copies)])
+    @cached_property
+    def _first_ms(self) -> int:
+        return int(min(copy["storeTimestamp"] for _, copy in self.sent_back)) - self.count * STEP_MS
+
+    def _record(self, offset: int, begin: int, body: bytes) -> Record:
+        stored_ms = self._first_ms + self._moment(offset) * STEP_MS
+        copy = self.copies.get(offset, self.any_copy)
         return new_record(
             topic=self.topic,
             queue_id=0,
@@ -156,7 +189,7 @@ class AskedBroker:
             born_timestamp=stored_ms,
             store_timestamp=stored_ms,
             born_host=copy["bornHost"],
-            store_host=host,
+            store_host=self._host,
         )
 
     @cached_property
@@ -165,8 +198,12 @@ class AskedBroker:
         folder, topic = self._work / "store", TopicConfig(self.topic, self.queues, self.queues)
         (folder / "commitlog").mkdir(parents=True)
         (folder / "config").mkdir()
+        if self._begins[0] < 0:
+            raise NotTold(f"{self.topic} has more messages than fit before {_position(self.any_copy)}")
         log = b"".join(map(encode, self._records()))
-        (folder / "commitlog" / f"{0:020}").write_bytes(log.ljust(LOG_FILE_BYTES, b"\0"))
+        (folder / "commitlog" / f"{self._begins[0]:020}").write_bytes(
+            log + bytes(LOG_FILE_BYTES - len(log) % LOG_FILE_BYTES)
+        )
         groups = sorted(
             {request["group"] for request in self.asked} | self._named(0, "") - self._named(0, "unknown group")
         )
@@ -184,6 +221,12 @@ class AskedBroker:
 
 NUMBER = "\0"
 """Stands in a pattern for the message's own number."""
+NONE = "\0\0"
+"""The pattern of what a message does not have."""
+
+
+def _pattern(value: str | None, number: int) -> str:
+    return NONE if value is None else value.replace(str(number), NUMBER)
 
 
 def _body(size: int, begin: int) -> bytes:

@@ -28,12 +28,12 @@ def send_backs(broker: AskedBroker) -> Outcomes:
     """The copy of each: where it is, what it carries. A negative maxReconsumeTimes is taken literally there, so that it is
     as 0; our -1 is what a consumer's own setting means (Appendix E, 10.2)."""
     for name in BROKER_PROPERTIES if broker.copies else ():
-        of_broker = {copy["properties"].get(name) for copy in broker.copies.values()}
+        of_broker = {copy["properties"].get(name) for _, copy in broker.sent_back}
         yield same(f"{name} is the broker's, the same everywhere", len(of_broker), 1)
     places: dict[tuple[str, int], list[Line]] = defaultdict(list)
-    for request in broker.asked:
+    for request, copy in broker.sent_back:
         offset = request["queueOffset"]
-        said, copy = f"copy of message {offset}", broker.copies[offset]
+        said = f"copy of message {offset}"
         decided = route(
             request["group"],
             delay_level=request["delayLevel"],
@@ -51,10 +51,11 @@ def send_backs(broker: AskedBroker) -> Outcomes:
         yield same(f"{said}: born", row["born_host"], copy["bornHost"])
         places[topic, copy["queueId"]].append(copy)
     for (topic, queue_id), copies in places.items():
-        stored = sorted(copies, key=lambda copy: int(copy["storeTimestamp"]))
-        offsets = sorted(copy["queueOffset"] for copy in copies)
-        yield same(f"offsets of {topic} {queue_id}", offsets, list(range(len(copies))))
-        yield same(f"order of {topic} {queue_id}", [copy["queueOffset"] for copy in stored], offsets)
+        copies.sort(key=lambda copy: int(copy["queueOffset"]))
+        offsets = [copy["queueOffset"] for copy in copies]
+        yield same(f"offsets of {topic} {queue_id}", sorted(set(offsets)), offsets)
+        times = [copy["storeTimestamp"] for copy in copies]
+        yield same(f"order of {topic} {queue_id}", sorted(times), times)
 
 
 def of_an_unknown_group(line: Line, broker: AskedBroker) -> Outcomes:

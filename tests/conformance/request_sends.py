@@ -9,10 +9,12 @@ from rmq_store.broker_files.request_checks import ResponseCode
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.timer import MAX_DELAY_MS, place
 from rmq_store.errors import RmqError
+from rmq_store.java_text import parse_number, wrapped
 from rmq_store.json_messages import message_of
-from rmq_store.message import MessageConst
+from rmq_store.message import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, MessageConst
 from rmq_store.perm_name import PERM_READ, is_writeable
-from rmq_store.producer import Message, check_messages, problems_of
+from rmq_store.producer import BROKER_PROPERTIES, Message, check_messages, problems_of, stored_properties
+from rmq_store.properties import parse_properties, properties_text
 from rmq_store.subscription import build_subscription_data
 from rmq_store.validators import is_system_topic, may_be_sent_to, stored_topic_problem, topic_problem
 from tests.conformance.asked_broker import AskedBroker
@@ -22,6 +24,9 @@ from tests.conformance.names import problem_in
 
 CODE_IN_WORDS = re.compile(r"CODE: (\d+) ")
 ANY_TIME_MS = 1_717_416_000_000
+ANY_UNIQUE_KEY = "0" * 32
+LONGEST_NAME = 32
+WAIT = MessageConst.WAIT_STORE_MSG_OK
 
 
 def _is_sent(line: Line, topic: str) -> bool:
@@ -35,6 +40,10 @@ def send_to_topic(line: Line, broker: AskedBroker) -> Outcomes:
     problem = topic_problem(name)
     yield same(f"name {name!r}", problem, problem_in(error) if refused_by_name else None)
     yield same(f"{name!r} may be sent to", may_be_sent_to(name), "forbidden" not in error)
+    of_no_group = name in (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX) and "code" in answer
+    if of_no_group:  # no retry topic takes anything from outside here (docs/conformance.md)
+        yield same(f"group of {name!r}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, answer["code"])
+        return
     yield same(f"sent to {name!r}", problem is None and may_be_sent_to(name), _is_sent(line, name))
 
 
@@ -65,7 +74,7 @@ def start_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
     wanted = filter_of("T", line["input"], "SQL92")
     understood = _ok(lambda: build_subscription_data("T", line["input"], "SQL92"))
     yield same(f"{line['input']!r} is parsed", wanted is not None, _started(line))
-    if wanted is None and not _started(line):
+    if wanted is None and "CODE" in str(line["answer"]):  # the broker's words, not the client's
         said = f"start with {line['input']!r}"
         yield _has_code(said, ResponseCode.SUBSCRIPTION_PARSE_FAILED, line["answer"]["error"])
     yield same(
@@ -91,9 +100,16 @@ def _started(line: Line) -> bool:
 
 
 def properties_of_size(line: Line, broker: AskedBroker) -> Outcomes:
-    message = Message("T", b"x", properties={"k": "v" * line["input"]})
-    is_sent = not problems_of(message, ANY_TIME_MS)
-    yield _sent_or(line, broker, f"a property of {line['input']} characters", is_sent, ResponseCode.MESSAGE_ILLEGAL)
+    """Its name is not said: what hangs on that is not compared. What the broker adds is as long as in the copies."""
+    size, copy = line["input"], broker.any_copy["properties"]
+    ours = {**stored_properties(Message("T", b"x"), ANY_UNIQUE_KEY), **BROKER_PROPERTIES}
+    more = sum(len(copy[name]) - len(value) for name, value in ours.items() if name in copy and name != WAIT)
+    value = "v" * max(size + more, min(size, 1))
+    named = [Message("T", b"x", properties={"k" * length: value}) for length in (1, LONGEST_NAME)]
+    is_sent = {not problems_of(message, ANY_TIME_MS) for message in named}
+    if len(is_sent) == 1:
+        said = f"a property of {size} characters"
+        yield _sent_or(line, broker, said, is_sent.pop(), ResponseCode.MESSAGE_ILLEGAL)
 
 
 def send_with_key_and_tag(line: Line, broker: AskedBroker) -> Outcomes:
@@ -103,24 +119,38 @@ def send_with_key_and_tag(line: Line, broker: AskedBroker) -> Outcomes:
 
 
 def send_with_delay(line: Line, broker: AskedBroker) -> Outcomes:
-    """What is no number cannot be said here at all."""
-    said = {"topic": "T", "body": "x", "delay_level": line["input"]}
-    is_sent = _ok(lambda: check_messages([message_of(said)], ANY_TIME_MS))
-    yield _sent_or(line, broker, f"a message with DELAY {line['input']!r}", is_sent, None)
+    """A text that is no number cannot be said here, so it is asked what the property would do."""
+    level = line["input"]
+    said = f"a message with DELAY {level!r}"
+    yield _sent_or(line, broker, said, _is_placed(broker, MessageConst.DELAY_TIME_LEVEL, level), None)
+    if isinstance(level, int):
+        told = {"topic": "T", "body": "x", "delay_level": level}
+        yield _sent_or(line, broker, said, _ok(lambda: check_messages([message_of(told)], ANY_TIME_MS)), None)
 
 
 def send_with_timer(line: Line, broker: AskedBroker) -> Outcomes:
-    asked = {MessageConst.TIMER_DELAY_SEC: str(line["input"])}
-    is_sent = _ok(lambda: place(broker.topic, 0, asked, ANY_TIME_MS, DelayLevels()))
+    """A moment that 64 bits cannot hold is another one in RocketMQ; here it is as far away as it says."""
+    is_sent = _is_placed(broker, MessageConst.TIMER_DELAY_SEC, line["input"])
     said = f"a message with TIMER_DELAY_SEC {line['input']!r}"
+    seconds = parse_number(str(line["input"]), 64)
+    moment = ANY_TIME_MS + 1000 * (seconds or 0)
+    if wrapped(moment, 64) != moment:
+        yield same(said, is_sent, moment <= ANY_TIME_MS)
+        return
     yield _sent_or(line, broker, said, is_sent, ResponseCode.MESSAGE_ILLEGAL)
     if not is_sent:
         yield same(f"{said}: longest delay", f"max delay {MAX_DELAY_MS}ms" in line["answer"].get("text", ""), True)
 
 
+def _is_placed(broker: AskedBroker, name: str, value: object) -> bool:
+    """Whether a message with such a property is taken, as a broker reads it from the message's text."""
+    asked = parse_properties(properties_text({name: str(value)}))
+    return _ok(lambda: place(broker.topic, 0, asked, ANY_TIME_MS, DelayLevels()))
+
+
 def _sent_or(line: Line, broker: AskedBroker, said: str, is_sent: bool, code: ResponseCode | None) -> Outcome:
-    """Whether it is sent to the broker's topic, or refused with that code; None: with any error of the client."""
-    if is_sent or code is None:
+    """Whether it is sent to the broker's topic, or refused with that code; None: with any error, as the client's own."""
+    if is_sent or code is None or "error" in line["answer"]:
         return same(said, is_sent, _is_sent(line, broker.topic))
     return same(said, code, line["answer"].get("code"))
 

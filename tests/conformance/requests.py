@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,15 @@ from rmq_store.broker_files.consumer_offset_manager import NOT_FOUND, key_of
 from rmq_store.broker_files.request_checks import ResponseCode, check_commit, check_pull
 from rmq_store.consume_queue import BoundaryType, offset_by_time
 from rmq_store.errors import WrongUse
+from rmq_store.get_message_status import GetMessageStatus, get_message_status, pull_status
 from rmq_store.lake.groups import need_group
 from rmq_store.lake.message_search import message_by_id, messages_by_key, messages_by_unique_key
 from rmq_store.lake.plan import ShardLookup
+from rmq_store.message import MessageConst
 from rmq_store.perm_name import PERM_WRITE
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.store import Actor
+from rmq_store.subscription import ExpressionType, build_subscription_data
 from tests.conformance import request_send_backs, request_sends
 from tests.conformance.asked_broker import ENABLED, SEND_BACK, STORED, AskedBroker
 from tests.conformance.checks import Line, NotChecked, Outcome, Outcomes, per_line, refused, same
@@ -29,7 +32,7 @@ from tests.conformance.pulls import pull_edge
 MOST_IN_ONE_ANSWER = 32
 
 OFFSET_IN_WORDS = re.compile(r", from \d+$")
-QUEUE_IN_WORDS = re.compile(r"queueId\[(\d+)\].*readQueueNums:\[(\d+)\]")
+QUEUE_IN_WORDS = re.compile(r"queueId\[(-?\d+)\].*readQueueNums:\[(\d+)\]")
 
 
 def check(lines: Sequence[Line]) -> Outcomes:
@@ -58,20 +61,22 @@ def _request(line: Line, broker: AskedBroker) -> Outcomes:
 
 def _query(line: Line, broker: AskedBroker, *, set_zero_if_not_found: bool = True) -> Outcomes:
     """Without a commit 0 where the first message can still be read, if the request allows it (S5.4)."""
-    group, topic, queue_id = line["input"]
-    young = (topic, queue_id, 0) in broker.store.messages
-    found = broker.manager.query_on_the_wire(
-        group, topic, queue_id, young=young, set_zero_if_not_found=set_zero_if_not_found
-    )
-    yield _found_offset(line, found)
+    yield _found_offset(line, line["answer"], _on_the_wire(line, broker, set_zero_if_not_found))
 
 
 def _query_without_zero(line: Line, broker: AskedBroker) -> Outcomes:
     yield from _query(line, broker, set_zero_if_not_found=False)
 
 
-def _found_offset(line: Line, found: int) -> Outcome:
-    answer = line["answer"]
+def _on_the_wire(line: Line, broker: AskedBroker, set_zero_if_not_found: bool = True) -> int:
+    group, topic, queue_id, *_ = line["input"]
+    young = (topic, queue_id, 0) in broker.store.messages
+    return broker.manager.query_on_the_wire(
+        group, topic, queue_id, young=young, set_zero_if_not_found=set_zero_if_not_found
+    )
+
+
+def _found_offset(line: Line, answer: Any, found: int) -> Outcome:
     if isinstance(answer, dict):
         wanted: tuple[int, int | None] = NOT_FOUND, answer["code"]
         return same(f"query of {line['input']}", (found, ResponseCode.QUERY_NOT_FOUND), wanted)
@@ -89,8 +94,8 @@ def _commit(line: Line, broker: AskedBroker) -> Outcomes:
         return
     if not manager.has_offset_reset(group, topic, queue_id):
         manager.commit_offset(group, topic, queue_id, offset)
-    found = code.name, manager.query_on_the_wire(group, topic, queue_id, young=True)
-    yield same(f"commit of {line['input']}, query", found, (answer.get("commit"), answer.get("query")))
+    yield same(f"commit of {line['input']}", code.name, answer.get("commit"))
+    yield _found_offset(line, answer.get("query"), _on_the_wire(line, broker))
 
 
 def _nobody_moves_it(broker: AskedBroker, group: str, topic: str) -> Outcomes:
@@ -130,9 +135,11 @@ def _pull_after_a_reset(line: Line, broker: AskedBroker) -> Outcomes:
     if pending is not None:
         yield same(f"pull of {line['input']}", ("OFFSET_ILLEGAL", pending), (status, then))
         return
-    # How many messages one answer has is the broker's affair (S7.2).
     most = broker.store.positions.max_offset(broker.store.queue({"topic": topic, "queueId": queue_id}))
-    yield same(f"pull of {line['input']}", ("FOUND", asked < then <= most), (status, True))
+    found, corrected = get_message_status(asked, 0, most)
+    if found is GetMessageStatus.FOUND and asked < then <= most:
+        corrected = then  # how many messages one answer has is the broker's affair (S7.2)
+    yield same(f"pull of {line['input']}", (pull_status(found, asked), corrected), (status, then))
 
 
 def _query_of_group(line: Line, broker: AskedBroker) -> Outcomes:
@@ -194,17 +201,26 @@ def _pull_of_enabled(line: Line, broker: AskedBroker) -> Outcomes:
 
 
 def _pull_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
-    """What cannot be parsed filters nothing when it is carried in the request (Appendix E, C1)."""
-    wanted = filter_of(broker.topic, line["input"], "SQL92")
+    """What cannot be parsed filters nothing when it is carried in the request (Appendix E, C1); what the client itself
+    refuses, we refuse. A message of which no line tells a property that is asked for is left out."""
+    expression, answer, said = line["input"], line["answer"], f"pull with {line['input']!r}"
+    if "error" in answer:
+        yield refused(said, WrongUse, lambda: build_subscription_data(broker.topic, expression, ExpressionType.SQL92))
+        return
+    wanted = filter_of(broker.topic, expression, ExpressionType.SQL92)
+    told, told_of = answer["found"], broker.told_of(expression)
+    end = told[-1] + 1 if len(told) == MOST_IN_ONE_ANSWER else broker.count
+
+    def compared(offsets: Iterable[int]) -> list[int]:
+        return [offset for offset in offsets if offset in told_of and offset < end]
+
     rows = broker.store.by_queue[broker.topic, 0]
-    found = [row["queue_offset"] for row in rows if wanted is None or wanted.delivers(row)]
-    status, told = line["answer"]["status"], line["answer"]["found"]
-    said = f"pull with {line['input']!r}"
-    yield same(said, found[:MOST_IN_ONE_ANSWER], told)
-    yield same(f"{said}: status", "FOUND" if found else "NO_MATCHED_MSG", status)
+    found = compared(row["queue_offset"] for row in rows if wanted is None or wanted.delivers(row))
+    yield same(said, found, compared(told))
+    yield same(f"{said}: status", "FOUND" if told else "NO_MATCHED_MSG", answer["status"])
     if wanted is not None and wanted.data is not None:
         lake = wanted.delivered_in_lake(broker.store.batches[broker.topic, 0])
-        yield same(f"{said}, by a window", lake[:MOST_IN_ONE_ANSWER], told)
+        yield same(f"{said}, by a window", compared(lake), compared(told))
 
 
 # --- messages by id, key and time ------------------------------------------------------------------------------------
@@ -230,8 +246,14 @@ def _by_unknown_id(line: Line, broker: AskedBroker) -> Outcomes:
 
 
 def _by_key(line: Line, broker: AskedBroker) -> Outcomes:
+    """The newest of them, where there are more than one answer holds."""
+    told_of = broker.told_of(MessageConst.KEYS)
+    told = [offset for offset in ([] if _is_none(line) else line["answer"]) if offset in told_of]
     found = _offsets(messages_by_key(broker.store.imported.store, broker.topic, line["input"]))
-    yield same(f"messages by {line['input']}", found, [] if _is_none(line) else line["answer"])
+    found = [offset for offset in found if offset in told_of]
+    if len(told) >= MOST_IN_ONE_ANSWER:
+        found = found[-len(told) :]
+    yield same(f"messages by {line['input']}", found, told)
 
 
 def _is_none(line: Line) -> bool:

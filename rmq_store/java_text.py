@@ -1,0 +1,44 @@
+"""What Java says of a text where Python says something else: which characters are blank, how long it is, what is a
+number. Java counts UTF-16 units: a character above U+FFFF is two."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
+"""What ``String.trim`` removes: everything up to the space, and no other white space."""
+
+JAVA_WHITESPACE: Final = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
+    "\u2008\u2009\u200a\u2028\u2029\u205f\u3000"
+)
+"""``Character.isWhitespace``: not the three blanks that forbid a line break (U+00A0, U+2007, U+202F), nor U+0085."""
+
+_NUMBER: Final = re.compile(r"([+-]?)0*((?:(?![\U00010000-\U0010ffff])\d){1,19})")
+
+
+def is_blank(text: str | None) -> bool:
+    """``StringUtils.isBlank``: None, "" or white space only."""
+    return not (text and text.strip(JAVA_WHITESPACE))
+
+
+def utf16_length(text: str) -> int:
+    """``String.length``."""
+    return len(text) + sum(char > "\uffff" for char in text)
+
+
+def parse_number(text: str, bits: int) -> int | None:
+    """``Integer.parseInt`` (32 bits) and ``Long.parseLong`` (64): a sign or none, then digits of any script.
+
+    None where Java throws: for anything else, and for a number that needs more bits.
+    """
+    matched = _NUMBER.fullmatch(text)
+    number = int(matched[1] + matched[2]) if matched else 1 << bits
+    return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
+
+
+def wrapped(number: int, bits: int) -> int:
+    """What Java keeps of a result: its low bits, the highest of them as the sign."""
+    half = 1 << bits - 1
+    return (number + half) % (2 * half) - half
