@@ -18,8 +18,10 @@ from typing import Any
 from rmq_store.broker_files.config_files import DataVersion, SubscriptionGroupConfig, TopicConfig, write_config
 from rmq_store.broker_files.config_texts import consumer_offsets_text, subscription_groups_text, topics_text
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager, key_of
+from rmq_store.message import MessageConst
 from rmq_store.message_id import decode_offset_message_id
 from rmq_store.record import Record, encode, new_record
+from rmq_store.validators import REPLY_TOPIC_POSTFIX
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line
 
@@ -29,6 +31,7 @@ RESET = "reset by time"
 
 LOG_FILE_BYTES = 1 << 20
 STEP_MS = 10
+BROKER_IN_WORDS = re.compile(r"BrokersSent: \[([^],]+)")
 OF_A_COPY = ("DELAY", "ORIGIN_MESSAGE_ID", "REAL_QID", "REAL_TOPIC", "RETRY_TOPIC")
 """Properties that the original does not have."""
 
@@ -83,6 +86,13 @@ class AskedBroker:
             raise NotTold(f"the copies of what was sent back come from {len(topics)} topics; one is needed")
         (topic,) = topics
         return str(topic)
+
+    @cached_property
+    def own_names(self) -> set[str]:
+        """The topics that a broker makes for itself and its cluster, as far as its names are told."""
+        words = " ".join(str(line["answer"]) for line in self._lines)
+        clusters = {copy["properties"].get(MessageConst.CLUSTER, "") for _, copy in self.sent_back}
+        return {*clusters, *(cluster + REPLY_TOPIC_POSTFIX for cluster in clusters), *BROKER_IN_WORDS.findall(words)}
 
     @cached_property
     def queues(self) -> int:

@@ -149,11 +149,13 @@ def _query_of_group(line: Line, broker: AskedBroker) -> Outcomes:
 
 
 def _topic_deleted(line: Line, broker: AskedBroker) -> Outcomes:
-    manager, topic = broker.manager, line["input"]
+    """A message that waited and comes after that makes the topic again, as a young one."""
+    manager, topic, answer = broker.manager, line["input"], line["answer"]
     groups = manager.which_group_by_topic(topic)
     manager.clean_offset_by_topic(topic)
     left = [key_of(topic, group) for group in groups if key_of(topic, group) in manager.offset_table]
-    yield same(f"offsets of {topic}", (left, ResponseCode.QUERY_NOT_FOUND), ([], line["answer"]["code"]))
+    code = ResponseCode.QUERY_NOT_FOUND if answer == 0 else answer["code"]
+    yield same(f"offsets of {topic}", (left, ResponseCode.QUERY_NOT_FOUND), ([], code))
     yield same("it had some", bool(groups), True)
 
 
@@ -190,12 +192,12 @@ def _refused_pull(line: Line, code: ResponseCode) -> Outcome:
 
 
 def _pull_of_enabled(line: Line, broker: AskedBroker) -> Outcomes:
-    """From where its first message is, which is not said."""
+    """From where its first message is, or from the end, which is not said."""
     answer = line["answer"]
     code = check_pull(SubscriptionGroupConfig(line["input"]), broker.topic_of(broker.topic), 0)
     yield same(f"pull of {line['input']}", code, ResponseCode.SUCCESS)
     bounds = {"minOffset": answer["min"], "maxOffset": answer["max"]}
-    asked = {"topic": broker.topic, "queueId": 0, "offset": answer["found"][0]}
+    asked = {"topic": broker.topic, "queueId": 0, "offset": [*answer["found"], answer["next"]][0]}
     answered = {"answerMin": answer["min"], "answerMax": answer["max"]}
     yield from pull_edge(asked | bounds | answered | answer, broker.store)
 
@@ -204,6 +206,9 @@ def _pull_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
     """What cannot be parsed filters nothing when it is carried in the request (Appendix E, C1); what the client itself
     refuses, we refuse. A message of which no line tells a property that is asked for is left out."""
     expression, answer, said = line["input"], line["answer"], f"pull with {line['input']!r}"
+    if request_sends.cannot_filter(line):
+        yield same(f"{said}: code", ResponseCode.SYSTEM_ERROR, answer.get("code"))
+        return
     if "error" in answer:
         yield refused(said, WrongUse, lambda: build_subscription_data(broker.topic, expression, ExpressionType.SQL92))
         return
@@ -251,8 +256,8 @@ def _by_key(line: Line, broker: AskedBroker) -> Outcomes:
     told = [offset for offset in ([] if _is_none(line) else line["answer"]) if offset in told_of]
     found = _offsets(messages_by_key(broker.store.imported.store, broker.topic, line["input"]))
     found = [offset for offset in found if offset in told_of]
-    if len(told) >= MOST_IN_ONE_ANSWER:
-        found = found[-len(told) :]
+    if not _is_none(line) and len(line["answer"]) >= MOST_IN_ONE_ANSWER:
+        found = [offset for offset in found if offset >= min(line["answer"])]
     yield same(f"messages by {line['input']}", found, told)
 
 
