@@ -58,19 +58,25 @@ class AskedBroker:
         return [line["input"] for line in self._lines if line["what"] == SEND_BACK]
 
     @cached_property
-    def sent_back(self) -> list[tuple[Line, Copy]]:
-        """Each send-back with the copy that it made: both in the order of the messages, and of one message in that of time."""
-        found = [_copy(line) for line in self._lines if line["what"].startswith(STORED)]
-        if len(found) != len(self.asked):
-            raise NotTold(f"{len(self.asked)} messages were sent back, and {len(found)} copies are told of")
-        asked = sorted(self.asked, key=lambda request: int(request["queueOffset"]))
-        found.sort(key=lambda copy: (_position(copy), copy["storeTimestamp"]))
-        return list(zip(asked, found, strict=True))
+    def sent_back(self) -> dict[int, list[Copy]]:
+        """What is stored of each message that was sent back, by its queue offset."""
+        found = sorted((_copy(line) for line in self._lines if line["what"].startswith(STORED)), key=_position)
+        offsets = sorted(int(request["queueOffset"]) for request in self.asked)
+        if len(found) != len(offsets):
+            raise NotTold(f"{len(offsets)} messages were sent back, and {len(found)} copies are told of")
+        copies: dict[int, list[Copy]] = {}
+        for offset, copy in zip(offsets, found, strict=True):
+            copies.setdefault(offset, []).append(copy)
+        return copies
+
+    @cached_property
+    def all_copies(self) -> list[Copy]:
+        return [copy for copies in self.sent_back.values() for copy in copies]
 
     @cached_property
     def copies(self) -> dict[int, Copy]:
-        """One copy of each message that was sent back, by its queue offset."""
-        return {int(request["queueOffset"]): copy for request, copy in self.sent_back}
+        """One copy of each message."""
+        return {offset: copies[0] for offset, copies in self.sent_back.items()}
 
     @property
     def any_copy(self) -> Copy:
@@ -91,7 +97,7 @@ class AskedBroker:
     def own_names(self) -> set[str]:
         """The topics that a broker makes for itself and its cluster, as far as its names are told."""
         words = " ".join(str(line["answer"]) for line in self._lines)
-        clusters = {copy["properties"].get(MessageConst.CLUSTER, "") for _, copy in self.sent_back}
+        clusters = {copy["properties"].get(MessageConst.CLUSTER, "") for copy in self.all_copies}
         return {*clusters, *(cluster + REPLY_TOPIC_POSTFIX for cluster in clusters), *BROKER_IN_WORDS.findall(words)}
 
     @cached_property
@@ -184,7 +190,7 @@ class AskedBroker:
 
     @cached_property
     def _first_ms(self) -> int:
-        return int(min(copy["storeTimestamp"] for _, copy in self.sent_back)) - self.count * STEP_MS
+        return int(min(copy["storeTimestamp"] for copy in self.all_copies)) - self.count * STEP_MS
 
     def _record(self, offset: int, begin: int, body: bytes) -> Record:
         stored_ms = self._first_ms + self._moment(offset) * STEP_MS
