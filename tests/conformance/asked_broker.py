@@ -59,8 +59,9 @@ class AskedBroker:
 
     @cached_property
     def sent_back(self) -> dict[int, list[Copy]]:
-        """What is stored of each message that was sent back, by its queue offset."""
-        found = sorted((_copy(line) for line in self._lines if line["what"].startswith(STORED)), key=_position)
+        """What is stored of each message that was sent back, by its queue offset; the copies in the order of time."""
+        found = [_copy(line) for line in self._lines if line["what"].startswith(STORED)]
+        found.sort(key=lambda copy: (_position(copy), copy["storeTimestamp"]))
         offsets = sorted(int(request["queueOffset"]) for request in self.asked)
         if len(found) != len(offsets):
             raise NotTold(f"{len(offsets)} messages were sent back, and {len(found)} copies are told of")

@@ -207,7 +207,8 @@ def _pull_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
     refuses, we refuse. A message of which no line tells a property that is asked for is left out."""
     expression, answer, said = line["input"], line["answer"], f"pull with {line['input']!r}"
     if request_sends.cannot_filter(line):
-        yield same(f"{said}: code", ResponseCode.SYSTEM_ERROR, answer.get("code"))
+        if "code" in answer:
+            yield same(f"{said}: code", ResponseCode.SYSTEM_ERROR, answer["code"])
         return
     if "error" in answer:
         yield refused(said, WrongUse, lambda: build_subscription_data(broker.topic, expression, ExpressionType.SQL92))
