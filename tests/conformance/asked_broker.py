@@ -138,16 +138,16 @@ class AskedBroker:
             return patterned | {"UNIQ_KEY": f"{offset:032X}"}
         return _original(self.copies[offset]) | patterned
 
-    def told_of(self, text: str) -> Collection[int]:
-        """The offsets of the messages of which all properties are known that a text names."""
+    def not_told_of(self, text: str) -> Collection[int]:
+        """The offsets of the messages of which no line tells a property that a text names."""
         open_ = [name for name in self._seen if name not in self._patterns]
         if any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in open_):
-            return self.copies.keys()
-        return range(self.count)
+            return set(range(self.count)) - self.copies.keys()
+        return ()
 
     @cached_property
     def _seen(self) -> Mapping[str, set[str]]:
-        """The values of each property, each with NUMBER for the message's own; None of a copy without it."""
+        """The values of each property, each with NUMBER for the message's own; NONE where a copy has none."""
         originals = {offset: _original(copy) for offset, copy in self.copies.items()}
         names = {name for properties in originals.values() for name in properties}
         return {

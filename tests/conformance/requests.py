@@ -214,11 +214,11 @@ def _pull_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
         yield refused(said, WrongUse, lambda: build_subscription_data(broker.topic, expression, ExpressionType.SQL92))
         return
     wanted = filter_of(broker.topic, expression, ExpressionType.SQL92)
-    told, told_of = answer["found"], broker.told_of(expression)
-    end = told[-1] + 1 if len(told) == MOST_IN_ONE_ANSWER else broker.count
+    told, not_told = answer["found"], broker.not_told_of(expression)
+    is_cut = len(told) == MOST_IN_ONE_ANSWER
 
     def compared(offsets: Iterable[int]) -> list[int]:
-        return [offset for offset in offsets if offset in told_of and offset < end]
+        return [offset for offset in offsets if offset not in not_told and not (is_cut and offset > told[-1])]
 
     rows = broker.store.by_queue[broker.topic, 0]
     found = compared(row["queue_offset"] for row in rows if wanted is None or wanted.delivers(row))
@@ -253,13 +253,14 @@ def _by_unknown_id(line: Line, broker: AskedBroker) -> Outcomes:
 
 def _by_key(line: Line, broker: AskedBroker) -> Outcomes:
     """The newest of them, where there are more than one answer holds."""
-    told_of = broker.told_of(MessageConst.KEYS)
-    told = [offset for offset in ([] if _is_none(line) else line["answer"]) if offset in told_of]
+    told, not_told = [] if _is_none(line) else line["answer"], broker.not_told_of(MessageConst.KEYS)
+    is_cut = len(told) >= MOST_IN_ONE_ANSWER
+
+    def compared(offsets: Iterable[int]) -> list[int]:
+        return [offset for offset in offsets if offset not in not_told and not (is_cut and offset < min(told))]
+
     found = _offsets(messages_by_key(broker.store.imported.store, broker.topic, line["input"]))
-    found = [offset for offset in found if offset in told_of]
-    if not _is_none(line) and len(line["answer"]) >= MOST_IN_ONE_ANSWER:
-        found = [offset for offset in found if offset >= min(line["answer"])]
-    yield same(f"messages by {line['input']}", found, told)
+    yield same(f"messages by {line['input']}", compared(found), compared(told))
 
 
 def _is_none(line: Line) -> bool:
