@@ -25,7 +25,7 @@ def is_blank(text: str | None) -> bool:
 
 def utf16_length(text: str) -> int:
     """``String.length``."""
-    return len(text) + sum(char > "\uffff" for char in text)
+    return len(text.encode("utf-16-be", "surrogatepass")) // 2
 
 
 def parse_number(text: str, bits: int) -> int | None:
