@@ -135,6 +135,10 @@ def settle(result: ConcurrentResult, send_back_failed: Collection[int] = ()) -> 
     return Settlement(tuple(offset for offset in result.offsets if offset not in resubmit), resubmit)
 
 
-def offset_to_commit(removed: int, queue_dropped: bool) -> int | None:
-    """The offset to store, only ever upwards, or None. ``removed``: the answer of ``ProcessQueue.remove_message``."""
-    return removed if removed >= 0 and not queue_dropped else None
+def offset_to_commit(settlement: Settlement, removed: int, queue_dropped: bool) -> int | None:
+    """The offset to store, only ever upwards, or None; an empty batch moves nothing.
+
+    ``removed``: the answer of ``ProcessQueue.remove_message``.
+    """
+    is_empty = not (settlement.finished or settlement.resubmit)
+    return None if is_empty or removed < 0 or queue_dropped else removed

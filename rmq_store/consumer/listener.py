@@ -258,7 +258,7 @@ def judge(
     - several: one for each message, ``ack_index`` does not count.
 
     Raises ListenerError for an answer that is no status, too many or too few of them, an ``ack_index`` below -1 (an
-    IndexOutOfBoundsException that stops RocketMQ's queue), or a failing index outside the batch.
+    IndexOutOfBoundsException that stops RocketMQ's queue, but for an empty batch), or a failing index outside the batch.
     """
     level = _checked_int("delay_level_when_next_consume", context.delay_level_when_next_consume)
     later = Answer(False, level)
@@ -268,9 +268,9 @@ def judge(
         if status_of(answer) is ConsumeConcurrentlyStatus.RECONSUME_LATER:
             return (later,) * n
         ack_index = _checked_int("ack_index", context.ack_index)
-        if ack_index < -1:
+        if ack_index < -1 and n:
             raise ListenerError(f"ack_index {ack_index} on {context.message_queue}: the least is -1, nothing succeeded")
-        done = min(ack_index + 1, n)
+        done = min(max(ack_index + 1, 0), n)
         return (ACKED,) * done + (later,) * (n - done)
     return tuple(ACKED if ok else later for ok in _statuses(answer, n))
 

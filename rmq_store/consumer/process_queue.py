@@ -51,10 +51,8 @@ class ProcessQueue:
         """
         if not self._cached:
             return -1
-        for offset in offsets:
-            size = self._cached.pop(offset, None)
-            if size is not None:
-                self._forget(1, size)
+        sizes = [size for offset in offsets if (size := self._cached.pop(offset, None)) is not None]
+        self._forget(len(sizes), sum(sizes))
         return min(self._cached) if self._cached else self._queue_offset_max + 1
 
     def take_messages(self, count: int) -> list[int]:
@@ -100,5 +98,6 @@ class ProcessQueue:
         return sorted(self._cached)
 
     def _forget(self, count: int, size: int) -> None:
+        """One call of RocketMQ's; at no message the size is none, whatever was counted wrong before."""
         self.message_count -= count
         self.message_bytes = self.message_bytes - size if self.message_count else 0

@@ -14,13 +14,13 @@ at ``TIMER_OUT_MS`` + 1000, never before the moment that was asked for and less 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from rmq_store.consumer.delay import DelayLevels, delay_level_to_queue_id, queue_id_to_delay_level
 from rmq_store.errors import BadData, WrongUse
+from rmq_store.java_text import parse_number
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst, MessageQueue
 
 MAX_DELAY_MS = 3 * 24 * 3_600_000
@@ -77,9 +77,10 @@ def rolls(deliver_at: int, now_ms: int) -> bool:
 
 def deliver_at_of(timer_out: str | None, queue: MessageQueue) -> int:
     """When a message of the wheel is due (UTC ms). Raises BadData when its TIMER_OUT_MS does not say it."""
-    if timer_out is None or not _WHOLE_NUMBER.fullmatch(timer_out):
+    timer_out_ms = None if timer_out is None else parse_number(timer_out, 64)
+    if timer_out_ms is None:
         raise BadData(f"{queue}: a message has the TIMER_OUT_MS {timer_out!r}, which is no time in ms")
-    return int(timer_out) + TICK_MS
+    return timer_out_ms + TICK_MS
 
 
 def policy_queue_id(delay_ms: int) -> int:
@@ -125,7 +126,7 @@ def place(topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int,
     """
     real = {MessageConst.REAL_TOPIC: topic, MessageConst.REAL_QUEUE_ID: str(queue_id)}
     asked_level = properties.get(MessageConst.DELAY_TIME_LEVEL)
-    level = 0 if asked_level is None else _number(MessageConst.DELAY_TIME_LEVEL, asked_level)
+    level = 0 if asked_level is None else _number(MessageConst.DELAY_TIME_LEVEL, asked_level, 32)
     if level > 0:
         level = levels.clamp(level)
         kept = {name: value for name, value in properties.items() if name not in TIMER_REQUESTS}
@@ -145,13 +146,11 @@ def place(topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int,
     return Placement(TIMER_TOPIC, slot.queue_id, stored, deliver_at=slot.due_ms)
 
 
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
-
-
-def _number(name: str, text: str) -> int:
-    if not _WHOLE_NUMBER.fullmatch(text):
+def _number(name: str, text: str, bits: int = 64) -> int:
+    number = parse_number(text, bits)
+    if number is None:
         raise WrongUse(f"{name} must be a whole number, it is {text!r:.80}")
-    return int(text)
+    return number
 
 
 def _asked_ms(properties: Mapping[str, str], now_ms: int) -> int | None:

@@ -8,17 +8,20 @@ store. What no line tells is filled in: bodies have the length that fits, messag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rmq_store.broker_files.config_files import DataVersion, SubscriptionGroupConfig, TopicConfig, write_config
 from rmq_store.broker_files.config_texts import consumer_offsets_text, subscription_groups_text, topics_text
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager, key_of
+from rmq_store.message import MessageConst
 from rmq_store.message_id import decode_offset_message_id
 from rmq_store.record import Record, encode, new_record
+from rmq_store.validators import REPLY_TOPIC_POSTFIX
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line
 
@@ -27,8 +30,8 @@ ENABLED = "pull, group enabled again"
 RESET = "reset by time"
 
 LOG_FILE_BYTES = 1 << 20
-BODY_BYTES = 10
 STEP_MS = 10
+BROKER_IN_WORDS = re.compile(r"BrokersSent: \[([^],]+)")
 OF_A_COPY = ("DELAY", "ORIGIN_MESSAGE_ID", "REAL_QID", "REAL_TOPIC", "RETRY_TOPIC")
 """Properties that the original does not have."""
 
@@ -55,13 +58,33 @@ class AskedBroker:
         return [line["input"] for line in self._lines if line["what"] == SEND_BACK]
 
     @cached_property
-    def copies(self) -> dict[int, Copy]:
-        """What is stored of each message that was sent back, by its queue offset."""
+    def sent_back(self) -> dict[int, list[Copy]]:
+        """What is stored of each message that was sent back, by its queue offset; the copies in the order of time."""
         found = [_copy(line) for line in self._lines if line["what"].startswith(STORED)]
-        offsets = sorted(request["queueOffset"] for request in self.asked)
+        found.sort(key=lambda copy: (_position(copy), copy["storeTimestamp"]))
+        offsets = sorted(int(request["queueOffset"]) for request in self.asked)
         if len(found) != len(offsets):
             raise NotTold(f"{len(offsets)} messages were sent back, and {len(found)} copies are told of")
-        return dict(zip(offsets, sorted(found, key=_position), strict=True))
+        copies: dict[int, list[Copy]] = {}
+        for offset, copy in zip(offsets, found, strict=True):
+            copies.setdefault(offset, []).append(copy)
+        return copies
+
+    @cached_property
+    def all_copies(self) -> list[Copy]:
+        return [copy for copies in self.sent_back.values() for copy in copies]
+
+    @cached_property
+    def copies(self) -> dict[int, Copy]:
+        """One copy of each message."""
+        return {offset: copies[0] for offset, copies in self.sent_back.items()}
+
+    @property
+    def any_copy(self) -> Copy:
+        """The one of the first message that was sent back."""
+        if not self.copies:
+            raise NotTold("no copy of what was sent back says what the messages carry")
+        return self.copies[min(self.copies)]
 
     @property
     def topic(self) -> str:
@@ -70,6 +93,13 @@ class AskedBroker:
             raise NotTold(f"the copies of what was sent back come from {len(topics)} topics; one is needed")
         (topic,) = topics
         return str(topic)
+
+    @cached_property
+    def own_names(self) -> set[str]:
+        """The topics that a broker makes for itself and its cluster, as far as its names are told."""
+        words = " ".join(str(line["answer"]) for line in self._lines)
+        clusters = {copy["properties"].get(MessageConst.CLUSTER, "") for copy in self.all_copies}
+        return {*clusters, *(cluster + REPLY_TOPIC_POSTFIX for cluster in clusters), *BROKER_IN_WORDS.findall(words)}
 
     @cached_property
     def queues(self) -> int:
@@ -108,30 +138,46 @@ class AskedBroker:
             return patterned | {"UNIQ_KEY": f"{offset:032X}"}
         return _original(self.copies[offset]) | patterned
 
+    def not_told_of(self, text: str) -> Collection[int]:
+        """The offsets of the messages of which no line tells a property that a text names."""
+        open_ = [name for name in self._seen if name not in self._patterns]
+        if any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in open_):
+            return set(range(self.count)) - self.copies.keys()
+        return ()
+
+    @cached_property
+    def _seen(self) -> Mapping[str, set[str]]:
+        """The values of each property, each with NUMBER for the message's own; NONE where a copy has none."""
+        originals = {offset: _original(copy) for offset, copy in self.copies.items()}
+        names = {name for properties in originals.values() for name in properties}
+        return {
+            name: {_pattern(properties.get(name), offset) for offset, properties in originals.items()} for name in names
+        }
+
     @cached_property
     def _patterns(self) -> Mapping[str, str]:
-        originals = {offset: _original(copy) for offset, copy in self.copies.items()}
-        seen: dict[str, set[str]] = {}
-        for offset, properties in originals.items():
-            for name, value in properties.items():
-                seen.setdefault(name, set()).add(value.replace(str(offset), NUMBER))
-        return {name: patterns.pop() for name, patterns in seen.items() if len(patterns) == 1}
+        return {name: next(iter(patterns)) for name, patterns in self._seen.items() if len(patterns) == 1}
+
+    @cached_property
+    def _host(self) -> str:
+        return decode_offset_message_id(_origin(self.any_copy)).store_host
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Where each message lies in the log, and where the last one ends: what is not told lies as near to a message that
+        is as the shortest body lets it."""
+        told = {offset: _position(copy) for offset, copy in self.copies.items()}
+        begins = [told[min(told)]]
+        for offset in range(min(told) - 1, -1, -1):
+            begins.insert(0, begins[0] - self._record(offset, 0, b" ").store_size)
+        for offset in range(min(told), self.count):
+            begins.append(told.get(offset + 1, begins[-1] + self._record(offset, 0, b" ").store_size))
+        return begins
 
     def _records(self) -> Iterator[Record]:
-        positions = {offset: _position(copy) for offset, copy in self.copies.items()}
-        host = decode_offset_message_id(_origin(self.copies[min(self.copies)])).store_host
-        first_ms = min(copy["storeTimestamp"] for copy in self.copies.values()) - self.count * STEP_MS
-        begin, body_bytes = 0, BODY_BYTES
-        if first := positions.get(0, 0):  # something else was stored before it
-            begin = self._record(0, 0, b"", host, first_ms).store_size
-            yield replace(self._record(0, 0, _body(first - begin, 0), host, first_ms), topic=self.topic[::-1])
-        for offset in range(self.count):
-            begin = positions.get(offset, begin)
-            if offset + 1 in positions:
-                body_bytes = positions[offset + 1] - begin - self._record(offset, begin, b"", host, first_ms).store_size
-            record = self._record(offset, begin, _body(body_bytes, begin), host, first_ms)
-            yield record
-            begin += record.store_size
+        for offset, (begin, end) in enumerate(pairwise(self._begins)):
+            body_bytes = end - begin - self._record(offset, begin, b"").store_size
+            yield self._record(offset, begin, _body(body_bytes, begin))
 
     def _moment(self, offset: int) -> int:
         """The number of the first message that was stored in the same millisecond, as far as resets by time tell."""
@@ -143,9 +189,13 @@ class AskedBroker:
                     return answered
         return offset
 
-    def _record(self, offset: int, begin: int, body: bytes, host: str, first_ms: int) -> Record:
-        stored_ms = first_ms + self._moment(offset) * STEP_MS
-        copy = self.copies.get(offset, self.copies[min(self.copies)])
+    @cached_property
+    def _first_ms(self) -> int:
+        return int(min(copy["storeTimestamp"] for copy in self.all_copies)) - self.count * STEP_MS
+
+    def _record(self, offset: int, begin: int, body: bytes) -> Record:
+        stored_ms = self._first_ms + self._moment(offset) * STEP_MS
+        copy = self.copies.get(offset, self.any_copy)
         return new_record(
             topic=self.topic,
             queue_id=0,
@@ -156,7 +206,7 @@ class AskedBroker:
             born_timestamp=stored_ms,
             store_timestamp=stored_ms,
             born_host=copy["bornHost"],
-            store_host=host,
+            store_host=self._host,
         )
 
     @cached_property
@@ -165,8 +215,12 @@ class AskedBroker:
         folder, topic = self._work / "store", TopicConfig(self.topic, self.queues, self.queues)
         (folder / "commitlog").mkdir(parents=True)
         (folder / "config").mkdir()
+        if self._begins[0] < 0:
+            raise NotTold(f"{self.topic} has more messages than fit before {_position(self.any_copy)}")
         log = b"".join(map(encode, self._records()))
-        (folder / "commitlog" / f"{0:020}").write_bytes(log.ljust(LOG_FILE_BYTES, b"\0"))
+        (folder / "commitlog" / f"{self._begins[0]:020}").write_bytes(
+            log + bytes(LOG_FILE_BYTES - len(log) % LOG_FILE_BYTES)
+        )
         groups = sorted(
             {request["group"] for request in self.asked} | self._named(0, "") - self._named(0, "unknown group")
         )
@@ -184,6 +238,12 @@ class AskedBroker:
 
 NUMBER = "\0"
 """Stands in a pattern for the message's own number."""
+NONE = "\0\0"
+"""The pattern of what a message does not have."""
+
+
+def _pattern(value: str | None, number: int) -> str:
+    return NONE if value is None else value.replace(str(number), NUMBER)
 
 
 def _body(size: int, begin: int) -> bytes:

@@ -53,7 +53,7 @@ def _played(row: Line) -> dict[str, Any]:
             seen["resubmittedAfterMs"] = [settlement.resubmit_after_ms]
         for offset in settlement.resubmit:
             times[offset] += 1
-        commit = offset_to_commit(queue.remove_message(settlement.finished), queue.dropped)
+        commit = offset_to_commit(settlement, queue.remove_message(settlement.finished), queue.dropped)
         if commit is not None:
             seen |= {"committed": commit, "increaseOnly": True}
     return seen | {"stillCached": queue.cached, "reconsumeTimesAfter": list(times.values())}

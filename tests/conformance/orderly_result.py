@@ -54,9 +54,14 @@ def played(row: Line) -> dict[str, Any]:
         "waiting": queue.cached,
         "count": queue.message_count,
         "resubmittedAfterMs": [] if result.resubmit_after_ms is None else [result.resubmit_after_ms],
-        "reconsumeTimesAfter": list(times.values()),
+        "reconsumeTimesAfter": [_as_int(count) for count in times.values()],
     }
     return seen | {"takeNext": queue.take_messages(len(row["cached"]))}
+
+
+def _as_int(number: int) -> int:
+    """As RocketMQ's 32 bits say it: there 2^31 tries are less than none (docs/conformance.md)."""
+    return (number + 2**31) % 2**32 - 2**31
 
 
 @per_line

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from rmq_store.broker_files.request_checks import ResponseCode
 from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
-from rmq_store.consumer.retry import property_edits, retry_queue_id, route
+from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
 from rmq_store.lake.message_search import message_by_id
-from rmq_store.message import SCHEDULE_TOPIC, MessageExt, dlq_topic
+from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic, retry_topic
 from rmq_store.message_id import offset_message_id
 from rmq_store.producer import BROKER_PROPERTIES
 from rmq_store.settings import GroupSettings
-from tests.conformance.asked_broker import AskedBroker
+from tests.conformance.asked_broker import AskedBroker, Copy
 from tests.conformance.broker_store import BROKER
 from tests.conformance.checks import Line, Outcomes, same
 from tests.conformance.rerun import Hop, Life, Rerun, settings_of
@@ -28,12 +29,13 @@ def send_backs(broker: AskedBroker) -> Outcomes:
     """The copy of each: where it is, what it carries. A negative maxReconsumeTimes is taken literally there, so that it is
     as 0; our -1 is what a consumer's own setting means (Appendix E, 10.2)."""
     for name in BROKER_PROPERTIES if broker.copies else ():
-        of_broker = {copy["properties"].get(name) for copy in broker.copies.values()}
+        of_broker = {copy["properties"].get(name) for copy in broker.all_copies}
         yield same(f"{name} is the broker's, the same everywhere", len(of_broker), 1)
     places: dict[tuple[str, int], list[Line]] = defaultdict(list)
+    left = {offset: list(copies) for offset, copies in broker.sent_back.items()}
     for request in broker.asked:
         offset = request["queueOffset"]
-        said, copy = f"copy of message {offset}", broker.copies[offset]
+        said = f"copy of message {offset}"
         decided = route(
             request["group"],
             delay_level=request["delayLevel"],
@@ -42,6 +44,8 @@ def send_backs(broker: AskedBroker) -> Outcomes:
             retry_queue=0,
             levels=DelayLevels(),
         )
+        copy = _copy_of(request["group"], decided, left[offset])
+        left[offset].remove(copy)
         topic = copy["topic"] + request["group"] if decided.dead else copy["topic"]
         found = decided.topic, decided.queue_id, decided.reconsume_times
         yield same(f"{said}: place, retries", found, (topic, copy["queueId"], copy["reconsumeTimes"]))
@@ -51,10 +55,21 @@ def send_backs(broker: AskedBroker) -> Outcomes:
         yield same(f"{said}: born", row["born_host"], copy["bornHost"])
         places[topic, copy["queueId"]].append(copy)
     for (topic, queue_id), copies in places.items():
-        stored = sorted(copies, key=lambda copy: int(copy["storeTimestamp"]))
-        offsets = sorted(copy["queueOffset"] for copy in copies)
-        yield same(f"offsets of {topic} {queue_id}", offsets, list(range(len(copies))))
-        yield same(f"order of {topic} {queue_id}", [copy["queueOffset"] for copy in stored], offsets)
+        copies.sort(key=lambda copy: int(copy["queueOffset"]))
+        offsets = [copy["queueOffset"] for copy in copies]
+        yield same(f"offsets of {topic} {queue_id}", sorted(set(offsets)), offsets)
+        times = [copy["storeTimestamp"] for copy in copies]
+        yield same(f"order of {topic} {queue_id}", sorted(times), times)
+
+
+def _copy_of(group: str, decided: SendBack, copies: Sequence[Copy]) -> Copy:
+    """Of the copies of one message the one of this group that lies where it should, else any."""
+
+    def fits(copy: Copy) -> bool:
+        is_there = copy["queueId"] == decided.queue_id and decided.topic.startswith(copy["topic"])
+        return is_there and copy["properties"].get(MessageConst.REAL_TOPIC) in (None, retry_topic(group))
+
+    return next(filter(fits, copies), copies[0])
 
 
 def of_an_unknown_group(line: Line, broker: AskedBroker) -> Outcomes:

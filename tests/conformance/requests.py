@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,15 @@ from rmq_store.broker_files.consumer_offset_manager import NOT_FOUND, key_of
 from rmq_store.broker_files.request_checks import ResponseCode, check_commit, check_pull
 from rmq_store.consume_queue import BoundaryType, offset_by_time
 from rmq_store.errors import WrongUse
+from rmq_store.get_message_status import GetMessageStatus, get_message_status, pull_status
 from rmq_store.lake.groups import need_group
 from rmq_store.lake.message_search import message_by_id, messages_by_key, messages_by_unique_key
 from rmq_store.lake.plan import ShardLookup
+from rmq_store.message import MessageConst
 from rmq_store.perm_name import PERM_WRITE
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.store import Actor
+from rmq_store.subscription import ExpressionType, build_subscription_data
 from tests.conformance import request_send_backs, request_sends
 from tests.conformance.asked_broker import ENABLED, SEND_BACK, STORED, AskedBroker
 from tests.conformance.checks import Line, NotChecked, Outcome, Outcomes, per_line, refused, same
@@ -29,7 +32,7 @@ from tests.conformance.pulls import pull_edge
 MOST_IN_ONE_ANSWER = 32
 
 OFFSET_IN_WORDS = re.compile(r", from \d+$")
-QUEUE_IN_WORDS = re.compile(r"queueId\[(\d+)\].*readQueueNums:\[(\d+)\]")
+QUEUE_IN_WORDS = re.compile(r"queueId\[(-?\d+)\].*readQueueNums:\[(\d+)\]")
 
 
 def check(lines: Sequence[Line]) -> Outcomes:
@@ -58,20 +61,22 @@ def _request(line: Line, broker: AskedBroker) -> Outcomes:
 
 def _query(line: Line, broker: AskedBroker, *, set_zero_if_not_found: bool = True) -> Outcomes:
     """Without a commit 0 where the first message can still be read, if the request allows it (S5.4)."""
-    group, topic, queue_id = line["input"]
-    young = (topic, queue_id, 0) in broker.store.messages
-    found = broker.manager.query_on_the_wire(
-        group, topic, queue_id, young=young, set_zero_if_not_found=set_zero_if_not_found
-    )
-    yield _found_offset(line, found)
+    yield _found_offset(line, line["answer"], _on_the_wire(line, broker, set_zero_if_not_found))
 
 
 def _query_without_zero(line: Line, broker: AskedBroker) -> Outcomes:
     yield from _query(line, broker, set_zero_if_not_found=False)
 
 
-def _found_offset(line: Line, found: int) -> Outcome:
-    answer = line["answer"]
+def _on_the_wire(line: Line, broker: AskedBroker, set_zero_if_not_found: bool = True) -> int:
+    group, topic, queue_id, *_ = line["input"]
+    young = (topic, queue_id, 0) in broker.store.messages
+    return broker.manager.query_on_the_wire(
+        group, topic, queue_id, young=young, set_zero_if_not_found=set_zero_if_not_found
+    )
+
+
+def _found_offset(line: Line, answer: Any, found: int) -> Outcome:
     if isinstance(answer, dict):
         wanted: tuple[int, int | None] = NOT_FOUND, answer["code"]
         return same(f"query of {line['input']}", (found, ResponseCode.QUERY_NOT_FOUND), wanted)
@@ -89,8 +94,8 @@ def _commit(line: Line, broker: AskedBroker) -> Outcomes:
         return
     if not manager.has_offset_reset(group, topic, queue_id):
         manager.commit_offset(group, topic, queue_id, offset)
-    found = code.name, manager.query_on_the_wire(group, topic, queue_id, young=True)
-    yield same(f"commit of {line['input']}, query", found, (answer.get("commit"), answer.get("query")))
+    yield same(f"commit of {line['input']}", code.name, answer.get("commit"))
+    yield _found_offset(line, answer.get("query"), _on_the_wire(line, broker))
 
 
 def _nobody_moves_it(broker: AskedBroker, group: str, topic: str) -> Outcomes:
@@ -130,9 +135,11 @@ def _pull_after_a_reset(line: Line, broker: AskedBroker) -> Outcomes:
     if pending is not None:
         yield same(f"pull of {line['input']}", ("OFFSET_ILLEGAL", pending), (status, then))
         return
-    # How many messages one answer has is the broker's affair (S7.2).
     most = broker.store.positions.max_offset(broker.store.queue({"topic": topic, "queueId": queue_id}))
-    yield same(f"pull of {line['input']}", ("FOUND", asked < then <= most), (status, True))
+    found, corrected = get_message_status(asked, 0, most)
+    if found is GetMessageStatus.FOUND and asked < then <= most:
+        corrected = then  # how many messages one answer has is the broker's affair (S7.2)
+    yield same(f"pull of {line['input']}", (pull_status(found, asked), corrected), (status, then))
 
 
 def _query_of_group(line: Line, broker: AskedBroker) -> Outcomes:
@@ -142,11 +149,13 @@ def _query_of_group(line: Line, broker: AskedBroker) -> Outcomes:
 
 
 def _topic_deleted(line: Line, broker: AskedBroker) -> Outcomes:
-    manager, topic = broker.manager, line["input"]
+    """A message that waited and comes after that makes the topic again, as a young one."""
+    manager, topic, answer = broker.manager, line["input"], line["answer"]
     groups = manager.which_group_by_topic(topic)
     manager.clean_offset_by_topic(topic)
     left = [key_of(topic, group) for group in groups if key_of(topic, group) in manager.offset_table]
-    yield same(f"offsets of {topic}", (left, ResponseCode.QUERY_NOT_FOUND), ([], line["answer"]["code"]))
+    code = ResponseCode.QUERY_NOT_FOUND if answer == 0 else answer["code"]
+    yield same(f"offsets of {topic}", (left, ResponseCode.QUERY_NOT_FOUND), ([], code))
     yield same("it had some", bool(groups), True)
 
 
@@ -183,28 +192,41 @@ def _refused_pull(line: Line, code: ResponseCode) -> Outcome:
 
 
 def _pull_of_enabled(line: Line, broker: AskedBroker) -> Outcomes:
-    """From where its first message is, which is not said."""
+    """From where its first message is, or from the end, which is not said."""
     answer = line["answer"]
     code = check_pull(SubscriptionGroupConfig(line["input"]), broker.topic_of(broker.topic), 0)
     yield same(f"pull of {line['input']}", code, ResponseCode.SUCCESS)
     bounds = {"minOffset": answer["min"], "maxOffset": answer["max"]}
-    asked = {"topic": broker.topic, "queueId": 0, "offset": answer["found"][0]}
+    asked = {"topic": broker.topic, "queueId": 0, "offset": [*answer["found"], answer["next"]][0]}
     answered = {"answerMin": answer["min"], "answerMax": answer["max"]}
     yield from pull_edge(asked | bounds | answered | answer, broker.store)
 
 
 def _pull_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
-    """What cannot be parsed filters nothing when it is carried in the request (Appendix E, C1)."""
-    wanted = filter_of(broker.topic, line["input"], "SQL92")
+    """What cannot be parsed filters nothing when it is carried in the request (Appendix E, C1); what the client itself
+    refuses, we refuse. A message of which no line tells a property that is asked for is left out."""
+    expression, answer, said = line["input"], line["answer"], f"pull with {line['input']!r}"
+    if request_sends.cannot_filter(line):
+        if "code" in answer:
+            yield same(f"{said}: code", ResponseCode.SYSTEM_ERROR, answer["code"])
+        return
+    if "error" in answer:
+        yield refused(said, WrongUse, lambda: build_subscription_data(broker.topic, expression, ExpressionType.SQL92))
+        return
+    wanted = filter_of(broker.topic, expression, ExpressionType.SQL92)
+    told, not_told = answer["found"], broker.not_told_of(expression)
+    is_cut = len(told) == MOST_IN_ONE_ANSWER
+
+    def compared(offsets: Iterable[int]) -> list[int]:
+        return [offset for offset in offsets if offset not in not_told and not (is_cut and offset > told[-1])]
+
     rows = broker.store.by_queue[broker.topic, 0]
-    found = [row["queue_offset"] for row in rows if wanted is None or wanted.delivers(row)]
-    status, told = line["answer"]["status"], line["answer"]["found"]
-    said = f"pull with {line['input']!r}"
-    yield same(said, found[:MOST_IN_ONE_ANSWER], told)
-    yield same(f"{said}: status", "FOUND" if found else "NO_MATCHED_MSG", status)
+    found = compared(row["queue_offset"] for row in rows if wanted is None or wanted.delivers(row))
+    yield same(said, found, compared(told))
+    yield same(f"{said}: status", "FOUND" if told else "NO_MATCHED_MSG", answer["status"])
     if wanted is not None and wanted.data is not None:
         lake = wanted.delivered_in_lake(broker.store.batches[broker.topic, 0])
-        yield same(f"{said}, by a window", lake[:MOST_IN_ONE_ANSWER], told)
+        yield same(f"{said}, by a window", compared(lake), compared(told))
 
 
 # --- messages by id, key and time ------------------------------------------------------------------------------------
@@ -230,8 +252,15 @@ def _by_unknown_id(line: Line, broker: AskedBroker) -> Outcomes:
 
 
 def _by_key(line: Line, broker: AskedBroker) -> Outcomes:
+    """The newest of them, where there are more than one answer holds."""
+    told, not_told = [] if _is_none(line) else line["answer"], broker.not_told_of(MessageConst.KEYS)
+    is_cut = len(told) >= MOST_IN_ONE_ANSWER
+
+    def compared(offsets: Iterable[int]) -> list[int]:
+        return [offset for offset in offsets if offset not in not_told and not (is_cut and offset < min(told))]
+
     found = _offsets(messages_by_key(broker.store.imported.store, broker.topic, line["input"]))
-    yield same(f"messages by {line['input']}", found, [] if _is_none(line) else line["answer"])
+    yield same(f"messages by {line['input']}", compared(found), compared(told))
 
 
 def _is_none(line: Line) -> bool:

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
-from rmq_store.consumer.consume_result import MessageModel, process_consume_result, settle
+from rmq_store.consumer.consume_result import (
+    MessageModel,
+    Settlement,
+    offset_to_commit,
+    process_consume_result,
+    settle,
+)
 from rmq_store.consumer.listener import ACKED, Answer
 from tests.conformance.checks import passed
 from tests.conformance.concurrent_result import check
@@ -16,6 +22,12 @@ def test_in_a_window_everything_is_finished_whatever_failed() -> None:
     result = process_consume_result(MessageModel.CLUSTERING, [5, 6, 7], answers)
     assert result.send_back == ((6, 0), (7, -1))
     assert settle(result).finished == (5, 6, 7)
+
+
+def test_an_empty_batch_moves_no_offset() -> None:
+    empty = settle(process_consume_result(MessageModel.CLUSTERING, [], ()))
+    assert offset_to_commit(empty, 5, False) is None
+    assert offset_to_commit(Settlement((), resubmit=(7,)), 7, False) == 7
 
 
 def test_a_broadcasting_consumer_drops_what_failed() -> None:

@@ -62,6 +62,10 @@ def test_an_answer_is_read_as_rocketmq_reads_it(answer: Any, ack_index: int, wan
     assert acked(judge(answer, 4, context(ack_index=ack_index))) == wanted
 
 
+def test_of_an_empty_batch_no_ack_index_is_wrong() -> None:
+    assert judge(SUCCESS, 0, context(ack_index=-2_147_483_648)) == ()
+
+
 def test_what_failed_carries_the_level_that_the_listener_asked_for() -> None:
     answers = judge([SUCCESS, LATER], 2, context(delay_level_when_next_consume=-1))
     assert answers == (ACKED, Answer(False, -1))
