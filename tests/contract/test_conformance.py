@@ -30,6 +30,7 @@ from tests.conformance.rerun import (
 from tests.conformance.runner import Conformance
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
+MORE = DATA.with_name("rocketmq-more")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,12 @@ def test_our_code_does_what_a_file_says(conformance: Conformance, name: str) -> 
     assert (report.failed, report.failures, report.unknown) == (0, [], False)
     assert report.passed or report.note
     assert report.not_checked == {}
+
+
+@pytest.mark.parametrize("name", Conformance(MORE, Path()).names())
+def test_our_code_does_what_a_file_of_the_second_set_says(tmp_path: Path, name: str) -> None:
+    report = Conformance(MORE, tmp_path).report(name)
+    assert (report.failed, report.failures, report.unknown, report.not_checked) == (0, [], False, {})
 
 
 # --- a wrong answer is noticed ----------------------------------------------------------------------------------------
