@@ -81,7 +81,7 @@ def entry_tags_code(
     if topic == SCHEDULE_TOPIC:
         delay_ms = schedule_delay_ms(properties.get(MessageConst.DELAY_TIME_LEVEL), delay_levels)
         if delay_ms is not None:
-            return store_timestamp + delay_ms
+            return (store_timestamp + delay_ms + (1 << 63)) % (1 << 64) - (1 << 63)  # a Java long
     return tags_code(properties.get(MessageConst.TAGS))
 
 

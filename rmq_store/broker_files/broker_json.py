@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from rmq_store.errors import BadData
 
@@ -47,7 +47,10 @@ def parse(text: str, known: Collection[str] | None = None) -> Any:
     :raises BadData: it cannot be read; says at which character.
     """
     parser = _Parser(text, known)
-    value = parser.whole()
+    try:
+        value = parser.whole()
+    except RecursionError:
+        parser.fail("less that is nested in each other before this point")
     if parser.at < len(text):
         parser.fail("nothing more")
     return value
@@ -152,7 +155,7 @@ class _Parser:
         self.skips = False
         """Whether this is the value of a field that is not known."""
 
-    def fail(self, wanted: str) -> None:
+    def fail(self, wanted: str) -> NoReturn:
         found = repr(self.text[self.at : self.at + 20]) if self.at < len(self.text) else "the end"
         raise BadData(f"at character {self.at}: {wanted} expected, {found} found")
 
@@ -192,7 +195,6 @@ class _Parser:
         found = _NUMBER.match(self.text, self.at)
         if found is None:
             self.fail("a value")
-            return None
         number = _number(found)
         if number is None:
             self.fail("a number of fewer digits")
@@ -225,12 +227,11 @@ class _Parser:
         """What stands between two entries; behind an object it may be two commas. A value that is skipped needs its comma,
         and none behind the last one."""
         is_object = self.text[self.at - 1] == "}"
-        behind = _SPACE_AND_COMMENTS if is_object else _SPACE
-        self.skip(behind)
+        self.skip(_SPACE_AND_COMMENTS if is_object else _SPACE)
         comma = self.take(",")
         if comma and is_object and not self.skips:
             self.take(",")
-        self.skip(behind)
+        self.skip(_SPACE_AND_COMMENTS if is_object or self.skips else _SPACE)
         if self.skips and comma == self.text.startswith(end, self.at):
             self.fail("an entry" if comma else f"',' or '{end}'")
 
@@ -264,7 +265,6 @@ class _Parser:
             digits = _HEX[char].match(self.text, self.at)
             if digits is None:
                 self.fail("hex digits")
-                return ""
             self.at = digits.end()
             return chr(int(digits[0], 16))
         if char not in _UNESCAPED or not char:

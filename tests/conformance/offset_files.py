@@ -3,15 +3,16 @@
 A text of ``consumerOffset.json`` is in the order of Java's hash maps, ours is sorted. So there are compared: the table
 and version read from each of the broker's texts; the broker's texts written again from what was read, byte for byte; and
 our text of the table with the broker's text after sorting its keys and its lists of topics, and without what it says
-about pulls, which ours never does. ``delayOffset.json`` and the broadcasting client's file have to be the broker's texts
-byte for byte, the latter in its hash map's order; a topic's line, but for the order of its attributes.
+about pulls, which ours never does. ``delayOffset.json`` likewise. The broadcasting client's file has to be RocketMQ's text
+byte for byte, in its hash map's order; a topic's line, but for the order of its attributes.
 
-A ``sets`` step does not say of which queue it asked for a pending reset: the answer has to be that of one of the queues.
+A ``sets`` step does not say of which queue it asked for a pending reset: the answer has to be that of one of the queues
+that the other steps of its line name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,9 +30,6 @@ from rmq_store.broker_files.local_offsets import local_offsets_text, parse_local
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.message import MessageQueue
 from tests.conformance.checks import Line, Outcomes, by_kind, same
-
-QUEUE_IDS = range(3)
-"""All that occur in ``operations``."""
 
 
 def queues(table: dict[str, int]) -> dict[int, int]:
@@ -69,7 +67,9 @@ def delay_offset(line: Line) -> Outcomes:
     table, version = queues(line["table"]), DataVersion(timestamp=line["timestamp"])
     yield same("table", parse_delay_offsets(line["pretty"]), table)
     yield same("version", parse_data_version(line["pretty"]), version)
-    yield same("text", delay_offsets_text(table, version), line["pretty"])
+    theirs = parse(line["pretty"])
+    texts = delay_offsets_text(table, version), render(theirs)
+    yield same("our text, and theirs written again", texts, (render(in_our_order(theirs)), line["pretty"]))
 
 
 def local_offsets(line: Line) -> Outcomes:
@@ -103,13 +103,15 @@ def read_consumer_offset(line: Line) -> Outcomes:
 
 def operations(line: Line) -> Outcomes:
     manager = ConsumerOffsetManager()
+    named = {step[3] for step in line["steps"] if len(step) == 5} or {0}
+    queue_ids = range(min(named), max(named) + 1)
     for at, step in enumerate(line["steps"], 1):
-        if answer := play(manager, step):
+        if answer := play(manager, step, queue_ids):
             yield same(f"step {at} {step}", *answer)
     yield same("table", manager.offset_table, offset_table(line["table"]))
 
 
-def play(manager: ConsumerOffsetManager, step: Sequence[Any]) -> tuple[Any, Any] | None:
+def play(manager: ConsumerOffsetManager, step: Sequence[Any], queue_ids: Iterable[int]) -> tuple[Any, Any] | None:
     """One call: the answer and the wanted one, None for a call that only changes something."""
     match step:
         case ["commit", group, topic, queue_id, offset]:
@@ -133,7 +135,7 @@ def play(manager: ConsumerOffsetManager, step: Sequence[Any]) -> tuple[Any, Any]
             return manager.query_then_erase_reset_offset(group, topic, queue_id), wanted
         case ["sets", group, topic, topics, groups, reset]:
             found = sorted(manager.which_topic_by_consumer(group)), sorted(manager.which_group_by_topic(topic))
-            pending = {manager.has_offset_reset(group, topic, queue_id) for queue_id in QUEUE_IDS}
+            pending = {manager.has_offset_reset(group, topic, queue_id) for queue_id in queue_ids}
             return (*found, reset in pending), (topics, groups, True)
         case _:
             raise ValueError(f"unknown step {step}")

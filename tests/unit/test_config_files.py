@@ -262,6 +262,7 @@ def test_whatever_moment_writing_dies_at_one_of_the_two_files_is_whole(
         '"\\x"',
         '"\\u12"',
         '"\\q"',
+        "[" * 5000,
         "1l",
         "0x10",
         "{1/**/:2}",
