@@ -14,6 +14,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Final
 
+from rmq_store.java_text import wrapped
 from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageSysFlag, tags_code
 from rmq_store.record import Bytes, Record, parse_level
 
@@ -81,7 +82,7 @@ def entry_tags_code(
     if topic == SCHEDULE_TOPIC:
         delay_ms = schedule_delay_ms(properties.get(MessageConst.DELAY_TIME_LEVEL), delay_levels)
         if delay_ms is not None:
-            return store_timestamp + delay_ms
+            return wrapped(store_timestamp + delay_ms, 64)
     return tags_code(properties.get(MessageConst.TAGS))
 
 

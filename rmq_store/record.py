@@ -304,7 +304,7 @@ def new_record(
 
 
 def message_ext(record: Record, broker_name: str, decompressors: Decompressors = ZLIB_ONLY) -> MessageExt:
-    """The message a client would hand to a listener: decompressed, with the compressed bit cleared.
+    """The message a client would hand to a listener: decompressed, with the compressed bit cleared if there is a body.
 
     :raises BadData: the body does not decompress.
     """
@@ -317,7 +317,7 @@ def message_ext(record: Record, broker_name: str, decompressors: Decompressors =
         store_size=record.store_size,
         body=record.body(decompressors),
         flag=record.flag,
-        sys_flag=MessageSysFlag.clear_compressed(record.sys_flag),
+        sys_flag=MessageSysFlag.clear_compressed(record.sys_flag) if record.stored_body else record.sys_flag,
         born_timestamp=record.born_timestamp,
         born_host=record.born_host,
         store_timestamp=record.store_timestamp,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TypeAlias
 
+from rmq_store.java_hash import in_hash_set_order
 from rmq_store.sql92_values import EvaluationError, Value, compare, compare_by_size, negate, value_text
 
 Properties: TypeAlias = Mapping[str, str | None]
@@ -191,8 +192,9 @@ class InExpression(BooleanExpression):
         return None if value is None else (value in self.elements) != self.negated
 
     def __str__(self) -> str:
-        """The elements as written. RocketMQ prints five or more in the order of their hashes."""
-        return f"{self.right} {'NOT ' if self.negated else ''}IN ( {', '.join(self.elements)} )"
+        """Four elements at most as written; RocketMQ keeps more of them in a set, each once."""
+        elements = self.elements if len(self.elements) < 5 else in_hash_set_order(self.elements)
+        return f"{self.right} {'NOT ' if self.negated else ''}IN ( {', '.join(elements)} )"
 
 
 _SEARCHES: dict[str, Callable[[str, str], bool]] = {

@@ -50,6 +50,13 @@ class InvalidSelector(WrongUse):
         self.position = position
 
 
+class TooDeep(InvalidSelector):
+    """An expression that is nested more than ``MOST_NESTED`` levels deep."""
+
+    def __init__(self, expression: str, position: int) -> None:
+        super().__init__(expression, position, f"it is nested more than {MOST_NESTED} levels deep")
+
+
 class Selector(NamedTuple):
     """A parsed expression. ``rest``: the text behind it that RocketMQ ignores, "" if there is none."""
 
@@ -131,7 +138,7 @@ class _Parser:
         at = self._next.at
         tree = self._boolean(self._or(), at)
         if max(depth for _, depth in nodes(tree)) > MOST_NESTED:
-            raise self._wrong(at, f"it is nested more than {MOST_NESTED} levels deep")
+            raise TooDeep(self._text, at)
         return Selector(tree, self._text[self._next.at :])
 
     def _or(self) -> Expression:
@@ -193,7 +200,7 @@ class _Parser:
         found: Expression
         self._nested += 1
         if self._nested > MOST_NESTED:
-            raise self._wrong(token.at, f"it is nested more than {MOST_NESTED} levels deep")
+            raise TooDeep(self._text, token.at)
         if self._take("+"):
             found = self._unary()
         elif self._take("-"):

@@ -1,49 +1,56 @@
 """JSON as RocketMQ's brokers and clients write and read it, which is not quite JSON (S3.1, S4, Appendix E, C10).
 
-Reading takes, beside JSON: unquoted integers and objects as keys, single quotes, a trailing comma. An object with an
-object as key occurs in a broadcasting client's offset file. Writing is that of 5.5.0, with integer keys unquoted: the
-pretty form of its files with tabs, one entry per line and arrays of numbers on one line, or all on one line.
+Reading takes what fastjson2 takes, beside JSON: unquoted numbers and objects as keys, single quotes, a trailing comma, a
+missing one, comments behind a brace or before a number, numbers like ``+1``, ``01``, ``.5`` and ``7L``, more escapes,
+zeros behind the end. An object with an object as key occurs in a broadcasting client's offset file. Writing is that of
+5.5.0, with integer keys unquoted: the pretty form of its files with tabs, one entry per line and arrays of numbers on
+one line, or all on one line.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NoReturn
 
 from rmq_store.errors import BadData
-from rmq_store.numbers import whole_number
 
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
-_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_SPACE: Final = re.compile(r"[ \t\r\n\f\b\xa0]*")
+_SPACE_AND_COMMENTS: Final = re.compile(r"(?:[ \t\r\n\f\b\xa0]|//[^\n]*|/\*(?s:.*?)\*/)*")
+_BEGIN: Final = re.compile(r"\ufeff?\0*")
+_END: Final = re.compile(r"(?:[ \t\r\n\f\b\xa0,\0]|//[^\n]*|/\*(?s:.*?)\*/)*")
+_POWER: Final = r"(?:[eE][+-]?[0-9]+)?"
+_NUMBER: Final = re.compile(rf"(?P<whole>[+-]?[0-9]+)(?P<part>(?:\.[0-9]*)?{_POWER})|[+-]?\.[0-9]+{_POWER}")
+_EXACT_DIGITS: Final = 15
+_SUFFIX: Final = re.compile(r"[LSBDF]?")
 _PLAIN: Final = re.compile(r"[^\"'\\]*")
-_HEX4: Final = re.compile(r"[0-9a-fA-F]{4}")
+_HEX: Final = {"u": re.compile(r"[0-9a-fA-F]{4}"), "x": re.compile(r"[0-9a-fA-F]{2}")}
 _WORDS: Final = {"true": True, "false": False, "null": None}
-_UNESCAPED: Final = {
-    '"': '"',
-    "'": "'",
-    "\\": "\\",
-    "/": "/",
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-}
+_WRITTEN: Final = {'"': '"', "\\": "\\", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_UNESCAPED: Final = (
+    _WRITTEN
+    | {"F": "\f", "v": "\v"}
+    | {char: char for char in "'/#&()*+,-.:<=>@[]_"}
+    | {str(code): chr(code) for code in range(8)}
+)
 _ESCAPED: Final = {code: f"\\u{code:04x}" for code in range(0x20)} | {
-    ord(char): f"\\{escape}" for escape, char in _UNESCAPED.items() if escape not in "'/"
+    ord(char): f"\\{escape}" for escape, char in _WRITTEN.items()
 }
 
 
-def parse(text: str) -> Any:
+def parse(text: str, known: Collection[str] | None = None) -> Any:
     """The value of a text. An object is a dict; a key that is an object is the tuple of its items.
+
+    ``known``: of an object with these fields RocketMQ skips all others, and there it takes less: keys in quotes and a
+    comma between two entries only.
 
     :raises BadData: it cannot be read; says at which character.
     """
-    parser = _Parser(text)
-    value = parser.value()
-    parser.skip_space()
+    parser = _Parser(text, known)
+    try:
+        value = parser.whole()
+    except RecursionError:
+        parser.fail("less that is nested in each other before this point")
     if parser.at < len(text):
         parser.fail("nothing more")
     return value
@@ -90,6 +97,11 @@ def _as_value(key: Any) -> Any:
     return dict(key) if isinstance(key, tuple) else key
 
 
+def key_text(key: Any) -> str:
+    """A key that is no text, as RocketMQ takes it where it wants a text."""
+    return key if isinstance(key, str) else render_compact(_as_value(key))
+
+
 def object_of(value: Any) -> dict[Any, Any]:
     """The object that a value has to be; null is an empty one.
 
@@ -108,43 +120,67 @@ def numbers_of(value: Any, bits: int) -> dict[int, int]:
 
 
 def number_of(value: Any, bits: int) -> int:
-    """A Java int or long: RocketMQ's reader takes "2" as 2 and 1.5 as 1.
+    """A Java int or long: RocketMQ's reader takes "2" as 2, 1.5 as 1, true as 1 and [3] as 3. A decimal number that is too
+    large is the largest, as in Java; a whole one is refused.
 
     :raises BadData: it is no number, or too large.
     """
-    number = None
+    most = (1 << bits - 1) - 1
+    number = value = value[0] if isinstance(value, list) and len(value) == 1 else value
     if isinstance(value, str):
-        number = whole_number(value, signed=True)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        number = int(value)
-    if number is not None and -(1 << bits - 1) <= number < 1 << bits - 1:
-        return number
+        found = _NUMBER.fullmatch(value)
+        number = {"true": True, "false": False}.get(value) if found is None else _number(found)
+    if isinstance(number, float):
+        return int(min(max(number, -most - 1), most))
+    if isinstance(number, int) and -most - 1 <= number <= most:
+        return int(number)
     raise BadData(f"{value!r} is no number of {bits} bits")
 
 
+def _number(found: re.Match[str]) -> int | float | None:
+    """None: it has more digits than Python converts. A decimal number of more digits than a float keeps is whole."""
+    whole, part = found["whole"], found["part"]
+    is_decimal = not whole or "e" in part.lower() or (part and len(whole) <= _EXACT_DIGITS)
+    try:
+        return float(found[0]) if is_decimal else int(whole)
+    except ValueError:
+        return None
+
+
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, known: Collection[str] | None = None) -> None:
         self.text = text
         self.at = 0
+        self.known = known
+        self.skips = False
+        """Whether this is the value of a field that is not known."""
 
-    def fail(self, wanted: str) -> None:
+    def fail(self, wanted: str) -> NoReturn:
         found = repr(self.text[self.at : self.at + 20]) if self.at < len(self.text) else "the end"
         raise BadData(f"at character {self.at}: {wanted} expected, {found} found")
 
-    def skip_space(self) -> None:
-        found = _SPACE.match(self.text, self.at)
+    def skip(self, what: re.Pattern[str]) -> None:
+        found = what.match(self.text, self.at)
         assert found is not None
         self.at = found.end()
 
     def take(self, char: str) -> bool:
         """Step over ``char`` if it is next."""
-        self.skip_space()
+        self.skip(_SPACE)
         if not self.text.startswith(char, self.at):
             return False
         self.at += len(char)
         return True
 
-    def value(self) -> Any:
+    def whole(self) -> Any:
+        """The value and all that may stand before and behind it."""
+        self.skip(_BEGIN)
+        self.skip(_SPACE_AND_COMMENTS)
+        value = self.object(self.known) if self.known is not None and self.take("{") else self.value()
+        self.skip(_END)
+        return value
+
+    def value(self, before_number: re.Pattern[str] = _SPACE) -> Any:
         if self.take("{"):
             return self.object()
         if self.take("["):
@@ -155,38 +191,55 @@ class _Parser:
         for word, value in _WORDS.items():
             if self.take(word):
                 return value
-        number = _NUMBER.match(self.text, self.at)
-        if number is None:
+        self.skip(before_number)
+        found = _NUMBER.match(self.text, self.at)
+        if found is None:
             self.fail("a value")
-            return None
-        self.at = number.end()
-        try:
-            return float(number[0]) if number[1] or number[2] else int(number[0])
-        except ValueError:  # more digits than Python converts
-            self.at = number.start()
+        number = _number(found)
+        if number is None:
             self.fail("a number of fewer digits")
+        self.at = found.end()
+        self.skip(_SUFFIX)
+        return number
 
-    def object(self) -> dict[Any, Any]:
+    def object(self, known: Collection[str] | None = None) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
+        self.skip(_SPACE_AND_COMMENTS)
         while not self.take("}"):
-            key = self.value()
-            if isinstance(key, dict):
-                key = tuple(key.items())
-            elif isinstance(key, bool | float | list) or key is None:
-                self.fail("a key before this point")
+            key = self.key(quoted=self.skips or known is not None)
             if not self.take(":"):
                 self.fail("':'")
-            items[key] = self.value()
-            if not self.take(",") and not self.text.startswith("}", self.at):
-                self.fail("',' or '}'")
+            skips, self.skips = self.skips, self.skips or (known is not None and key not in known)
+            items[key] = self.value(_SPACE if self.skips else _SPACE_AND_COMMENTS)
+            self.between("}")
+            self.skips = skips
         return items
+
+    def key(self, *, quoted: bool) -> Any:
+        key = self.value()
+        if isinstance(key, dict) and not quoted:
+            return tuple(key.items())
+        if not isinstance(key, str if quoted else str | int | float):
+            self.fail("a key before this point")
+        return key
+
+    def between(self, end: str) -> None:
+        """What stands between two entries; behind an object it may be two commas. A value that is skipped needs its comma,
+        and none behind the last one."""
+        is_object = self.text[self.at - 1] == "}"
+        self.skip(_SPACE_AND_COMMENTS if is_object else _SPACE)
+        comma = self.take(",")
+        if comma and is_object and not self.skips:
+            self.take(",")
+        self.skip(_SPACE_AND_COMMENTS if is_object or self.skips else _SPACE)
+        if self.skips and comma == self.text.startswith(end, self.at):
+            self.fail("an entry" if comma else f"',' or '{end}'")
 
     def array(self) -> list[Any]:
         items: list[Any] = []
         while not self.take("]"):
             items.append(self.value())
-            if not self.take(",") and not self.text.startswith("]", self.at):
-                self.fail("',' or ']'")
+            self.between("]")
         return items
 
     def string(self, quote: str) -> str:
@@ -208,11 +261,10 @@ class _Parser:
     def escape(self) -> str:
         char = self.text[self.at : self.at + 1]
         self.at += 1
-        if char == "u":
-            digits = _HEX4.match(self.text, self.at)
+        if char in ("u", "x"):
+            digits = _HEX[char].match(self.text, self.at)
             if digits is None:
-                self.fail("four hex digits")
-                return ""
+                self.fail("hex digits")
             self.at = digits.end()
             return chr(int(digits[0], 16))
         if char not in _UNESCAPED or not char:

@@ -8,17 +8,18 @@ answer says which file was used and why, and nothing is removed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from rmq_store.broker_files.broker_json import number_of, numbers_of, object_of, parse
+from rmq_store.broker_files.broker_json import key_text, number_of, numbers_of, object_of, parse
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.errors import BadData
 
 FOLDER: Final = "config"
 TOPIC_GROUP_SEPARATOR: Final = "@"
+_FIELDS_OF_OFFSETS: Final = ("offsetTable", "dataVersion", "groupTopicMap", "pullOffsetTable")
 
 OffsetTable = Mapping[str, Mapping[int, int]]
 T = TypeVar("T")
@@ -175,8 +176,11 @@ def parse_consumer_offsets(text: str) -> ConsumerOffsets:
 
     :raises BadData: it cannot be read, or an offset is no 64-bit number.
     """
-    root = _root(text)
-    table = {str(key): numbers_of(offsets, 64) for key, offsets in object_of(root.get("offsetTable")).items()}
+    root = _root(text, _FIELDS_OF_OFFSETS)
+    table = _offset_table(root, "offsetTable")
+    _offset_table(root, "pullOffsetTable")  # what the broker's class cannot read it refuses as a whole
+    if any(isinstance(topics, int | float) for topics in _object_in(root, "groupTopicMap").values()):
+        raise BadData("groupTopicMap holds a number where a group's topics are expected")
     return ConsumerOffsets(table, _data_version(root))
 
 
@@ -278,13 +282,28 @@ def _text(source: FileSource, path: str, size: int) -> str:
     return source.read(path, 0, size).decode("utf-8", "replace")
 
 
-def _root(text: str) -> dict[Any, Any]:
-    return object_of(parse(text)) if text else {}
+def _root(text: str, known: Collection[str] | None = None) -> dict[Any, Any]:
+    return object_of(parse(text, known)) if text else {}
 
 
-def _data_version(root: dict[Any, Any]) -> DataVersion:
-    version = object_of(root.get("dataVersion"))
-    return DataVersion(version.get("stateVersion", 0), version.get("timestamp", 0), version.get("counter", 0))
+def _object_in(fields: Mapping[Any, Any], name: str) -> dict[Any, Any]:
+    """A field that is an object; null and "" are none, as in RocketMQ."""
+    value = fields.get(name)
+    return object_of(None if value == "" else value)
+
+
+def _offset_table(root: Mapping[Any, Any], name: str) -> dict[str, dict[int, int]]:
+    """Raises BadData also for null instead of the queues of a key."""
+    table = _object_in(root, name)
+    if None in table.values():
+        raise BadData(f"{name} holds null where a key's queues are expected")
+    return {key_text(key): numbers_of(offsets, 64) for key, offsets in table.items()}
+
+
+def _data_version(root: Mapping[Any, Any]) -> DataVersion:
+    version = _object_in(root, "dataVersion")
+    found = (version.get(name) for name in ("stateVersion", "timestamp", "counter"))
+    return DataVersion(*(0 if value in (None, "") else number_of(value, 64) for value in found))
 
 
 def _known_fields(kind: type, value: dict[str, Any]) -> dict[str, Any]:

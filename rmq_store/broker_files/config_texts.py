@@ -23,6 +23,7 @@ from rmq_store.broker_files.config_files import (
     split_key,
 )
 from rmq_store.errors import BadData
+from rmq_store.numbers import whole_number
 
 
 def consumer_offsets_text(offset_table: OffsetTable, data_version: DataVersion) -> str:
@@ -86,7 +87,7 @@ def parse_topic_line(line: str) -> TopicConfig:
     name, *parts = line.split(" ")
     try:
         read, write, perm, filter_type, *rest = parts
-        numbers = number_of(read, 32), number_of(write, 32), number_of(perm, 32)
+        numbers = _int(read), _int(write), _int(perm)
     except (ValueError, BadData) as error:
         raise BadData(f"{line!r:.200} is no topic: name, three numbers and a filter type were expected") from error
     try:
@@ -95,6 +96,10 @@ def parse_topic_line(line: str) -> TopicConfig:
         attributes = {}
     known = attributes if isinstance(attributes, dict) else {}
     return TopicConfig(name, *numbers, topic_filter_type=filter_type, attributes=known)
+
+
+def _int(text: str) -> int:
+    return number_of(whole_number(text, signed=True), 32)
 
 
 def _text(**tables: Any) -> str:

@@ -1,7 +1,6 @@
 """``offsets.json`` of a broadcasting client (S4): queues as keys, which no other reader of JSON takes.
 
 The text is RocketMQ's own, byte for byte, also in the order of its queues, which is that of a ``ConcurrentHashMap``.
-Queues that fall into one bin of the map stand in the order in which they were first put into it.
 """
 
 from __future__ import annotations
@@ -9,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rmq_store.broker_files.broker_json import number_of, object_of, parse, render
 from rmq_store.broker_files.config_files import write_config
 from rmq_store.errors import BadData
+from rmq_store.java_hash import in_hash_map_order
 from rmq_store.message import MessageQueue
-from rmq_store.properties import tags_code
-
-_LEAST_BINS: Final = 16
-_MASK_32: Final = 0xFFFFFFFF
 
 
 def local_offsets_path(root: Path, client_id: str, group: str) -> Path:
@@ -76,29 +72,6 @@ class LocalOffsetsFile:
     def write(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Write the file; the one before becomes ``.bak``."""
         write_config(self.path, local_offsets_text(offsets))
-
-
-def in_hash_map_order(queues: Mapping[MessageQueue, Any]) -> list[MessageQueue]:
-    """The order in which a Java ``ConcurrentHashMap`` goes through these queues.
-
-    It starts with 16 bins and doubles them whenever it is three quarters full.
-    """
-    bins = _LEAST_BINS
-    while len(queues) >= bins * 3 // 4:
-        bins *= 2
-    return sorted(queues, key=lambda queue: _spread(_hash_code(queue)) % bins)
-
-
-def _hash_code(queue: MessageQueue) -> int:
-    """``MessageQueue#hashCode`` as 32 bits without a sign; ``tags_code`` is Java's hash of a text."""
-    code = 1
-    for part in (tags_code(queue.broker_name), queue.queue_id, tags_code(queue.topic)):
-        code = (31 * code + part) & _MASK_32
-    return code
-
-
-def _spread(code: int) -> int:
-    return code ^ code >> 16
 
 
 def _key(queue: MessageQueue) -> tuple[tuple[str, Any], ...]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from rmq_store.consumer.offset_store import NOT_FOUND, OffsetStore
+from rmq_store.java_hash import in_hash_map_order
 from rmq_store.message import MessageQueue
 
 
@@ -45,7 +46,7 @@ class LocalFileOffsetStore(OffsetStore):
     def persist_all(self, queues: Collection[MessageQueue]) -> None:
         """Queues that are not named, or not known here, keep what the file says: two clients may share it."""
         if queues:
-            self._write([queue for queue in self._offsets if queue in queues])
+            self._write([queue for queue in in_hash_map_order(self._offsets) if queue in queues])
 
     def _write(self, queues: Collection[MessageQueue]) -> None:
         self._file.write({**self._file.read(), **{queue: self._offsets[queue].value for queue in queues}})

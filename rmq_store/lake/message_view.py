@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.consumer.pull import Slice
-from rmq_store.message import RETRY_GROUP_TOPIC_PREFIX, MessageConst, MessageExt
+from rmq_store.message import RETRY_GROUP_TOPIC_PREFIX, MessageConst, MessageExt, MessageSysFlag
 from rmq_store.store import lake_message_id
 
 _STORED = (
@@ -54,6 +54,8 @@ class _Columns:
                 return [self._slice.store_timestamp] * rows
             case "offset_msg_id":
                 return [id_ or own for id_, own in zip(self._read(name), self._own_ids(), strict=True)]
+            case "sys_flag":  # the body is plain here
+                return [MessageSysFlag.clear_compressed(flag) for flag in self._read(name)]
             case "properties":
                 return [dict(pairs or ()) for pairs in self._read(name)]
         return self._read(name)

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rmq_store.consumer.pull import Slice
-from rmq_store.message import RETRY_GROUP_TOPIC_PREFIX, MessageConst, MessageExt, MessageQueue, tags_code
+from rmq_store.message import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    MessageConst,
+    MessageExt,
+    MessageQueue,
+    MessageSysFlag,
+    tags_code,
+)
 from rmq_store.offsets import Outcome, QueueRange
 from rmq_store.store import lake_message_id
 
@@ -102,7 +109,7 @@ class Stored:
             self.queue_offset,
             body=row.body,
             flag=row.flag,
-            sys_flag=row.sys_flag,
+            sys_flag=MessageSysFlag.clear_compressed(row.sys_flag),  # the body is plain here
             born_timestamp=row.born_timestamp,
             born_host=row.born_host,
             store_timestamp=self.store_timestamp,

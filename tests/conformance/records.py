@@ -63,8 +63,11 @@ def _record(line: Line) -> Outcomes:
     yield same("version", (record.magic, f"{record.magic & 0xFFFFFFFF:08x}"), (MAGIC[line["version"]], line["magic"]))
     yield same("bytes", encode(record).hex(), line["hex"])
     yield same("size", encoded_size(record), len(data))
-    # Version, CRC, size and IPv6 bits follow from the rest.
-    yield same("made new", _made_new(record), replace(record, properties_text=properties_text(record.properties)))
+    # Version, CRC, size and IPv6 bits follow from the rest; a property without a value is gone then.
+    text = properties_text(record.properties)
+    shorter = len(record.properties_text.encode()) - len(text.encode())
+    made = replace(record, properties_text=text, store_size=record.store_size - shorter)
+    yield same("made new", _made_new(record), made)
     if "plainBody" in line:
         message = message_ext(record, "broker-a", DECOMPRESSORS)
         yield same("plain body", message.body.hex() if message.body is not None else None, line["plainBody"])

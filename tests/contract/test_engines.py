@@ -65,7 +65,8 @@ def test_every_message_is_handed_over_once_in_queue_order_in_batches_of_the_grou
 
 @story
 def test_a_listener_gets_the_message_as_it_was_stored(world: World) -> None:
-    world.fill(orders(2), [said(7, tag="TagA", KEYS="k1 k2", colour="red")], base=40)
+    stored = said(7, tag="TagA", KEYS="k1 k2", colour="red")
+    world.fill(orders(2), [replace(stored, flag=3, sys_flag=0x101)], base=40)
     seen: list[MessageExt] = []
 
     def listener(msgs: list[MessageExt], context: Any) -> str:
@@ -76,6 +77,7 @@ def test_a_listener_gets_the_message_as_it_was_stored(world: World) -> None:
         assert (m.reconsume_times, m.offset_msg_id, m.msg_id) == (0, f"{7:032X}", "U7")
         assert m.get_property("colour") == m.get_user_property("colour") == m.properties["colour"] == "red"
         assert m.get_property("none") is None
+        assert (m.flag, m.sys_flag) == (3, 0x100)  # no longer compressed
         assert context.idempotency_key(m) == f"billing:{7:032X}"
         seen.append(m)
         return "CONSUME_SUCCESS"

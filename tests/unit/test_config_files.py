@@ -256,13 +256,20 @@ def test_whatever_moment_writing_dies_at_one_of_the_two_files_is_whole(
         "[1",
         '{"a"}',
         '{"a":}',
-        "{1.5:2}",
         "{null:1}",
-        "{true:1}",
         "{[1]:1}",
         '"a',
         '"\\x"',
         '"\\u12"',
+        '"\\q"',
+        "[" * 5000,
+        "1l",
+        "0x10",
+        "{1/**/:2}",
+        "{1:2,/**/3:4}",
+        "{1:2,,3:4}",
+        ".",
+        "{}x",
         "1 2",
         "nul",
     ],
@@ -270,6 +277,63 @@ def test_whatever_moment_writing_dies_at_one_of_the_two_files_is_whole(
 def test_what_is_no_json_at_all_is_refused_with_its_place(text: str) -> None:
     with pytest.raises(BadData, match="at character"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("\ufeff{} ", {}),
+        ("{}\0\0", {}),
+        ("{},", {}),
+        ("// who\n/* why */ {/* a */'a':{}/* b */}// c", {"a": {}}),
+        ('{"a":1 "b":[2 3]}', {"a": 1, "b": [2, 3]}),
+        ("{1:+1,2:01,3:.5,4:1.,5:7L,6:-1e2}", {1: 1, 2: 1, 3: 0.5, 4: 1.0, 5: 7, 6: -100.0}),
+        ("{1.5:2,0:/* c */3,true:4}", {1.5: 2, 0: 3, True: 4}),
+        ("{1:{},,2:9007199254740993.0}", {1: {}, 2: 9007199254740993}),
+        ('"\\x41\\@\\v\\0"', "A@\v\0"),
+    ],
+)
+def test_what_fastjson_reads_beside_json_is_read(text: str, value: Any) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize("field", ["{1:2}", "{'a':1,}", "[1 2]", "1,", "1 'y':2", "{a:1}"])
+def test_a_field_that_the_broker_skips_is_read_as_strictly_as_it_does(field: str) -> None:
+    for name in ("x", "offsetTable"):
+        text = f"{{'{name}':{field}}}"
+        assert parse_or_none(text, ["offsetTable"]) == (None if name == "x" else parse_or_none(text))
+
+
+def parse_or_none(text: str, known: list[str] | None = None) -> Any:
+    try:
+        return parse(text, known)
+    except BadData:
+        return None
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"offsetTable":{"T@g":null}',
+        '"offsetTable":[]',
+        '"pullOffsetTable":[]',
+        '"pullOffsetTable":{"T@g":{0:"x"}}',
+        '"groupTopicMap":1',
+        '"groupTopicMap":{"g":1}',
+        '"dataVersion":{"counter":"x"}',
+        '"dataVersion":{"counter":[]}',
+        "1:1",
+    ],
+)
+def test_an_offset_file_that_its_class_cannot_read_is_refused_as_a_whole(field: str) -> None:
+    with pytest.raises(BadData):
+        parse_consumer_offsets(f'{{"offsetTable":{{}},{field}}}')
+
+
+def test_numbers_of_an_offset_file_are_read_in_all_their_spellings() -> None:
+    text = '{"offsetTable":{"T@g":{"1.9":"+1",2:"1e3",3:true,4:[5],5:1e19,+6:"-1.5"}}}'
+    wanted = {1: 1, 2: 1000, 3: 1, 4: 5, 5: 2**63 - 1, 6: -1}
+    assert parse_consumer_offsets(text).offset_table == {"T@g": wanted}
 
 
 JSON = st.recursive(

@@ -54,6 +54,10 @@ def test_schedule_entries_hold_the_due_time_with_levels_clamped(
     assert entry_tags_code(topic, properties, 1_000_000, levels) == code
 
 
+def test_a_due_time_beyond_64_bits_is_what_java_makes_of_it() -> None:
+    assert entry_tags_code(SCHEDULE_TOPIC, {"DELAY": "1"}, 2**63 - 1, {1: 1000}) == -(2**63) + 999
+
+
 def test_min_moves_to_the_first_retained_entry_and_to_max_when_none_is_left() -> None:
     entries = {offset: ConsumeQueueEntry(100 * offset, 90, 0) for offset in range(5, 10)}
     for log_min, expected in ((0, 5), (500, 5), (501, 6), (900, 9), (901, 10), (5000, 10)):

@@ -58,7 +58,8 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 
 ALSO_READ = {
-    "a number in a broker's file": {" 60", "60 "},  # blanks around a number are JSON's
+    "a number in quotes in a broker's file": {"+60"},  # RocketMQ's reader takes it
+    "a number in a broker's file": {" 60", "60 ", "+60"},  # and blanks around a number are JSON's
     "a line of messages": {" 60", "60 "},
     "a time": {" 60", "60 "},  # a person's text
     "a time span": {" 60"},

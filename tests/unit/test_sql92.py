@@ -106,6 +106,12 @@ def test_nesting_has_a_limit_that_is_said(expression: str) -> None:
         parse(expression)
 
 
+def test_of_an_expression_that_is_too_deep_the_runner_asks_that_it_is_deep() -> None:
+    deep = {"expression": "(" * 50 + "a" + ")" * 50, "parse": "ok", "canonical": "a", "values": []}
+    assert list(sql92.check([{"contexts": []}, deep])) == [None]
+    assert list(sql92.check([{"contexts": []}, deep | {"expression": "a AND"}])) != [None]
+
+
 def test_a_thousand_ors_are_one_level() -> None:
     tree = parse(" OR ".join(f"a = '{n}'" for n in range(1000))).tree
     assert evaluate(tree, {"a": "999"}) is True
