@@ -64,7 +64,7 @@ ALSO_READ = {
     "a time": {" 60", "60 "},  # a person's text
     "a time span": {" 60"},
     "a level": {"+60", "٦٠", "６０"},  # Java's parseLong takes them
-    "a property of the timer": {"+60"},
+    "a property of the timer": {"+60", "٦٠", "６０"},
 }
 """What is a number to some readers."""
 
