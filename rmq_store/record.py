@@ -57,6 +57,7 @@ _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
 _BYTE: Final = struct.Struct(">b")
 _TOPIC_LENGTH: Final = {MESSAGE_MAGIC_V1: _BYTE, MESSAGE_MAGIC_V2: _SHORT}
+_HALF_CHARACTER: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _DECIMAL: Final = re.compile(r"([+-]?)0*((?:(?![\U00010000-\U0010ffff])\d){1,19})")
 
 
@@ -393,8 +394,13 @@ def _host(host: str, is_v6: int) -> bytes:
 
 
 def _text(data: Bytes, start: int, length: int) -> str:
-    """Java replaces what is no UTF-8 instead of failing; so a damaged name is readable, as a wrong name."""
-    return str(data[start : start + max(length, 0)], "utf-8", "replace")
+    """Java replaces what is no UTF-8 instead of failing; so a damaged name is readable, as a wrong name. Half a character
+    of UTF-16, which is none in UTF-8, it replaces as one."""
+    text = bytes(data[start : start + max(length, 0)])
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return _HALF_CHARACTER.sub(b"\xff", text).decode("utf-8", "replace")
 
 
 def _schedule_delay(data: Bytes, parts: _Parts) -> str | None:
@@ -455,5 +461,5 @@ def _batch_message(data: memoryview, at: int) -> tuple[BatchMessage, int]:
     begin = body_end + _SHORT.size
     if properties_size < 0 or size != begin + properties_size or size > len(data):
         raise BadData(f"the message at byte {at} of the batch says {size} bytes, its parts or the batch say otherwise")
-    text = bytes(data[begin:size]).decode("utf-8", "replace")
+    text = _text(data, begin, properties_size)
     return BatchMessage(flag, bytes(data[_BATCH_HEAD.size : body_end]), text), size
