@@ -17,6 +17,16 @@ JAVA_WHITESPACE: Final = (
 
 _NUMBER: Final = re.compile(r"([+-]?)0*((?:(?![\U00010000-\U0010ffff])\d){1,19})")
 
+_HALF_CHARACTER: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+
+
+def decoded(utf8: bytes) -> str:
+    """``new String(bytes, UTF_8)``: what is no UTF-8 is replaced; half a character of UTF-16, which is none, as one."""
+    try:
+        return utf8.decode()
+    except UnicodeDecodeError:
+        return _HALF_CHARACTER.sub(b"\xff", utf8).decode("utf-8", "replace")
+
 
 def is_blank(text: str | None) -> bool:
     """``StringUtils.isBlank``: None, "" or white space only."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from rmq_store.errors import BadData, WrongUse
+from rmq_store.java_text import decoded
 from rmq_store.message import PROPERTIES_MAX_BYTES
 
 _HEAD: Final = struct.Struct(">iiiii")
@@ -56,5 +57,5 @@ def _batch_message(data: memoryview, at: int) -> tuple[BatchMessage, int]:
     begin = body_end + _SHORT.size
     if properties_size < 0 or size != begin + properties_size or size > len(data):
         raise BadData(f"the message at byte {at} of the batch says {size} bytes, its parts or the batch say otherwise")
-    text = bytes(data[begin:size]).decode("utf-8", "replace")
+    text = decoded(bytes(data[begin:size]))
     return BatchMessage(flag, bytes(data[_HEAD.size : body_end]), text), size

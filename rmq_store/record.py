@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from rmq_store.errors import BadData
-from rmq_store.java_text import parse_number
+from rmq_store.java_text import decoded, parse_number
 from rmq_store.message import (
     PROPERTIES_MAX_BYTES,
     SCHEDULE_TOPIC,
@@ -388,8 +388,8 @@ def _host(host: str, is_v6: int) -> bytes:
 
 
 def _text(data: Bytes, start: int, length: int) -> str:
-    """Java replaces what is no UTF-8 instead of failing; so a damaged name is readable, as a wrong name."""
-    return str(data[start : start + max(length, 0)], "utf-8", "replace")
+    """So a damaged name is readable, as a wrong name."""
+    return decoded(bytes(data[start : start + max(length, 0)]))
 
 
 def _schedule_delay(data: Bytes, parts: _Parts) -> str | None:

@@ -122,3 +122,16 @@ def test_what_is_encoded_is_decoded_and_passes_the_check(
     data = b"before" + encode(record) + b"after"
     assert decoded(data, 6) == record
     assert check(data, 6) == (True, record.store_size, "")
+
+
+@pytest.mark.parametrize(
+    ("topic", "text"),
+    [("eda080", "\ufffd"), ("41eda0", "A\ufffd"), ("edbf41", "\ufffdA"), ("ed9fbf", "\ud7ff"), ("e28241", "\ufffdA")],
+)
+def test_a_name_that_is_no_utf8_reads_as_in_java(topic: str, text: str) -> None:
+    record = new_record(
+        topic="x" * (len(topic) // 2), queue_id=0, queue_offset=0, commit_log_offset=0, stored_body=b"", properties={},
+        born_timestamp=0, store_timestamp=0,
+    )  # fmt: skip
+    data = encode(record).replace(b"x" * (len(topic) // 2), bytes.fromhex(topic))
+    assert decoded(data).topic == text
