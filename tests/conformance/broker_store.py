@@ -22,8 +22,9 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, QueueBo
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.commit_log import Stop
-from rmq_store.consume_queue import is_indexed
+from rmq_store.consume_queue import UNIT_BYTES, is_indexed
 from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels
+from rmq_store.get_message_status import ENTRIES_PER_FILE
 from rmq_store.host import Host
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.lake.import_store import ImportReport, import_store
@@ -118,6 +119,12 @@ class BrokerStore:
     @cached_property
     def on_disk(self) -> dict[QueueKey, ConsumeQueueFiles]:
         return {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(self.source)}
+
+    @property
+    def entries_per_file(self) -> int:
+        """Of every consume queue: the broker's setting, which its files show."""
+        sizes = (file.size_bytes for queue in self.on_disk.values() for file in queue.files)
+        return next(sizes, ENTRIES_PER_FILE * UNIT_BYTES) // UNIT_BYTES
 
     @cached_property
     def made(self) -> dict[QueueKey, dict[int, Record]]:
