@@ -121,6 +121,11 @@ class BrokerStore:
         return {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(self.source)}
 
     @property
+    def was_killed(self) -> bool:
+        """A broker removes the file ``abort`` when it stops."""
+        return (self.folder / "abort").exists()
+
+    @property
     def entries_per_file(self) -> int:
         """Of every consume queue: the broker's setting, which its files show."""
         sizes = (file.size_bytes for queue in self.on_disk.values() for file in queue.files)
