@@ -111,6 +111,13 @@ class BrokerStore:
         """``topics.json``."""
         return read_topics(self.source).value
 
+    def is_left_over(self, topic: str, queue_id: int) -> bool:
+        """A queue that its topic has no more: clients and tools of the broker do not see it, its messages are still there."""
+        config = self.topics.get(topic)
+        if config is None or queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            return False
+        return (topic, queue_id) in self.on_disk or (topic, queue_id) in self.made
+
     @cached_property
     def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """``subscriptionGroup.json``."""

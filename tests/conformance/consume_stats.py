@@ -24,7 +24,11 @@ def check_stats(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
             yield same(f"{said} is a group of the broker", group in store.groups, True)
         for stats in _stats_of(line):
             yield from _holds(said, stats, store)
-        yield from _follows(said, line, known)
+        yield from _follows(said, line, known, store)
+    for group, offsets in known.items():
+        for (topic, queue_id), offset in offsets.items():
+            row = store.lag.get((group, topic, queue_id))
+            yield same(f"{group} at last in {topic} {queue_id}", row and row["next_offset"], offset)
 
 
 def _stats_of(line: Line) -> Iterator[Line]:
@@ -62,7 +66,7 @@ def _offsets(stats: Line) -> dict[QueueKey, int]:
     return {(row["topic"], row["queueId"]): row["consumerOffset"] for row in stats["queues"]}
 
 
-def _follows(said: str, line: Line, known: dict[str, Offsets]) -> Outcomes:
+def _follows(said: str, line: Line, known: dict[str, Offsets], store: BrokerStore) -> Outcomes:
     """Nobody but the operator moves these groups, so one answer begins where the one before it ended. A running consumer
     (``onlineReset``) goes on from where it was put."""
     group = line.get("group", line.get("to"))
@@ -71,7 +75,7 @@ def _follows(said: str, line: Line, known: dict[str, Offsets]) -> Outcomes:
         seen = _offsets(stats)
         yield same(f"{said}: before", {key: seen.get(key) for key in before}, dict(before))
         before = seen
-    put = dict(before) | _put(line, known)
+    put = dict(before) | _put(line, known, store)
     runs = line["kind"] == "onlineReset"
     if "after" in line:
         after = _offsets(line["after"])
@@ -85,7 +89,7 @@ def _follows(said: str, line: Line, known: dict[str, Offsets]) -> Outcomes:
         known[group] = put
 
 
-def _put(line: Line, known: Mapping[str, Offsets]) -> Offsets:
+def _put(line: Line, known: Mapping[str, Offsets], store: BrokerStore) -> Offsets:
     """Where the request brings the queues that it names."""
     if "error" in line:
         return {}
@@ -100,6 +104,12 @@ def _put(line: Line, known: Mapping[str, Offsets]) -> Offsets:
         case "resetQueue":
             return {(topic, line["queueId"]): max(0, line["offset"])}
         case "clone":
-            return {key: offset for key, offset in known.get(line["from"], {}).items() if key[0] == topic}
+            return {key: offset for key, offset in _stands(line["from"], known, store).items() if key[0] == topic}
         case _:
             return {}
+
+
+def _stands(group: str, known: Mapping[str, Offsets], store: BrokerStore) -> Offsets:
+    """Where no line has told of a group's queue, it stands where it did at last."""
+    at_last = {(topic, queue_id): row["next_offset"] for (of, topic, queue_id), row in store.lag.items() if of == group}
+    return at_last | dict(known.get(group, {}))
