@@ -164,7 +164,7 @@ def _reset_queue(line: Line, store: BrokerStore) -> Outcomes:
         return _moves(line, store, ResetTo.OFFSET, offset, (queue_id,))
 
     end = store.positions.max_offset(store.queue(line))
-    # A negative one ends at 0 there, and one behind the end is taken; here they are refused as what they are.
+    # -1 is the beginning there, and one behind the end is taken; here they are refused as what they are.
     if "error" in line or offset < 0 or offset == end + 1:
         told = RANGE_IN_WORDS.search(line.get("error", ""))
         yield refused(said, WrongUse, moves, told[0] if told else "not in consume queue range")

@@ -109,22 +109,30 @@ def _known(group: str, manager: ConsumerOffsetManager) -> Offsets:
 
 
 def _done(said: str, line: Line, group: str, manager: ConsumerOffsetManager, store: BrokerStore) -> Outcomes:
-    """The request, as a broker does it. A reset waits for the group's next pull, and answers queries until then."""
+    """The request, as a broker does it. A reset waits for the group's next pull: until then it answers queries, and what
+    is committed is dropped (``ConsumerManageProcessor``)."""
+
+    def commit(topic: str, queue_id: int, offset: int) -> None:
+        if not manager.has_offset_reset(group, topic, queue_id):
+            manager.commit_offset(group, topic, queue_id, offset)
+
     match line["kind"]:
         case "directCommit":
-            for commit in line["commits"]:
-                place = group, commit["topic"], commit["queueId"]
-                manager.commit_offset(*place, commit["committed"])
-                yield same(f"{said}: read back of {place}", manager.query_offset(*place), commit["readBack"])
+            for sent in line["commits"]:
+                place = sent["topic"], sent["queueId"]
+                commit(*place, sent["committed"])
+                yield same(f"{said}: read back of {place}", manager.query_offset(group, *place), sent["readBack"])
         case "reset":
             for answer in line["result"]:
                 manager.assign_reset_offset(group, line["topic"], answer["queueId"], answer["offset"])
         case "resetOld":
             for answer in line["result"]:
                 if line["force"] or answer["timestampOffset"] <= answer["consumerOffset"]:
-                    manager.commit_offset(group, line["topic"], answer["queueId"], answer["rollbackOffset"])
+                    commit(line["topic"], answer["queueId"], answer["rollbackOffset"])
         case "resetQueue":
-            manager.assign_reset_offset(group, line["topic"], line["queueId"], max(0, line["offset"]))
+            least = store.positions.min_offset(store.queue(line))  # -1 goes there
+            offset = least if line["offset"] < 0 else line["offset"]
+            manager.assign_reset_offset(group, line["topic"], line["queueId"], offset)
         case "clone":
             known = _known(line["from"], manager)
             for (of, topic, queue_id), row in store.lag.items():  # what no line has told stands where it did at last
