@@ -22,6 +22,9 @@ from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 from tests.conformance.offset_files import offset_table
 
+Readable = dict[QueueKey, dict[int, Record]]
+"""Per queue the records by queue offset."""
+
 
 def check_acknowledged(lines: Sequence[Sequence[Any]], store: BrokerStore) -> Outcomes:
     """Nothing that was acknowledged is missing: [topic, queue, queue offset, UNIQ_KEY, offset id] of each send.
@@ -65,7 +68,7 @@ def recovered(line: Line, store: BrokerStore) -> Outcomes:
         if "error" in line:
             yield refused(line["name"], BadData, lambda: list(_records(source)), "differ in size")
         else:
-            yield from _kept(source, line)
+            yield from _kept(source, line, was_killed=(folder / "abort").exists())
 
 
 def _records(source: LocalFileSource, kept_to: int = 0) -> Iterator[Record]:
@@ -90,52 +93,71 @@ def _records(source: LocalFileSource, kept_to: int = 0) -> Iterator[Record]:
             return
 
 
-def _kept(source: LocalFileSource, line: Line) -> Outcomes:
-    """Entries that recovery makes from the log, joined with those that are on disk.
-
-    We make them from all of the log. RocketMQ begins at one of its last files, so a queue whose files are gone has only
-    what lies behind; and before a queue's first file is deleted, its min is not that of the messages that are left.
-    """
+def _kept(source: LocalFileSource, line: Line, *, was_killed: bool) -> Outcomes:
+    """Entries that recovery makes from the log, joined with those that are on disk. We make what is missing from all of the
+    log; what RocketMQ does not make is left out, and before a queue's first file is deleted, its min is an old one."""
     name, records = line["name"], list(_records(source, line["maxPhyOffset"]))
     log_min = list_commit_log(source, allow_missing=True).files[0].start_offset
     log_max = records[-1].commit_log_offset + records[-1].store_size
     yield same(f"{name}: log", (log_min, log_max), (line["minPhyOffset"], line["maxPhyOffset"]))
     by_offset = {record.commit_log_offset: record for record in records if is_indexed(record.sys_flag)}
-    readable: dict[QueueKey, dict[int, Record]] = {}
+    readable: Readable = {}
     for record in by_offset.values():
         readable.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
     told = {(queue["topic"], queue["queueId"]): queue for queue in line["queues"]}
     on_disk = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(source)}
-    not_made: list[int] = []
-    made_again: list[int] = []
-    for key in [key for key in readable if key not in on_disk]:
-        begin = told[key]["minOffset"] if key in told else max(readable[key]) + 1
-        not_made += [record.commit_log_offset for offset, record in readable[key].items() if offset < begin]
-        readable[key] = {offset: record for offset, record in readable[key].items() if offset >= begin}
-        made_again += [record.commit_log_offset for record in readable[key].values()]
-        if not readable[key]:
-            del readable[key]
-    yield same(
-        f"{name}: made again from one place on", max(not_made, default=0) <= min(made_again, default=log_max), True
-    )
+    on_files = {key: queue.bounds(log_min, log_max) for key, queue in on_disk.items()}
+    yield from _made_from_one_place_on(name, readable, told, on_disk)
+    if not was_killed:
+        _made_behind(max((bounds.max_physical_offset for bounds in on_files.values()), default=0), readable, on_disk)
     bounds = {key: QueueBounds(0, 0, 0).with_log(_span(made)) for key, made in readable.items()}
     for key, queue in on_disk.items():
         made = readable.setdefault(key, {})
-        on_files = queue.bounds(log_min, log_max)
-        bounds[key] = on_files.with_log(_span(made))
-        for offset, entry in enumerate(queue.entries(on_files.min_offset, on_files.max_offset), on_files.min_offset):
+        bounds[key] = on_files[key].with_log(_span(made))
+        begin, end = on_files[key].min_offset, on_files[key].max_offset
+        for offset, entry in enumerate(queue.entries(begin, end), begin):
             if entry.commit_log_offset in by_offset:
                 made[offset] = by_offset[entry.commit_log_offset]
     counts = sum(map(len, readable.values())), len(readable)
     yield same(f"{name}: readable, in queues", counts, (line["readable"], len(told)))
     for key, wanted in told.items():
         found = bounds[key].min_offset, bounds[key].max_offset, len(readable[key])
-        first = bounds[key].min_offset if _is_old_min(wanted, on_disk.get(key), found[0]) else wanted["minOffset"]
+        first = found[0] if _is_old_min(wanted, on_disk.get(key), found[0]) else wanted["minOffset"]
         yield same(f"{name}: {key}", found, (first, wanted["maxOffset"], wanted["readable"]))
         if "lastCommitLogOffset" in wanted:
             last = readable[key][wanted["maxOffset"] - 1]
             ids = last.commit_log_offset, last.properties.get("UNIQ_KEY")
             yield same(f"{name}: last of {key}", ids, (wanted["lastCommitLogOffset"], wanted["lastUniqKey"]))
+
+
+def _made_from_one_place_on(
+    name: str, readable: Readable, told: dict[QueueKey, Line], on_disk: dict[QueueKey, ConsumeQueueFiles]
+) -> Outcomes:
+    """RocketMQ's recovery begins at one of the last log files, so a queue whose files are gone has only what lies behind.
+    The rest is taken from ``readable``."""
+    not_made: list[int] = []
+    made: list[int] = []
+    for key in readable.keys() - on_disk.keys():
+        begin = told[key]["minOffset"] if key in told else max(readable[key]) + 1
+        kept = {offset: record for offset, record in readable[key].items() if offset >= begin}
+        made += [record.commit_log_offset for record in kept.values()]
+        not_made += [record.commit_log_offset for offset, record in readable.pop(key).items() if offset < begin]
+        if kept:
+            readable[key] = kept
+    place = min(made, default=max(not_made, default=0) + 1)
+    yield same(f"{name}: not made, behind others that are", [offset for offset in not_made if offset >= place], [])
+
+
+def _made_behind(end: int, readable: Readable, on_disk: dict[QueueKey, ConsumeQueueFiles]) -> None:
+    """A broker that stopped well makes entries only of records that begin beyond the ``end`` of the last one with an entry
+    (``CommitLog#recoverNormally``), which leaves out the very next."""
+    for key in readable.keys() & on_disk.keys():
+        written = on_disk[key].written()
+        readable[key] = {
+            offset: record
+            for offset, record in readable[key].items()
+            if offset in written or record.commit_log_offset > end
+        }
 
 
 def _is_old_min(wanted: Line, queue: ConsumeQueueFiles | None, min_offset: int) -> bool:
