@@ -118,6 +118,12 @@ class BrokerStore:
             return False
         return (topic, queue_id) in self.on_disk or (topic, queue_id) in self.made
 
+    def is_deleted(self, topic: str) -> bool:
+        """Its messages are still in the log, which is all that a lake is made of; the broker has forgotten it."""
+        if self.was_killed or topic in self.topics:
+            return False
+        return all(of != topic for of, _ in self.on_disk)
+
     @cached_property
     def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """``subscriptionGroup.json``."""
@@ -140,12 +146,16 @@ class BrokerStore:
 
     @cached_property
     def made(self) -> dict[QueueKey, dict[int, Record]]:
-        """Per queue the records that make its entries, by queue offset."""
+        """Per queue the records that make its entries, by queue offset. A queue whose topic was deleted and made again
+        begins anew: what was before has no entry."""
         made: dict[QueueKey, dict[int, Record]] = {}
         for record in self.records:
             if is_indexed(record.sys_flag):
-                made.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
-        return made
+                queue = made.setdefault((record.topic, record.queue_id), {})
+                if record.queue_offset in queue:
+                    queue.clear()
+                queue[record.queue_offset] = record
+        return {key: queue for key, queue in made.items() if not self.is_deleted(key[0])}
 
     def bounds(self, queue: QueueKey) -> QueueBounds:
         """After recovery: what is on disk, and what the log makes."""
@@ -194,8 +204,12 @@ class BrokerStore:
 
     @cached_property
     def message_table(self) -> pa.Table:
-        """The view ``messages`` of the lake, ordered by queue and offset."""
-        return query(self.imported.store, "SELECT * FROM messages ORDER BY topic, queue_id, queue_offset")
+        """The view ``messages`` of the lake, ordered by queue and offset, of the topics that the broker has."""
+        rows = query(self.imported.store, "SELECT * FROM messages ORDER BY topic, queue_id, queue_offset")
+        has = {topic: not self.is_deleted(topic) for topic in rows.column("topic").unique().to_pylist()}
+        return (
+            rows if all(has.values()) else rows.filter(pa.array([has[topic.as_py()] for topic in rows.column("topic")]))
+        )
 
     @cached_property
     def messages(self) -> dict[MessageKey, dict[str, Any]]:
