@@ -126,7 +126,10 @@ def _done(said: str, line: Line, group: str, manager: ConsumerOffsetManager, sto
             for answer in line["result"]:
                 manager.assign_reset_offset(group, line["topic"], answer["queueId"], answer["offset"])
         case "resetOld":
+            known = _known(group, manager)
             for answer in line["result"]:
+                stood = known.get((line["topic"], answer["queueId"]), answer["consumerOffset"])
+                yield same(f"{said}: stood in {answer['queueId']} at", stood, answer["consumerOffset"])
                 if line["force"] or answer["timestampOffset"] <= answer["consumerOffset"]:
                     commit(line["topic"], answer["queueId"], answer["rollbackOffset"])
         case "resetQueue":
