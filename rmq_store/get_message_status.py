@@ -86,6 +86,9 @@ UNIT_BYTES = 20
 MAX_FILTER_MESSAGE_BYTES = 16_000
 """Of the consume queue that one pull looks through (``maxFilterMessageSize``), or what was asked for if that is more."""
 
+ENTRIES_PER_FILE = 300_000
+"""Of a consume queue file (``mappedFileSizeConsumeQueue``), if the broker's settings say nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
@@ -118,12 +121,22 @@ class GetMessageResult:
 
 
 def get_message(
-    entries: Iterable[Entry], offset: int, max_msg_nums: int = 32, limits: TransferLimits = IN_MEMORY
+    entries: Iterable[Entry],
+    offset: int,
+    max_msg_nums: int = 32,
+    limits: TransferLimits = IN_MEMORY,
+    entries_per_file: int = ENTRIES_PER_FILE,
 ) -> GetMessageResult:
-    """The answer to a pull at a readable offset. ``entries``: those of the queue from it on, ascending."""
+    """The answer to a pull at a readable offset. ``entries``: those of the queue from it on, ascending.
+
+    A pull reads one consume queue file (``travelCqFileNumWhenGetMessage``), so its answer ends where that ends.
+    """
     found: list[int] = []
     total, after = 0, offset
+    next_file = offset - offset % entries_per_file + entries_per_file
     for entry in entries:
+        if entry.queue_offset >= next_file:
+            break
         looked_through = (entry.queue_offset - offset) * UNIT_BYTES
         if looked_through >= max(MAX_FILTER_MESSAGE_BYTES, max_msg_nums * UNIT_BYTES):
             break

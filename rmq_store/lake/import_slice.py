@@ -1,7 +1,8 @@
 """The import stage: one commit log file of a broker, in chunks, as sorted Parquet files of the lake's commit log.
 
 Each chunk becomes a file per day: rows sorted by topic, queue and queue offset, so that every queue is one run of rows.
-The consume queue is made from the log; where the broker's own 20-byte entries exist they must say the same.
+The consume queue is made from the log; where the broker's own 20-byte entries exist they must say the same. Messages of a
+topic that was deleted and made again are kept without an entry, as the broker has them: its queues began at 0 again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.broker_files.commit_log_file import FOLDER as LOG_FOLDER
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, Stop, item_at
-from rmq_store.consume_queue import UNIT_BYTES
+from rmq_store.consume_queue import UNIT_BYTES, ConsumeQueueEntry
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.host import day_of
@@ -40,7 +42,8 @@ assert _ENTRY.itemsize == UNIT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ImportJob:
-    """What all tasks of an import have in common. ``queues``: the broker's consume queue files."""
+    """What all tasks of an import have in common. ``queues``: the broker's consume queue files; ``file_bytes``: of each
+    file of its log."""
 
     source: FileSource
     root: Root
@@ -49,6 +52,7 @@ class ImportJob:
     broker_name: str
     levels: DelayLevels
     queues: Mapping[tuple[str, int], ConsumeQueueFiles]
+    file_bytes: int
     salvage: bool
 
 
@@ -194,14 +198,22 @@ def _sorted(job: ImportJob, rows: pa.Table, part: int) -> tuple[pa.Table, list[t
     sizes, physical = table.column("store_size").to_numpy(), table.column("commit_log_offset").to_numpy()
     codes = table.column("tags_code").to_numpy().copy()
     waiting = np.zeros(len(order), dtype=np.bool_)
+    left = np.zeros(len(order), dtype=np.bool_)
     for begin, end in pairwise([*starts.tolist(), count]):
         queue = MessageQueue(names_by_rank[topic_rank[begin]], job.broker_name, int(queue_ids[begin]))
         entries = _entries(job, queue, int(offsets[begin]), end - begin)
+        left[begin:end] = _of_a_deleted_topic(job, queue, int(offsets[begin]), entries, physical[begin:end])
+        if left[begin:end].any():
+            continue
         if queue.topic == SCHEDULE_TOPIC:
             _take_delivery_times(codes[begin:end], entries)
             waiting[begin:end] = True
         _compare(queue, offsets[begin:end], entries, physical[begin:end], sizes[begin:end], codes[begin:end])
         runs.append((queue, begin, end))
+    if left.any():
+        has_entry = table.column("indexed").to_numpy() & ~left
+        at = table.schema.get_field_index("indexed")
+        return _sorted(job, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
     columns = {"tags_code": pa.array(codes), "deliver_at": pa.array(codes, mask=~waiting)}
     return _as_msg(job, table, columns, part, count), runs
 
@@ -225,6 +237,41 @@ def _entries(job: ImportJob, queue: MessageQueue, begin: int, count: int) -> npt
         if first < last:
             found.append(job.source.read(file.name, first - file.start_offset, last - file.start_offset))
     return np.frombuffer(b"".join(found), dtype=_ENTRY)
+
+
+def _of_a_deleted_topic(
+    job: ImportJob, queue: MessageQueue, begin: int, entries: npt.NDArray[np.void], physical: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Which messages of a run, from queue offset ``begin`` on, were of a topic that was deleted and made again: the broker's
+    entry at their offset, or where there is none the last one of the queue, is of a message further on in the log."""
+    theirs = np.zeros(len(physical), dtype=_ENTRY)
+    theirs[: len(entries)] = entries
+    slots = np.arange(begin, begin + len(physical))
+    missing = theirs["size"] == 0
+    files = job.queues.get((queue.topic, queue.queue_id))
+    if files and missing.any():
+        written = files.written()
+        last = files.entry(written.stop - 1) if written else ConsumeQueueEntry(0, 0, 0)
+        theirs[missing] = (last.commit_log_offset, last.size, last.tags_code)
+        slots[missing] = written.stop - 1
+    left = theirs["commit_log_offset"] > physical
+    if left.any() and not _holds(job, queue, int(slots[left][0]), theirs[left][0]):
+        left[:] = False  # the entries are wrong, not the messages: that is said where they are compared
+    return left
+
+
+def _holds(job: ImportJob, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
+    """Whether the log has the record of the queue's offset where an entry says."""
+    at, size = int(entry["commit_log_offset"]), int(entry["size"])
+    start = at - at % job.file_bytes
+    try:
+        data = job.source.read(f"{LOG_FOLDER}/{start:020}", at - start, at - start + size)
+    except BadData:
+        return False
+    record = item_at(data, 0, at, start + job.file_bytes)
+    if not isinstance(record, Record):
+        return False
+    return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
 
 
 def _take_delivery_times(codes: npt.NDArray[np.int64], entries: npt.NDArray[np.void]) -> None:

@@ -119,6 +119,7 @@ def import_store(
             broker_name=broker_name,
             levels=store.levels,
             queues={(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)},
+            file_bytes=log.files[0].size_bytes,
             salvage=salvage,
         )
         results = _run(job, log, begin, engine, progress)

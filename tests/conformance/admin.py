@@ -6,9 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager
 from rmq_store.clone import CloneRequest, clone_moves
-from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.start import (
     ConsumeFromWhere,
     QueueToStart,
@@ -23,15 +21,17 @@ from rmq_store.lake.time_search import search_offsets
 from rmq_store.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmq_store.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.store import Actor
-from rmq_store.track import ConsumerConnection, TrackType, message_track_type
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 from tests.conformance.consume_stats import check_stats
-from tests.conformance.groups import subscription_of, topics_of
 from tests.conformance.pulls import pull_edge
+from tests.conformance.tracks import check_tracks
 
 TO_MAX = (-1, -2)
 """Times that mean the end of the queue (Appendix E, 13.1); here ``--to-max`` says it."""
+
+TO_MAX_BY_OLD_TOOL = (-1,)
+"""To the old tool -2 is a time before all messages (``DefaultMQAdminExtImpl#resetOffsetConsumeOffset``)."""
 
 WRITTEN_AT_SHUTDOWN = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
 """A broker that stops looks at undecided messages once more, which writes them again (Appendix E.3): after the answer."""
@@ -50,15 +50,22 @@ def _consume_stats(line: Line, store: BrokerStore) -> Outcomes:
         row = lag.get((line["group"], queue["topic"], queue["queueId"]))
         found = row and (row["max_offset"], row["next_offset"], row["lag"])
         yield same(said, found, (queue["brokerOffset"], queue["consumerOffset"], queue["diff"]))
-    total = sum(row["lag"] for (group, *_), row in lag.items() if group == line["group"])
+    told = {(queue["topic"], queue["queueId"]) for queue in line["stats"]["queues"]}
+    rows = {tuple(place): row for (group, *place), row in lag.items() if group == line["group"]}
+    total = sum(row["lag"] for place, row in rows.items() if place in told)
     yield same(f"lag of {line['group']}", total, line["stats"]["diffTotal"])
+    # Ours also counts retries before a group's first commit in their topic, and queues that a topic has no more.
+    with_offset = {topic for (topic, _), row in rows.items() if row["has_offset"]}
+    more = sorted(place for place in rows.keys() - told if place[0] in with_offset and not store.is_left_over(*place))
+    yield same(f"queues of {line['group']} only in our view", more, [])
 
 
 def _all_queues(line: Line, store: BrokerStore) -> Outcomes:
-    """Each queue of the topic once."""
+    """Each queue of the topic once; a consumer has those to read only."""
     topic, found = line["topic"], sorted(answer["queueId"] for answer in line["queues"])
     config = store.topics.get(topic)
-    wanted = range(max(config.read_queue_nums, config.write_queue_nums)) if config else ()
+    to_write = config.write_queue_nums if config and line["kind"] == "topicStats" else 0
+    wanted = range(max(config.read_queue_nums, to_write)) if config else ()
     yield same(f"queues of {topic}", list(wanted), found)
 
 
@@ -71,29 +78,29 @@ def _topic_stats(line: Line, store: BrokerStore) -> Outcomes:
             bounds = bounds[0], min(bounds[1], answer["maxOffset"])
         yield same(f"bounds of {queue}", bounds, (answer["minOffset"], answer["maxOffset"]))
         last = store.messages.get((queue.topic, queue.queue_id, answer["maxOffset"] - 1))
-        yield same(f"last update of {queue}", last["store_timestamp"] if last else 0, answer["lastUpdate"])
-
-
-def _direct_commit(line: Line, store: BrokerStore) -> Outcomes:
-    """A broker takes any offset; the import sees the last one."""
-    manager = ConsumerOffsetManager()
-    for commit in line["commits"]:
-        place = line["group"], commit["topic"], commit["queueId"]
-        manager.commit_offset(*place, commit["committed"])
-        yield same(f"read back of {place}", manager.query_offset(*place), commit["readBack"])
-    last = {(commit["topic"], commit["queueId"]): commit["readBack"] for commit in line["commits"]}
-    for (topic, queue_id), offset in last.items():
-        row = store.lag.get((line["group"], topic, queue_id))
-        yield same(f"{line['group']} in {topic} {queue_id}", row and row["next_offset"], offset)
+        never_or_gone = -1 if answer["maxOffset"] else 0
+        yield same(f"last update of {queue}", last["store_timestamp"] if last else never_or_gone, answer["lastUpdate"])
 
 
 def _clone(line: Line, store: BrokerStore) -> Outcomes:
-    request = CloneRequest(line["to"], line["from"], "2026-01-01-clone", Actor("a", "b"), "asked", line["topic"])
-    moves = clone_moves(ShardLookup(store.imported.shard), store.positions, request)
-    found = {move.queue.queue_id: move.to_offset for move in moves}
+    """A queue without an offset stands at 0 in RocketMQ's answer. Offsets beyond the end, or none, are refused here."""
+    source, topic = line["from"], line["topic"]
+    request = CloneRequest(line["to"], source, "2026-01-01-clone", Actor("a", "b"), "asked", topic)
     wanted = {queue["queueId"]: queue["consumerOffset"] for queue in _of_topic(line, line["after"])}
-    yield same(f"{line['to']} in {line['topic']}", found, wanted)
     yield same(f"{line['to']}: answer", line["result"], OK)
+
+    def moves() -> Any:
+        return clone_moves(ShardLookup(store.imported.shard), store.positions, request)
+
+    rows = [row for (group, of, _), row in store.lag.items() if (group, of) == (source, topic) and row["has_offset"]]
+    if not rows:
+        yield same(f"{line['to']} in {topic}", sum(wanted.values()), 0)
+        yield refused(f"{line['to']} in {topic}", WrongUse, moves, "nothing to clone")
+    elif any(row["next_offset"] > row["max_offset"] for row in rows):
+        yield refused(f"{line['to']} in {topic}", WrongUse, moves, "beyond its end")
+    else:
+        found = {move.queue.queue_id: move.to_offset for move in moves()}
+        yield same(f"{line['to']} in {topic}", dict.fromkeys(wanted, 0) | found, wanted)
 
 
 def _of_topic(line: Line, stats: Line) -> list[Line]:
@@ -104,16 +111,17 @@ def _of_topic(line: Line, stats: Line) -> list[Line]:
 
 
 def _moves(line: Line, store: BrokerStore, to: ResetTo, value: int | None, queues: tuple[int, ...] = ()) -> Any:
-    """Queue id -> offset of what our reset would do."""
+    """Queue id -> offset of what our reset would do, for the queues that a broker serves."""
     asked = tuple(store.queue(line | {"queueId": queue_id}) for queue_id in queues)
     request = ResetRequest(line["group"], line["topic"], to, "2026-01-01-reset", Actor("a", "b"), "asked", value, asked)
     moves = reset_moves(ShardLookup(store.imported.shard), store.positions, request)
-    return {move.queue.queue_id: move.to_offset for move in moves}
+    served = [move for move in moves if not store.is_left_over(line["topic"], move.queue.queue_id)]
+    return {move.queue.queue_id: move.to_offset for move in served}
 
 
-def _by_time(line: Line, store: BrokerStore) -> Any:
+def _by_time(line: Line, store: BrokerStore, to_max: Sequence[int] = TO_MAX) -> Any:
     time_ms = line["timestamp"]
-    return _moves(line, store, ResetTo.MAX, None) if time_ms in TO_MAX else _moves(line, store, ResetTo.TIME, time_ms)
+    return _moves(line, store, ResetTo.MAX, None) if time_ms in to_max else _moves(line, store, ResetTo.TIME, time_ms)
 
 
 def _reset(line: Line, store: BrokerStore) -> Outcomes:
@@ -135,7 +143,7 @@ def _reset(line: Line, store: BrokerStore) -> Outcomes:
 
 def _reset_old(line: Line, store: BrokerStore) -> Outcomes:
     """The old tool moves forward only with force; without it we only compare where the time leads."""
-    moves = _by_time(line, store)
+    moves = _by_time(line, store, TO_MAX_BY_OLD_TOOL)
     said = f"{line['topic']} at {line['timestamp']}"
     for field in ("timestampOffset", "rollbackOffset") if line["force"] else ("timestampOffset",):
         wanted = {answer["queueId"]: answer[field] for answer in line["result"]}
@@ -155,7 +163,9 @@ def _reset_queue(line: Line, store: BrokerStore) -> Outcomes:
     def moves() -> Any:
         return _moves(line, store, ResetTo.OFFSET, offset, (queue_id,))
 
-    if "error" in line or offset < 0:  # a negative one ends at 0 there; here it is refused as what it is
+    end = store.positions.max_offset(store.queue(line))
+    # -1 is the beginning there, and one behind the end is taken; here they are refused as what they are.
+    if "error" in line or offset < 0 or offset == end + 1:
         told = RANGE_IN_WORDS.search(line.get("error", ""))
         yield refused(said, WrongUse, moves, told[0] if told else "not in consume queue range")
         return
@@ -186,38 +196,6 @@ def _start_rule(line: Line, store: BrokerStore) -> Outcomes:
     yield same(f"{where} of {line['topic']}: delivered", delivered, line["delivered"])
 
 
-# --- which groups have consumed a message ----------------------------------------------------------------------------
-
-
-def _message_track(line: Line, store: BrokerStore) -> Outcomes:
-    """Of the scripted groups it is known how they subscribe. Whether another group's consumers were there, and how they
-    read, is the moment's affair: only its offset is compared."""
-    topic, queue_id, offset = line["topic"], line["queueId"], line["queueOffset"]
-    said = f"{topic} {queue_id} {offset}"
-    row = store.messages.get((topic, queue_id, offset))
-    if row is None:
-        yield f"{said}: there is no such message"
-        return
-    readers = {group["group"]: _connection(group) for group in store.lines("groups")}
-    readers = {group: connection for group, connection in readers.items() if topic in connection.subscriptions}
-    tracks = {track["group"]: track for track in line["tracks"]}
-    known = readers.keys() | {group for group, *queue in store.lag if queue == [topic, queue_id]}
-    yield same(f"{said}: readers without a track", sorted(readers.keys() - tracks.keys()), [])
-    yield same(f"{said}: tracks of others", sorted(tracks.keys() - known), [])
-    yield same(f"{said}: tracks", len(tracks), len(line["tracks"]))
-    for group, track in tracks.items():
-        unknown = ConsumerConnection(MessageModel.CLUSTERING, {}, actively=track["type"] == TrackType.PULL)
-        connection = None if track["type"] == TrackType.NOT_ONLINE else readers.get(group, unknown)
-        stands = store.lag.get((group, topic, queue_id))
-        found = message_track_type(connection, topic, row["tags"], offset, stands and stands["next_offset"])
-        yield same(f"{said} in {group}", (found, connection is None), (track["type"], track["text"] is not None))
-
-
-def _connection(group: Line) -> ConsumerConnection:
-    data = [subscription_of(topic, group) for topic in topics_of(group)]
-    return ConsumerConnection(MessageModel(group["model"]), {each.topic: each for each in data})
-
-
 def _delete(line: Line, store: BrokerStore) -> Outcomes:
     """Retention took whole files from the beginning, and the broker went on writing."""
     left = line["filesBefore"] - line["filesMarkedOld"]
@@ -228,7 +206,7 @@ _check_lines = by_kind(
     {
         "consumeStats": _consume_stats,
         "topicStats": _topic_stats,
-        "directCommit": _direct_commit,
+        "directCommit": lambda line, store: iter(()),  # see ``consume_stats``
         "reset": _reset,
         "resetOld": _reset_old,
         "resetQueue": _reset_queue,
@@ -237,11 +215,12 @@ _check_lines = by_kind(
         "edge": pull_edge,
         "delete": _delete,
         "clone": _clone,
-        "messageTrack": _message_track,
+        "messageTrack": lambda line, store: iter(()),  # see ``tracks``
     }
 )
 
 
 def check(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
     yield from _check_lines(lines, store)
+    yield from check_tracks(lines, store)
     yield from check_stats(lines, store)

@@ -22,8 +22,9 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, QueueBo
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.commit_log import Stop
-from rmq_store.consume_queue import is_indexed
+from rmq_store.consume_queue import UNIT_BYTES, is_indexed
 from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels
+from rmq_store.get_message_status import ENTRIES_PER_FILE
 from rmq_store.host import Host
 from rmq_store.lake.engine import LocalEngine
 from rmq_store.lake.import_store import ImportReport, import_store
@@ -110,6 +111,19 @@ class BrokerStore:
         """``topics.json``."""
         return read_topics(self.source).value
 
+    def is_left_over(self, topic: str, queue_id: int) -> bool:
+        """A queue that its topic has no more to read: a broker's clients and tools do not see its messages."""
+        config = self.topics.get(topic)
+        if config is None or queue_id < config.read_queue_nums:
+            return False
+        return (topic, queue_id) in self.on_disk or (topic, queue_id) in self.made
+
+    def is_deleted(self, topic: str) -> bool:
+        """Its messages are still in the log, which is all that a lake is made of; the broker has forgotten it."""
+        if self.was_killed or topic in self.topics:
+            return False
+        return all(of != topic for of, _ in self.on_disk)
+
     @cached_property
     def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """``subscriptionGroup.json``."""
@@ -119,14 +133,29 @@ class BrokerStore:
     def on_disk(self) -> dict[QueueKey, ConsumeQueueFiles]:
         return {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(self.source)}
 
+    @property
+    def was_killed(self) -> bool:
+        """A broker removes the file ``abort`` when it stops."""
+        return (self.folder / "abort").exists()
+
+    @property
+    def entries_per_file(self) -> int:
+        """Of every consume queue: the broker's setting, which its files show."""
+        sizes = (file.size_bytes for queue in self.on_disk.values() for file in queue.files)
+        return next(sizes, ENTRIES_PER_FILE * UNIT_BYTES) // UNIT_BYTES
+
     @cached_property
     def made(self) -> dict[QueueKey, dict[int, Record]]:
-        """Per queue the records that make its entries, by queue offset."""
+        """Per queue the records that make its entries, by queue offset. A queue whose topic was deleted and made again
+        begins anew: what was before has no entry."""
         made: dict[QueueKey, dict[int, Record]] = {}
         for record in self.records:
             if is_indexed(record.sys_flag):
-                made.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
-        return made
+                queue = made.setdefault((record.topic, record.queue_id), {})
+                if record.queue_offset in queue:
+                    queue.clear()
+                queue[record.queue_offset] = record
+        return {key: queue for key, queue in made.items() if not self.is_deleted(key[0])}
 
     def bounds(self, queue: QueueKey) -> QueueBounds:
         """After recovery: what is on disk, and what the log makes."""
@@ -175,8 +204,12 @@ class BrokerStore:
 
     @cached_property
     def message_table(self) -> pa.Table:
-        """The view ``messages`` of the lake, ordered by queue and offset."""
-        return query(self.imported.store, "SELECT * FROM messages ORDER BY topic, queue_id, queue_offset")
+        """The view ``messages`` of the lake, ordered by queue and offset, of the topics that the broker has."""
+        rows = query(self.imported.store, "SELECT * FROM messages ORDER BY topic, queue_id, queue_offset")
+        has = {topic: not self.is_deleted(topic) for topic in rows.column("topic").unique().to_pylist()}
+        return (
+            rows if all(has.values()) else rows.filter(pa.array([has[topic.as_py()] for topic in rows.column("topic")]))
+        )
 
     @cached_property
     def messages(self) -> dict[MessageKey, dict[str, Any]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager, key_of
 from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, same
 
@@ -14,7 +15,7 @@ Offsets = Mapping[QueueKey, int]
 
 def check_stats(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
     """All of them, in the order in which they were asked for."""
-    known: dict[str, Offsets] = {}
+    manager = ConsumerOffsetManager()
     for number, line in enumerate(lines, 1):
         group = line.get("group", line.get("to"))
         if group is None:
@@ -24,7 +25,15 @@ def check_stats(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
             yield same(f"{said} is a group of the broker", group in store.groups, True)
         for stats in _stats_of(line):
             yield from _holds(said, stats, store)
-        yield from _follows(said, line, known)
+        if line["kind"] == "onlineReset":
+            yield from _goes_on(said, line)
+        else:
+            yield from _follows(said, line, group, manager, store)
+    for key, offsets in manager.offset_table.items():
+        topic, _, group = key.partition("@")
+        for queue_id, offset in offsets.items():
+            row = store.lag.get((group, topic, queue_id))
+            yield same(f"{group} at last in {topic} {queue_id}", row and row["next_offset"], offset)
 
 
 def _stats_of(line: Line) -> Iterator[Line]:
@@ -62,44 +71,74 @@ def _offsets(stats: Line) -> dict[QueueKey, int]:
     return {(row["topic"], row["queueId"]): row["consumerOffset"] for row in stats["queues"]}
 
 
-def _follows(said: str, line: Line, known: dict[str, Offsets]) -> Outcomes:
-    """Nobody but the operator moves these groups, so one answer begins where the one before it ended. A running consumer
-    (``onlineReset``) goes on from where it was put."""
-    group = line.get("group", line.get("to"))
-    before = known.get(group, {})
+def _goes_on(said: str, line: Line) -> Outcomes:
+    """A running consumer goes on from where it was put."""
+    before: Offsets = {}
     for stats in _before(line):
         seen = _offsets(stats)
-        yield same(f"{said}: before", {key: seen.get(key) for key in before}, dict(before))
+        yield same(f"{said}: before", {key: seen.get(key) for key in before}, before)
         before = seen
-    put = dict(before) | _put(line, known)
-    runs = line["kind"] == "onlineReset"
+    put = {(line["topic"], answer["queueId"]): answer["offset"] for answer in line["result"]}
+    after = _offsets(line["after"]) if "after" in line else {}
+    behind = {key: offset for key, offset in (dict(before) | put).items() if key in after and not offset <= after[key]}
+    yield same(f"{said}: queues behind where they were put", behind, {})
+
+
+def _follows(said: str, line: Line, group: str, manager: ConsumerOffsetManager, store: BrokerStore) -> Outcomes:
+    """Nobody but the operator moves these groups, so one answer begins where the one before it ended."""
+    for stats in _before(line):
+        seen, known = _offsets(stats), _known(group, manager)
+        yield same(f"{said}: before", {key: seen.get(key) for key in known}, known)
+        for (topic, queue_id), offset in seen.items():
+            if (topic, queue_id) not in known:
+                manager.commit_offset(group, topic, queue_id, offset)
+    if "error" not in line:
+        yield from _done(said, line, group, manager, store)
     if "after" in line:
-        after = _offsets(line["after"])
-        if runs:
-            moved = {key: offset for key, offset in put.items() if key in after and not offset <= after[key]}
-            yield same(f"{said}: queues behind where they were put", moved, {})
-        else:
-            yield same(f"{said}: after", {key: put.get(key, 0) for key in after.keys() | put.keys()}, after)
-        put = after
-    if put and not runs:
-        known[group] = put
+        after, known = _offsets(line["after"]), _known(group, manager)
+        yield same(f"{said}: after", {key: known.get(key, 0) for key in after.keys() | known.keys()}, after)
 
 
-def _put(line: Line, known: Mapping[str, Offsets]) -> Offsets:
-    """Where the request brings the queues that it names."""
-    if "error" in line:
-        return {}
-    topic = line.get("topic")
+def _known(group: str, manager: ConsumerOffsetManager) -> Offsets:
+    """What a broker answers of a group."""
+    return {
+        (topic, queue_id): manager.query_offset(group, topic, queue_id)
+        for topic in manager.which_topic_by_consumer(group)
+        for queue_id in manager.offset_table[key_of(topic, group)]
+    }
+
+
+def _done(said: str, line: Line, group: str, manager: ConsumerOffsetManager, store: BrokerStore) -> Outcomes:
+    """The request, as a broker does it. A reset waits for the group's next pull: until then it answers queries, and what
+    is committed is dropped (``ConsumerManageProcessor``)."""
+
+    def commit(topic: str, queue_id: int, offset: int) -> None:
+        if not manager.has_offset_reset(group, topic, queue_id):
+            manager.commit_offset(group, topic, queue_id, offset)
+
     match line["kind"]:
         case "directCommit":
-            return {(commit["topic"], commit["queueId"]): commit["readBack"] for commit in line["commits"]}
-        case "reset" | "onlineReset":
-            return {(topic, answer["queueId"]): answer["offset"] for answer in line["result"]}
+            for sent in line["commits"]:
+                place = sent["topic"], sent["queueId"]
+                commit(*place, sent["committed"])
+                yield same(f"{said}: read back of {place}", manager.query_offset(group, *place), sent["readBack"])
+        case "reset":
+            for answer in line["result"]:
+                manager.assign_reset_offset(group, line["topic"], answer["queueId"], answer["offset"])
         case "resetOld":
-            return {(topic, answer["queueId"]): answer["rollbackOffset"] for answer in line["result"]}
+            known = _known(group, manager)
+            for answer in line["result"]:
+                stood = known.get((line["topic"], answer["queueId"]), answer["consumerOffset"])
+                yield same(f"{said}: stood in {answer['queueId']} at", stood, answer["consumerOffset"])
+                if line["force"] or answer["timestampOffset"] <= answer["consumerOffset"]:
+                    commit(line["topic"], answer["queueId"], answer["rollbackOffset"])
         case "resetQueue":
-            return {(topic, line["queueId"]): max(0, line["offset"])}
+            least = store.positions.min_offset(store.queue(line))  # -1 goes there
+            offset = least if line["offset"] < 0 else line["offset"]
+            manager.assign_reset_offset(group, line["topic"], line["queueId"], offset)
         case "clone":
-            return {key: offset for key, offset in known.get(line["from"], {}).items() if key[0] == topic}
-        case _:
-            return {}
+            known = _known(line["from"], manager)
+            for (of, topic, queue_id), row in store.lag.items():  # what no line has told stands where it did at last
+                if of == line["from"] and row["has_offset"] and (topic, queue_id) not in known:
+                    manager.commit_offset(of, topic, queue_id, row["next_offset"])
+            manager.clone_offset(line["from"], group, line["topic"])

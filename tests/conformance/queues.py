@@ -20,7 +20,8 @@ def check_queues(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
         yield same(f"bounds of {key} in the lake", found.get(key), (line["minOffset"], line["maxOffset"]))
     told = {(line["topic"], line["queueId"]) for line in lines}
     # A queue that nothing was ever sent to is known from topics.json only; no file of it is there to be told of.
-    there = {key for key, bounds in found.items() if bounds != (0, 0)} | (found.keys() & told)
+    there = {key for key, bounds in found.items() if bounds != (0, 0) and not store.is_deleted(key[0])}
+    there |= found.keys() & told
     yield same("queues in the lake", sorted(there), sorted(told))
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.config_files import read_consumer_offsets
-from rmq_store.broker_files.consume_queue_file import QueueBounds, list_consume_queues
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, QueueBounds, list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.consume_queue import is_indexed
+from rmq_store.commit_log import Blank, Damage, FileEnd, item_at
+from rmq_store.consume_queue import UNIT_BYTES, is_indexed
 from rmq_store.errors import BadData
-from rmq_store.record import Record
+from rmq_store.record import Record, decode
 from tests.conformance.behaviour import asked_topic
 from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 from tests.conformance.offset_files import offset_table
+
+Readable = dict[QueueKey, dict[int, Record]]
+"""Per queue the records by queue offset."""
 
 
 def check_acknowledged(lines: Sequence[Sequence[Any]], store: BrokerStore) -> Outcomes:
@@ -61,45 +66,103 @@ def recovered(line: Line, store: BrokerStore) -> Outcomes:
             _apply(folder, edit)
         source = LocalFileSource(folder)
         if "error" in line:
-            yield refused(line["name"], BadData, lambda: _records(source), "differ in size")
+            yield refused(line["name"], BadData, lambda: list(_records(source)), "differ in size")
         else:
-            yield from _kept(source, line)
+            yield from _kept(source, line, was_killed=(folder / "abort").exists())
 
 
-def _records(source: LocalFileSource) -> list[Record]:
-    log = list_commit_log(source, allow_missing=True)
-    return [item for _, item in read_log(source, log) if isinstance(item, Record)]
+def _records(source: LocalFileSource, kept_to: int = 0) -> Iterator[Record]:
+    """The log as we walk it. Before ``kept_to`` a damaged record is taken for what it says it is: RocketMQ looks only at
+    the last files, and neither at the place that a record names nor at its hosts."""
+    for file in list_commit_log(source, allow_missing=True).files:
+        data, position = source.read(file.name, 0, file.size_bytes), 0
+        while True:
+            item = item_at(data, position, file.start_offset, file.end_offset)
+            at = file.start_offset + position
+            if isinstance(item, Damage) and item.size and at < kept_to:
+                position += item.size
+                readable = decode(data, at - file.start_offset)
+                if isinstance(readable, Record):
+                    yield replace(readable, commit_log_offset=at)
+            elif isinstance(item, Record):
+                position += item.store_size
+                yield item
+            else:
+                break
+        if not isinstance(item, Blank | FileEnd):
+            return
 
 
-def _kept(source: LocalFileSource, line: Line) -> Outcomes:
-    """Entries that recovery makes from the log, joined with those that are on disk."""
-    name, records = line["name"], _records(source)
+def _kept(source: LocalFileSource, line: Line, *, was_killed: bool) -> Outcomes:
+    """Entries that recovery makes from the log, joined with those that are on disk. We make what is missing from all of the
+    log; what RocketMQ does not make is left out, and before a queue's first file is deleted, its min is an old one."""
+    name, records = line["name"], list(_records(source, line["maxPhyOffset"]))
     log_min = list_commit_log(source, allow_missing=True).files[0].start_offset
     log_max = records[-1].commit_log_offset + records[-1].store_size
     yield same(f"{name}: log", (log_min, log_max), (line["minPhyOffset"], line["maxPhyOffset"]))
     by_offset = {record.commit_log_offset: record for record in records if is_indexed(record.sys_flag)}
-    readable: dict[QueueKey, dict[int, Record]] = {}
+    readable: Readable = {}
     for record in by_offset.values():
         readable.setdefault((record.topic, record.queue_id), {})[record.queue_offset] = record
+    told = {(queue["topic"], queue["queueId"]): queue for queue in line["queues"]}
+    on_disk = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(source)}
+    on_files = {key: queue.bounds(log_min, log_max) for key, queue in on_disk.items()}
+    yield from _made_from_one_place_on(name, readable, told, on_disk)
+    if not was_killed:
+        _made_behind(max((bounds.max_physical_offset for bounds in on_files.values()), default=0), readable, on_disk)
     bounds = {key: QueueBounds(0, 0, 0).with_log(_span(made)) for key, made in readable.items()}
-    for queue in list_consume_queues(source):
-        key = queue.topic, queue.queue_id
+    for key, queue in on_disk.items():
         made = readable.setdefault(key, {})
-        on_disk = queue.bounds(log_min, log_max)
-        bounds[key] = on_disk.with_log(_span(made))
-        for offset, entry in enumerate(queue.entries(on_disk.min_offset, on_disk.max_offset), on_disk.min_offset):
+        bounds[key] = on_files[key].with_log(_span(made))
+        begin, end = on_files[key].min_offset, on_files[key].max_offset
+        for offset, entry in enumerate(queue.entries(begin, end), begin):
             if entry.commit_log_offset in by_offset:
                 made[offset] = by_offset[entry.commit_log_offset]
     counts = sum(map(len, readable.values())), len(readable)
-    yield same(f"{name}: readable, in queues", counts, (line["readable"], len(line["queues"])))
-    for wanted in line["queues"]:
-        key = wanted["topic"], wanted["queueId"]
+    yield same(f"{name}: readable, in queues", counts, (line["readable"], len(told)))
+    for key, wanted in told.items():
         found = bounds[key].min_offset, bounds[key].max_offset, len(readable[key])
-        yield same(f"{name}: {key}", found, (wanted["minOffset"], wanted["maxOffset"], wanted["readable"]))
+        first = found[0] if _is_old_min(wanted, on_disk.get(key), found[0]) else wanted["minOffset"]
+        yield same(f"{name}: {key}", found, (first, wanted["maxOffset"], wanted["readable"]))
         if "lastCommitLogOffset" in wanted:
             last = readable[key][wanted["maxOffset"] - 1]
             ids = last.commit_log_offset, last.properties.get("UNIQ_KEY")
             yield same(f"{name}: last of {key}", ids, (wanted["lastCommitLogOffset"], wanted["lastUniqKey"]))
+
+
+def _made_from_one_place_on(
+    name: str, readable: Readable, told: dict[QueueKey, Line], on_disk: dict[QueueKey, ConsumeQueueFiles]
+) -> Outcomes:
+    """RocketMQ's recovery begins at one of the last log files, so a queue whose files are gone has only what lies behind.
+    The rest is taken from ``readable``."""
+    not_made: list[int] = []
+    made: list[int] = []
+    for key in readable.keys() - on_disk.keys():
+        begin = told[key]["minOffset"] if key in told else max(readable[key]) + 1
+        kept = {offset: record for offset, record in readable[key].items() if offset >= begin}
+        made += [record.commit_log_offset for record in kept.values()]
+        not_made += [record.commit_log_offset for offset, record in readable.pop(key).items() if offset < begin]
+        if kept:
+            readable[key] = kept
+    place = min(made, default=max(not_made, default=0) + 1)
+    yield same(f"{name}: not made, behind others that are", [offset for offset in not_made if offset >= place], [])
+
+
+def _made_behind(end: int, readable: Readable, on_disk: dict[QueueKey, ConsumeQueueFiles]) -> None:
+    """A broker that stopped well makes entries only of records that begin beyond the ``end`` of the last one with an entry
+    (``CommitLog#recoverNormally``), which leaves out the very next."""
+    for key in readable.keys() & on_disk.keys():
+        written = on_disk[key].written()
+        readable[key] = {
+            offset: record
+            for offset, record in readable[key].items()
+            if offset in written or record.commit_log_offset > end
+        }
+
+
+def _is_old_min(wanted: Line, queue: ConsumeQueueFiles | None, min_offset: int) -> bool:
+    """Whether a queue's min is that of a first file without any message that is left."""
+    return queue is not None and wanted["minOffset"] < queue.files[0].end_offset // UNIT_BYTES <= min_offset
 
 
 def _span(made: dict[int, Record]) -> range:

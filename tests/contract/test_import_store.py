@@ -264,6 +264,14 @@ def wrong_entry(broker: Path) -> None:
     overwrite(path, 20 * 2, struct.pack(">q", 12345))
 
 
+def entry_of_another_queue_further_on(broker: Path) -> None:
+    path = next((broker / "consumequeue" / "PaymentFlow" / "0").iterdir())
+    later = next(
+        line for line in reversed(expected("market-killed.messages")) if line["topic"] == "SCHEDULE_TOPIC_XXXX"
+    )
+    overwrite(path, 20 * 2, struct.pack(">qi", later["commitLogOffset"], later["storeSize"]))
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -278,6 +286,7 @@ def wrong_entry(broker: Path) -> None:
         (zeroed_middle, "a later file holds records"),
         (broken_offset_files, "consumerOffset.json"),
         (wrong_entry, "PaymentFlow"),
+        (entry_of_another_queue_further_on, "PaymentFlow.*offset 2: the broker's entry says"),
     ],
 )
 def test_bad_files_are_named_and_change_nothing(

@@ -42,3 +42,11 @@ def test_a_filter_looks_at_eight_hundred_entries_and_goes_on_behind_the_last() -
 
 def test_what_does_not_pass_uses_up_no_place_in_the_answer() -> None:
     assert get_message(entries(500, every=10), 0) == GetMessageResult(FOUND, 311, tuple(range(0, 320, 10)))
+
+
+def test_an_answer_ends_with_the_consume_queue_file() -> None:
+    assert get_message(entries(50, first=3), 3, 32, entries_per_file=20) == GetMessageResult(
+        FOUND, 20, tuple(range(3, 20))
+    )
+    assert get_message(entries(50, first=20), 20, 32, entries_per_file=20).next_begin_offset == 40
+    assert get_message(entries(50, every=10_000, first=1), 1, 32, entries_per_file=20) == GetMessageResult(NONE, 20)
