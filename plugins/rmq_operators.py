@@ -321,7 +321,7 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     """Where the group's offsets would go, or go. All shards that have the topic."""
     from dataclasses import replace
 
-    from rmq_store.lake.reset import reset
+    from rmq_store.lake.moves import move_in_all
 
     run, params = current_run()
     asked = reset_request(run, params)
@@ -331,15 +331,16 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     if strange or not any(queues.values()):
         what = f"queue {min(strange)}" if strange else f"topic {asked.topic}"
         raise WrongUse(f"no shard of {store.root.location} has the {what}")
-    answers = []
+    wanted = []
     for shard in store.shards():
         named = tuple(queue for queue in asked.queues if queue in queues[shard.name])
-        if not (named if asked.queues else queues[shard.name]):
-            continue
-        done = reset(shard, replace(asked, queues=named, dry_run=dry_run), Host())
+        if named if asked.queues else queues[shard.name]:
+            wanted.append((shard, replace(asked, queues=named, dry_run=dry_run)))
+    answers = []
+    for done in move_in_all(wanted, Host()):
         for move in done.moves:
             log.info("%s: %s -> %s", move.queue, move.from_offset, move.to_offset)
-        answers.append(_logged({"status": done.status, "shard": shard.name, "moves": [_moved(m) for m in done.moves]}))
+        answers.append(_logged({"status": done.status, "shard": done.shard, "moves": [_moved(m) for m in done.moves]}))
     return answers
 
 

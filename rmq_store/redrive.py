@@ -9,6 +9,7 @@ as ranges of the dead-letter queue, and ``red/<group>`` makes two of them exclud
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from rmq_store.message import (
 from rmq_store.offsets import ABSENT, Outcome, Positions, QueueRange, Tally, grp_id, queue_of, red_id, split_id
 from rmq_store.plan import ShardView, bounds_of
 from rmq_store.replay import known_settings, replayed_group
+from rmq_store.requester import refuse_other_request
 from rmq_store.settings import Settings
 from rmq_store.store import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.times import format_time
@@ -99,7 +101,7 @@ class Letters:
     def parameters(self) -> dict[str, Any]:
         """For the ctl row: what was given."""
         found = {"from_ms": self.from_ms, "until_ms": self.until_ms, "original_topic": self.original_topic}
-        lists = {"keys": sorted(self.keys), "letters": [list(place) for place in self.places]}
+        lists = {"keys": sorted(self.keys), "letters": [list(place) for place in sorted(self.places)]}
         return {name: value for name, value in (found | lists).items() if value not in (None, [])}
 
 
@@ -209,6 +211,16 @@ class RedrivePlan:
         """By the letter's place, not by chance, so that a rerun does the same."""
         found = retry_queue_id(queue.topic, queue.broker_name, queue.queue_id, offset, self.queue_nums)
         return found or 0
+
+
+def refuse_other(request: RedriveRequest, parts: Sequence[Ctl]) -> None:
+    """Raise WrongUse for a request that has sent other letters, or to another place, under the same id."""
+    if parts:
+        asked = (
+            dict.fromkeys(("from_ms", "until_ms", "original_topic", "keys", "letters")) | request.letters.parameters()
+        )
+        asked |= {"to_topic": request.to_topic, "limit": request.limit}
+        refuse_other_request(request.request_id, json.loads(parts[0].parameters), asked)
 
 
 def plan_redrive(
@@ -374,6 +386,12 @@ def would_send(
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------
+
+
+def check_redrive(shard: str, positions: Positions, request: RedriveRequest) -> None:
+    """Raise WrongUse for what a shard cannot do: a letter that it has not, a topic that nobody would read there."""
+    _queue_nums(shard, positions, request)
+    _at_places(shard, positions, request, {})
 
 
 def _at_places(

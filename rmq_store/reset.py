@@ -50,7 +50,8 @@ class ResetRequest:
 
     @property
     def parameters(self) -> str:
-        return canonical_json({"topic": self.topic, "to": str(self.to), "value": self.value})
+        queues = sorted(f"{queue.broker_name}:{queue.queue_id}" for queue in self.queues) or None
+        return canonical_json({"topic": self.topic, "to": str(self.to), "value": self.value, "queues": queues})
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         return reset_moves(shard, positions, self)

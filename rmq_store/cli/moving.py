@@ -151,15 +151,15 @@ def _reset(
 ) -> None:
     output, host = Output(as_json), Host()
     store = open_store(root)
+    from rmq_store.lake.moves import move_in_all
     from rmq_store.lake.reset import ResetRequest, ResetTo
-    from rmq_store.lake.reset import reset as reset_in
 
     request_id, who = new_request(command, request, host), actor_of(actor)
     why = reason or ("dry run" if dry_run else "")
     asked = ResetRequest(group, topic, ResetTo(to), request_id, who, why, value, dry_run=dry_run)
     check_group(store, group, settings)
     found = queues_by_shard(store.shards(shard), topic, queue or ())
-    reports = [reset_in(one, replace(asked, queues=queues), host) for one, queues in found]
+    reports = move_in_all([(one, replace(asked, queues=queues)) for one, queues in found], host)
     _show_moves(output, reports, {"group": group, "topic": topic})
 
 
@@ -185,7 +185,7 @@ def clone(
     output, host = Output(as_json), Host()
     store = open_store(root)
     from rmq_store.clone import CloneRequest
-    from rmq_store.lake.moves import move_offsets
+    from rmq_store.lake.moves import move_in_all
     from rmq_store.lake.plan import ShardLookup
 
     request_id, who = new_request("clone", request, host), actor_of(actor)
@@ -196,7 +196,7 @@ def clone(
     shards = store.shards(shard)
     # A shard in which the source has nothing has nothing to clone; that it has none anywhere is said by the first.
     having = [one for one in shards if asked.wanted(ShardLookup(one), one.positions())] or shards[:1]
-    reports = [move_offsets(one, asked, host) for one in having]
+    reports = move_in_all([(one, asked) for one in having], host)
     _show_moves(output, reports, {"group": target, "source": source, "topic": topic})
 
 
@@ -338,7 +338,7 @@ def import_offsets(
     output, host = Output(as_json), Host()
     store = open_store(root)
     from rmq_store.broker_files.offset_files import read_offsets
-    from rmq_store.lake.moves import move_offsets
+    from rmq_store.lake.moves import move_in_all
     from rmq_store.set_offsets import SetOffsetsRequest, unknown_queues
 
     request_id, who = new_request("offsets-import", request, host), actor_of(actor)
@@ -358,12 +358,12 @@ def import_offsets(
             f"{found.used} names queues that are not here: {listed(strange)}. Import their broker, or choose --topic"
         )
     why = reason or ("dry run" if dry_run else "")
-    reports = []
+    asked = []
     for one, positions in held:
         its = {queue: wanted[queue] for queue in positions.all_queues() if queue in wanted}
         if its:
-            asked = SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)
-            reports.append(move_offsets(one, asked, host))
+            asked.append((one, SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)))
+    reports = move_in_all(asked, host)
     _show_moves(output, reports, {"group": group, "file": str(found.used)})
 
 

@@ -22,7 +22,7 @@ from rmq_store.consume import (
     nothing_to_do,
     orderly_rules,
     refuse_holes,
-    refuse_other_client,
+    refuse_other,
     refuse_unclaimed,
     shares,
     subscriptions_of,
@@ -123,7 +123,7 @@ def _plan(
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that it has none left."""
     parts = [c for c in shard.ctls_of_request(request.request_id, group.name) if c.action is Action.CONSUME]
-    refuse_other_client(request, parts)
+    refuse_other(request, parts)
     if any(part.request_complete for part in parts):
         return nothing_to_do(shard.name, group.name, request, parts)
     claimed_queues = None if taken is None else taken.queues()

@@ -54,6 +54,71 @@ def test_clone_needs_two_groups_that_are_known(imported: Rmq) -> None:
     assert "nothing to clone" in imported("clone", "--from", "orders", "--to", "gm_ack", "--reason", "x").err
 
 
+TWO_SHARDS = """
+[[group]]
+name = "two"
+listener = "cli_listener:fail_without_price"
+engine = "local"
+max_reconsume_times = 0
+
+[[group.subscription]]
+topic = "Orders"
+"""
+
+
+@pytest.fixture
+def in_two_shards(rmq: Rmq) -> Rmq:
+    """Topic Orders: 3 messages in a queue of shard a, 1 in shard b, all of them dead letters of group two."""
+    (rmq.folder / "consumers.toml").write_text(TWO_SHARDS)
+    rmq("init")
+    for shard, count in (("a", 3), ("b", 1)):
+        lines = [json.dumps({"body": f"{shard}{number}", "properties": {"price": "n/a"}}) for number in range(count)]
+        (rmq.folder / "orders.jsonl").write_text("\n".join(lines))
+        sent = rmq.json("send", "-t", "Orders", "--create", "--queues", "1", "--shard", shard, "--file", "orders.jsonl")
+        assert sent["status"] == "committed"
+    assert rmq.json("consume", "-g", "two")["messages"] == 4
+    return rmq
+
+
+def offsets_of_two(rmq: Rmq, group: str = "two") -> list[Any]:
+    asked = (
+        f"select shard, next_offset from stored_offsets where group_name = '{group}' and topic = 'Orders' order by 1"
+    )
+    return [list(row.values()) for row in rmq.json("sql", asked)]
+
+
+def test_a_move_that_one_shard_cannot_do_moves_nothing_in_the_others(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    reset = ["reset", "-g", "two", "-t", "Orders", "--to-offset", "2", "--reason", "x", "--request", f"{TODAY}-r"]
+    answer = rmq(*reset)
+    assert (answer.exit_code, offsets_of_two(rmq)) == (2, [["a", 3], ["b", 1]])
+    assert "target offset 2 not in consume queue range [0-1]" in answer.err
+    assert rmq.json(*reset, "--shard", "a")["messages"] == 1
+    assert offsets_of_two(rmq) == [["a", 2], ["b", 1]]
+
+
+def test_a_redrive_that_one_shard_cannot_do_sends_nothing_in_the_others(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    rmq("send", "-t", "OnlyInA", "--create", "--shard", "a", "x")
+    redrive = ["redrive", "-g", "two", "--reason", "x"]
+    for wrong, said in (
+        (["--all", "--to-topic", "OnlyInA"], "shard b has no topic OnlyInA"),
+        (["--letter", "lake-a:0:0", "--letter", "lake-b:0:9"], "shard b has no dead letter at lake-b:0:9"),
+    ):
+        answer = rmq(*redrive, *wrong)
+        assert (answer.exit_code, said in answer.err) == (2, True)
+    assert rmq.json("sql", "select count(redriven_at) as n from dead_letters") == [{"n": 0}]
+
+
+def test_an_id_that_another_request_had_is_refused(in_two_shards: Rmq) -> None:
+    reset = ["reset", "-g", "two", "-t", "Orders", "--reason", "x", "--request", f"{TODAY}-r"]
+    assert in_two_shards.json(*reset, "--to-min")["messages"] == 4
+    answer = in_two_shards(*reset, "--to-max")
+    assert answer.exit_code == 2
+    assert "was another one: to min; this one asks for to max. Nothing was done now" in answer.err
+    assert in_two_shards.json(*reset, "--to-min")["status"] == "already_committed"
+
+
 OF_A_CLIENT = """
 [[group]]
 name = "audit"
