@@ -37,7 +37,10 @@ def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, ch
     names = (chosen,) if chosen is not None else group.shards
     shards = store.shards() if names is None else [shard for name in names for shard in store.shards(name)]
     if not shards:
-        raise WrongUse(f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store'")
+        raise WrongUse(
+            f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store', or send to it with "
+            "'rmq send'"
+        )
     if scope.retries_only:
         return shards
     return shards_with_topic(shards, [subscription.topic for subscription in group.subscriptions])

@@ -17,13 +17,13 @@ from typer.core import TyperCommand
 
 from rmq_store.cli.app import app
 from rmq_store.consumer.claim import Wish
-from rmq_store.host import Host
+from rmq_store.host import Host, day_of
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
 from rmq_store.offsets import own_queue_id
 from rmq_store.store import Actor
-from tests.contract.rmq import Rmq, imported, imported_once, rmq
+from tests.contract.rmq import LISTENER, Rmq, imported, imported_once, rmq
 
 __all__ = ["imported", "imported_once", "rmq"]
 
@@ -337,3 +337,33 @@ def test_an_answer_that_nobody_reads_to_its_end_is_no_defect(imported: Rmq) -> N
         assert process.stdout.readline() == b"topic,queue_id,queue_offset\n"
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+STOPPED = """
+import os, signal, time
+
+def fail_without_price(msgs, context):
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("name", "by", "exit_code"), [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143)])
+def test_who_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, name: str, by: str, exit_code: int) -> None:
+    (imported.folder / "cli_listener.py").write_text(STOPPED.format(name=name))
+    request = f"{day_of(Host().now_ms())}-stopped"
+    consume = ["consume", "-g", "orders", "--request", request, "--json"]
+    done = in_a_process("import sys; from rmq_store.cli import main; sys.exit(main())", *consume)
+    said = f"stopped by {by}; what it has committed stays, and the same request again does the rest (request {request})"
+    assert (done.returncode, done.stderr) == (exit_code, f"error: {said}\n")
+    assert json.loads(done.stdout) == {
+        "status": "error",
+        "error": "Stopped",
+        "message": said,
+        "exit_code": exit_code,
+        "request_id": request,
+    }
+    owned = imported.json("sql", "select distinct ended_by from queue_owners where group_name = 'orders'")
+    assert owned == [{"ended_by": "released"}]
+    (imported.folder / "cli_listener.py").write_text(LISTENER)
+    assert imported.json(*consume)["messages"] == 4200
