@@ -4,10 +4,10 @@ moved to."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -38,7 +38,10 @@ from rmq_store.known_names import listed
 from rmq_store.requester import actor_of
 
 if TYPE_CHECKING:
+    from rmq_store.lake.shard import Shard
+    from rmq_store.message import MessageQueue
     from rmq_store.moves import MoveReport
+    from rmq_store.offsets import Positions
     from rmq_store.store import Moved
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would move, and move nothing.")]
@@ -159,8 +162,9 @@ def _reset(
     asked = ResetRequest(group, topic, ResetTo(to), request_id, who, why, value, dry_run=dry_run)
     check_group(store, group, settings)
     found = queues_by_shard(store.shards(shard), topic, queue or ())
+    stands = _stands([one for one, _ in found], group)
     reports = move_in_all([(one, replace(asked, queues=queues)) for one, queues in found], host)
-    _show_moves(output, reports, {"group": group, "topic": topic})
+    _show_moves(output, reports, stands, {"group": group, "topic": topic})
 
 
 def clone(
@@ -196,17 +200,37 @@ def clone(
     shards = store.shards(shard)
     # A shard in which the source has nothing has nothing to clone; that it has none anywhere is said by the first.
     having = [one for one in shards if asked.wanted(ShardLookup(one), one.positions())] or shards[:1]
+    stands = _stands(having, target)
     reports = move_in_all([(one, asked) for one in having], host)
-    _show_moves(output, reports, {"group": target, "source": source, "topic": topic})
+    _show_moves(output, reports, stands, {"group": target, "source": source, "topic": topic})
 
 
-def _show_moves(output: Output, reports: Sequence[MoveReport], about: dict[str, Any]) -> None:
-    moves = [_move(report.shard, move) for report in reports for move in report.moves]
+class _Stands(NamedTuple):
+    """What is known of a shard before a move: its queues, and where a living broker was last seen with the group."""
+
+    positions: Positions
+    observed: Mapping[MessageQueue, int]
+
+    def readable(self, queue: MessageQueue, offset: int) -> int:
+        """The offset within what can be read."""
+        return min(max(offset, self.positions.min_offset(queue)), self.positions.max_offset(queue))
+
+
+def _stands(shards: Sequence[Shard], group: str) -> dict[str, _Stands]:
+    from rmq_store.lake.groups import observed_offsets
+
+    return {shard.name: _Stands(shard.positions(), observed_offsets(shard, group)) for shard in shards}
+
+
+def _show_moves(
+    output: Output, reports: Sequence[MoveReport], stands: Mapping[str, _Stands], about: dict[str, Any]
+) -> None:
+    moves = [_move(report.shard, move, stands[report.shard]) for report in reports for move in report.moves]
     more = sum(move["messages"] or 0 for move in moves)
     first = sum(move["messages"] is None for move in moves)
     statuses = {report.status for report in reports}
     status, request_id = "committed" if "committed" in statuses else reports[0].status, reports[0].request_id
-    output.table([move | {"messages": _more_or_less(move["messages"])} for move in moves], list(_MOVE))
+    output.table([move | {"messages": _shown(move)} for move in moves], list(_MOVE))
     output.answer(
         {"status": status} | about | {"request_id": request_id, "moves": moves, "messages": more},
         f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
@@ -229,12 +253,22 @@ def _target(to_time: int | None, to_offset: int | None, to_min: bool, to_max: bo
 _MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset", "messages")
 
 
-def _move(shard: str, move: Moved) -> dict[str, Any]:
-    """``messages``: how many more are read (below 0: fewer); None where there was no offset to compare with."""
-    more = None if move.from_offset is None else move.from_offset - move.to_offset
+def _move(shard: str, move: Moved, stands: _Stands) -> dict[str, Any]:
+    """``messages``: how many more can be read (below 0: fewer); None where there was no offset to compare with.
+
+    ``observed_offset``: where the group's broker was last seen with it, as long as there is no offset of the lake's own.
+    """
     queue = move.queue
+    observed = stands.observed.get(queue) if move.from_offset is None else None
+    stood = observed if move.from_offset is None else move.from_offset
+    more = None if stood is None else stands.readable(queue, stood) - stands.readable(queue, move.to_offset)
     values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, move.to_offset, more)
-    return dict(zip(_MOVE, values, strict=True))
+    return dict(zip(_MOVE, values, strict=True)) | {"observed_offset": observed}
+
+
+def _shown(move: dict[str, Any]) -> str:
+    on_broker = "" if move["observed_offset"] is None else f" (from {move['observed_offset']:,}, its broker's offset)"
+    return _more_or_less(move["messages"]) + on_broker
 
 
 def _more_or_less(messages: int | None) -> str:
@@ -363,8 +397,9 @@ def import_offsets(
         its = {queue: wanted[queue] for queue in positions.all_queues() if queue in wanted}
         if its:
             asked.append((one, SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)))
+    stands = _stands([one for one, _ in held], group)
     reports = move_in_all(asked, host)
-    _show_moves(output, reports, {"group": group, "file": str(found.used)})
+    _show_moves(output, reports, stands, {"group": group, "file": str(found.used)})
 
 
 def _write_whole(path: Path, text: str) -> None:

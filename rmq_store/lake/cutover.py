@@ -18,7 +18,7 @@ from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
-from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 from rmq_store.offsets import Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.times import format_time
@@ -121,7 +121,8 @@ def _report(
     commit_id: str | None,
 ) -> CutoverReport:
     groups = len({move.group for move in moves} - {SCHEDULE_GROUP})
-    waiting, notes = _waiting(positions, broker_name, moves), _notes(store, shard, positions, broker_name)
+    waiting = _waiting(positions, broker_name, moves)
+    notes = (*_notes(store, shard, positions, broker_name), *_left_out(shard, positions, broker_name))
     return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id)
 
 
@@ -138,6 +139,23 @@ def _is_adopted(positions: Positions, seen: Observed) -> bool:
     if positions.get(del_id(seen.group)) is not None:
         return False
     return positions.get(off_id(seen.group, seen.queue)) is None and seen.offset <= positions.max_offset(seen.queue)
+
+
+def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
+    """A note on every group that is not adopted in queues that it stands beyond the end of."""
+    newest = last_import(shard, broker_name)
+    beyond: dict[tuple[str, str], list[MessageQueue]] = {}
+    for seen in newest.observed if newest else ():
+        queue = seen.queue
+        unknown = positions.get(off_id(seen.group, queue)) is None and positions.get(del_id(seen.group)) is None
+        if unknown and seen.offset > positions.max_offset(queue):
+            beyond.setdefault((seen.group, queue.topic), []).append(queue)
+    return tuple(
+        f"group {group} stands beyond the end of {len(queues)} queues of {topic} and is not adopted there; its first window "
+        f"will stop at them, until it is moved: rmq reset --group {group} --topic {topic} "
+        f"{' '.join(f'--queue {q.broker_name}:{q.queue_id}' for q in sorted(queues))} --to-max --reason ..."
+        for (group, topic), queues in sorted(beyond.items())
+    )
 
 
 def _next_epoch(positions: Positions, group: str) -> int:

@@ -80,6 +80,33 @@ def in_two_shards(rmq: Rmq) -> Rmq:
     return rmq
 
 
+def test_a_move_counts_from_where_the_groups_broker_was_seen(imported: Rmq) -> None:
+    """What lag and progress show: a group of a living broker that is to be skipped here has messages before it."""
+    skip = ["skip", "-g", "gm_idle", "-t", "OrderEvents"]
+    lag = sum(row["diff"] for row in imported.json("progress", "-g", "gm_idle")["queues"])
+    dry = imported.json(*skip, "--dry-run")
+    assert (dry["messages"], lag) == (-2772, 2772)
+    first = dry["moves"][0]
+    assert (first["from_offset"], first["observed_offset"], first["messages"]) == (None, 175, 175 - 525)
+    assert "350 fewer to read (from 175, its broker's offset)" in imported(*skip, "--dry-run").out
+    done = imported.json(*skip, "--reason", "x")
+    assert (done["messages"], done["moves"]) == (-2772, dry["moves"])
+    again = imported.json("reset", "-g", "gm_idle", "-t", "OrderEvents", "--to-min", "--reason", "x")
+    assert (again["messages"], again["moves"][0]["observed_offset"]) == (4200, None)
+
+
+def test_a_window_beyond_the_end_is_refused_with_one_command_that_moves_all_of_its_queues(imported: Rmq) -> None:
+    (imported.folder / "consumers.toml").write_text(
+        TWO_SHARDS.replace("two", "gm_beyond").replace("Orders", "OrderEvents")
+    )
+    answer = imported("consume", "-g", "gm_beyond")
+    assert (answer.exit_code, "and beyond that of 7 more. Move it: rmq reset" in answer.err) == (1, True)
+    command = answer.err.split("Move it: rmq ")[1].replace("...", "x").split()
+    moved = imported.json(*command)
+    assert (moved["messages"], {row["observed_offset"] for row in moved["moves"]}) == (0, {625})
+    assert imported.json("consume", "-g", "gm_beyond")["status"] == "empty"
+
+
 def offsets_of_two(rmq: Rmq, group: str = "two") -> list[Any]:
     asked = (
         f"select shard, next_offset from stored_offsets where group_name = '{group}' and topic = 'Orders' order by 1"

@@ -107,8 +107,10 @@ def test_cutover_adopts_and_says_what_waits(imported: Rmq) -> None:
     told = ("groups", "waiting", "notes")
     assert (dry["status"], [dry[name] for name in told]) == ("dry_run", [done[name] for name in told])
     assert done["waiting"] > 0
-    (note,) = done["notes"]
+    note, beyond = done["notes"]
     assert note.startswith("3 messages for LaterBox wait in the broker's own timer")
+    assert beyond.startswith("group gm_beyond stands beyond the end of 8 queues of OrderEvents and is not adopted there")
+    assert {row["held_by"] for row in imported.json("groups")["groups"] if row["group_name"] == "gm_beyond"} == {"broker"}
     assert lines_of(imported(*cutover, "--request", done["request_id"]).out)["status"] == "already_committed"
     another = imported(*cutover)
     assert another.exit_code == 2
