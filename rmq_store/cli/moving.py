@@ -267,6 +267,9 @@ def _move(shard: str, move: Moved, stands: _Stands) -> dict[str, Any]:
 
 
 def _shown(move: dict[str, Any]) -> str:
+    stood = move["from_offset"] if move["observed_offset"] is None else move["observed_offset"]
+    if move["messages"] == 0 and stood != move["to_offset"]:
+        return f"as many to read (nothing is left between {stood:,} and {move['to_offset']:,})"
     on_broker = "" if move["observed_offset"] is None else f" (from {move['observed_offset']:,}, its broker's offset)"
     return _more_or_less(move["messages"]) + on_broker
 

@@ -280,6 +280,39 @@ def test_a_message_is_tracked_through_windows_and_retries(imported: Rmq) -> None
     assert before["type"] == "NOT_CONSUME_YET"
 
 
+def test_what_a_group_consumed_on_its_broker_stays_consumed_after_the_cut_over(imported: Rmq) -> None:
+    asked = (
+        "select offset_msg_id from messages where topic = 'OrderEvents' and queue_id = 0 and queue_offset in (100, 300)"
+    )
+    ids = [row["offset_msg_id"] for row in imported.json("sql", f"{asked} order by queue_offset")]
+
+    def of_idle() -> list[str]:
+        tracks = [imported.json("track", id_)["tracks"] for id_ in ids]
+        return [one["type"] for of_one in tracks for one in of_one if one["group"] == "gm_idle"]
+
+    assert of_idle() == ["CONSUMED", "NOT_CONSUME_YET"]
+    imported("cutover", "-b", "broker-a", "--reason", "x")
+    assert of_idle() == ["CONSUMED", "NOT_CONSUME_YET"]
+    imported("skip", "-g", "gm_idle", "-t", "OrderEvents", "--reason", "x")
+    assert of_idle() == ["CONSUMED", "SKIPPED"]
+
+
+@pytest.mark.parametrize("delay", [("--delay", "1s"), ("--delay-level", "1")])
+def test_a_delayed_message_is_tracked_where_it_came_out(in_two_shards: Rmq, delay: tuple[str, str]) -> None:
+    rmq = in_two_shards
+    rmq("send", "-t", "Orders", "--shard", "a", "--key", "late", *delay, "good evening")
+    (waiting,) = rmq.json("sql", "select unique_key from delayed")
+    assert (
+        "it waits for its delay: rmq deliver takes it to Orders when it is due"
+        in rmq("track", waiting["unique_key"]).out
+    )
+    assert rmq.json("deliver", "--now", "2200-01-01T00:00:00Z")["delivered"] == 1
+    assert rmq.json("consume", "-g", "two")["messages"] == 1
+    tracked = rmq.json("track", waiting["unique_key"])
+    assert (tracked["message"]["topic"], tracked["tracks"][0]["type"]) == ("Orders", "CONSUMED")
+    assert "rmq messages --topic TOPIC --key KEY" in rmq("track", "late").err
+
+
 def test_progress_and_topic_status_say_what_lag_and_topics_say(imported: Rmq) -> None:
     imported("consume", "-g", "orders", "--max-messages", "200")
     progress = imported.json("progress", "-g", "orders")
