@@ -244,7 +244,8 @@ class Planner:
         if request.client_id not in request.client_ids:
             return f"client {request.client_id} is none of the consumers {clients}, so it gets no queue"
         strategy = self._group.allocate_strategy
-        return f"client {request.client_id} gets no queue here: {strategy} gives them to others of {clients}"
+        gives = "gives it none" if strategy.may_leave_queues else f"gives them to others of {clients}"
+        return f"client {request.client_id} gets no queue here: {strategy} {gives}"
 
     def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:
         """ConsumeFromWhere is about the queues that are there at the group's first window. So this chooses for other

@@ -67,7 +67,9 @@ def message(
     output = Output(as_json)
     found = _found(open_store(root), message_id, topic, since)
     for number, row in enumerate(found):
-        output.line(("\n" if number else "") + "\n".join(f"{name}: {_shown(name, row[name])}" for name in row))
+        output.line(
+            ("\n" if number else "") + "\n".join(f"{name}: {cell(_shown(name, row[name]))}".rstrip() for name in row)
+        )
     output.document({"status": "done", "messages": [_plain(row) for row in found]})
 
 

@@ -175,8 +175,10 @@ def sql(
 ) -> None:
     """Ask the tables in SQL (DuckDB, read only).
 
-    Views: messages, consumer_offsets, offset_history, lag, windows, retries, dead_letters, delayed, outcomes, audit,
-    topics, groups, subscriptions, consume_queue_entries, attempt_outcomes. In JSON bytes are base64.
+    Views: acked_keys, attempt_outcomes, audit, blocked, consume_queue_entries, consumed_ranges, consumer_offsets,
+    dead_letters, delayed, groups, lag, message_rows, messages, offset_history, outcomes, queue_owners, queues, retries,
+    scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them, DESCRIBE lag the columns of one.
+    Times are UTC ms: epoch_ms(committed_at) reads one. In JSON bytes are base64.
     """
     found = _query(root, _query_text(query, file))
     if as_json or Output(False).as_json or form == "json":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.consume import WindowReport
+from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.claim import Held
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
@@ -55,6 +56,18 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Sh
         missing = " or ".join(topics)
         raise WrongUse(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
     return found
+
+
+def unowned_queues(store: LakeStore, group: GroupSettings, client_ids: Sequence[str], host: Host) -> list[MessageQueue]:
+    """The queues that the group's strategy gives to none of the consumers: nobody reads them."""
+    rule = group.allocate_strategy
+    if not client_ids or not rule.may_leave_queues:
+        return []
+    planners = [Planner(shard, group, host.now_ms()) for shard in shards_of(store, group)]
+    queues = {queue for planner in planners for queue in planner.queues()}
+    strategy = rule.among_clients()
+    owned = {q for cid in client_ids for q in allocate_by_topic(strategy, group.name, cid, queues, client_ids)}
+    return sorted(queues - owned)
 
 
 def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:

@@ -21,6 +21,7 @@ from rmq_store.host import Host, day_of
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
+from rmq_store.lake.views import views
 from rmq_store.offsets import own_queue_id
 from rmq_store.store import Actor
 from tests.contract.rmq import LISTENER, Rmq, imported, imported_once, rmq
@@ -83,6 +84,11 @@ def test_every_help_has_an_example_and_the_examples_parse(
         answer = rmq(*example[1:])
         assert (answer.exit_code, answer.err) == (0, "")
     assert parsed == [f"rmq {' '.join(path)}"] * len(examples)
+
+
+def test_the_help_of_sql_names_every_view(rmq: Rmq) -> None:
+    shown = rmq("sql", "--help").out.replace(",", " ").replace(";", " ").split()
+    assert sorted(view for view in views() if view not in shown) == []
 
 
 def test_help_lists_every_command(rmq: Rmq) -> None:

@@ -114,6 +114,23 @@ def offsets_of_two(rmq: Rmq, group: str = "two") -> list[Any]:
     return [list(row.values()) for row in rmq.json("sql", asked)]
 
 
+def test_queues_that_a_strategy_gives_to_nobody_are_named(in_two_shards: Rmq) -> None:
+    settings = in_two_shards.folder / "consumers.toml"
+    config = 'allocate_strategy = { name = "CONFIG", queues = { c1 = ["lake-a:0"] } }'
+    settings.write_text(settings.read_text().replace('engine = "local"', f'engine = "local"\n{config}'))
+    for client, idle in (("c1", ""), ("c2", "client c2 gets no queue here: CONFIG gives it none")):
+        answer = in_two_shards("consume", "-g", "two", "--client", client, "--clients", "c1,c2")
+        assert (answer.exit_code, idle in answer.out) == (0, True)
+        assert answer.err == "note: CONFIG gives to none of c1,c2, and so nobody reads: Orders lake-b:0\n"
+    assert in_two_shards("consume", "-g", "two").err == ""
+
+
+def test_a_folder_of_listeners_that_is_not_there_is_refused(in_two_shards: Rmq) -> None:
+    answer = in_two_shards("consume", "-g", "two", "--listener-path", "nowhere")
+    assert (answer.exit_code, answer.out) == (2, "")
+    assert "nowhere is no folder, so no listener is found there" in answer.err
+
+
 def test_a_move_that_one_shard_cannot_do_moves_nothing_in_the_others(in_two_shards: Rmq) -> None:
     rmq = in_two_shards
     reset = ["reset", "-g", "two", "-t", "Orders", "--to-offset", "2", "--reason", "x", "--request", f"{TODAY}-r"]
@@ -278,6 +295,23 @@ def test_a_message_is_tracked_through_windows_and_retries(imported: Rmq) -> None
     before = of_orders()
     assert before
     assert before["type"] == "NOT_CONSUME_YET"
+
+
+def test_a_broadcasting_group_is_replayed_and_deleted_by_the_names_of_its_clients(imported: Rmq) -> None:
+    settings = imported.folder / "consumers.toml"
+    settings.write_text(settings.read_text() + OF_A_CLIENT)
+    replay = ["replay", "-t", "OrderEvents", "--from", "0", "-g"]
+    assert "is replayed under the client's name, audit@CLIENT" in imported(*replay, "audit").err
+    imported("consume", "-g", "audit@host-1")
+    assert imported.json(*replay, "audit@host-1")["messages"] == ORDERS
+    assert imported("delete-group", "-g", "audit", "--dry-run").err.endswith("Delete them: audit@host-1\n")
+
+
+def test_what_a_message_does_not_have_is_left_empty(in_two_shards: Rmq) -> None:
+    (found,) = in_two_shards.json("sql", "select unique_key from messages where topic = 'Orders' and shard = 'b'")
+    shown = in_two_shards("message", found["unique_key"]).out
+    assert "tags:\n" in shown
+    assert "None" not in shown
 
 
 def test_what_a_group_consumed_on_its_broker_stays_consumed_after_the_cut_over(imported: Rmq) -> None:
