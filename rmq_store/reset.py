@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_store.errors import WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 from rmq_store.moves import MoveReport, move_proposal, need_reason, next_epoch
 from rmq_store.offsets import Positions, off_id
 from rmq_store.plan import ShardView
@@ -70,6 +70,8 @@ def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -
 
 
 def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> dict[MessageQueue, int]:
+    if request.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        raise WrongUse(f"{request.topic} holds what waits for its delay: no group reads it, 'rmq deliver' empties it")
     known = positions.queues_of(request.topic)
     if not known:
         raise WrongUse(f"shard {shard.name} has no topic {request.topic}")

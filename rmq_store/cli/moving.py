@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from rmq_store.cli.common import check_group, new_request, open_store, queues_by_shard, shard_of_broker
+from rmq_store.cli.common import check_group, known_group, new_request, open_store, queues_by_shard, shard_of_broker
 from rmq_store.cli.options import (
     ActorOption,
     AtOption,
@@ -35,6 +35,7 @@ from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.known_names import listed
+from rmq_store.message import retry_topic
 from rmq_store.requester import actor_of
 
 if TYPE_CHECKING:
@@ -162,6 +163,9 @@ def _reset(
     asked = ResetRequest(group, topic, ResetTo(to), request_id, who, why, value, dry_run=dry_run)
     check_group(store, group, settings)
     found = queues_by_shard(store.shards(shard), topic, queue or ())
+    known = known_group(group, settings)
+    if known is not None and topic not in {retry_topic(group), *(one.topic for one in known.subscriptions)}:
+        output.note(f"group {group} does not read {topic}, say the settings: its offsets there move, and that is all")
     stands = _stands([one for one, _ in found], group)
     reports = move_in_all([(one, replace(asked, queues=queues)) for one, queues in found], host)
     _show_moves(output, reports, stands, {"group": group, "topic": topic})

@@ -131,6 +131,22 @@ def test_a_folder_of_listeners_that_is_not_there_is_refused(in_two_shards: Rmq) 
     assert "nowhere is no folder, so no listener is found there" in answer.err
 
 
+def test_a_move_in_a_topic_that_the_group_does_not_read_is_done_with_a_note_and_in_a_delay_topic_not(
+    imported: Rmq,
+) -> None:
+    moving = ["reset", "-g", "orders", "--to-max", "--reason", "x", "-t"]
+    assert imported(*moving, "OrderEvents").err == ""
+    answer = imported(*moving, "PaymentFlow")
+    assert (answer.exit_code, "note: group orders does not read PaymentFlow, say the settings" in answer.err) == (
+        0,
+        True,
+    )
+    for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):
+        refused = imported(*moving, topic)
+        assert refused.exit_code == 2
+        assert f"{topic} holds what waits for its delay: no group reads it" in refused.err
+
+
 def test_a_move_that_one_shard_cannot_do_moves_nothing_in_the_others(in_two_shards: Rmq) -> None:
     rmq = in_two_shards
     reset = ["reset", "-g", "two", "-t", "Orders", "--to-offset", "2", "--reason", "x", "--request", f"{TODAY}-r"]
