@@ -205,7 +205,8 @@ def _all_windows(
     from rmq_store.lake.window import consume_window
 
     windows = [partial(consume_window, store, shard, group, request, engine_of, host, scope) for shard in shards]
-    return [Consumption.of(window, lambda report: output.line(_window_line(report))) for window in windows]
+    with output.kept_clean():
+        return [Consumption.of(window, lambda report: output.line(_window_line(report))) for window in windows]
 
 
 def _window_line(report: WindowReport) -> str:

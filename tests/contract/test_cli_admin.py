@@ -125,6 +125,15 @@ def test_queues_that_a_strategy_gives_to_nobody_are_named(in_two_shards: Rmq) ->
     assert in_two_shards("consume", "-g", "two").err == ""
 
 
+def test_what_a_listener_prints_is_no_part_of_the_json(in_two_shards: Rmq) -> None:
+    (in_two_shards.folder / "talking.py").write_text("def listener(msgs, context):\n    print('hello')\n")
+    settings = in_two_shards.folder / "consumers.toml"
+    settings.write_text(settings.read_text().replace("cli_listener:fail_without_price", "talking:listener"))
+    in_two_shards("send", "-t", "Orders", "--shard", "a", "x")
+    answer = in_two_shards("consume", "-g", "two", "--json")
+    assert (answer.json()["messages"], answer.err) == (1, "hello\n")
+
+
 def test_a_folder_of_listeners_that_is_not_there_is_refused(in_two_shards: Rmq) -> None:
     answer = in_two_shards("consume", "-g", "two", "--listener-path", "nowhere")
     assert (answer.exit_code, answer.out) == (2, "")
