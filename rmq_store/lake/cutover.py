@@ -27,7 +27,8 @@ from rmq_store.times import format_time
 @dataclass(frozen=True, slots=True)
 class CutoverReport:
     """``status``: committed, already_committed or dry_run. ``groups``: how many were adopted. ``waiting``: messages in the
-    broker's delay levels, which ``deliver`` owns from now on. ``notes``: what a person should know."""
+    broker's delay levels, which ``deliver`` owns from now on. ``notes``: what a person should know of the broker's timer.
+    ``left_out``: a sentence on each group that is not adopted somewhere."""
 
     status: str
     shard: str
@@ -36,6 +37,7 @@ class CutoverReport:
     waiting: int
     notes: tuple[str, ...] = ()
     commit_id: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def cutover(
@@ -122,8 +124,9 @@ def _report(
 ) -> CutoverReport:
     groups = len({move.group for move in moves} - {SCHEDULE_GROUP})
     waiting = _waiting(positions, broker_name, moves)
-    notes = (*_notes(store, shard, positions, broker_name), *_left_out(shard, positions, broker_name))
-    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id)
+    notes = _notes(store, shard, positions, broker_name)
+    left_out = _left_out(shard, positions, broker_name)
+    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id, left_out)
 
 
 def _adopted(shard: Shard, positions: Positions, broker_name: str) -> tuple[Moved, ...]:

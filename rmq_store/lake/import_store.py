@@ -38,6 +38,7 @@ from rmq_store.lake.store import LakeStore
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.offsets import Positions, cutover_id, import_id, max_id, min_id
 from rmq_store.perm_name import is_inherited, is_readable
+from rmq_store.requester import refuse_other_request
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Observed, Produced, Proposal, canonical_json
 from rmq_store.validators import is_user_topic
 
@@ -97,13 +98,13 @@ def import_store(
     configs = _configs(files, broker_name)
     shard = store.create_shard(shard_name)
     shard.commitlog.refresh()
-    if done := _commit_of(shard, request_id):
+    if done := _commit_of(shard, request_id, broker_name):
         return _report("already_committed", shard, broker_name, request_id, done, configs)
     reached("1.planned")
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
-        if done := _commit_of(shard, request_id):  # by another attempt, until the claim was ours
+        if done := _commit_of(shard, request_id, broker_name):  # by another attempt, until the claim was ours
             claim.release()
             return _report("already_committed", shard, broker_name, request_id, done, configs)
         positions = shard.positions()
@@ -143,9 +144,14 @@ def import_store(
     return _report("committed", shard, broker_name, request_id, committed.ctl, configs)
 
 
-def _commit_of(shard: Shard, request_id: str) -> Ctl | None:
+def _commit_of(shard: Shard, request_id: str, broker_name: str) -> Ctl | None:
+    """Raises WrongUse when the request has imported another broker."""
     imports = (Action.IMPORT, Action.SALVAGE)
-    return next((ctl for ctl in shard.ctls_of_request(request_id, None) if ctl.action in imports), None)
+    done = next((ctl for ctl in shard.ctls_of_request(request_id, None) if ctl.action in imports), None)
+    if done is not None:
+        asked = {"broker_name": broker_name}
+        refuse_other_request(request_id, {"broker_name": done.parameter("broker_name")}, asked)
+    return done
 
 
 def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: _Configs) -> ImportReport:
