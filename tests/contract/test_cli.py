@@ -29,6 +29,9 @@ from tests.contract.rmq import LISTENER, Rmq, imported, imported_once, rmq
 __all__ = ["imported", "imported_once", "rmq"]
 
 
+CHECKOUT = Path(__file__).parents[2]
+
+
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """All commands, each as the words that name it."""
     for name, command in (group or typer.main.get_command(app)).commands.items():
@@ -84,6 +87,23 @@ def test_every_help_has_an_example_and_the_examples_parse(
         answer = rmq(*example[1:])
         assert (answer.exit_code, answer.err) == (0, "")
     assert parsed == [f"rmq {' '.join(path)}"] * len(examples)
+
+
+def readme_commands() -> list[list[str]]:
+    text = (CHECKOUT / "README.md").read_text()
+    found = [shlex.split(line, comments=True) for line in text.splitlines() if line.startswith(".venv/bin/rmq ")]
+    return [words[1:] for words in found]
+
+
+def test_the_commands_of_the_readme_parse_and_its_sql_runs(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = readme_commands()
+    for query in [words[1] for words in every if words[0] == "sql"]:
+        assert imported("sql", query).err == ""
+    parsed = []
+    monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: parsed.append(context.command_path))
+    for words in every:
+        assert (imported(*words).exit_code, imported(*words).err) == (0, "")
+    assert {"rmq import-store", "rmq send", "rmq sql", "rmq redrive"} <= set(parsed)
 
 
 def test_the_help_of_sql_names_every_view(rmq: Rmq) -> None:
@@ -280,8 +300,6 @@ def test_an_error_is_red_in_a_terminal_only(rmq: Rmq, monkeypatch: pytest.Monkey
 
 
 # --- a process of its own --------------------------------------------------------------------------------------------
-
-CHECKOUT = Path(__file__).parents[2]
 
 
 def in_a_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
