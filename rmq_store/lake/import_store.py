@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rmq_store.broker_files.commit_log_file import list_commit_log
@@ -31,7 +31,7 @@ from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import Engine
-from rmq_store.lake.import_slice import ImportJob, ImportResult, ImportTask, Skipped, import_file
+from rmq_store.lake.import_slice import HOLE, ImportJob, ImportResult, ImportTask, Skipped, import_file
 from rmq_store.lake.object_store import Root, file_source
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
@@ -123,6 +123,7 @@ def import_store(
             salvage=salvage,
         )
         results = _run(job, log, begin, engine, progress)
+        results = _over_holes(log, results) if salvage else results
         end = _checked_end(log, results, begin)
         ctl, advance = _ctl(job, positions, results, configs, files, log, begin, end, request_id, actor)
         if end == begin and before is not None and not advance and _same_configs(before, ctl):
@@ -267,6 +268,18 @@ def _run(
         if progress:
             progress(sum(result.end - result.begin for result in results), all_bytes)
     return sorted(results, key=lambda result: result.number)
+
+
+def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[ImportResult]:
+    """A salvage goes on in the next file where one ends early although a later one holds records."""
+    over = []
+    for number, result in enumerate(results):
+        file = next(f for f in log.files if f.start_offset <= result.begin < f.end_offset)
+        if not result.full and any(later.messages for later in results[number + 1 :]):
+            hole = Skipped(result.end, file.end_offset, HOLE)
+            result = replace(result, end=file.end_offset, full=True, skipped=(*result.skipped, hole))
+        over.append(result)
+    return over
 
 
 def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: int) -> int:
