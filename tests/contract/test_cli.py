@@ -217,7 +217,7 @@ def test_settings_with_several_problems_name_them_all(imported: Rmq) -> None:
     refused(answer, 2, "bad.toml has 3 problem(s)", "name: ", "listener: ", "engine: ")
     (imported.folder / "bad.toml").write_text("[[group]\n")
     refused(imported("consume", "-g", "orders", "--settings", "bad.toml"), 2, "bad.toml is not TOML")
-    refused(imported("consume", "-g", "orders", "--settings", "none.toml"), 2, "none.toml cannot be read")
+    refused(imported("consume", "-g", "orders", "--settings", "none.toml"), 2, "none.toml cannot be read", "--settings")
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2026-11-20T12:00:00", "1709222399", "20260230120000Z"])
