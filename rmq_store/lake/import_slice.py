@@ -76,7 +76,8 @@ class Skipped:
 @dataclass(frozen=True, slots=True)
 class ImportResult:
     """What a task brings back. ``end``: the physical offset up to which the file was read; ``full``: the log goes on in
-    the next file. ``damage``: what stopped it (None: nothing did)."""
+    the next file. ``damage``: what stopped it (None: nothing did). ``goes_on``: bytes that somebody wrote were seen behind
+    ``end``, where nothing is written."""
 
     number: int
     begin: int
@@ -87,6 +88,7 @@ class ImportResult:
     produced: tuple[Produced, ...]
     damage: Damage | None = None
     skipped: tuple[Skipped, ...] = ()
+    goes_on: bool = False
 
 
 def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
@@ -129,7 +131,16 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
         damage = stop if isinstance(stop, Damage) else None
         reached = task.file.end_offset if full else stop.commit_log_offset
         return ImportResult(
-            task.number, task.begin, reached, full, messages, tuple(files), tuple(produced), damage, tuple(skipped)
+            task.number,
+            task.begin,
+            reached,
+            full,
+            messages,
+            tuple(files),
+            tuple(produced),
+            damage,
+            tuple(skipped),
+            isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
         )
 
 

@@ -125,6 +125,8 @@ def import_store(
         results = _run(job, log, begin, engine, progress)
         results = _over_holes(log, results) if salvage else results
         end = _checked_end(log, results, begin)
+        if any(result.goes_on and result.end == end for result in results):
+            configs = replace(configs, notes=(*configs.notes, _hole_note(log, end)))
         ctl, advance = _ctl(job, positions, results, configs, files, log, begin, end, request_id, actor)
         if end == begin and before is not None and not advance and _same_configs(before, ctl):
             claim.release()
@@ -298,6 +300,16 @@ def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: i
                 )
             return end
     return end
+
+
+def _hole_note(log: MappedFileQueue, end: int) -> str:
+    """It may be a record that a living broker was just writing; so it is no damage yet."""
+    file = next(f for f in log.files if f.start_offset <= end < f.end_offset)
+    return (
+        f"the log ends at byte {end - file.start_offset} of {file.name} (commit log offset {end}), where nothing is written, "
+        "but other bytes follow. When the next import says so again, the copy has a hole: restore the file, or import with "
+        "--salvage to go on behind it"
+    )
 
 
 def _ctl(

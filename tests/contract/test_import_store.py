@@ -360,6 +360,23 @@ def test_salvage_goes_on_behind_a_hole_and_records_it(lake: Lake, broker: Path, 
     assert ctl.parameter("range") == [0, sum(starts[-1])]
 
 
+def test_a_log_that_ends_at_a_hole_says_that_more_follows_until_it_is_filled(lake: Lake, broker: Path) -> None:
+    """As far as the log is known nothing is wrong: a living broker may have been writing there."""
+    starts = record_starts()
+    before = {path.name: path.read_bytes() for path in (broker / "commitlog").iterdir()}
+    punch(broker, starts[-300][0], starts[-200][0])
+    for status in ("committed", "unchanged"):
+        report = lake.load(broker)
+        assert (report.status, report.end) == (status, starts[-300][0])
+        (note,) = [note for note in report.notes if "the copy has a hole" in note]
+        assert f"commit log offset {starts[-300][0]}" in note
+    for name, data in before.items():
+        (broker / "commitlog" / name).write_bytes(data)
+    whole = lake.load(broker)
+    assert (whole.end, whole.messages) == (sum(starts[-1]), 300)
+    assert [note for note in whole.notes if "hole" in note] == []
+
+
 # --- queues without messages ------------------------------------------------------------------------------------------
 
 
