@@ -166,7 +166,7 @@ def _reset(
     known = known_group(group, settings)
     if known is not None and topic not in {retry_topic(group), *(one.topic for one in known.subscriptions)}:
         output.note(f"group {group} does not read {topic}, say the settings: its offsets there move, and that is all")
-    stands = _stands([one for one, _ in found], group)
+    stands = _stands([one for one, _ in found], group, settings)
     reports = move_in_all([(one, replace(asked, queues=queues)) for one, queues in found], host)
     _show_moves(output, reports, stands, {"group": group, "topic": topic})
 
@@ -204,7 +204,7 @@ def clone(
     shards = store.shards(shard)
     # A shard in which the source has nothing has nothing to clone; that it has none anywhere is said by the first.
     having = [one for one in shards if asked.wanted(ShardLookup(one), one.positions())] or shards[:1]
-    stands = _stands(having, target)
+    stands = _stands(having, target, settings)
     reports = move_in_all([(one, asked) for one in having], host)
     _show_moves(output, reports, stands, {"group": target, "source": source, "topic": topic})
 
@@ -214,16 +214,26 @@ class _Stands(NamedTuple):
 
     positions: Positions
     observed: Mapping[MessageQueue, int]
+    at_min: bool
+
+    def first_start(self, group: str, queue: MessageQueue) -> int | None:
+        """Where the group would begin without an offset of its own, None where its settings decide."""
+        if queue in self.observed:
+            return self.observed[queue]
+        begins_at_min = queue.topic == retry_topic(group) or (self.at_min and queue.broker_name.startswith("lake-"))
+        return self.positions.min_offset(queue) if begins_at_min else None
 
     def readable(self, queue: MessageQueue, offset: int) -> int:
         """The offset within what can be read."""
         return min(max(offset, self.positions.min_offset(queue)), self.positions.max_offset(queue))
 
 
-def _stands(shards: Sequence[Shard], group: str) -> dict[str, _Stands]:
+def _stands(shards: Sequence[Shard], group: str, settings: str | None) -> dict[str, _Stands]:
     from rmq_store.lake.groups import observed_offsets
 
-    return {shard.name: _Stands(shard.positions(), observed_offsets(shard, group)) for shard in shards}
+    known = known_group(group, settings)
+    at_min = known is None or known.later_queues_start_at_min  # a queue born in the lake is a later one
+    return {shard.name: _Stands(shard.positions(), observed_offsets(shard, group), at_min) for shard in shards}
 
 
 def _show_moves(
@@ -264,18 +274,21 @@ def _move(shard: str, move: Moved, stands: _Stands) -> dict[str, Any]:
     """
     queue = move.queue
     observed = stands.observed.get(queue) if move.from_offset is None else None
-    stood = observed if move.from_offset is None else move.from_offset
+    stood = stands.first_start(move.group, queue) if move.from_offset is None else move.from_offset
     more = None if stood is None else stands.readable(queue, stood) - stands.readable(queue, move.to_offset)
     values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, move.to_offset, more)
     return dict(zip(_MOVE, values, strict=True)) | {"observed_offset": observed}
 
 
 def _shown(move: dict[str, Any]) -> str:
-    stood = move["from_offset"] if move["observed_offset"] is None else move["observed_offset"]
-    if move["messages"] == 0 and stood != move["to_offset"]:
+    observed, messages = move["observed_offset"], move["messages"]
+    stood = move["from_offset"] if observed is None else observed
+    if messages == 0 and stood not in (None, move["to_offset"]):
         return f"as many to read (nothing is left between {stood:,} and {move['to_offset']:,})"
-    on_broker = "" if move["observed_offset"] is None else f" (from {move['observed_offset']:,}, its broker's offset)"
-    return _more_or_less(move["messages"]) + on_broker
+    where = "" if observed is None else f" (from {observed:,}, its broker's offset)"
+    if stood is None and messages is not None:
+        where = " (had no offset, it would begin at the first message)"
+    return _more_or_less(messages) + where
 
 
 def _more_or_less(messages: int | None) -> str:
@@ -404,7 +417,7 @@ def import_offsets(
         its = {queue: wanted[queue] for queue in positions.all_queues() if queue in wanted}
         if its:
             asked.append((one, SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)))
-    stands = _stands([one for one, _ in held], group)
+    stands = _stands([one for one, _ in held], group, settings)
     reports = move_in_all(asked, host)
     _show_moves(output, reports, stands, {"group": group, "file": str(found.used)})
 

@@ -95,6 +95,21 @@ def test_a_move_counts_from_where_the_groups_broker_was_seen(imported: Rmq) -> N
     assert (again["messages"], again["moves"][0]["observed_offset"]) == (4200, None)
 
 
+def test_a_move_counts_from_the_first_message_where_a_group_would_begin_there(in_two_shards: Rmq) -> None:
+    """In its own retry queue, and in what was born in the lake: who skips there skips what is readable."""
+    rmq = in_two_shards
+    settings = rmq.folder / "consumers.toml"
+    settings.write_text(TWO_SHARDS.replace('"two"', '"new"').replace("max_reconsume_times = 0", ""))
+    skip = ["skip", "-g", "new", "--dry-run", "-t"]
+    assert rmq.json(*skip, "Orders")["messages"] == -4
+    assert "3 fewer to read (had no offset, it would begin at the first message)" in rmq(*skip, "Orders").out
+    rmq("consume", "-g", "new")
+    rmq("deliver", "--now", "2200-01-01T00:00:00Z")
+    assert rmq.json("progress", "-g", "new")["diff_total"] == 4
+    assert rmq.json(*skip, "%RETRY%new")["messages"] == -4
+    assert "no change" in rmq("reset", "-g", "new", "--dry-run", "-t", "%RETRY%new", "--to-min").out
+
+
 def test_a_window_beyond_the_end_is_refused_with_one_command_that_moves_all_of_its_queues(imported: Rmq) -> None:
     (imported.folder / "consumers.toml").write_text(
         TWO_SHARDS.replace("two", "gm_beyond").replace("Orders", "OrderEvents")
