@@ -95,5 +95,8 @@ def checked_offset(positions: Positions, queue: MessageQueue, offset: int) -> in
     """The offset. Raises WrongUse when it lies outside the queue (S13.1)."""
     least, most = positions.min_offset(queue), positions.max_offset(queue)
     if not least <= offset <= most:
-        raise WrongUse(f"target offset {offset} not in consume queue range [{least}-{most}] of {queue}")
+        raise WrongUse(
+            f"target offset {offset} not in consume queue range [{least}-{most}] of {queue}; {least} is its first readable "
+            f"message, {most} its end"
+        )
     return offset

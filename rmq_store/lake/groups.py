@@ -23,7 +23,8 @@ def need_group(store: LakeStore, name: str, others: Collection[str] = ()) -> Non
         if name in known - {SCHEDULE_GROUP}:
             return
     known.discard(SCHEDULE_GROUP)
-    raise WrongUse(f"there is no group {name!r}{did_you_mean(name, sorted(known))}; known: {listed(sorted(known))}")
+    near, there = did_you_mean(name, sorted(known)), listed(sorted(known))
+    raise WrongUse(f"there is no group {name!r}{near}; known: {there}. A new one has to stand in the settings first")
 
 
 def observed_offsets(shard: Shard, group: str) -> dict[MessageQueue, int]:
