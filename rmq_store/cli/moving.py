@@ -4,14 +4,14 @@ moved to."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import typer
 
 from rmq_store.cli.common import check_group, known_group, new_request, open_store, queues_by_shard, shard_of_broker
+from rmq_store.cli.moves_shown import show_moves, stands_of
 from rmq_store.cli.options import (
     ActorOption,
     AtOption,
@@ -37,13 +37,6 @@ from rmq_store.host import Host
 from rmq_store.known_names import listed
 from rmq_store.message import retry_topic
 from rmq_store.requester import actor_of
-
-if TYPE_CHECKING:
-    from rmq_store.lake.shard import Shard
-    from rmq_store.message import MessageQueue
-    from rmq_store.moves import MoveReport
-    from rmq_store.offsets import Positions
-    from rmq_store.store import Moved
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would move, and move nothing.")]
 
@@ -166,9 +159,9 @@ def _reset(
     known = known_group(group, settings)
     if known is not None and topic not in {retry_topic(group), *(one.topic for one in known.subscriptions)}:
         output.note(f"group {group} does not read {topic}, say the settings: its offsets there move, and that is all")
-    stands = _stands([one for one, _ in found], group, settings)
+    stands = stands_of([one for one, _ in found], group, settings)
     reports = move_in_all([(one, replace(asked, queues=queues)) for one, queues in found], host)
-    _show_moves(output, reports, stands, {"group": group, "topic": topic})
+    show_moves(output, reports, stands, {"group": group, "topic": topic})
 
 
 def clone(
@@ -204,52 +197,9 @@ def clone(
     shards = store.shards(shard)
     # A shard in which the source has nothing has nothing to clone; that it has none anywhere is said by the first.
     having = [one for one in shards if asked.wanted(ShardLookup(one), one.positions())] or shards[:1]
-    stands = _stands(having, target, settings)
+    stands = stands_of(having, target, settings)
     reports = move_in_all([(one, asked) for one in having], host)
-    _show_moves(output, reports, stands, {"group": target, "source": source, "topic": topic})
-
-
-class _Stands(NamedTuple):
-    """What is known of a shard before a move: its queues, and where a living broker was last seen with the group."""
-
-    positions: Positions
-    observed: Mapping[MessageQueue, int]
-    at_min: bool
-
-    def first_start(self, group: str, queue: MessageQueue) -> int | None:
-        """Where the group would begin without an offset of its own, None where its settings decide."""
-        if queue in self.observed:
-            return self.observed[queue]
-        begins_at_min = queue.topic == retry_topic(group) or (self.at_min and queue.broker_name.startswith("lake-"))
-        return self.positions.min_offset(queue) if begins_at_min else None
-
-    def readable(self, queue: MessageQueue, offset: int) -> int:
-        """The offset within what can be read."""
-        return min(max(offset, self.positions.min_offset(queue)), self.positions.max_offset(queue))
-
-
-def _stands(shards: Sequence[Shard], group: str, settings: str | None) -> dict[str, _Stands]:
-    from rmq_store.lake.groups import observed_offsets
-
-    known = known_group(group, settings)
-    at_min = known is None or known.later_queues_start_at_min  # a queue born in the lake is a later one
-    return {shard.name: _Stands(shard.positions(), observed_offsets(shard, group), at_min) for shard in shards}
-
-
-def _show_moves(
-    output: Output, reports: Sequence[MoveReport], stands: Mapping[str, _Stands], about: dict[str, Any]
-) -> None:
-    moves = [_move(report.shard, move, stands[report.shard]) for report in reports for move in report.moves]
-    more = sum(move["messages"] or 0 for move in moves)
-    first = sum(move["messages"] is None for move in moves)
-    statuses = {report.status for report in reports}
-    status, request_id = "committed" if "committed" in statuses else reports[0].status, reports[0].request_id
-    output.table([move | {"messages": _shown(move)} for move in moves], list(_MOVE))
-    output.answer(
-        {"status": status} | about | {"request_id": request_id, "moves": moves, "messages": more},
-        f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
-        f"request: {request_id}",
-    )
+    show_moves(output, reports, stands, {"group": target, "source": source, "topic": topic})
 
 
 def _target(to_time: int | None, to_offset: int | None, to_min: bool, to_max: bool) -> tuple[str, int | None]:
@@ -262,39 +212,6 @@ def _target(to_time: int | None, to_offset: int | None, to_min: bool, to_max: bo
     if len(given) != 1:
         raise WrongUse("say where to, once: --to-time TIME, --to-offset OFFSET, --to-min or --to-max")
     return given[0]
-
-
-_MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset", "messages")
-
-
-def _move(shard: str, move: Moved, stands: _Stands) -> dict[str, Any]:
-    """``messages``: how many more can be read (below 0: fewer); None where there was no offset to compare with.
-
-    ``observed_offset``: where the group's broker was last seen with it, as long as there is no offset of the lake's own.
-    """
-    queue = move.queue
-    observed = stands.observed.get(queue) if move.from_offset is None else None
-    stood = stands.first_start(move.group, queue) if move.from_offset is None else move.from_offset
-    more = None if stood is None else stands.readable(queue, stood) - stands.readable(queue, move.to_offset)
-    values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, move.to_offset, more)
-    return dict(zip(_MOVE, values, strict=True)) | {"observed_offset": observed}
-
-
-def _shown(move: dict[str, Any]) -> str:
-    observed, messages = move["observed_offset"], move["messages"]
-    stood = move["from_offset"] if observed is None else observed
-    if messages == 0 and stood not in (None, move["to_offset"]):
-        return f"as many to read (nothing is left between {stood:,} and {move['to_offset']:,})"
-    where = "" if observed is None else f" (from {observed:,}, its broker's offset)"
-    if stood is None and messages is not None:
-        where = " (had no offset, it would begin at the first message)"
-    return _more_or_less(messages) + where
-
-
-def _more_or_less(messages: int | None) -> str:
-    if messages is None:
-        return "had no offset"
-    return "no change" if messages == 0 else f"{abs(messages):,} {'more' if messages > 0 else 'fewer'} to read"
 
 
 def search_offset(
@@ -417,9 +334,9 @@ def import_offsets(
         its = {queue: wanted[queue] for queue in positions.all_queues() if queue in wanted}
         if its:
             asked.append((one, SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)))
-    stands = _stands([one for one, _ in held], group, settings)
+    stands = stands_of([one for one, _ in held], group, settings)
     reports = move_in_all(asked, host)
-    _show_moves(output, reports, stands, {"group": group, "file": str(found.used)})
+    show_moves(output, reports, stands, {"group": group, "file": str(found.used)})
 
 
 def _write_whole(path: Path, text: str) -> None:
