@@ -249,17 +249,16 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     from dataclasses import replace
 
     from rmq_store.lake.consumption import shards_with_queues
-    from rmq_store.lake.reset import reset
+    from rmq_store.lake.moves import move_in_all
 
     run, params = current_run()
     asked = reset_request(run, params)
-    shards = Deployment.from_env().open_store().shards()
+    having = shards_with_queues(Deployment.from_env().open_store().shards(), asked.topic, asked.queues)
     answers = []
-    for shard, named in shards_with_queues(shards, asked.topic, asked.queues):
-        done = reset(shard, replace(asked, queues=named, dry_run=dry_run), Host())
+    for done in move_in_all([(shard, replace(asked, queues=its, dry_run=dry_run)) for shard, its in having], Host()):
         for move in done.moves:
             log.info("%s: %s -> %s", move.queue, move.from_offset, move.to_offset)
-        answers.append(_logged({"status": done.status, "shard": shard.name, "moves": [_moved(m) for m in done.moves]}))
+        answers.append(_logged({"status": done.status, "shard": done.shard, "moves": [_moved(m) for m in done.moves]}))
     return answers
 
 

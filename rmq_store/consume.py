@@ -6,6 +6,7 @@ asking and the writing between them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,8 @@ from rmq_store.offsets import (
     pas_id,
     sub_id,
 )
-from rmq_store.plan import ConsumeRequest, Plan, Planner, request_parameters
+from rmq_store.plan import ConsumeRequest, Plan, Planner, asked_parameters, request_parameters
+from rmq_store.requester import refuse_other_request
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Action, Blocked, Consumed, Ctl, Produced, Proposal, StagedFile
 from rmq_store.subscription import SubscriptionData, build_subscription_data
@@ -88,9 +90,13 @@ def held_of(plan: Plan, taken: Taken) -> tuple[Held, ...]:
     return tuple(one for one in taken.held if one.queue in plan.left)
 
 
-def _refuse_other_client(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
-    """Raise WrongUse for a request that another consumer began: it would be told that all is done, and leave its queues."""
-    begun = parts[0].parameter("client_id") if parts else None
+def _refuse_other(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
+    """Raise WrongUse for a request that began as another one, with other bounds or by another consumer: it would be told
+    that all is done, and leave its messages."""
+    if not parts:
+        return
+    refuse_other_request(request.request_id, json.loads(parts[0].parameters), asked_parameters(request))
+    begun = parts[0].parameter("client_id")
     if None not in (begun, request.client_id) and begun != request.client_id:
         raise WrongUse(
             f"request {request.request_id} is that of client {begun}: give client {request.client_id} one of its own"
@@ -120,10 +126,10 @@ def next_window(
     """The next window of the request, or the report that it has none left. ``parts``: what it has committed.
 
     Once more after the claim: ``before`` is the plan that it was taken for, ``taken`` what it got. Raises the errors of
-    planning, WrongUse for a request that another consumer began, and those of ``_refuse_unclaimed``.
+    planning, WrongUse for a request that began as another one, and those of ``_refuse_unclaimed``.
     """
     shard, group = planner.shard, planner.group
-    _refuse_other_client(request, parts)
+    _refuse_other(request, parts)
     if any(part.request_complete for part in parts):
         return _nothing_to_do(shard.name, group.name, request, parts)
     plan = planner.plan(request, parts, before, None if taken is None else taken.queues())

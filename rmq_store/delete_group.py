@@ -133,7 +133,8 @@ def is_gone(positions: Positions, group: str) -> bool:
 
 def _nothing(shard: str, positions: Positions, group: str) -> str:
     names = {split_id(app_id)[1] for app_id, _ in positions.prefixed("off/")}
-    if clients := sorted(name for name in names if name.startswith(f"{group}@") and not is_gone(positions, name)):
+    held = (name for name in names if name.startswith(f"{group}@") and replayed_group(name) is None)
+    if clients := sorted(name for name in held if not is_gone(positions, name)):
         return f"group {group} is broadcasting: its offsets are those of its clients. Delete them: {', '.join(clients)}"
     if positions.get(del_id(group)) is not None:
         at = format_time(positions.updated_ms.get(del_id(group), 0))

@@ -59,7 +59,7 @@ class Letters:
     def parameters(self) -> dict[str, Any]:
         """For the ctl row: what was given."""
         found = {"from_ms": self.from_ms, "until_ms": self.until_ms, "original_topic": self.original_topic}
-        lists = {"keys": sorted(self.keys), "letters": [list(place) for place in self.places]}
+        lists = {"keys": sorted(self.keys), "letters": [list(place) for place in sorted(self.places)]}
         return {name: value for name, value in (found | lists).items() if value not in (None, [])}
 
 

@@ -6,13 +6,15 @@ The operator always wins: a move raises the group's epoch, so a window that was 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from rmq_store.errors import WrongUse
 from rmq_store.offsets import ABSENT, Positions, grp_id, off_id, pas_id
 from rmq_store.plan import ShardView
+from rmq_store.requester import refuse_other_request
 from rmq_store.store import Action, Actor, Ctl, Moved, Proposal
 
 
@@ -67,6 +69,17 @@ class MoveReport:
     @property
     def messages(self) -> int:
         return sum((move.from_offset or 0) - move.to_offset for move in self.moves if move.to_offset != ABSENT)
+
+
+def done_before(request: MoveRequest, commits: Iterable[Ctl]) -> Ctl | None:
+    """What this very request has committed, None if nothing. ``commits``: those of its group and action with its id.
+
+    Raises WrongUse when that was another move under the same id.
+    """
+    done = next(iter(commits), None)
+    if done is not None:
+        refuse_other_request(request.request_id, json.loads(done.parameters), json.loads(request.parameters))
+    return done
 
 
 def next_epoch(positions: Positions, group: str) -> int:

@@ -244,7 +244,8 @@ class Planner:
         if request.client_id not in request.client_ids:
             return f"client {request.client_id} is none of the consumers {clients}, so it gets no queue"
         strategy = self.group.allocate_strategy
-        return f"client {request.client_id} gets no queue here: {strategy} gives them to others of {clients}"
+        gives = "gives it none" if strategy.may_leave_queues else f"gives them to others of {clients}"
+        return f"client {request.client_id} gets no queue here: {strategy} {gives}"
 
     def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:
         """ConsumeFromWhere is about the queues that are there at the group's first window. So this chooses for other
@@ -373,11 +374,17 @@ def checked_subscription(
 # --- what a request says in its ctl rows -----------------------------------------------------------------------------
 
 
+def asked_parameters(request: ConsumeRequest) -> dict[str, Any]:
+    """What makes it this request: its bounds, and of a replay what it replays. Which rule gave the bound, and which attempt
+    it is, follow from them."""
+    parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
+    return parameters | {name: value for name, value in request.parameters.items() if name in ("topic", "from_ms")}
+
+
 def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None = None) -> str:
     """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1). ``keys``: of a window that absorbs
     duplicates, those that it acked."""
-    parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
-    parameters |= dict(request.parameters)
+    parameters = asked_parameters(request) | dict(request.parameters)
     if request.client_id is not None:
         parameters |= {"client_id": request.client_id, "client_ids": sort_client_ids(set(request.client_ids))}
     if plan.part == 1:

@@ -9,6 +9,7 @@ as ranges of the dead-letter queue, and ``red/<group>`` makes two of them exclud
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from rmq_store.offsets import ABSENT, Outcome, Positions, QueueRange, Tally, grp
 from rmq_store.pieces import Piece, runs, without
 from rmq_store.plan import ShardView, bounds_of
 from rmq_store.replay import known_settings, replayed_group
+from rmq_store.requester import refuse_other_request
 from rmq_store.settings import Settings
 from rmq_store.store import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.validators import is_system_topic
@@ -141,6 +143,16 @@ class RedrivePlan:
         """By the letter's place, not by chance, so that a rerun does the same."""
         found = retry_queue_id(queue.topic, queue.broker_name, queue.queue_id, offset, self.queue_nums)
         return found or 0
+
+
+def refuse_other(request: RedriveRequest, parts: Sequence[Ctl]) -> None:
+    """Raise WrongUse for a request that has sent other letters, or to another place, under the same id."""
+    if parts:
+        asked = (
+            dict.fromkeys(("from_ms", "until_ms", "original_topic", "keys", "letters")) | request.letters.parameters()
+        )
+        asked |= {"to_topic": request.to_topic, "limit": request.limit}
+        refuse_other_request(request.request_id, json.loads(parts[0].parameters), asked)
 
 
 def plan_redrive(
@@ -295,6 +307,12 @@ def would_send(
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------
+
+
+def check_redrive(shard: str, positions: Positions, request: RedriveRequest) -> None:
+    """Raise WrongUse for what a shard cannot do: a letter that it has not, a topic that nobody would read there."""
+    _queue_nums(shard, positions, request)
+    _at_places(shard, positions, request, {})
 
 
 def _at_places(

@@ -83,6 +83,11 @@ def as_replay(
     if request.until_ms is not None and request.until_ms <= from_ms:
         between = f"--from {format_time(from_ms)} and --until {format_time(request.until_ms)}"
         raise WrongUse(f"nothing lies between {between}")
+    if group.broadcasting and "@" not in group.name:
+        raise WrongUse(
+            f"group {group.name} is broadcasting: what a client of it has consumed is replayed under the client's name, "
+            f"{group.name}@CLIENT"
+        )
     name = replay_group(group.name, request.request_id)
     recorded = replace(request, parameters={"replay_of": group.name, "from_ms": from_ms, "topic": topic})
     return replace(group, name=name, subscriptions=wanted), recorded, Scope(from_ms=from_ms)

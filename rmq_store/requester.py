@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from collections.abc import Mapping
 from datetime import date
+from typing import Any
 
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host, day_of
 from rmq_store.store import Actor
+from rmq_store.times import format_time
 
 _REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
 _LONGEST_REQUEST_ID = 250
@@ -31,6 +34,25 @@ def request_id_of(given: str | None, verb: str, host: Host) -> str:
     if matched[1] > today:
         raise WrongUse(f"the request id {given!r} begins with a date still to come; today is {today} in UTC, {example}")
     return given
+
+
+def refuse_other_request(request_id: str, done: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise WrongUse when what is ``asked`` now is not what the request with this id has ``done``: its asker would be told
+    that all is done. Only what is asked now is compared; what was found on the way stands beside it in ``done``."""
+    if other := [name for name, value in asked.items() if done.get(name) != value]:
+        was = ", ".join(_said(name, done.get(name)) for name in other)
+        now = ", ".join(_said(name, asked[name]) for name in other)
+        raise WrongUse(
+            f"the request {request_id} was another one: {was}; this one asks for {now}. Nothing was done now: give it an "
+            "id of its own"
+        )
+
+
+def _said(name: str, value: Any) -> str:
+    """``until_ms`` and the like as a time."""
+    if value is None:
+        return f"no {name.removesuffix('_ms')}"
+    return f"{name[:-3]} {format_time(value)}" if name.endswith("_ms") else f"{name} {value}"
 
 
 def part_id(request_id: str, number: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_store.errors import WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 from rmq_store.moves import MoveReport, move_proposal, need_reason, next_epoch
 from rmq_store.offsets import Positions, off_id
 from rmq_store.plan import ShardView
@@ -50,7 +50,8 @@ class ResetRequest:
 
     @property
     def parameters(self) -> str:
-        return canonical_json({"topic": self.topic, "to": str(self.to), "value": self.value})
+        queues = sorted(f"{queue.broker_name}:{queue.queue_id}" for queue in self.queues) or None
+        return canonical_json({"topic": self.topic, "to": str(self.to), "value": self.value, "queues": queues})
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         return reset_moves(shard, positions, self)
@@ -69,6 +70,8 @@ def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -
 
 
 def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> dict[MessageQueue, int]:
+    if request.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        raise WrongUse(f"{request.topic} holds what waits for its delay: no group reads it, 'rmq deliver' empties it")
     known = positions.queues_of(request.topic)
     if not known:
         raise WrongUse(f"shard {shard.name} has no topic {request.topic}")
@@ -92,5 +95,8 @@ def checked_offset(positions: Positions, queue: MessageQueue, offset: int) -> in
     """The offset. Raises WrongUse when it lies outside the queue (S13.1)."""
     least, most = positions.min_offset(queue), positions.max_offset(queue)
     if not least <= offset <= most:
-        raise WrongUse(f"target offset {offset} not in consume queue range [{least}-{most}] of {queue}")
+        raise WrongUse(
+            f"target offset {offset} not in consume queue range [{least}-{most}] of {queue}; {least} is its first readable "
+            f"message, {most} its end"
+        )
     return offset

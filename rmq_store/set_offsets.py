@@ -6,6 +6,7 @@ read other messages than the file says.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,9 @@ class SetOffsetsRequest:
 
     @property
     def parameters(self) -> str:
-        return canonical_json({"to": "file", "value": self.source})
+        text = canonical_json({str(queue): offset for queue, offset in self.offsets.items()})
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return canonical_json({"to": "file", "value": self.source, "offsets": digest})
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         """Raises WrongUse: a queue that the shard does not have, an offset outside its queue."""

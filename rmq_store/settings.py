@@ -131,6 +131,11 @@ def read_settings(path: str | Path) -> Settings:
     """Settings from a file. Raises WrongUse when it cannot be read or says something wrong."""
     try:
         text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise WrongUse(
+            f"the settings {path} cannot be read: no such file. Write it (docs/settings.md), or name another (--settings, or "
+            "RMQ_SETTINGS)"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUse(f"the settings {path} cannot be read: {error}") from error
     return load_settings(text, str(path))

@@ -100,16 +100,19 @@ _TYPE_OF: Mapping[str, TrackType] = {
 }
 
 
-def track_type(offset: int, held_by: str, next_offset: int | None, hops: Sequence[Hop]) -> TrackType:
+def track_type(
+    offset: int, held_by: str, next_offset: int | None, hops: Sequence[Hop], observed: int | None = None
+) -> TrackType:
     """What to call it: not yet while the group stands before it, also after a reset; else how its last hop ended.
 
-    Behind the group's offset and in no window: a living broker's group has consumed it, another one was moved over it.
+    Behind the group's offset and in no window: what its broker was seen behind (``observed``: its offset there) was
+    consumed on the broker; over the rest the group was moved.
     """
     if next_offset is not None and not is_consumed(offset, next_offset):
         return TrackType.NOT_CONSUME_YET
     if hops:
         return _TYPE_OF.get(hops[-1].outcome, TrackType.UNKNOWN)
-    if held_by == "broker":
+    if held_by == "broker" or (observed is not None and is_consumed(offset, observed)):
         return TrackType.CONSUMED
     return TrackType.SKIPPED
 

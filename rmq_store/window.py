@@ -76,16 +76,12 @@ def plan_ranges(
     BadData when an offset lies beyond the queue's end (S7.1 OFFSET_OVERFLOW_BADLY): offsets never move silently.
     """
     planned = []
+    if beyond := [queue for queue in sorted(start_of) if start_of[queue].offset > positions.max_offset(queue)]:
+        raise _beyond(group, positions, start_of, beyond)
     for queue in sorted(start_of):
         start = start_of[queue]
         least, most = positions.min_offset(queue), positions.max_offset(queue)
         status, _ = get_message_status(start.offset, least, most)
-        if start.offset > most:
-            raise BadData(
-                f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}; {status}). Move it: "
-                f"rmq reset --group {group} --topic {queue.topic} --queue {queue.broker_name}:{queue.queue_id} "
-                "--to-max --reason ..."
-            )
         lost = None
         begin = start.offset
         if begin < least:
@@ -104,6 +100,21 @@ def plan_ranges(
             pass_ = positions.get(pas_id(group, queue) if start.rule == STORED else grp_id(group)) or 0
             planned.append(PlannedRange(QueueRange(queue, begin, end), lost, pass_, start.rule))
     return planned if max_messages is None else _capped(planned, max_messages)
+
+
+def _beyond(
+    group: str, positions: Positions, start_of: Mapping[MessageQueue, Start], beyond: Sequence[MessageQueue]
+) -> BadData:
+    """Of these queues, with the command that moves all of one topic."""
+    queue, start = beyond[0], start_of[beyond[0]]
+    most = positions.max_offset(queue)
+    status, _ = get_message_status(start.offset, positions.min_offset(queue), most)
+    others = f", and beyond that of {len(beyond) - 1} more" if len(beyond) > 1 else ""
+    named = " ".join(f"--queue {q.broker_name}:{q.queue_id}" for q in beyond if q.topic == queue.topic)
+    return BadData(
+        f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}; {status}){others}. Move it: "
+        f"rmq reset --group {group} --topic {queue.topic} {named} --to-max --reason ..."
+    )
 
 
 def _capped(planned: list[PlannedRange], max_messages: int) -> list[PlannedRange]:

@@ -9,7 +9,7 @@ question is answered within a second of starting the process.
     1           failed; for ``audit``, ``doctor`` and ``diff``: something was found
     2           wrong use: the call, the settings or the SQL
     3           somebody else holds it or has moved it
-    130         stopped by Ctrl-C
+    130, 143    stopped by Ctrl-C, or by SIGTERM; claims have been given back
 """
 
 from __future__ import annotations

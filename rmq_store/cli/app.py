@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 
 import typer
 
@@ -50,15 +52,31 @@ for commands in (stores, sending, consuming, redriving, moving, deleting, lookin
     commands.add_to(app)
 
 
+CTRL_C, TERMINATED = 130, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM, with which a scheduler stops a process: claims are given back on the way out, as after Ctrl-C."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. ``arguments``: default those of the process."""
+    """Run one command and return its exit code. ``arguments``: default those of the process, whose SIGTERM is minded."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        signal.signal(signal.SIGTERM, _terminate)
     as_json = "--json" in given
     BEFORE.set(NOTHING_BEFORE)
     REQUEST.set("")
     DONE.set(dict)
     try:
-        return app(given, prog_name="rmq", standalone_mode=False) or 0
+        code = app(given, prog_name="rmq", standalone_mode=False) or 0
+        return _stopped("Ctrl-C", code, as_json) if code == CTRL_C else code
+    except Terminated:
+        return _stopped("SIGTERM", TERMINATED, as_json)
     except RmqError as error:
         again = "" if isinstance(error, WrongUse | BadData) or not REQUEST.get() else f" (request {REQUEST.get()})"
         return _failed(error, type(error).__name__, f"{error}{again}", error.exit_code, as_json)
@@ -74,8 +92,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 shows where", 1, as_json)
 
 
+def _stopped(by: str, exit_code: int, as_json: bool) -> int:
+    again = "; what it has committed stays, and the same request again does the rest" if REQUEST.get() else ""
+    about = f" (request {REQUEST.get()})" if REQUEST.get() else ""
+    return _said("Stopped", f"stopped by {by}{again}{about}", exit_code, as_json)
+
+
 def _failed(error: Exception, kind: str, message: str, exit_code: int, as_json: bool) -> int:
     if os.environ.get("RMQ_DEBUG") == "1":
         traceback.print_exception(error)
+    return _said(kind, message, exit_code, as_json)
+
+
+def _said(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     say_error(DONE.get()() | error_answer(kind, message, exit_code, REQUEST.get()), as_json)
     return exit_code

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
     from rmq_store.lake.shard import Shard
     from rmq_store.lake.store import LakeStore
-    from rmq_store.settings import Settings
+    from rmq_store.settings import GroupSettings, Settings
 
 DEFAULT_ROOT = "var/store"
 DEFAULT_SETTINGS = "consumers.toml"
@@ -105,6 +105,14 @@ def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> S
     raise WrongUse(
         f"nothing of broker {broker_name!r} has been imported{did_you_mean(broker_name, known)}; known: {listed(known)}"
     )
+
+
+def known_group(name: str, settings: str | None) -> GroupSettings | None:
+    """What the settings say of a group, or of a replay of it; None when they do not know it, or are not there."""
+    from rmq_store.replay import known_settings
+
+    there = os.path.exists(settings_path(settings)) or settings is not None
+    return known_settings(settings_of(settings), name) if there else None
 
 
 def check_group(store: LakeStore, name: str, settings: str | None) -> None:

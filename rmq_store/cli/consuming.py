@@ -29,6 +29,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
+from rmq_store.known_names import listed
 from rmq_store.offsets import Outcome
 from rmq_store.requester import actor_of, client_ids_of
 from rmq_store.times import format_time
@@ -116,7 +117,7 @@ def consume(
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
-    from rmq_store.lake.consumption import shards_of
+    from rmq_store.lake.consumption import shards_of, unowned_queues
     from rmq_store.plan import ConsumeRequest
     from rmq_store.replay import group_settings
 
@@ -131,9 +132,13 @@ def consume(
         client_ids=client_ids_of(clients),
     )
     shards = shards_of(store, found, scope, chosen=shard)
-    with engines_of("consume", engine or found.engine, host, listener_folders(listener_path or ())) as engines:
+    folders = listener_folders(listener_path or ())
+    with output.kept_clean(), engines_of("consume", engine or found.engine, host, folders) as engines:
         told = _teller(output, group, request_id)
         done = _all_windows(told, store, shards, found, asked, for_windows(engines), host, scope)
+    if not scope.retries_only and (unowned := unowned_queues(store, found, asked.client_ids, host)):
+        named = listed([f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in unowned])
+        output.note(f"{found.allocate_strategy} gives to none of {clients}, and so nobody reads: {named}")
     _answer(output, group, request_id, done)
 
 
@@ -177,7 +182,8 @@ def replay(
     elif topic is not None and since is not None:
         replaying, live, scope = as_replay(replaying, topic, since, live)
         shards = shards_of(store, replaying, scope, chosen=shard)
-    with engines_of("replay", engine or replaying.engine, host, listener_folders(listener_path or ())) as engines:
+    folders = listener_folders(listener_path or ())
+    with output.kept_clean(), engines_of("replay", engine or replaying.engine, host, folders) as engines:
         engine_of, told, done = for_windows(engines), _teller(output, replaying.name, request_id), []
         for one in shards:
             doing = (replaying, live, scope) if reprocess is None else begin_attempt(one, replaying, live, host)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.quick import pandas_for_listeners
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.host import Host
 
 if TYPE_CHECKING:
@@ -61,7 +61,11 @@ def spark_module(name: str) -> Any:
 
 
 def listener_folders(paths: Sequence[str]) -> list[Path]:
-    """Make listeners importable from these folders and the current one, and say which they are, for Spark's workers."""
+    """Make listeners importable from these folders and the current one, and say which they are, for Spark's workers.
+
+    Raises WrongUse for a folder that is not there."""
+    if missing := [path for path in paths if not Path(path).is_dir()]:
+        raise WrongUse(f"{missing[0]} is no folder, so no listener is found there (--listener-path)")
     folders = [Path(path).resolve() for path in [*paths, "."]]
     sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
     return folders

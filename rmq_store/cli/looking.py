@@ -21,6 +21,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.output import Output, cell
 from rmq_store.errors import WrongUse
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
 from rmq_store.times import format_time
 
 PANEL = "Messages"
@@ -66,7 +67,9 @@ def message(
     output = Output(as_json)
     found = _found(open_store(root), message_id, topic, since)
     for number, row in enumerate(found):
-        output.line(("\n" if number else "") + "\n".join(f"{name}: {_shown(name, row[name])}" for name in row))
+        output.line(
+            ("\n" if number else "") + "\n".join(f"{name}: {cell(_shown(name, row[name]))}".rstrip() for name in row)
+        )
     output.document({"status": "done", "messages": [_plain(row) for row in found]})
 
 
@@ -154,9 +157,11 @@ def track(
     """
     output = Output(as_json)
     store = open_store(root)
-    tracked = _found(store, message_id, topic, since)[0]
+    found = _found(store, message_id, topic, since)
     from rmq_store.lake.track import track as tracks_of
 
+    # What was sent with a delay stood elsewhere before; its groups know it where it came out.
+    tracked = next((one for one in found if one["topic"] not in _DELAYED), found[0])
     tracks = tracks_of(store, tracked)
     place = {name: tracked[name] for name in ("shard", "topic", "broker_name", "queue_id", "queue_offset")}
     output.line(" ".join(f"{name}={value}" for name, value in place.items()))
@@ -165,7 +170,11 @@ def track(
         for one in tracks
         for hop in (one.hops or (None,))
     ]
-    output.table(rows, list(rows[0]) if rows else [], empty="no group has an offset of its queue")
+    empty = "no group has an offset of its queue"
+    if tracked["topic"] in _DELAYED:
+        goes_to = tracked["properties"].get(MessageConst.REAL_TOPIC)
+        empty = f"it waits for its delay: rmq deliver takes it to {goes_to} when it is due (see the view delayed)"
+    output.table(rows, list(rows[0]) if rows else [], empty=empty)
     output.document(
         {
             "status": "done",
@@ -175,6 +184,7 @@ def track(
     )
 
 
+_DELAYED = (SCHEDULE_TOPIC, TIMER_TOPIC)
 _HOP = ("attempt", "outcome", "at", "place", "window_id", "error")
 
 
@@ -195,7 +205,10 @@ def _found(store: Any, message_id: str, topic: str | None, since: int | None) ->
     found = message_by_id(store, message_id) or messages_by_unique_key(store, message_id, topic=topic, since_ms=since)
     if not found:
         where = f" of topic {topic}" if topic else ""
-        raise WrongUse(f"no message{where} has the offset message id or the unique key {message_id}")
+        raise WrongUse(
+            f"no message{where} has the offset message id or the unique key {message_id}; by one of its KEYS it is found "
+            "with 'rmq messages --topic TOPIC --key KEY'"
+        )
     return found
 
 

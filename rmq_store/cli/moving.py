@@ -4,14 +4,14 @@ moved to."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from rmq_store.cli.common import check_group, new_request, open_store, queues_by_shard, shard_of_broker
+from rmq_store.cli.common import check_group, known_group, new_request, open_store, queues_by_shard, shard_of_broker
+from rmq_store.cli.moves_shown import show_moves, stands_of
 from rmq_store.cli.options import (
     ActorOption,
     AtOption,
@@ -35,11 +35,8 @@ from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.known_names import listed
+from rmq_store.message import retry_topic
 from rmq_store.requester import actor_of, reason_of
-
-if TYPE_CHECKING:
-    from rmq_store.moves import MoveReport
-    from rmq_store.store import Moved
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would move, and move nothing.")]
 
@@ -151,16 +148,20 @@ def _reset(
 ) -> None:
     output, host = Output(as_json), Host()
     store = open_store(root)
+    from rmq_store.lake.moves import move_in_all
     from rmq_store.lake.reset import ResetRequest, ResetTo
-    from rmq_store.lake.reset import reset as reset_in
 
     request_id, who = new_request(command, request, host), actor_of(actor)
     why = reason_of(reason, dry_run)
     asked = ResetRequest(group, topic, ResetTo(to), request_id, who, why, value, dry_run=dry_run)
     check_group(store, group, settings)
     found = queues_by_shard(store.shards(shard), topic, queue or ())
-    reports = [reset_in(one, replace(asked, queues=queues), host) for one, queues in found]
-    _show_moves(output, reports, {"group": group, "topic": topic})
+    known = known_group(group, settings)
+    if known is not None and topic not in {retry_topic(group), *(one.topic for one in known.subscriptions)}:
+        output.note(f"group {group} does not read {topic}, say the settings: its offsets there move, and that is all")
+    stands = stands_of([one for one, _ in found], group, settings)
+    reports = move_in_all([(one, replace(asked, queues=queues)) for one, queues in found], host)
+    show_moves(output, reports, stands, {"group": group, "topic": topic})
 
 
 def clone(
@@ -185,7 +186,7 @@ def clone(
     output, host = Output(as_json), Host()
     store = open_store(root)
     from rmq_store.clone import CloneRequest
-    from rmq_store.lake.moves import move_offsets
+    from rmq_store.lake.moves import move_in_all
     from rmq_store.lake.plan import ShardLookup
 
     request_id, who = new_request("clone", request, host), actor_of(actor)
@@ -196,22 +197,9 @@ def clone(
     shards = store.shards(shard)
     # A shard in which the source has nothing has nothing to clone; that it has none anywhere is said by the first.
     having = [one for one in shards if asked.wanted(ShardLookup(one), one.positions())] or shards[:1]
-    reports = [move_offsets(one, asked, host) for one in having]
-    _show_moves(output, reports, {"group": target, "source": source, "topic": topic})
-
-
-def _show_moves(output: Output, reports: Sequence[MoveReport], about: dict[str, Any]) -> None:
-    moves = [_move(report.shard, move) for report in reports for move in report.moves]
-    more = sum(move["messages"] or 0 for move in moves)
-    first = sum(move["messages"] is None for move in moves)
-    statuses = {report.status for report in reports}
-    status, request_id = "committed" if "committed" in statuses else reports[0].status, reports[0].request_id
-    output.table([move | {"messages": _more_or_less(move["messages"])} for move in moves], list(_MOVE))
-    output.answer(
-        {"status": status} | about | {"request_id": request_id, "moves": moves, "messages": more},
-        f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
-        f"request: {request_id}",
-    )
+    stands = stands_of(having, target, settings)
+    reports = move_in_all([(one, asked) for one in having], host)
+    show_moves(output, reports, stands, {"group": target, "source": source, "topic": topic})
 
 
 def _target(to_time: int | None, to_offset: int | None, to_min: bool, to_max: bool) -> tuple[str, int | None]:
@@ -224,23 +212,6 @@ def _target(to_time: int | None, to_offset: int | None, to_min: bool, to_max: bo
     if len(given) != 1:
         raise WrongUse("say where to, once: --to-time TIME, --to-offset OFFSET, --to-min or --to-max")
     return given[0]
-
-
-_MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset", "messages")
-
-
-def _move(shard: str, move: Moved) -> dict[str, Any]:
-    """``messages``: how many more are read (below 0: fewer); None where there was no offset to compare with."""
-    more = None if move.from_offset is None else move.from_offset - move.to_offset
-    queue = move.queue
-    values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, move.to_offset, more)
-    return dict(zip(_MOVE, values, strict=True))
-
-
-def _more_or_less(messages: int | None) -> str:
-    if messages is None:
-        return "had no offset"
-    return "no change" if messages == 0 else f"{abs(messages):,} {'more' if messages > 0 else 'fewer'} to read"
 
 
 def search_offset(
@@ -338,7 +309,7 @@ def import_offsets(
     output, host = Output(as_json), Host()
     store = open_store(root)
     from rmq_store.broker_files.offset_files import read_offsets
-    from rmq_store.lake.moves import move_offsets
+    from rmq_store.lake.moves import move_in_all
     from rmq_store.set_offsets import SetOffsetsRequest, unknown_queues
 
     request_id, who = new_request("offsets-import", request, host), actor_of(actor)
@@ -358,13 +329,14 @@ def import_offsets(
             f"{found.used} names queues that are not here: {listed(strange)}. Import their broker, or choose --topic"
         )
     why = reason_of(reason, dry_run)
-    reports = []
+    asked = []
     for one, positions in held:
         its = {queue: wanted[queue] for queue in positions.all_queues() if queue in wanted}
         if its:
-            asked = SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)
-            reports.append(move_offsets(one, asked, host))
-    _show_moves(output, reports, {"group": group, "file": str(found.used)})
+            asked.append((one, SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)))
+    stands = stands_of([one for one, _ in held], group, settings)
+    reports = move_in_all(asked, host)
+    show_moves(output, reports, stands, {"group": group, "file": str(found.used)})
 
 
 def _write_whole(path: Path, text: str) -> None:

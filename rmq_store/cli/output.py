@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -24,6 +25,10 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json or before_the_command().as_json
+
+    def kept_clean(self) -> AbstractContextManager[object]:
+        """While a listener runs: what it prints must not stand in the document."""
+        return redirect_stdout(sys.stderr) if self.as_json else nullcontext()
 
     def line(self, text: str) -> None:
         """A line of the answer for people."""

@@ -63,9 +63,12 @@ def groups(root: RootOption = None, as_json: JsonOption = False) -> None:
     _show(root, as_json, "groups", empty="no groups yet")
 
 
-def lag(group: OfGroupOption = None, root: RootOption = None, as_json: JsonOption = False) -> None:
+def lag(
+    group: OfGroupOption = None, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
+) -> None:
     """Say how far each group is behind, queue by queue."""
-    _show(root, as_json, "lag", group, empty="no group has offsets" if group is None else f"no offsets of {group}")
+    empty = "no group has offsets" if group is None else f"no offsets of {group}"
+    _show(root, as_json, "lag", group, settings, empty=empty)
 
 
 def progress(
@@ -125,22 +128,35 @@ def topic_status(topic: TopicOption, root: RootOption = None, as_json: JsonOptio
     output.document({"status": "done", "topic": topic, "queues": rows})
 
 
-def audit(group: OfGroupOption = None, root: RootOption = None, as_json: JsonOption = False) -> None:
+def audit(
+    group: OfGroupOption = None, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
+) -> None:
     """Prove that nothing is missing or counted twice.
 
     What windows, deliveries and redrives say of themselves is compared with the messages; each row is a contradiction.
     Exit code 1 when something was found.
     """
-    if _show(root, as_json, "audit", group, empty="nothing found: every offset has exactly one outcome"):
+    if _show(root, as_json, "audit", group, settings, empty="nothing found: every offset has exactly one outcome"):
         raise typer.Exit(1)
 
 
-def _show(root: str | None, as_json: bool, view: str, group: str | None = None, *, empty: str) -> int:
-    """Print a view, sorted; returns how many rows it has."""
+def _show(
+    root: str | None,
+    as_json: bool,
+    view: str,
+    group: str | None = None,
+    settings: str | None = None,
+    *,
+    empty: str,
+) -> int:
+    """Print a view, sorted; returns how many rows it has. Raises WrongUse for a group that nobody knows: a misspelt one
+    has no lag, and nothing to be found fault with."""
     output = Output(as_json)
     where = "" if group is None else f" WHERE group_name = '{group.replace(chr(39), chr(39) * 2)}'"
     found = _query(root, f"SELECT * FROM {view}{where} ORDER BY ALL")
     rows = _rows(found)
+    if group is not None and not rows:
+        check_group(open_store(root), group, settings)
     output.table(rows, found.column_names, empty)
     output.document({"status": "done", view: rows})
     return len(rows)
@@ -159,8 +175,10 @@ def sql(
 ) -> None:
     """Ask the tables in SQL (DuckDB, read only).
 
-    Views: messages, consumer_offsets, offset_history, lag, windows, retries, dead_letters, delayed, outcomes, audit,
-    topics, groups, subscriptions, consume_queue_entries, attempt_outcomes. In JSON bytes are base64.
+    Views: acked_keys, attempt_outcomes, audit, blocked, consume_queue_entries, consumed_ranges, consumer_offsets,
+    dead_letters, delayed, groups, lag, message_rows, messages, offset_history, outcomes, queue_owners, queues, retries,
+    scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them, DESCRIBE lag the columns of one.
+    Times are UTC ms: epoch_ms(committed_at) reads one. In JSON bytes are base64.
     """
     found = _query(root, _query_text(query, file))
     if as_json or Output(False).as_json or form == "json":

@@ -182,7 +182,7 @@ def cutover(
         asdict(report) | {"request_id": request_id},
         f"broker {broker} in shard {report.shard}: {report.groups} groups adopted, {report.waiting} delayed messages "
         "are for 'rmq deliver' from now on",
-        *(f"note: {note}" for note in report.notes),
+        *(f"note: {note}" for note in (*report.notes, *report.left_out)),
         f"request: {request_id}",
     )
 

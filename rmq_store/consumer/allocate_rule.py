@@ -55,6 +55,11 @@ class AllocateRule:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def may_leave_queues(self) -> bool:
+        """Whether there may be queues that it gives to nobody."""
+        return self.name in ("CONFIG", "MACHINE_ROOM")
+
     def among_tasks(self) -> AllocateMessageQueueStrategy:
         """Who gets what of a window's queues."""
         if self.name == "CONSISTENT_HASH":

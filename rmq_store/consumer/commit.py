@@ -87,15 +87,20 @@ def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew
     return Decided(ctl, advance, updated_ms)
 
 
+_NAMED = 8
+"""Positions that an error names; an import that was overtaken has hundreds."""
+
+
 def compare(proposal: Proposal, positions: Positions) -> None:
     """Raise StaleAttempt, with the facts, when anything that the plan read has moved."""
     moved = _moved(proposal, positions)
     if moved:
         listed = "; ".join(
             f"{id_} was {_shown(id_, proposal.expect.get(id_))} and is {_shown(id_, positions.get(id_))}"
-            for id_ in sorted(moved)
+            for id_ in sorted(moved)[:_NAMED]
         )
-        raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: {listed}")
+        more = f"; and {len(moved) - _NAMED} more positions" if len(moved) > _NAMED else ""
+        raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: {listed}{more}")
 
 
 def _moved(proposal: Proposal, positions: Positions) -> set[str]:

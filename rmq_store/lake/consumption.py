@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from rmq_store.consume import WindowReport
+from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.claim import Held
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
@@ -38,7 +39,10 @@ def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, ch
     names = (chosen,) if chosen is not None else group.shards
     shards = store.shards() if names is None else [shard for name in names for shard in store.shards(name)]
     if not shards:
-        raise WrongUse(f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store'")
+        raise WrongUse(
+            f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store', or send to it with "
+            "'rmq send'"
+        )
     if scope.retries_only:
         return shards
     return shards_with_topic(shards, [subscription.topic for subscription in group.subscriptions])
@@ -72,6 +76,18 @@ def shards_with_queues(
             raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
     found = [tuple(queue for queue in wanted if queue in queues) for queues in known]
     return [(shard, queues) for shard, queues in zip(having, found, strict=True) if queues]
+
+
+def unowned_queues(store: LakeStore, group: GroupSettings, client_ids: Sequence[str], host: Host) -> list[MessageQueue]:
+    """The queues that the group's strategy gives to none of the consumers: nobody reads them."""
+    rule = group.allocate_strategy
+    if not client_ids or not rule.may_leave_queues:
+        return []
+    planners = [Planner(shard, group, host.now_ms()) for shard in shards_of(store, group)]
+    queues = {queue for planner in planners for queue in planner.queues()}
+    strategy = rule.among_clients()
+    owned = {q for cid in client_ids for q in allocate_by_topic(strategy, group.name, cid, queues, client_ids)}
+    return sorted(queues - owned)
 
 
 def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:

@@ -18,7 +18,7 @@ from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
-from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 from rmq_store.offsets import Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.times import format_time
@@ -27,7 +27,8 @@ from rmq_store.times import format_time
 @dataclass(frozen=True, slots=True)
 class CutoverReport:
     """``status``: committed, already_committed or dry_run. ``groups``: how many were adopted. ``waiting``: messages in the
-    broker's delay levels, which ``deliver`` owns from now on. ``notes``: what a person should know."""
+    broker's delay levels, which ``deliver`` owns from now on. ``notes``: what a person should know of the broker's timer.
+    ``left_out``: a sentence on each group that is not adopted somewhere."""
 
     status: str
     shard: str
@@ -36,6 +37,7 @@ class CutoverReport:
     waiting: int
     notes: tuple[str, ...] = ()
     commit_id: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def cutover(
@@ -121,8 +123,10 @@ def _report(
     commit_id: str | None,
 ) -> CutoverReport:
     groups = len({move.group for move in moves} - {SCHEDULE_GROUP})
-    waiting, notes = _waiting(positions, broker_name, moves), _notes(store, shard, positions, broker_name)
-    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id)
+    waiting = _waiting(positions, broker_name, moves)
+    notes = _notes(store, shard, positions, broker_name)
+    left_out = _left_out(shard, positions, broker_name)
+    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id, left_out)
 
 
 def _adopted(shard: Shard, positions: Positions, broker_name: str) -> tuple[Moved, ...]:
@@ -138,6 +142,23 @@ def _is_adopted(positions: Positions, seen: Observed) -> bool:
     if positions.get(del_id(seen.group)) is not None:
         return False
     return positions.get(off_id(seen.group, seen.queue)) is None and seen.offset <= positions.max_offset(seen.queue)
+
+
+def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
+    """A note on every group that is not adopted in queues that it stands beyond the end of."""
+    newest = last_import(shard, broker_name)
+    beyond: dict[tuple[str, str], list[MessageQueue]] = {}
+    for seen in newest.observed if newest else ():
+        queue = seen.queue
+        unknown = positions.get(off_id(seen.group, queue)) is None and positions.get(del_id(seen.group)) is None
+        if unknown and seen.offset > positions.max_offset(queue):
+            beyond.setdefault((seen.group, queue.topic), []).append(queue)
+    return tuple(
+        f"group {group} stands beyond the end of {len(queues)} queues of {topic} and is not adopted there; its first window "
+        f"will stop at them, until it is moved: rmq reset --group {group} --topic {topic} "
+        f"{' '.join(f'--queue {q.broker_name}:{q.queue_id}' for q in sorted(queues))} --to-max --reason ..."
+        for (group, topic), queues in sorted(beyond.items())
+    )
 
 
 def _next_epoch(positions: Positions, group: str) -> int:

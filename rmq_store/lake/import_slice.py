@@ -20,7 +20,7 @@ from rmq_store.broker_files.commit_log_file import FOLDER as LOG_FOLDER
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
-from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, Stop, item_at
+from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, item_at, only_zeros
 from rmq_store.consume_queue import UNIT_BYTES, ConsumeQueueEntry
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
@@ -65,6 +65,9 @@ class ImportTask:
     begin: int
 
 
+HOLE = "nothing is written here, but records follow"
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """Bytes ``[begin, end)`` of the commit log that a salvage left out, and why."""
@@ -77,7 +80,8 @@ class Skipped:
 @dataclass(frozen=True, slots=True)
 class ImportResult:
     """What a task brings back. ``end``: the physical offset up to which the file was read; ``full``: the log goes on in
-    the next file. ``damage``: what stopped it (None: nothing did)."""
+    the next file. ``damage``: what stopped it (None: nothing did). ``goes_on``: bytes that somebody wrote were seen behind
+    ``end``, where nothing is written."""
 
     number: int
     begin: int
@@ -88,6 +92,7 @@ class ImportResult:
     produced: tuple[Produced, ...]
     damage: Damage | None = None
     skipped: tuple[Skipped, ...] = ()
+    goes_on: bool = False
 
 
 def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
@@ -120,13 +125,26 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                     at, wanted = found or end, CHUNK_BYTES
                     continue
                 stop = FileEnd(task.file.end_offset)
+            case NothingWritten(offset) if job.salvage and (found := _behind_hole(job, task, offset)) is not None:
+                skipped.append(Skipped(offset, found, HOLE))
+                at, wanted = found, CHUNK_BYTES
+                continue
             case _:
                 pass
         full = isinstance(stop, Blank | FileEnd)
         damage = stop if isinstance(stop, Damage) else None
         reached = task.file.end_offset if full else stop.commit_log_offset
         return ImportResult(
-            task.number, task.begin, reached, full, messages, tuple(files), tuple(produced), damage, tuple(skipped)
+            task.number,
+            task.begin,
+            reached,
+            full,
+            messages,
+            tuple(files),
+            tuple(produced),
+            damage,
+            tuple(skipped),
+            isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
         )
 
 
@@ -136,6 +154,20 @@ def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> tuple[pa.
     *batches, stop = record_batches(data, start, file_end, delay_levels=delays_ms)
     assert not isinstance(stop, pa.RecordBatch)
     return pa.Table.from_batches(batches, SCHEMA), stop
+
+
+def _behind_hole(job: ImportJob, task: ImportTask, hole: int) -> int | None:
+    """Where records go on in the file behind bytes that nobody wrote; None: nowhere, so the log may end there."""
+    at = hole
+    while at < task.file.end_offset:
+        end = min(at + CHUNK_BYTES, task.file.end_offset)
+        data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
+        if not only_zeros(data, 0) and (found := _next_record(data, at, task.file.end_offset, max(hole, at - 1))):
+            return found
+        at = (
+            end if end == task.file.end_offset else end - CHUNK_BYTES // 4
+        )  # a record may lie across the end of a chunk
+    return None
 
 
 def _next_record(data: bytes, start: int, file_end: int, damaged: int) -> int | None:

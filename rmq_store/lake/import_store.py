@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rmq_store.broker_files.commit_log_file import list_commit_log
@@ -31,13 +31,14 @@ from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.engine import Engine
-from rmq_store.lake.import_slice import ImportJob, ImportResult, ImportTask, Skipped, import_file
+from rmq_store.lake.import_slice import HOLE, ImportJob, ImportResult, ImportTask, Skipped, import_file
 from rmq_store.lake.object_store import Root, file_source
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.offsets import Positions, cutover_id, import_id, max_id, min_id
 from rmq_store.perm_name import is_inherited, is_readable
+from rmq_store.requester import refuse_other_request
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Observed, Produced, Proposal, canonical_json
 from rmq_store.validators import is_user_topic
 
@@ -97,13 +98,13 @@ def import_store(
     configs = _configs(files, broker_name)
     shard = store.create_shard(shard_name)
     shard.commitlog.refresh()
-    if done := _commit_of(shard, request_id):
+    if done := _commit_of(shard, request_id, broker_name):
         return _report("already_committed", shard, broker_name, request_id, done, configs)
     reached("1.planned")
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
-        if done := _commit_of(shard, request_id):  # by another attempt, until the claim was ours
+        if done := _commit_of(shard, request_id, broker_name):  # by another attempt, until the claim was ours
             claim.release()
             return _report("already_committed", shard, broker_name, request_id, done, configs)
         positions = shard.positions()
@@ -123,7 +124,10 @@ def import_store(
             salvage=salvage,
         )
         results = _run(job, log, begin, engine, progress)
+        results = _over_holes(log, results) if salvage else results
         end = _checked_end(log, results, begin)
+        if any(result.goes_on and result.end == end for result in results):
+            configs = replace(configs, notes=(*configs.notes, _hole_note(log, end)))
         ctl, advance = _ctl(job, positions, results, configs, files, log, begin, end, request_id, actor)
         if end == begin and before is not None and not advance and _same_configs(before, ctl):
             claim.release()
@@ -144,8 +148,13 @@ def import_store(
     return _report("committed", shard, broker_name, request_id, committed.ctl, configs)
 
 
-def _commit_of(shard: Shard, request_id: str) -> Ctl | None:
-    return next(iter(shard.ctls_of_request(request_id, None, Action.IMPORT, Action.SALVAGE)), None)
+def _commit_of(shard: Shard, request_id: str, broker_name: str) -> Ctl | None:
+    """Raises WrongUse when the request has imported another broker."""
+    done = next(iter(shard.ctls_of_request(request_id, None, Action.IMPORT, Action.SALVAGE)), None)
+    if done is not None:
+        asked = {"broker_name": broker_name}
+        refuse_other_request(request_id, {"broker_name": done.parameter("broker_name")}, asked)
+    return done
 
 
 def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: _Configs) -> ImportReport:
@@ -263,6 +272,18 @@ def _run(
     return sorted(results, key=lambda result: result.number)
 
 
+def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[ImportResult]:
+    """A salvage goes on in the next file where one ends early although a later one holds records."""
+    over = []
+    for number, result in enumerate(results):
+        file = next(f for f in log.files if f.start_offset <= result.begin < f.end_offset)
+        if not result.full and any(later.messages for later in results[number + 1 :]):
+            hole = Skipped(result.end, file.end_offset, HOLE)
+            result = replace(result, end=file.end_offset, full=True, skipped=(*result.skipped, hole))
+        over.append(result)
+    return over
+
+
 def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: int) -> int:
     """Where the log ends. Raises DamagedRecord for the first damage, BadData when a file ends before the next begins."""
     end = begin
@@ -279,6 +300,16 @@ def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: i
                 )
             return end
     return end
+
+
+def _hole_note(log: MappedFileQueue, end: int) -> str:
+    """It may be a record that a living broker was just writing; so it is no damage yet."""
+    file = next(f for f in log.files if f.start_offset <= end < f.end_offset)
+    return (
+        f"the log ends at byte {end - file.start_offset} of {file.name} (commit log offset {end}), where nothing is written, "
+        "but other bytes follow. When the next import says so again, the copy has a hole: restore the file, or import with "
+        "--salvage to go on behind it"
+    )
 
 
 def _ctl(

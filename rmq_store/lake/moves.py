@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
 from rmq_store.lake.dispatch import dispatch
 from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.shard import Shard
-from rmq_store.moves import MoveReport, MoveRequest
+from rmq_store.moves import MoveReport, MoveRequest, done_before
 
 
-def move_offsets(shard: Shard, request: MoveRequest, host: Host) -> MoveReport:
-    """Do what the request says in one shard.
+def move_in_all(asked: Sequence[tuple[Shard, MoveRequest]], host: Host) -> list[MoveReport]:
+    """Do a request in several shards, in a commit each. All are looked at before the first commit: one that cannot be done
+    in a shard moves nothing in the others either. Raises as ``move_offsets`` does."""
+    looked_at = [move_offsets(shard, request, host, dry_run=True) for shard, request in asked]
+    if all(request.dry_run for _, request in asked):
+        return looked_at
+    return [move_offsets(shard, request, host) for shard, request in asked]
+
+
+def move_offsets(shard: Shard, request: MoveRequest, host: Host, *, dry_run: bool = False) -> MoveReport:
+    """Do what the request says in one shard; ``dry_run``: only say what that is, as if the request were one.
 
     Raises WrongUse as its ``moves`` does, and the errors of ``commit``; StaleAttempt when a window committed in
     between: then the same request can be given again.
@@ -19,12 +30,12 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host) -> MoveReport:
     started_ms = host.now_ms()
     shard.commitlog.refresh()
     said = (shard.name, request.group, request.request_id)
-    if done := shard.ctls_of_request(request.request_id, request.group, request.action):
-        return MoveReport("already_committed", *said, done[0].moved, done[0].commit_id, done[0].parameters)
+    if done := done_before(request, shard.ctls_of_request(request.request_id, request.group, request.action)):
+        return MoveReport("already_committed", *said, done.moved, done.commit_id, done.parameters)
     positions = shard.positions()
     moves = request.moves(ShardLookup(shard), positions)
     proposal = request.proposal(host.new_commit_id(), positions, moves)
-    if request.dry_run:
+    if request.dry_run or dry_run:
         return MoveReport("dry_run", *said, moves, parameters=proposal.ctl.parameters)
     committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)

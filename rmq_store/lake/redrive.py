@@ -38,10 +38,12 @@ from rmq_store.redrive import (
     RedrivePlan,
     RedriveReport,
     RedriveRequest,
+    check_redrive,
     letter_edits,
     plan_redrive,
     redrive_proposal,
     redriven,
+    refuse_other,
     would_send,
 )
 from rmq_store.store import Action, Ctl, Produced
@@ -54,7 +56,8 @@ Found = list[tuple[Slice, Offsets]]
 def shards_with_letters(shards: Sequence[Shard], request: RedriveRequest) -> list[tuple[Shard, RedriveRequest]]:
     """The shards that have a dead-letter queue of the group, each with what is asked of it.
 
-    Raises WrongUse when none has, or none the queue of a letter that is named.
+    Raises WrongUse when none has, or none the queue of a letter that is named, and when one of them cannot do its part:
+    before any does.
     """
     topic = dlq_topic(request.group)
     held = [(shard, shard.positions().queues_of(topic)) for shard in shards]
@@ -64,7 +67,7 @@ def shards_with_letters(shards: Sequence[Shard], request: RedriveRequest) -> lis
         near = did_you_mean(request.group, groups)
         raise WrongUse(f"group {request.group!r} has no dead letters{near}; groups that have some: {listed(groups)}")
     if not request.letters.places:
-        return [(shard, request) for shard, queues in held if queues]
+        return _checked([(shard, request) for shard, queues in held if queues])
     known = [queue for _, queues in held for queue in queues]
     found = []
     for place in request.letters.places:
@@ -75,6 +78,12 @@ def shards_with_letters(shards: Sequence[Shard], request: RedriveRequest) -> lis
         here = [p for p in request.letters.places if MessageQueue(topic, p.broker_name, p.queue_id) in queues]
         if here:
             found.append((shard, replace(request, letters=replace(request.letters, places=tuple(here)))))
+    return _checked(found)
+
+
+def _checked(found: list[tuple[Shard, RedriveRequest]]) -> list[tuple[Shard, RedriveRequest]]:
+    for shard, request in found:
+        check_redrive(shard.name, shard.positions(), request)
     return found
 
 
@@ -136,6 +145,7 @@ def _parts(shard: Shard, request: RedriveRequest) -> list[Ctl]:
 
 def _found(shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]) -> tuple[RedrivePlan, Found] | RedriveReport:
     """The letters to send, or the report that there is nothing to do, or that this is a dry run."""
+    refuse_other(request, parts)
     already = redriven("already_committed", shard.name, request, shard.positions(), parts)
     if any(part.request_complete for part in parts):
         return already

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from rmq_store.lake.message_search import Message, quoted
+from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.sql import open_duckdb
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import (
@@ -17,6 +18,7 @@ from rmq_store.message import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     MessageConst,
+    MessageQueue,
     tags_code,
 )
 from rmq_store.offsets import Outcome
@@ -51,13 +53,18 @@ class _Place(NamedTuple):
 def track(store: LakeStore, message: Message) -> list[Track]:
     """What became of the message in each group that has an offset of its queue, or had it in a window. By name."""
     place = _Place.of(message)
+    shard, queue = store.shards(place.shard)[0], MessageQueue(*place[1:4])
+    observed = {seen.group: seen.offset for seen in ShardLookup(shard).observed() if seen.queue == queue}
     with open_duckdb(store, _RELATIONS) as connection:
-        return _Tracker(connection, message, place).tracks()
+        return _Tracker(connection, message, place, observed).tracks()
 
 
 class _Tracker:
-    def __init__(self, connection: duckdb.DuckDBPyConnection, message: Message, place: _Place) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, message: Message, place: _Place, observed: Mapping[str, int]
+    ) -> None:
         self._connection = connection
+        self._observed = observed
         self._message = message
         self._place = place
         # What a hop may be in: the message's own queue, level queues, retry queues, and dead-letter queues.
@@ -82,9 +89,8 @@ class _Tracker:
     def _track(self, group: str, stored: Mapping[str, Any]) -> Track:
         hops = tuple(hop for _, hop in zip(range(_MOST_HOPS), self._hops(group, self._place, 0), strict=False))
         held_by, next_offset = stored.get("held_by", "lake"), stored.get("next_offset")
-        return Track(
-            group, track_type(self._place.queue_offset, held_by, next_offset, hops), held_by, next_offset, hops
-        )
+        type_ = track_type(self._place.queue_offset, held_by, next_offset, hops, self._observed.get(group))
+        return Track(group, type_, held_by, next_offset, hops)
 
     def _hops(self, group: str, place: _Place, attempt: int) -> Iterator[Hop]:
         """What the group's windows made of the message at a place, pass by pass, and of the copies that they made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmq_store.host import Host
 from rmq_store.memory.commit import commit
 from rmq_store.memory.shard import MemoryShard
-from rmq_store.moves import MoveReport, MoveRequest
+from rmq_store.moves import MoveReport, MoveRequest, done_before
 
 
 def move_offsets(shard: MemoryShard, request: MoveRequest, host: Host) -> MoveReport:
@@ -16,8 +16,8 @@ def move_offsets(shard: MemoryShard, request: MoveRequest, host: Host) -> MoveRe
     """
     started_ms = host.now_ms()
     said = (shard.name, request.group, request.request_id)
-    if done := shard.ctls_of_request(request.request_id, request.group, request.action):
-        return MoveReport("already_committed", *said, done[0].moved, done[0].commit_id, done[0].parameters)
+    if done := done_before(request, shard.ctls_of_request(request.request_id, request.group, request.action)):
+        return MoveReport("already_committed", *said, done.moved, done.commit_id, done.parameters)
     positions = shard.positions()
     moves = request.moves(shard, positions)
     proposal = request.proposal(host.new_commit_id(), positions, moves)

@@ -27,6 +27,7 @@ from rmq_store.redrive import (
     plan_redrive,
     redrive_proposal,
     redriven,
+    refuse_other,
     would_send,
 )
 from rmq_store.store import Action, Ctl, Produced
@@ -83,6 +84,7 @@ def _found(
     shard: MemoryShard, request: RedriveRequest, parts: list[Ctl]
 ) -> tuple[RedrivePlan, list[Stored]] | RedriveReport:
     """The letters to send, or the report that there is nothing to do, or that this is a dry run."""
+    refuse_other(request, parts)
     already = redriven("already_committed", shard.name, request, shard.positions(), parts)
     if any(part.request_complete for part in parts):
         return already

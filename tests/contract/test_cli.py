@@ -17,13 +17,16 @@ from typer.core import TyperCommand
 
 from rmq_store.cli.app import app
 from rmq_store.consumer.claim import Wish
-from rmq_store.host import Host
+from rmq_store.host import Host, day_of
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
+from rmq_store.lake.views import views
 from rmq_store.offsets import own_queue_id
 from rmq_store.store import Actor
-from tests.contract.rmq import Rmq
+from tests.contract.rmq import LISTENER, Rmq
+
+CHECKOUT = Path(__file__).parents[2]
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -81,6 +84,28 @@ def test_every_help_has_an_example_and_the_examples_parse(
         answer = rmq(*example[1:])
         assert (answer.exit_code, answer.err) == (0, "")
     assert parsed == [f"rmq {' '.join(path)}"] * len(examples)
+
+
+def readme_commands() -> list[list[str]]:
+    text = (CHECKOUT / "README.md").read_text()
+    found = [shlex.split(line, comments=True) for line in text.splitlines() if line.startswith(".venv/bin/rmq ")]
+    return [words[1:] for words in found]
+
+
+def test_the_commands_of_the_readme_parse_and_its_sql_runs(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = readme_commands()
+    for query in [words[1] for words in every if words[0] == "sql"]:
+        assert imported("sql", query).err == ""
+    parsed = []
+    monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: parsed.append(context.command_path))
+    for words in every:
+        assert (imported(*words).exit_code, imported(*words).err) == (0, "")
+    assert {"rmq import-store", "rmq send", "rmq sql", "rmq redrive"} <= set(parsed)
+
+
+def test_the_help_of_sql_names_every_view(rmq: Rmq) -> None:
+    shown = rmq("sql", "--help").out.replace(",", " ").replace(";", " ").split()
+    assert sorted(view for view in views() if view not in shown) == []
 
 
 def test_help_lists_every_command(rmq: Rmq) -> None:
@@ -189,7 +214,7 @@ def test_settings_with_several_problems_name_them_all(imported: Rmq) -> None:
     refused(answer, 2, "bad.toml has 3 problem(s)", "name: ", "listener: ", "engine: ")
     (imported.folder / "bad.toml").write_text("[[group]\n")
     refused(imported("consume", "-g", "orders", "--settings", "bad.toml"), 2, "bad.toml is not TOML")
-    refused(imported("consume", "-g", "orders", "--settings", "none.toml"), 2, "none.toml cannot be read")
+    refused(imported("consume", "-g", "orders", "--settings", "none.toml"), 2, "none.toml cannot be read", "--settings")
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2026-11-20T12:00:00", "1709222399", "20260230120000Z"])
@@ -273,8 +298,6 @@ def test_an_error_is_red_in_a_terminal_only(rmq: Rmq, monkeypatch: pytest.Monkey
 
 # --- a process of its own --------------------------------------------------------------------------------------------
 
-CHECKOUT = Path(__file__).parents[2]
-
 
 def in_a_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -335,3 +358,33 @@ def test_an_answer_that_nobody_reads_to_its_end_is_no_defect(imported: Rmq) -> N
         assert process.stdout.readline() == b"topic,queue_id,queue_offset\n"
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+STOPPED = """
+import os, signal, time
+
+def fail_without_price(msgs, context):
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("name", "by", "exit_code"), [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143)])
+def test_who_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, name: str, by: str, exit_code: int) -> None:
+    (imported.folder / "cli_listener.py").write_text(STOPPED.format(name=name))
+    request = f"{day_of(Host().now_ms())}-stopped"
+    consume = ["consume", "-g", "orders", "--request", request, "--json"]
+    done = in_a_process("import sys; from rmq_store.cli import main; sys.exit(main())", *consume)
+    said = f"stopped by {by}; what it has committed stays, and the same request again does the rest (request {request})"
+    assert (done.returncode, done.stderr) == (exit_code, f"error: {said}\n")
+    assert json.loads(done.stdout) == {
+        "status": "error",
+        "error": "Stopped",
+        "message": said,
+        "exit_code": exit_code,
+        "request_id": request,
+    }
+    owned = imported.json("sql", "select distinct ended_by from queue_owners where group_name = 'orders'")
+    assert owned == [{"ended_by": "released"}]
+    (imported.folder / "cli_listener.py").write_text(LISTENER)
+    assert imported.json(*consume)["messages"] == 4200

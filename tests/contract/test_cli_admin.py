@@ -52,6 +52,155 @@ def test_clone_needs_two_groups_that_are_known(imported: Rmq) -> None:
     assert "nothing to clone" in imported("clone", "--from", "orders", "--to", "gm_ack", "--reason", "x").err
 
 
+TWO_SHARDS = """
+[[group]]
+name = "two"
+listener = "cli_listener:fail_without_price"
+engine = "local"
+max_reconsume_times = 0
+
+[[group.subscription]]
+topic = "Orders"
+"""
+
+
+@pytest.fixture
+def in_two_shards(rmq: Rmq) -> Rmq:
+    """Topic Orders: 3 messages in a queue of shard a, 1 in shard b, all of them dead letters of group two."""
+    (rmq.folder / "consumers.toml").write_text(TWO_SHARDS)
+    rmq("init")
+    for shard, count in (("a", 3), ("b", 1)):
+        lines = [json.dumps({"body": f"{shard}{number}", "properties": {"price": "n/a"}}) for number in range(count)]
+        (rmq.folder / "orders.jsonl").write_text("\n".join(lines))
+        sent = rmq.json("send", "-t", "Orders", "--create", "--queues", "1", "--shard", shard, "--file", "orders.jsonl")
+        assert sent["status"] == "committed"
+    assert rmq.json("consume", "-g", "two")["messages"] == 4
+    return rmq
+
+
+def test_a_move_counts_from_where_the_groups_broker_was_seen(imported: Rmq) -> None:
+    """What lag and progress show: a group of a living broker that is to be skipped here has messages before it."""
+    skip = ["skip", "-g", "gm_idle", "-t", "OrderEvents"]
+    lag = sum(row["diff"] for row in imported.json("progress", "-g", "gm_idle")["queues"])
+    dry = imported.json(*skip, "--dry-run")
+    assert (dry["messages"], lag) == (-2772, 2772)
+    first = dry["moves"][0]
+    assert (first["from_offset"], first["observed_offset"], first["messages"]) == (None, 175, 175 - 525)
+    assert "350 fewer to read (from 175, its broker's offset)" in imported(*skip, "--dry-run").out
+    done = imported.json(*skip, "--reason", "x")
+    assert (done["messages"], done["moves"]) == (-2772, dry["moves"])
+    again = imported.json("reset", "-g", "gm_idle", "-t", "OrderEvents", "--to-min", "--reason", "x")
+    assert (again["messages"], again["moves"][0]["observed_offset"]) == (4200, None)
+
+
+def test_a_move_counts_from_the_first_message_where_a_group_would_begin_there(in_two_shards: Rmq) -> None:
+    """In its own retry queue, and in what was born in the lake: who skips there skips what is readable."""
+    rmq = in_two_shards
+    settings = rmq.folder / "consumers.toml"
+    settings.write_text(TWO_SHARDS.replace('"two"', '"new"').replace("max_reconsume_times = 0", ""))
+    skip = ["skip", "-g", "new", "--dry-run", "-t"]
+    assert rmq.json(*skip, "Orders")["messages"] == -4
+    assert "3 fewer to read (had no offset, it would begin at the first message)" in rmq(*skip, "Orders").out
+    rmq("consume", "-g", "new")
+    rmq("deliver", "--now", "2200-01-01T00:00:00Z")
+    assert rmq.json("progress", "-g", "new")["diff_total"] == 4
+    assert rmq.json(*skip, "%RETRY%new")["messages"] == -4
+    assert "no change" in rmq("reset", "-g", "new", "--dry-run", "-t", "%RETRY%new", "--to-min").out
+
+
+def test_a_window_beyond_the_end_is_refused_with_one_command_that_moves_all_of_its_queues(imported: Rmq) -> None:
+    (imported.folder / "consumers.toml").write_text(
+        TWO_SHARDS.replace("two", "gm_beyond").replace("Orders", "OrderEvents")
+    )
+    answer = imported("consume", "-g", "gm_beyond")
+    assert (answer.exit_code, "and beyond that of 7 more. Move it: rmq reset" in answer.err) == (1, True)
+    command = answer.err.split("Move it: rmq ")[1].replace("...", "x").split()
+    moved = imported.json(*command)
+    assert (moved["messages"], {row["observed_offset"] for row in moved["moves"]}) == (0, {625})
+    assert imported.json("consume", "-g", "gm_beyond")["status"] == "empty"
+
+
+def offsets_of_two(rmq: Rmq, group: str = "two") -> list[Any]:
+    asked = (
+        f"select shard, next_offset from stored_offsets where group_name = '{group}' and topic = 'Orders' order by 1"
+    )
+    return [list(row.values()) for row in rmq.json("sql", asked)]
+
+
+def test_queues_that_a_strategy_gives_to_nobody_are_named(in_two_shards: Rmq) -> None:
+    settings = in_two_shards.folder / "consumers.toml"
+    config = 'allocate_strategy = { name = "CONFIG", queues = { c1 = ["lake-a:0"] } }'
+    settings.write_text(settings.read_text().replace('engine = "local"', f'engine = "local"\n{config}'))
+    for client, idle in (("c1", ""), ("c2", "client c2 gets no queue here: CONFIG gives it none")):
+        answer = in_two_shards("consume", "-g", "two", "--client", client, "--clients", "c1,c2")
+        assert (answer.exit_code, idle in answer.out) == (0, True)
+        assert answer.err == "note: CONFIG gives to none of c1,c2, and so nobody reads: Orders lake-b:0\n"
+    assert in_two_shards("consume", "-g", "two").err == ""
+
+
+def test_what_a_listener_prints_is_no_part_of_the_json(in_two_shards: Rmq) -> None:
+    (in_two_shards.folder / "talking.py").write_text("def listener(msgs, context):\n    print('hello')\n")
+    settings = in_two_shards.folder / "consumers.toml"
+    settings.write_text(settings.read_text().replace("cli_listener:fail_without_price", "talking:listener"))
+    in_two_shards("send", "-t", "Orders", "--shard", "a", "x")
+    answer = in_two_shards("consume", "-g", "two", "--json")
+    assert (answer.json()["messages"], answer.err) == (1, "hello\n")
+
+
+def test_a_folder_of_listeners_that_is_not_there_is_refused(in_two_shards: Rmq) -> None:
+    answer = in_two_shards("consume", "-g", "two", "--listener-path", "nowhere")
+    assert (answer.exit_code, answer.out) == (2, "")
+    assert "nowhere is no folder, so no listener is found there" in answer.err
+
+
+def test_a_move_in_a_topic_that_the_group_does_not_read_is_done_with_a_note_and_in_a_delay_topic_not(
+    imported: Rmq,
+) -> None:
+    moving = ["reset", "-g", "orders", "--to-max", "--reason", "x", "-t"]
+    assert imported(*moving, "OrderEvents").err == ""
+    answer = imported(*moving, "PaymentFlow")
+    assert (answer.exit_code, "note: group orders does not read PaymentFlow, say the settings" in answer.err) == (
+        0,
+        True,
+    )
+    for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):
+        refused = imported(*moving, topic)
+        assert refused.exit_code == 2
+        assert f"{topic} holds what waits for its delay: no group reads it" in refused.err
+
+
+def test_a_move_that_one_shard_cannot_do_moves_nothing_in_the_others(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    reset = ["reset", "-g", "two", "-t", "Orders", "--to-offset", "2", "--reason", "x", "--request", f"{TODAY}-r"]
+    answer = rmq(*reset)
+    assert (answer.exit_code, offsets_of_two(rmq)) == (2, [["a", 3], ["b", 1]])
+    assert "target offset 2 not in consume queue range [0-1]" in answer.err
+    assert rmq.json(*reset, "--shard", "a")["messages"] == 1
+    assert offsets_of_two(rmq) == [["a", 2], ["b", 1]]
+
+
+def test_a_redrive_that_one_shard_cannot_do_sends_nothing_in_the_others(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    rmq("send", "-t", "OnlyInA", "--create", "--shard", "a", "x")
+    redrive = ["redrive", "-g", "two", "--reason", "x"]
+    for wrong, said in (
+        (["--all", "--to-topic", "OnlyInA"], "shard b has no topic OnlyInA"),
+        (["--letter", "lake-a:0:0", "--letter", "lake-b:0:9"], "shard b has no dead letter at lake-b:0:9"),
+    ):
+        answer = rmq(*redrive, *wrong)
+        assert (answer.exit_code, said in answer.err) == (2, True)
+    assert rmq.json("sql", "select count(redriven_at) as n from dead_letters") == [{"n": 0}]
+
+
+def test_an_id_that_another_request_had_is_refused(in_two_shards: Rmq) -> None:
+    reset = ["reset", "-g", "two", "-t", "Orders", "--reason", "x", "--request", f"{TODAY}-r"]
+    assert in_two_shards.json(*reset, "--to-min")["messages"] == 4
+    answer = in_two_shards(*reset, "--to-max")
+    assert answer.exit_code == 2
+    assert "was another one: to min; this one asks for to max. Nothing was done now" in answer.err
+    assert in_two_shards.json(*reset, "--to-min")["status"] == "already_committed"
+
+
 OF_A_CLIENT = """
 [[group]]
 name = "audit"
@@ -241,6 +390,56 @@ def test_a_message_is_tracked_through_windows_and_retries(imported: Rmq) -> None
     before = of_orders()
     assert before
     assert before["type"] == "NOT_CONSUME_YET"
+
+
+def test_a_broadcasting_group_is_replayed_and_deleted_by_the_names_of_its_clients(imported: Rmq) -> None:
+    settings = imported.folder / "consumers.toml"
+    settings.write_text(settings.read_text() + OF_A_CLIENT)
+    replay = ["replay", "-t", "OrderEvents", "--from", "0", "-g"]
+    assert "is replayed under the client's name, audit@CLIENT" in imported(*replay, "audit").err
+    imported("consume", "-g", "audit@host-1")
+    assert imported.json(*replay, "audit@host-1")["messages"] == ORDERS
+    assert imported("delete-group", "-g", "audit", "--dry-run").err.endswith("Delete them: audit@host-1\n")
+
+
+def test_what_a_message_does_not_have_is_left_empty(in_two_shards: Rmq) -> None:
+    (found,) = in_two_shards.json("sql", "select unique_key from messages where topic = 'Orders' and shard = 'b'")
+    shown = in_two_shards("message", found["unique_key"]).out
+    assert "tags:\n" in shown
+    assert "None" not in shown
+
+
+def test_what_a_group_consumed_on_its_broker_stays_consumed_after_the_cut_over(imported: Rmq) -> None:
+    asked = (
+        "select offset_msg_id from messages where topic = 'OrderEvents' and queue_id = 0 and queue_offset in (100, 300)"
+    )
+    ids = [row["offset_msg_id"] for row in imported.json("sql", f"{asked} order by queue_offset")]
+
+    def of_idle() -> list[str]:
+        tracks = [imported.json("track", id_)["tracks"] for id_ in ids]
+        return [one["type"] for of_one in tracks for one in of_one if one["group"] == "gm_idle"]
+
+    assert of_idle() == ["CONSUMED", "NOT_CONSUME_YET"]
+    imported("cutover", "-b", "broker-a", "--reason", "x")
+    assert of_idle() == ["CONSUMED", "NOT_CONSUME_YET"]
+    imported("skip", "-g", "gm_idle", "-t", "OrderEvents", "--reason", "x")
+    assert of_idle() == ["CONSUMED", "SKIPPED"]
+
+
+@pytest.mark.parametrize("delay", [("--delay", "1s"), ("--delay-level", "1")])
+def test_a_delayed_message_is_tracked_where_it_came_out(in_two_shards: Rmq, delay: tuple[str, str]) -> None:
+    rmq = in_two_shards
+    rmq("send", "-t", "Orders", "--shard", "a", "--key", "late", *delay, "good evening")
+    (waiting,) = rmq.json("sql", "select unique_key from delayed")
+    assert (
+        "it waits for its delay: rmq deliver takes it to Orders when it is due"
+        in rmq("track", waiting["unique_key"]).out
+    )
+    assert rmq.json("deliver", "--now", "2200-01-01T00:00:00Z")["delivered"] == 1
+    assert rmq.json("consume", "-g", "two")["messages"] == 1
+    tracked = rmq.json("track", waiting["unique_key"])
+    assert (tracked["message"]["topic"], tracked["tracks"][0]["type"]) == ("Orders", "CONSUMED")
+    assert "rmq messages --topic TOPIC --key KEY" in rmq("track", "late").err
 
 
 def test_progress_and_topic_status_say_what_lag_and_topics_say(imported: Rmq) -> None:

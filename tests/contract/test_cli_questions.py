@@ -23,7 +23,14 @@ def test_topics_groups_and_lag_show_the_views(imported: Rmq) -> None:
     assert sum(row["readable_lag"] for row in lag) == ORDERS - 200
     shown = imported("lag").out
     assert shown.splitlines()[0].split()[:3] == ["shard", "group_name", "topic"]
-    assert imported("lag", "--group", "o'x").out == "no offsets of o'x\n"
+    assert imported("lag", "--group", "elsewhere").out == "no offsets of elsewhere\n"
+
+
+@pytest.mark.parametrize("command", ["lag", "audit", "progress"])
+def test_a_group_that_nobody_knows_has_no_answer(imported: Rmq, command: str) -> None:
+    answer = imported(command, "--group", "o'rders")
+    assert (answer.exit_code, answer.out) == (2, "")
+    assert """there is no group "o'rders", did you mean 'orders'?""" in answer.err
 
 
 def test_audit_finds_nothing_in_a_sound_store(imported: Rmq) -> None:

@@ -45,6 +45,17 @@ def test_an_import_says_what_came_and_a_second_one_changes_nothing(
     assert other["request_id"].startswith(f"{TODAY}-import-")
 
 
+def test_an_id_under_which_another_broker_was_imported_is_refused(
+    imported: Rmq, broker_store: Callable[[str], Path]
+) -> None:
+    (row,) = imported.json("sql", "select request_id from ctl where action = 'import'")
+    again = ["import-store", str(broker_store("market-clean")), "--shard", "broker-a", "--request", row["request_id"]]
+    assert imported.json(*again, "--broker", "broker-a")["status"] == "already_committed"
+    answer = imported(*again, "--broker", "broker-b")
+    assert answer.exit_code == 2
+    assert "was another one: broker_name broker-a; this one asks for broker_name broker-b" in answer.err
+
+
 def test_a_store_may_be_on_s3(
     rmq: Rmq, s3_root: S3Root, broker_store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,11 +90,18 @@ def test_cutover_adopts_and_says_what_waits(imported: Rmq) -> None:
     assert "needs a reason" in imported("cutover", "--broker", "broker-a").err
     done = imported.json(*cutover)
     assert (done["status"], done["shard"]) == ("committed", "broker-a")
-    told = ("groups", "waiting", "notes")
+    told = ("groups", "waiting", "notes", "left_out")
     assert (dry["status"], [dry[name] for name in told]) == ("dry_run", [done[name] for name in told])
     assert done["waiting"] > 0
     (note,) = done["notes"]
     assert note.startswith("3 messages for LaterBox wait in the broker's own timer")
+    (beyond,) = done["left_out"]
+    assert beyond.startswith(
+        "group gm_beyond stands beyond the end of 8 queues of OrderEvents and is not adopted there"
+    )
+    assert {row["held_by"] for row in imported.json("groups")["groups"] if row["group_name"] == "gm_beyond"} == {
+        "broker"
+    }
     assert lines_of(imported(*cutover, "--request", done["request_id"]).out)["status"] == "already_committed"
     another = imported(*cutover)
     assert another.exit_code == 2

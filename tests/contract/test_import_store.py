@@ -339,6 +339,53 @@ def test_a_damaged_record_is_named_by_file_and_position(lake: Lake, broker: Path
     assert raised.value.commit_log_offset == start
 
 
+FILE_BYTES = 1_048_576
+
+
+def punch(broker: Path, begin: int, end: int) -> None:
+    """As a copy that was cut off leaves it: zeros where records stood."""
+    while begin < end:
+        start = begin // FILE_BYTES * FILE_BYTES
+        until = min(end, start + FILE_BYTES)
+        path = broker / "commitlog" / f"{start:020}"
+        data = bytearray(path.read_bytes())
+        data[begin - start : until - start] = bytes(until - begin)
+        path.write_bytes(data)
+        begin = until
+
+
+@pytest.mark.parametrize(("first", "last"), [(200, 240), (2000, 2400), (-300, -200)])
+def test_salvage_goes_on_behind_a_hole_and_records_it(lake: Lake, broker: Path, first: int, last: int) -> None:
+    """Inside a file, from one file into the next, and in the last file, where a log without the rest would end."""
+    starts = record_starts()
+    (begin, _), (end, _) = starts[first], starts[last]
+    punch(broker, begin, end)
+    report = lake.load(broker, salvage=True)
+    assert report.messages == len(starts) - len(starts[first:last])
+    assert [one for one in report.salvaged if one.begin < begin or one.end > end] == []
+    assert sum(one.end - one.begin for one in report.salvaged) >= sum(size for _, size in starts[first:last])
+    (shard,) = lake.store.shards()
+    (ctl,) = shard.ctls_since(0, action="salvage")
+    assert ctl.parameter("range") == [0, sum(starts[-1])]
+
+
+def test_a_log_that_ends_at_a_hole_says_that_more_follows_until_it_is_filled(lake: Lake, broker: Path) -> None:
+    """As far as the log is known nothing is wrong: a living broker may have been writing there."""
+    starts = record_starts()
+    before = {path.name: path.read_bytes() for path in (broker / "commitlog").iterdir()}
+    punch(broker, starts[-300][0], starts[-200][0])
+    for status in ("committed", "unchanged"):
+        report = lake.load(broker)
+        assert (report.status, report.end) == (status, starts[-300][0])
+        (note,) = [note for note in report.notes if "the copy has a hole" in note]
+        assert f"commit log offset {starts[-300][0]}" in note
+    for name, data in before.items():
+        (broker / "commitlog" / name).write_bytes(data)
+    whole = lake.load(broker)
+    assert (whole.end, whole.messages) == (sum(starts[-1]), 300)
+    assert [note for note in whole.notes if "hole" in note] == []
+
+
 # --- queues without messages ------------------------------------------------------------------------------------------
 
 

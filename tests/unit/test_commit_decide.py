@@ -59,6 +59,14 @@ def test_anything_that_moved_drops_the_run_and_is_named(app_id: str, wanted: int
         decide(Proposal(a_ctl(), {app_id: wanted}, {}), positions, clocks())
 
 
+def test_of_much_that_moved_a_few_are_named() -> None:
+    ids = [f"off/g/T/b/{number:03}" for number in range(100)]
+    with pytest.raises(
+        StaleAttempt, match=r"b/000 was None and is 1; .*b/007 was None and is 1; and 92 more positions$"
+    ):
+        decide(Proposal(a_ctl(), dict.fromkeys(ids), {}), Positions(1, dict.fromkeys(ids, 1)), clocks())
+
+
 def test_another_consumers_first_window_is_no_action_of_an_operator() -> None:
     decided = decide(Proposal(a_ctl(), {GRP: None, OFF: 1}, {GRP: 0, OFF: 2}), Positions(1, {GRP: 0, OFF: 1}), clocks())
     assert decided.positions == {GRP: 0, OFF: 2}

@@ -50,6 +50,16 @@ def test_the_state_of_the_consumers_comes_before_the_offset() -> None:
     assert message_track_type(pulling, "Orders", "new", 6, 7) is TrackType.PULL
 
 
+@pytest.mark.parametrize(
+    ("observed", "type_"), [(7, TrackType.CONSUMED), (6, TrackType.SKIPPED), (None, TrackType.SKIPPED)]
+)
+def test_what_a_broker_was_seen_behind_was_consumed_there_also_after_the_cut_over(
+    observed: int | None, type_: TrackType
+) -> None:
+    assert track_type(6, "lake", 9, (), observed) is type_
+    assert track_type(6, "lake", 6, (), observed) is TrackType.NOT_CONSUME_YET
+
+
 @pytest.mark.parametrize(("next_offset", "type_"), [(6, TrackType.NOT_CONSUME_YET), (7, TrackType.CONSUMED)])
 def test_a_group_that_only_its_broker_knows_is_judged_by_its_offset(next_offset: int, type_: TrackType) -> None:
     assert track_type(6, "broker", next_offset, ()) is type_
