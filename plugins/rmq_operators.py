@@ -22,6 +22,7 @@ from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, S
 from rmq_store.host import Host
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.replay import as_replay, group_settings
+from rmq_store.requester import overall
 from rmq_store.requests import ImportParams, ReplayParams, Run, consume_request, redrive_request, reset_request
 from rmq_store.settings import GroupSettings, read_settings
 
@@ -119,10 +120,9 @@ def report(answers: list[Answer]) -> Answer:
     for answer in answers:
         for outcome, count in answer["outcomes"].items():
             outcomes[outcome] = outcomes.get(outcome, 0) + count
-    statuses = {answer["status"] for answer in answers}
     return _logged(
         {
-            "status": "committed" if "committed" in statuses else "already_committed",
+            "status": overall(answer["status"] for answer in answers),
             "messages": sum(outcomes.values()),
             "outcomes": outcomes,
             "offsets": {answer["shard"]: answer["offsets"] for answer in answers},

@@ -1,11 +1,12 @@
-"""Who asks, and under which id, where no orchestrator says it: what every command and every job begins with."""
+"""Who asks, and under which id, where no orchestrator says it: what every command and every job begins with. And what
+the parts of a request come to."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
@@ -91,3 +92,9 @@ def actor_of(given: str | None = None) -> Actor:
         return Actor(pwd.getpwuid(user_id).pw_name, "os")
     except KeyError:  # a container's user without an entry
         return Actor(f"uid-{user_id}", "os")
+
+
+def overall(statuses: Iterable[str]) -> str:
+    """One word for several: something was done, or had been done before, or there was nothing to do."""
+    found = set(statuses)
+    return next((status for status in ("committed", "already_committed") if status in found), "empty")

@@ -31,7 +31,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.known_names import listed
 from rmq_store.offsets import Outcome
-from rmq_store.requester import actor_of, client_ids_of
+from rmq_store.requester import actor_of, client_ids_of, overall
 from rmq_store.times import format_time
 
 if TYPE_CHECKING:
@@ -276,7 +276,6 @@ def deliver(
     output, host = Output(as_json), Host()
     store = open_store(root)
     from rmq_store.deliver import deliver_all
-    from rmq_store.lake.consumption import overall
     from rmq_store.lake.deliver import deliver as deliver_due
 
     request_id, who = new_request("deliver", request, host), actor_of(actor)

@@ -23,7 +23,7 @@ from rmq_store.cli.output import Output
 from rmq_store.host import Host
 from rmq_store.message import dlq_topic
 from rmq_store.offsets import ABSENT
-from rmq_store.requester import actor_of, reason_of
+from rmq_store.requester import actor_of, overall, reason_of
 
 if TYPE_CHECKING:
     from rmq_store.store import Moved
@@ -58,7 +58,6 @@ def delete_group(
     output, host = Output(as_json), Host()
     store = open_store(root)
     from rmq_store.delete_group import DeleteGroupRequest, Waiting, waiting_of
-    from rmq_store.lake.consumption import overall
     from rmq_store.lake.delete_group import delete_group as delete_in
 
     request_id, who = new_request("delete", request, host), actor_of(actor)

@@ -25,7 +25,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
-from rmq_store.requester import actor_of, reason_of
+from rmq_store.requester import actor_of, overall, reason_of
 from rmq_store.times import format_time
 
 if TYPE_CHECKING:
@@ -106,7 +106,6 @@ def redrive(
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
-    from rmq_store.lake.consumption import overall
     from rmq_store.lake.redrive import redrive_all, shards_with_letters
     from rmq_store.letters import Letters
     from rmq_store.redrive import RedriveRequest, of_settings

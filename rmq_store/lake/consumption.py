@@ -5,7 +5,7 @@ The command line, the job for spark-submit and the tasks of the DAGs run request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -21,6 +21,7 @@ from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Outcome
+from rmq_store.requester import overall
 from rmq_store.settings import GroupSettings
 from rmq_store.store import Action
 from rmq_store.validators import is_system_topic
@@ -162,12 +163,6 @@ class Consumption:
 
 
 # --- what it answers -------------------------------------------------------------------------------------------------
-
-
-def overall(statuses: Iterable[str]) -> str:
-    """One word for several: something was done, or had been done before, or there was nothing to do."""
-    found = set(statuses)
-    return next((status for status in ("committed", "already_committed") if status in found), "empty")
 
 
 def answer(group: str, request_id: str, done: Sequence[Consumption]) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import pytest
 from rmq_store.consume import WindowReport
 from rmq_store.consumer.claim import Held, Holder
 from rmq_store.errors import HeldByAnother, WrongUse
-from rmq_store.lake.consumption import Consumption, answer, answer_so_far, overall, shards_of
+from rmq_store.lake.consumption import Consumption, answer, answer_so_far, shards_of
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Outcome, Positions, QueueRange, Tally, max_id, own_queue_id
 from rmq_store.plan import Scope
+from rmq_store.requester import overall
 from rmq_store.settings import load_settings
 from rmq_store.store import Consumed
 
