@@ -8,7 +8,9 @@ SHELL := /bin/bash
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done))
 READY := .venv/.ready
-PYTEST_ARGS ?=
+
+# A process for each of two cores, each with the whole files that it takes. PYTEST_ARGS= runs all in one.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
