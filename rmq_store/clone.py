@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from rmq_store.errors import WrongUse
 from rmq_store.message import MessageQueue, retry_topic
 from rmq_store.moves import move_proposal, need_reason, next_epoch
-from rmq_store.offsets import Positions, del_id, off_id
-from rmq_store.plan import ShardView
+from rmq_store.offsets import Positions, off_id
+from rmq_store.plan import ShardView, observed_offsets
 from rmq_store.store import Action, Actor, Moved, Proposal, canonical_json
 
 
@@ -46,9 +46,7 @@ class CloneRequest:
     def wanted(self, shard: ShardView, positions: Positions) -> dict[MessageQueue, int]:
         """Where the source stands in the queues that are asked for, its retry topic aside: by its own offsets, else by
         those that its living broker was last seen with."""
-        seen_ones = shard.observed() if positions.get(del_id(self.source)) is None else ()
-        found = {seen.queue: seen.offset for seen in seen_ones if seen.group == self.source}
-        found |= positions.offsets_of(self.source)
+        found = observed_offsets(shard, positions, self.source) | positions.offsets_of(self.source)
         return {q: o for q, o in found.items() if self.topic in (None, q.topic) and q.topic != retry_topic(self.source)}
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:

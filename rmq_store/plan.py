@@ -337,10 +337,7 @@ class Planner:
 
     @cached_property
     def _observed(self) -> dict[MessageQueue, int]:
-        """The offsets that the newest import of each broker saw for this group; void for one that was deleted here."""
-        if self.positions.get(del_id(self.group.name)) is not None:
-            return {}
-        return {seen.queue: seen.offset for seen in self.shard.observed() if seen.group == self.group.name}
+        return observed_offsets(self.shard, self.positions, self.group.name)
 
 
 def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
@@ -392,6 +389,13 @@ def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None =
     if keys is not None:
         parameters |= key_parameters(keys)
     return canonical_json(parameters)
+
+
+def observed_offsets(shard: ShardView, positions: Positions, group: str) -> dict[MessageQueue, int]:
+    """The offsets that the newest import of each broker saw for a group; void for one that was deleted here."""
+    if positions.get(del_id(group)) is not None:
+        return {}
+    return {seen.queue: seen.offset for seen in shard.observed() if seen.group == group}
 
 
 def bounds_of(first_part: Ctl) -> dict[MessageQueue, int]:

@@ -39,6 +39,13 @@ class MappedFileQueue:
     files: tuple[MappedFile, ...]
     missing: tuple[str, ...] = ()
 
+    def file_at(self, offset: int) -> MappedFile:
+        """The file that holds an offset (``findMappedFileByOffset``). Raises BadData when there is none."""
+        found = next((file for file in self.files if file.start_offset <= offset < file.end_offset), None)
+        if found is None:
+            raise BadData(f"no file holds offset {offset}")
+        return found
+
 
 def mapped_file_queue(
     folder: str, listing: Sequence[tuple[str, int]], *, allow_missing: bool = False

@@ -67,6 +67,12 @@ def settings_of(settings: str | None) -> Settings:
     return read_settings(settings_path(settings))
 
 
+def settings_if_there(settings: str | None) -> Settings | None:
+    """None when nobody named them and they are not there; for commands that can do without."""
+    there = settings is not None or os.path.exists(settings_path(settings))
+    return settings_of(settings) if there else None
+
+
 # --- the request -----------------------------------------------------------------------------------------------------
 
 
@@ -111,15 +117,15 @@ def known_group(name: str, settings: str | None) -> GroupSettings | None:
     """What the settings say of a group, or of a replay of it; None when they do not know it, or are not there."""
     from rmq_store.replay import known_settings
 
-    there = os.path.exists(settings_path(settings)) or settings is not None
-    return known_settings(settings_of(settings), name) if there else None
+    found = settings_if_there(settings)
+    return None if found is None else known_settings(found, name)
 
 
 def check_group(store: LakeStore, name: str, settings: str | None) -> None:
     """Raises WrongUse for a group, or a client of a broadcasting one, that neither the store nor the settings know."""
     from rmq_store.lake.groups import need_group
 
-    there = os.path.exists(settings_path(settings)) or settings is not None
-    groups = settings_of(settings).groups if there else ()
+    found = settings_if_there(settings)
+    groups = () if found is None else found.groups
     clients = {name for group in groups if group.broadcasting and name.startswith(f"{group.name}@")}
     need_group(store, name, {group.name for group in groups} | clients)

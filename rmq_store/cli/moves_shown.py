@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rmq_store.cli.common import known_group
 from rmq_store.cli.output import Output
 from rmq_store.message import retry_topic
+from rmq_store.store import is_born_here
 
 if TYPE_CHECKING:
     from rmq_store.lake.shard import Shard
@@ -28,7 +29,7 @@ class Stands(NamedTuple):
         """Where the group would begin without an offset of its own, None where its settings decide."""
         if queue in self.observed:
             return self.observed[queue]
-        begins_at_min = queue.topic == retry_topic(group) or (self.at_min and queue.broker_name.startswith("lake-"))
+        begins_at_min = queue.topic == retry_topic(group) or (self.at_min and is_born_here(queue.broker_name))
         return self.positions.min_offset(queue) if begins_at_min else None
 
     def readable(self, queue: MessageQueue, offset: int) -> int:
@@ -37,11 +38,16 @@ class Stands(NamedTuple):
 
 
 def stands_of(shards: Sequence[Shard], group: str, settings: str | None) -> dict[str, Stands]:
-    from rmq_store.lake.groups import observed_offsets
+    from rmq_store.lake.plan import ShardLookup
+    from rmq_store.plan import observed_offsets
 
     known = known_group(group, settings)
     at_min = known is None or known.later_queues_start_at_min  # a queue born in the lake is a later one
-    return {shard.name: Stands(shard.positions(), observed_offsets(shard, group), at_min) for shard in shards}
+    held = [(shard, shard.positions()) for shard in shards]
+    return {
+        shard.name: Stands(positions, observed_offsets(ShardLookup(shard), positions, group), at_min)
+        for shard, positions in held
+    }
 
 
 def show_moves(

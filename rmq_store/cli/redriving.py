@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmq_store.cli.common import new_request, open_store, settings_of, settings_path
+from rmq_store.cli.common import new_request, open_store, settings_if_there
 from rmq_store.cli.options import (
     TIME,
     ActorOption,
@@ -115,8 +114,8 @@ def redrive(
     why = reason_of(reason, dry_run)
     asked = RedriveRequest(group, letters, request_id, who, why, to_topic, limit, dry_run=dry_run)
     readers: set[str] = set()
-    if settings is not None or os.path.exists(settings_path(settings)):
-        asked, known = of_settings(asked, settings_of(settings))
+    if (there := settings_if_there(settings)) is not None:
+        asked, known = of_settings(asked, there)
         readers.update(known)
     reports = [redrive_all(one, its, host) for one, its in shards_with_letters(store.shards(shard), asked)]
     readers.update(name for report in reports for name in report.readers)

@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterator
 from rmq_store.errors import WrongUse
 from rmq_store.known_names import did_you_mean, listed
 from rmq_store.lake.plan import ShardLookup
-from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import del_id, split_id
+from rmq_store.offsets import split_id
 from rmq_store.store import SCHEDULE_GROUP
 
 
@@ -25,13 +23,6 @@ def need_group(store: LakeStore, name: str, others: Collection[str] = ()) -> Non
     known.discard(SCHEDULE_GROUP)
     near, there = did_you_mean(name, sorted(known)), listed(sorted(known))
     raise WrongUse(f"there is no group {name!r}{near}; known: {there}. A new one has to stand in the settings first")
-
-
-def observed_offsets(shard: Shard, group: str) -> dict[MessageQueue, int]:
-    """The offsets that the group's brokers were last seen with; none of a group that was deleted here."""
-    if shard.positions().get(del_id(group)) is not None:
-        return {}
-    return {seen.queue: seen.offset for seen in ShardLookup(shard).observed() if seen.group == group}
 
 
 def _of_positions(store: LakeStore) -> Iterator[str]:

@@ -164,9 +164,8 @@ def _behind_hole(job: ImportJob, task: ImportTask, hole: int) -> int | None:
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if not only_zeros(data, 0) and (found := _next_record(data, at, task.file.end_offset, max(hole, at - 1))):
             return found
-        at = (
-            end if end == task.file.end_offset else end - CHUNK_BYTES // 4
-        )  # a record may lie across the end of a chunk
+        # A record may lie across the end of a chunk.
+        at = end if end == task.file.end_offset else end - CHUNK_BYTES // 4
     return None
 
 

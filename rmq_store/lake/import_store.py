@@ -276,7 +276,7 @@ def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[Impor
     """A salvage goes on in the next file where one ends early although a later one holds records."""
     over = []
     for number, result in enumerate(results):
-        file = next(f for f in log.files if f.start_offset <= result.begin < f.end_offset)
+        file = log.file_at(result.begin)
         if not result.full and any(later.messages for later in results[number + 1 :]):
             hole = Skipped(result.end, file.end_offset, HOLE)
             result = replace(result, end=file.end_offset, full=True, skipped=(*result.skipped, hole))
@@ -288,7 +288,7 @@ def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: i
     """Where the log ends. Raises DamagedRecord for the first damage, BadData when a file ends before the next begins."""
     end = begin
     for result, following in zip(results, [*results[1:], None], strict=True):
-        file = next(f for f in log.files if f.start_offset <= result.begin < f.end_offset)
+        file = log.file_at(result.begin)
         if result.damage:
             offset = result.damage.commit_log_offset
             raise DamagedRecord(file.name, offset - file.start_offset, offset, result.damage.reason)
@@ -304,7 +304,7 @@ def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: i
 
 def _hole_note(log: MappedFileQueue, end: int) -> str:
     """It may be a record that a living broker was just writing; so it is no damage yet."""
-    file = next(f for f in log.files if f.start_offset <= end < f.end_offset)
+    file = log.file_at(end)
     return (
         f"the log ends at byte {end - file.start_offset} of {file.name} (commit log offset {end}), where nothing is written, "
         "but other bytes follow. When the next import says so again, the copy has a hole: restore the file, or import with "
