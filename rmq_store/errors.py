@@ -4,6 +4,7 @@
     ├── WrongUse            fix the call            (exit 2)
     ├── BadData             fix the data or the files behind it, nothing was written   (exit 1)
     │   ├── DamagedRecord       a record of a broker's file does not check
+    │   ├── MissingFile         a file of the store that holds messages is gone
     │   ├── OffsetOutOfRange    the wanted offset was removed by retention
     │   ├── ListenerError       the listener cannot be imported or answers nonsense
     │   └── EvidenceMismatch    counts or hash sums of a window do not add up
@@ -53,6 +54,10 @@ class DamagedRecord(BadData):
         self.position = position
         self.commit_log_offset = commit_log_offset
         self.reason = reason
+
+
+class MissingFile(BadData):
+    """A file of the store that a segment names is gone: another tool took it out of the table, or it was removed."""
 
 
 class OffsetOutOfRange(BadData):

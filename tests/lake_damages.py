@@ -8,9 +8,9 @@ from typing import Any
 
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import ABSENT, Outcome, Tally, off_id, tally
-from rmq_store.store import Action
+from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.offsets import ABSENT, Outcome, Tally, max_id, off_id, tally
+from rmq_store.store import Action, Produced
 from tests.lake_fixtures import Bench, message
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -76,6 +76,13 @@ def _deleted(*after: dict[str, Any], position: int = ABSENT) -> Damage:
             hand.window(group, QUEUE, **window)
 
     return damage
+
+
+def _file_taken_out(hand: Bench, group: str) -> None:
+    """Three messages in the group's lane, in a file that the table does not hold."""
+    lane = MessageQueue(SCHEDULE_TOPIC, hand.shard.lane(group), 2)
+    ctl = hand.ctl(Action.SEND, produced=(Produced(lane, 0, 3, 0, "kind=msg/store_day=2026-11-20/gone.parquet"),))
+    hand.commit(ctl, {max_id(lane): 3})
 
 
 def _acked(begin: int, end: int) -> dict[Outcome, Tally]:
@@ -164,6 +171,7 @@ DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
         {("window of a deleted group", 0, 10)},
     ),
     "an offset that outlived its group": (_deleted(position=5), {("position differs", None, 5)}),
+    "a file that another tool took out of the table": (_file_taken_out, {("segment file not live", 0, 3)}),
     "a letter that was sent again by two redrives": (
         _redriven(((0, 3), [0, 1, 2]), ((2, 5), [2, 3, 4])),
         {("redriven again", 2, 3)},

@@ -79,15 +79,22 @@ class DeltaLog:
         return Positions(version, values, updated_ms)
 
     def _last_checkpoint(self) -> int:
+        """The version of the newest checkpoint, -1 when there is none. The file that says it is only a hint: where its
+        text is damaged the folder is listed."""
         try:
             return int(json.loads(self._root.read(f"{self._folder}/_last_checkpoint"))["version"])
         except FileNotFoundError:
             return -1
+        except (ValueError, TypeError, KeyError):
+            return max(self._checkpoints(), default=-1)
+
+    def _checkpoints(self) -> list[int]:
+        """The versions that have a checkpoint, by a listing."""
+        names = (name.rsplit("/", 1)[-1] for name, _ in self._root.list(self._folder))
+        return [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
 
     def _from_checkpoint(self, version: int) -> Positions:
-        names = (name.rsplit("/", 1)[-1] for name, _ in self._root.list(self._folder))
-        found = (int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name)))
-        newest = max((number for number in found if number <= version), default=None)
+        newest = max((number for number in self._checkpoints() if number <= version), default=None)
         if newest is None:
             return Positions(-1, {})
         content = self._root.read(f"{self._folder}/{newest:020d}.checkpoint.parquet")

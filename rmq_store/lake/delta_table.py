@@ -34,6 +34,9 @@ _PARALLEL_READS = 8
 CONFIGURATION = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.checkpointInterval": "100",
+    # Segments name files. If another tool's OPTIMIZE takes one out of the table, no VACUUM with the table's own
+    # settings deletes it, nor what a running window has staged.
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
 }
 
 
@@ -106,6 +109,10 @@ class LakeTable:
         if where is None or index.num_rows == 0:
             return index
         return index.filter(where)
+
+    def is_live(self, path: str) -> bool:
+        """Whether the handle's snapshot holds the file."""
+        return bool(self.files(pc.field("path") == path).num_rows)
 
     def read(
         self, paths: Iterable[str], columns: Sequence[str] | None = None, where: pc.Expression | None = None

@@ -6,6 +6,7 @@ that the views name. Every one of them covers all shards and has the column ``sh
 
 - ``positions``: the positions, decoded. The truth about offsets; nothing is scanned for it
 - ``clock``: one row, the moment of the snapshot
+- ``live_files``: the files that the commit log's table holds, by their path in it
 - ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` with what it does not have yet, so a view is never
   behind the log, and no file is opened for each commit; ``ctl``: the same without its lists
@@ -136,6 +137,9 @@ def position_rows(shard: str, positions: Positions) -> list[dict[str, Any]]:
     return rows
 
 
+LIVE_FILES = pa.schema([SHARD, pa.field("file", pa.string())])
+
+
 class Snapshot:
     """The shards of a store as they are now; every relation is of the same version of its shard's commit log.
 
@@ -176,6 +180,18 @@ class Snapshot:
         ]
         return pa.Table.from_pylist(rows, schema=FILE_RELATIONS["ctl_dispatched"].schema)
 
+    def live_files(self) -> pa.Table:
+        of_shards = [(shard.name, shard.commitlog.files().column("path")) for shard in self._shards]
+        return pa.concat_tables(
+            [
+                LIVE_FILES.empty_table(),
+                *(
+                    pa.table([pa.repeat(pa.scalar(shard), len(paths)), paths.cast(pa.string())], schema=LIVE_FILES)
+                    for shard, paths in of_shards
+                ),
+            ]
+        )
+
     def clock(self) -> pa.Table:
         return pa.table({"now_ms": pa.array([self._now_ms], pa.int64())})
 
@@ -186,11 +202,13 @@ class Snapshot:
                 return self.positions()
             case "ctl_tail":
                 return self.tail()
+            case "live_files":
+                return self.live_files()
             case _:
                 return self.clock()
 
 
-SMALL_RELATIONS = ("positions", "ctl_tail", "clock")
+SMALL_RELATIONS = ("positions", "ctl_tail", "live_files", "clock")
 
 
 # --- relations that are SQL over the others --------------------------------------------------------------------------

@@ -7,6 +7,7 @@ says so, and such a column is not read: it is made, once per slice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_store.consumer.pull import Slice
-from rmq_store.errors import BadData
+from rmq_store.errors import BadData, MissingFile
 from rmq_store.lake import tables
 from rmq_store.lake.object_store import Root
 from rmq_store.store import lake_message_id
@@ -29,13 +30,18 @@ MESSAGE_COLUMNS = [*(f.name for f in tables.RECORD), *(f.name for f in tables.PA
 
 
 class SliceReader:
-    """Reads the rows of one slice from its file."""
+    """Reads the rows of one slice from its file.
+
+    Raises MissingFile when the file is gone, BadData when it does not hold what its segment says.
+    """
 
     def __init__(self, root: Root, table: str, slice_: Slice) -> None:
         self._slice = slice_
         self._root = root
+        self._table = table
         self._path = f"{root.filesystem()[1]}/{table}/{slice_.file}"
-        self._footer = _footer(root, self._path)
+        with self._explained():
+            self._footer = _footer(root, self._path)
         self._starts = self._footer.starts
 
     def batches(
@@ -71,11 +77,12 @@ class SliceReader:
         constant = self._constants(groups.tolist(), wanted, len(rows))
         read = [name for name in wanted if name not in constant]
         # A few rows of many: their properties' names stay numbers until the rows are chosen.
-        file = self._open(_NAMES_OF_PROPERTIES)
         found: list[pa.Table] = []
-        for group, of_group in zip(groups.tolist(), np.split(rows, firsts[1:]), strict=True) if read else ():
-            table = file.read_row_group(group, columns=read, use_threads=False)
-            found.append(_plain(table.take(pa.array(of_group - self._starts[group]))))
+        with self._explained():
+            file = self._open(_NAMES_OF_PROPERTIES)
+            for group, of_group in zip(groups.tolist(), np.split(rows, firsts[1:]), strict=True) if read else ():
+                table = file.read_row_group(group, columns=read, use_threads=False)
+                found.append(_plain(table.take(pa.array(of_group - self._starts[group]))))
         varying = {name: pa.chunked_array([part.column(name).chunk(0) for part in found]) for name in read}
         made = constant | varying
         table = pa.table({name: made[name] for name in wanted})
@@ -92,10 +99,8 @@ class SliceReader:
 
     def _read(self, groups: list[int], columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
         # A task has one core: who runs several at once runs several tasks.
-        batches: Iterator[pa.RecordBatch] = self._open().iter_batches(
-            most, row_groups=groups, columns=list(columns), use_threads=False
-        )
-        return batches
+        with self._explained():
+            yield from self._open().iter_batches(most, row_groups=groups, columns=list(columns), use_threads=False)
 
     def _open(self, as_numbers: Sequence[str] = ()) -> pq.ParquetFile:
         """The file; the columns ``as_numbers`` come dictionary-encoded."""
@@ -105,6 +110,35 @@ class SliceReader:
             metadata=self._footer.metadata,
             pre_buffer=not self._root.is_local,
             read_dictionary=list(as_numbers),
+        )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What goes wrong in reading, with the file and the segment."""
+        slice_ = self._slice
+        segment = f"{self._path}, which holds offsets [{slice_.begin}, {slice_.end}) of {slice_.queue},"
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise MissingFile(f"{segment} {self._what_happened()}") from error
+        except (pa.ArrowInvalid, OSError) as error:
+            if not _is_damage(error):
+                raise
+            raise BadData(f"{segment} is damaged: {error}. Restore it from a backup of the store") from error
+
+    def _what_happened(self) -> str:
+        from rmq_store.lake.delta_table import LakeTable  # a task has no use for it, unless something went wrong
+
+        table = LakeTable.open(self._root, self._table, tables.COMMITLOG, tables.PARTITION_BY)
+        if table.is_live(self._slice.file):
+            return (
+                "was removed from storage; the table still lists it, so neither a window nor the Delta log did it. "
+                "Restore it from a backup of the store"
+            )
+        return (
+            "is gone: another tool rewrote the table (OPTIMIZE, DELETE or a restore) and deleted the file (VACUUM), but "
+            "the segments of the consume queues go on naming it. Restore the file from a backup of the store, and do not "
+            "run OPTIMIZE or VACUUM on these tables (docs/sql.md); 'rmq audit' lists what else is gone"
         )
 
     def _groups(self, first: int, last: int) -> list[int]:
@@ -131,6 +165,12 @@ class SliceReader:
             if len(values) == 1 and (value := values.pop()) is not _SEVERAL:
                 found[name] = pa.repeat(pa.scalar(value, field.type), rows)
         return found
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the bytes are wrong, and reading them again would not help: Arrow says so by a type of its own, or, inside
+    a data page, by an OSError that is neither the operating system's nor S3's."""
+    return not isinstance(error, OSError) or (error.errno is None and "AWS Error" not in str(error))
 
 
 _SEVERAL = object()

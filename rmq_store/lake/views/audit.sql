@@ -1,6 +1,6 @@
 -- Empty on a healthy store: what each commit recorded is held against its rows, against the commits around it, and
 -- against the positions (promises P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
--- needs: ctl, ctl_consumed, ctl_moved, positions, outcomes, msg, segments, key_rows
+-- needs: ctl, ctl_consumed, ctl_moved, positions, outcomes, msg, segments, key_rows, live_files
 WITH ranges AS (
     SELECT * FROM ctl_consumed
 ),
@@ -310,6 +310,22 @@ key_problems AS (
             CAST(coalesce(s.hash_sum, 0) - coalesce(t.hash_sum, 0) AS DECIMAL(38, 0)),
             CAST(18446744073709551616 AS DECIMAL(38, 0))
         ) <> 0
+),
+
+-- 6. The file of every segment is live. One that is not was taken out by another tool (OPTIMIZE, DELETE): its messages
+--    can be read until somebody deletes the file.
+file_problems AS (
+    SELECT
+        s.shard,
+        CAST(NULL AS STRING) AS group_name,
+        CAST(NULL AS BIGINT) AS pass,
+        s.topic, s.broker_name, s.queue_id,
+        'segment file not live' AS problem,
+        s.base_offset AS begin_offset,
+        s.end_offset
+    FROM segments s
+    LEFT JOIN live_files f ON f.shard = s.shard AND f.file = s.file
+    WHERE f.file IS NULL
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems
@@ -325,3 +341,5 @@ UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM chain_problems
 UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM key_problems
+UNION ALL
+SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM file_problems
