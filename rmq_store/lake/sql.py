@@ -92,6 +92,8 @@ def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> d
     connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
     try:
         _register(connection, store, names)
+        # DuckDB draws it on standard output, where answers go, in a process that has no main file.
+        connection.execute("SET enable_progress_bar = false")
         connection.execute("SET lock_configuration = true")
     except BaseException:
         connection.close()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import duckdb
 import pytest
 
@@ -115,3 +119,12 @@ def test_a_file_that_vanished_is_the_stores_fault_not_the_querys(hand: Bench) ->
     hand.shard.root.delete(f"{hand.shard.commitlog.path}/{path}")
     with pytest.raises(StoreUnusable, match=path.rpartition("/")[2]):
         query(of(hand), "SELECT sum(store_size) FROM messages")
+
+
+def test_no_progress_bar_is_drawn_where_the_answer_goes(small: SmallStore) -> None:
+    """In a process without a main file, as some schedulers start it, DuckDB takes standard output for a terminal."""
+    question = "SELECT current_setting('enable_progress_bar') AS bar"
+    arguments = ["sql", question, "--json", "--root", small.store.root.location]
+    code = f"from rmq_store.cli import main; raise SystemExit(main({arguments!r}))"
+    answered = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(answered.stdout) == [{"bar": False}]
