@@ -24,7 +24,7 @@ from rmq_dags import LONGEST_RUN, intervals, moment, most_messages, optional, rm
 from rmq_deployment import Deployment
 from rmq_operators import Answer, consume_shard, plan_shards, report
 
-from rmq_store.requests import dag_id_of, pool_of
+from rmq_store.requests import dag_id_of
 from rmq_store.settings import GroupSettings, read_settings
 
 
@@ -44,7 +44,7 @@ def consume_dag(group: GroupSettings) -> None:
         def plan() -> list[str]:
             return plan_shards(group.name)
 
-        @task(pool=pool_of(group.name), map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
+        @task(max_active_tis_per_dag=1, map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
         def consume(shard: str) -> Answer:
             get_current_context()["shard"] = shard
             return consume_shard(group.name, shard)

@@ -64,7 +64,7 @@ def run(narrator: Narrator, lock: int) -> None:
             f"delay levels as at that broker: {DelayLevels(LEVELS).delay_ms(3) // 1000} s before a first retry"
         )
     with ExitStack() as at_the_end:
-        with narrator.step("A warm Spark Connect server, and Airflow's database, pools and processes"):
+        with narrator.step("A warm Spark Connect server, and Airflow's database and processes"):
             api = at_the_end.enter_context(services(narrator, lock))
         tell(store, api, narrator)
         with narrator.step("Stopping Airflow and Spark"):

@@ -37,11 +37,6 @@ def dag_id_of(group: str) -> str:
     return "rmq_consume__" + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}", group)
 
 
-def pool_of(group: str) -> str:
-    """The group's pool of one slot: two windows would only do the same work twice. The commit is the real lock."""
-    return f"rmq_{group}"
-
-
 class Until(NamedTuple):
     """The upper bound of a window, UTC ms (None: everything there is), and which rule gave it."""
 

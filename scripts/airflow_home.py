@@ -27,8 +27,6 @@ from typing import TextIO
 
 import psutil
 
-from rmq_store.requests import pool_of
-from rmq_store.settings import read_settings
 from scripts.keeper import CHECKOUT, end_kept, start_kept
 
 USER = "admin"
@@ -55,9 +53,9 @@ class AirflowNotReady(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AirflowHome:
-    """``folder``: the AIRFLOW_HOME. ``port``: of the UI, which is the API too. ``settings``: the groups' file, from
-    which the pools are made. ``variables``: what else the processes' environment says. ``lock``: what ``only_one`` gave,
-    held until the last process has ended."""
+    """``folder``: the AIRFLOW_HOME. ``port``: of the UI, which is the API too. ``settings``: the groups' file.
+    ``variables``: what else the processes' environment says. ``lock``: what ``only_one`` gave, held until the last
+    process has ended."""
 
     folder: Path
     port: int
@@ -115,23 +113,17 @@ class AirflowHome:
             return start_kept(command, log, env=self.environment(), keep_open=keep_open)
 
     def initialise(self, meanwhile: Meanwhile = _nothing) -> None:
-        """The database, the login, and a pool with one slot for every group. What has been made for the same Airflow
-        and the same groups is left as it is, so it can be called at every start.
-
-        Raises WrongUse for settings that are wrong, AirflowNotReady when Airflow refuses.
-        """
+        """The database and the login. What has been made for the same Airflow is left as it is, so it can be called at
+        every start. Raises AirflowNotReady when Airflow refuses."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        pools = {pool_of(group.name): _pool(group.name) for group in read_settings(self.settings).groups}
         if not self._password_file.exists():
             with open(self._password_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)
-        made_file, made = self.folder / "made.json", {"airflow": version("apache-airflow"), "pools": pools}
+        made_file, made = self.folder / "made.json", {"airflow": version("apache-airflow")}
         if made_file.exists() and json.loads(made_file.read_text()) == made and (self.folder / "airflow.db").exists():
             return
         made_file.unlink(missing_ok=True)
-        pools_file = self.folder / "pools.json"
-        pools_file.write_text(json.dumps(pools))
-        self._run_to_its_end([sys.executable, "-c", _SET_UP, str(pools_file)], meanwhile)
+        self._run_to_its_end(airflow_command("db", "migrate"), meanwhile)
         made_file.write_text(json.dumps(made))
 
     def _run_to_its_end(self, command: Sequence[str], meanwhile: Meanwhile) -> None:
@@ -144,21 +136,7 @@ class AirflowHome:
         finally:
             end_kept([running])
         if running.returncode != 0:
-            raise AirflowNotReady(f"Airflow could not make its database or its pools:\n{_end_of(log_file)}")
-
-
-_SET_UP = """
-import sys
-from airflow.__main__ import main
-for words in (["db", "migrate"], ["pools", "import", sys.argv[1]]):
-    sys.argv = ["airflow", *words]
-    main()
-"""
-"""Two commands in one process, as most of their time goes into importing Airflow."""
-
-
-def _pool(group: str) -> dict[str, object]:
-    return {"slots": 1, "description": f"one window of {group} at a time", "include_deferred": True}
+            raise AirflowNotReady(f"Airflow could not make its database:\n{_end_of(log_file)}")
 
 
 def airflow_command(*words: str) -> list[str]:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-
-from rmq_store.requests import pool_of
-from rmq_store.settings import read_settings
 
 OURS_ALREADY = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
 S3_START_S = 60.0
@@ -24,7 +20,6 @@ def main() -> None:
     write_passwords(Path(os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"]))
     create_bucket(os.environ["RMQ_ROOT"])
     subprocess.run(["airflow", "db", "migrate"], check=True)
-    make_pools(os.environ["RMQ_SETTINGS"])
     subprocess.run(["rmq", "init"], check=True)
 
 
@@ -32,15 +27,6 @@ def write_passwords(path: Path) -> None:
     """Airflow's simple auth manager reads user -> password from a file."""
     path.touch(mode=0o600)
     path.write_text(json.dumps({"admin": os.environ["AIRFLOW_ADMIN_PASSWORD"]}))
-
-
-def make_pools(settings: str) -> None:
-    """A pool with one slot for every group: a DAG whose pool is missing never runs."""
-    slots = {"slots": 1, "description": "one window of the group at a time", "include_deferred": True}
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump({pool_of(group.name): slots for group in read_settings(settings).groups}, file)
-        file.flush()
-        subprocess.run(["airflow", "pools", "import", file.name], check=True)
 
 
 def create_bucket(root: str) -> None:

@@ -72,7 +72,7 @@ def run(folder: Path, wanted_port: int | None, *, spark: bool) -> None:
             server = ConnectServer(log_file=folder / "process-logs" / "spark-connect.log")
             at_the_end.callback(server.stop)
             starting = beside.submit(server.start)
-        say("preparing Airflow's database and pools")
+        say("preparing Airflow's database")
         home.initialise()
         if spark:
             starting.result()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scripts.airflow_home import CHECKOUT, AirflowHome
-from tests.airflow.conftest import CAPPED, CONSUME, WARNINGS_OF_AIRFLOW, in_a_new_process
+from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, WARNINGS_OF_AIRFLOW, in_a_new_process
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -45,14 +45,24 @@ def test_a_dag_says_what_it_is_for_and_keeps_the_house_rules(dag_id: str, dags: 
     assert {task.owner for task in dag.tasks} == {"rmq"}
 
 
-def test_every_pool_that_a_task_names_is_made_with_airflow(dags: dict[str, Any], airflow_home: AirflowHome) -> None:
-    from airflow.models.pool import Pool
+POOLS = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+from airflow.models.pool import Pool
+tasks = [(dag, task) for dag in DagBag("dags").dags.values() for task in dag.tasks]
+print(json.dumps({
+    "missing": [task.pool for _, task in tasks if Pool.get_pool(task.pool) is None],
+    "new": [[dag.max_active_runs, task.max_active_tis_per_dag] for dag, task in tasks if "later" in dag.dag_id],
+}))
+"""
 
-    named = {task.pool for dag in dags.values() for task in dag.tasks}
-    assert named == {"default_pool", "rmq_payments", "rmq_capped|%x"}
-    found = {name: Pool.get_pool(name) for name in named}
-    assert all(found.values())
-    assert {found[name].slots for name in named - {"default_pool"}} == {1}
+
+def test_a_group_that_is_added_later_needs_nothing_but_the_file(airflow_home: AirflowHome, tmp_path: Path) -> None:
+    """The scheduler never runs a task whose pool is missing, and says so in its log only."""
+    settings = tmp_path / "consumers.toml"
+    settings.write_text(CONSUMERS + CONSUMERS.replace('"payments"', '"later"').replace('"capped|%x"', '"later2"'))
+    told = in_a_new_process(POOLS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
+    assert told == {"missing": [], "new": [[1, None], [1, 1], [1, None]] * 2}, "one window of a group at a time"
 
 
 def test_a_dag_is_serialised_the_same_each_time_it_is_read(dags: dict[str, Any]) -> None:

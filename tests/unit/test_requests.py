@@ -17,7 +17,6 @@ from rmq_store.requests import (
     Until,
     consume_request,
     dag_id_of,
-    pool_of,
     redrive_request,
     reset_request,
 )
@@ -232,7 +231,6 @@ def test_an_import_goes_to_the_shard_of_the_brokers_name_unless_another_is_given
         ImportParams.of(asked | {"engine": "flink"})
 
 
-def test_names_of_a_groups_dag_and_pool() -> None:
+def test_the_name_of_a_groups_dag() -> None:
     assert dag_id_of("orders-eu_1") == "rmq_consume__orders-eu_1"
     assert dag_id_of("a%b|c") == "rmq_consume__a.25b.7cc"
-    assert pool_of("a%b|c") == "rmq_a%b|c"
