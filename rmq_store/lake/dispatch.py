@@ -36,6 +36,8 @@ LOW_WATER = "dispatch/low-water-ms"
 COMMITS_EVERY = 256
 """About how many ctl rows of ``commits`` are in one file, and at most that many are read from files of their own."""
 
+_DAY_MS = 24 * 3600 * 1000
+
 _QUIET_VERSIONS = 32
 """A tail without rows is left alone until it is this long: an empty commit is not worth its file."""
 
@@ -156,8 +158,9 @@ def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
     """The rebuild: every commit since the low-water mark that is not in the table. Of a file with one commit the
     statistics name it, so as a rule only what is missing is opened."""
     low_water_ms = table.log.positions(table.version).get(LOW_WATER) or 0
-    there = _commits_in(table, low_water_ms)
-    since = uuid7_floor(max(0, low_water_ms - MAX_RUN_AGE_MS))
+    since_ms = max(0, low_water_ms - MAX_RUN_AGE_MS)
+    there = _commits_in(table, since_ms)
+    since = uuid7_floor(since_ms)
     files = shard.commitlog.files((pc.field("partition.kind") == "ctl") & (pc.field("max.commit_id") >= since))
     if files.num_rows:
         about = pa.array([] if claims else [str(action) for action in ABOUT_CLAIMS], pa.string())
@@ -168,8 +171,9 @@ def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
 
 
 def _commits_in(table: LakeTable, since_ms: int) -> pa.Array:
-    """The ids of the commits with rows in the table, since a day."""
-    files = table.files(pc.field("partition.store_day").cast("string") >= day_of(since_ms))
+    """The ids of the commits with rows in the table, of all whose ids were made at ``since_ms`` or later and some more: a
+    commit's day is that of its store time, which a wrong clock may put before its id."""
+    files = table.files(pc.field("partition.store_day").cast("string") >= day_of(max(0, since_ms - _DAY_MS)))
     if not files.num_rows:
         return pa.array([], pa.string())
     of_one, of_more = files.filter(_ONE_COMMIT), files.filter(~_ONE_COMMIT)

@@ -1,0 +1,106 @@
+"""The derived tables hold every commit once, however slow the traffic is, whenever the log is cleaned, and whoever lags behind.
+
+Histories over several days: the clock is moved between the commits, the tables are brought up every few versions, and the
+entries of the log that a checkpoint covers are deleted, as Delta does it. The same examples every time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from rmq_store.lake import dispatch as module
+from rmq_store.lake.dispatch import COMMITS, MOVES, QUEUES, Derived, undispatched
+from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
+from rmq_store.lake.sql import query
+from rmq_store.producer import Message
+from rmq_store.reset import ResetTo
+from rmq_store.store import Action, Ctl
+from tests.contract.engines import LakeWorld
+from tests.contract.world import DAY, HOUR, SHARD, fail, group, orders, several
+
+WHAT = ("import", "window", "send", "reset")
+EVERY = {"COMMITS": 8, "QUEUES": 3, "MOVES": 2}
+"""How many versions a table may lag behind, so that a short history has both roads of ``undispatched`` in it."""
+
+Step = tuple[str, int, bool]
+"""What happens, how many hours after the step before, and whether the log is cleaned after it."""
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(WHAT), st.sampled_from((0, 1, 2, 20, 30, 40)), st.booleans()), min_size=1, max_size=9
+)
+SLOW_TRAFFIC: list[Step] = [
+    ("import", 0, False), ("window", 0, False), ("send", 0, False),
+    ("send", 40, False), ("send", 0, False), ("reset", 0, False), ("reset", 2, False), ("reset", 0, True),
+]  # fmt: skip
+"""Two days with little to do, then commits behind the cursor of a log that was cleaned."""
+
+
+@settings(
+    derandomize=True, database=None, deadline=None, max_examples=5, phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+@example(SLOW_TRAFFIC)
+@given(STEPS)
+def test_every_commit_is_dispatched_once_over_days_of_slow_traffic(steps: list[Step]) -> None:
+    with TemporaryDirectory() as folder, lagging():
+        world = LakeWorld(Path(folder))
+        for n, (what, hours, cleaned) in enumerate(steps):
+            world.clock.advance(hours * HOUR)
+            happen(world, what, n)
+            if cleaned:
+                clean_log(world)
+            shard, ctls = world.store.shards(SHARD)[0], world.ctls()
+            for kind in (COMMITS, QUEUES, MOVES):
+                assert told(shard, kind) == Counter(ids(ctls, kind))
+        assert query(world.store, "SELECT * FROM audit").to_pylist() == []
+        windows = query(world.store, "SELECT commit_id FROM windows").column("commit_id").to_pylist()
+        assert sorted(windows) == sorted(ctl.commit_id for ctl in ctls if ctl.action is Action.CONSUME)
+
+
+@contextmanager
+def lagging() -> Iterator[None]:
+    kinds = {name: replace(getattr(module, name), every=every) for name, every in EVERY.items()}
+    with mock.patch.multiple(module, **kinds):
+        yield
+
+
+def happen(world: LakeWorld, what: str, n: int) -> None:
+    match what:
+        case "import":
+            world.fill(orders(), several(4, n * 10))
+        case "window" if world.positions().queues_of("Orders"):
+            world.consume(group(), f"{DAY}-window-{n}", fail, max_messages=6)
+        case "send":
+            world.send([Message("Orders", b"%d" % n)], f"{DAY}-send-{n}", create_queues=1)
+        case "reset" if world.positions().queues_of("Orders"):
+            world.reset_to(ResetTo.MIN, request_id=f"{DAY}-reset-{n}")
+
+
+def clean_log(world: LakeWorld) -> None:
+    """A checkpoint of the newest version; what is older is removed from the log, as its retention does in time."""
+    table = world.shard.commitlog
+    table._handle.create_checkpoint()
+    for file in Path(table.root.location, table.path, "_delta_log").glob("*.json"):
+        if int(file.stem) < table.version:
+            file.unlink()
+
+
+def told(shard: Shard, kind: Derived) -> Counter[object]:
+    """The commits of the rows of a table, with those that it does not have yet."""
+    table = kind.table(shard)
+    stored = table.read(table.files().column("path").to_pylist(), ["commit_id"]).column("commit_id").to_pylist()
+    return Counter(stored) + Counter(ids(undispatched(shard, table, claims=kind.claims), kind))
+
+
+def ids(ctls: Iterable[Ctl], kind: Derived) -> list[str]:
+    """The id of a commit for each row that it has in the table."""
+    return [ctl.commit_id for ctl in ctls for _ in kind.rows(ctl) if kind.claims or ctl.action not in ABOUT_CLAIMS]
