@@ -11,7 +11,18 @@ from types import FrameType
 
 import typer
 
-from rmq_store.cli import comparing, consuming, deleting, looking, moving, questions, redriving, sending, stores
+from rmq_store.cli import (
+    comparing,
+    consuming,
+    deleting,
+    dispatching,
+    looking,
+    moving,
+    questions,
+    redriving,
+    sending,
+    stores,
+)
 from rmq_store.cli.common import DONE, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import say_error
@@ -48,7 +59,7 @@ def before(
     BEFORE.set(Before(root, as_json))
 
 
-for commands in (stores, sending, consuming, redriving, moving, deleting, looking, questions, comparing):
+for commands in (stores, dispatching, sending, consuming, redriving, moving, deleting, looking, questions, comparing):
     commands.add_to(app)
 
 

@@ -1,10 +1,7 @@
-"""``rmq init``, ``import-store``, ``cutover``, ``dispatch``, ``doctor``: the store and what comes into it."""
+"""``rmq init``, ``import-store``, ``cutover``, ``doctor``: the store and what comes into it."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +22,7 @@ from rmq_store.cli.options import (
     example,
 )
 from rmq_store.cli.output import Output
+from rmq_store.cli.progress import progress_of
 from rmq_store.host import Host
 from rmq_store.numbers import whole_number
 from rmq_store.requester import actor_of, reason_of
@@ -32,8 +30,6 @@ from rmq_store.requester import actor_of, reason_of
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
     from rmq_store.lake.store import LakeStore
-
-Progress = Callable[[int, int], None]
 
 PANEL = "The store"
 
@@ -53,7 +49,6 @@ def add_to(app: typer.Typer) -> None:
             "rmq cutover --broker broker-a --dry-run", "rmq cutover --broker broker-a --reason 'it was switched off'"
         ),
     )(cutover)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq dispatch"))(dispatch)
     app.command(rich_help_panel=PANEL, epilog=example("rmq doctor --root var/store", "rmq doctor --spark"))(doctor)
 
 
@@ -97,7 +92,7 @@ def import_store(
     request_id = new_request("import", request, host)
     shard_name = shard or broker
     files = Root.parse(source)
-    with engines_of("import-store", engine or "auto", host) as engines, _progress(output) as progress:
+    with engines_of("import-store", engine or "auto", host) as engines, progress_of(output) as progress:
         report = import_into(
             store,
             files,
@@ -133,29 +128,6 @@ def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: 
     return sum(size for name, size in logs if (start := whole_number(name)) is not None and start + size > begin)
 
 
-@contextmanager
-def _progress(output: Output) -> Iterator[Progress | None]:
-    """A bar in a terminal, else a line for every tenth."""
-    if not sys.stderr.isatty():
-        said = [0]
-
-        def tell(done: int, total: int) -> None:
-            tenth = 10 * done // total if total else 10
-            if tenth > said[0]:
-                said[0] = tenth
-                typer.echo(f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", err=True)
-
-        yield None if output.as_json else tell
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("import", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 def cutover(
     broker: BrokerOption,
     reason: ReasonOption = "",
@@ -184,23 +156,6 @@ def cutover(
         "are for 'rmq deliver' from now on",
         *(f"note: {note}" for note in (*report.notes, *report.left_out)),
         f"request: {request_id}",
-    )
-
-
-def dispatch(root: RootOption = None, as_json: JsonOption = False) -> None:
-    """Bring the derived tables up to the newest commit.
-
-    They are consumequeue and offsets. Every commit does so itself; this catches up after a crash. Safe at any time, any
-    number of times.
-    """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
-    from rmq_store.lake.dispatch import dispatch as bring_up
-
-    taken = {shard.name: bring_up(shard, host) for shard in store.shards()}
-    output.answer(
-        {"status": "done", "shards": taken},
-        *(f"shard {name}: {count} commits taken into the tables" for name, count in taken.items()),
     )
 
 

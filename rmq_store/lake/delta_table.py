@@ -178,15 +178,17 @@ class LakeTable:
         updated_ms: Mapping[str, int] | None = None,
         metadata: Mapping[str, str] | None = None,
         now_ms: int = 0,
+        *,
+        overwrite: bool = False,
     ) -> None:
-        """One conditional write of files and positions on exactly this handle (step 5). What an error means is not
-        decided here: whoever calls reads back. Every commit carries a position, since without one a lost reply makes
-        delta-rs commit the same files again and again."""
+        """One conditional write of files and positions on exactly this handle (step 5); ``overwrite``: the files take the
+        place of all that are live. What an error means is not decided here: whoever calls reads back. Every commit carries
+        a position, since without one a lost reply makes delta-rs commit the same files again and again."""
         assert positions, "a commit without a position is never made"
         updated = updated_ms or {}
         self._handle.create_write_transaction(
             self._validated(files, now_ms),
-            "append",
+            "overwrite" if overwrite else "append",
             self._handle.schema(),
             partition_by=self.partition_by or None,
             commit_properties=CommitProperties(

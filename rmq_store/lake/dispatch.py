@@ -29,7 +29,7 @@ from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.lake.stage import derived
 from rmq_store.message import MessageQueue
-from rmq_store.store import Ctl
+from rmq_store.store import Ctl, StagedFile
 
 CURSOR = "dispatch/version"
 LOW_WATER = "dispatch/low-water-ms"
@@ -106,6 +106,8 @@ COMMITS = Derived(
     lambda shard: shard.commits, commits_rows, tables.COMMITS, tables.COMMITS_STATS, claims=True, every=COMMITS_EVERY
 )
 
+KINDS = (COMMITS, QUEUES, MOVES)
+
 
 def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> list[Ctl]:
     """The commits of the commit log's handle that are not in ``table``'s handle, in commit order. Those about claims
@@ -129,6 +131,11 @@ def _cursor(table: LakeTable) -> int:
     """The version of the commit log up to which everything is in the table's handle, -1: nothing."""
     cursor = table.log.positions(table.version).get(CURSOR)
     return -1 if cursor is None else cursor
+
+
+def ctl_files(commitlog: LakeTable, since: str = "") -> pa.Table:
+    """The live ctl files of the handle, as ``LakeTable.files`` tells them; ``since``: the least id of a commit."""
+    return commitlog.files((pc.field("partition.kind") == "ctl") & (pc.field("max.commit_id") >= since))
 
 
 def _ctl_files_after(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
@@ -160,8 +167,7 @@ def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
     low_water_ms = table.log.positions(table.version).get(LOW_WATER) or 0
     since_ms = max(0, low_water_ms - MAX_RUN_AGE_MS)
     there = _commits_in(table, since_ms)
-    since = uuid7_floor(since_ms)
-    files = shard.commitlog.files((pc.field("partition.kind") == "ctl") & (pc.field("max.commit_id") >= since))
+    files = ctl_files(shard.commitlog, uuid7_floor(since_ms))
     if files.num_rows:
         about = pa.array([] if claims else [str(action) for action in ABOUT_CLAIMS], pa.string())
         of_claim = _ONE_ACTION & pc.field("min.action").isin(about)
@@ -184,6 +190,13 @@ def _commits_in(table: LakeTable, since_ms: int) -> pa.Array:
 
 _ONE_COMMIT = pc.field("min.commit_id") == pc.field("max.commit_id")
 _ONE_ACTION = pc.field("min.action") == pc.field("max.action")
+
+
+def behind(shard: Shard) -> int:
+    """How many commits ``dispatch`` would take now, the sum over the tables."""
+    shard.commitlog.refresh()
+    kinds = [kind for kind in KINDS if _is_due(shard, kind.table(shard), kind)]
+    return sum(len(undispatched(shard, kind.table(shard), claims=kind.claims)) for kind in kinds)
 
 
 def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
@@ -210,13 +223,12 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
         if not _is_due(shard, table, kind):
             return 0
         ctls = undispatched(shard, table, claims=kind.claims)
-        files = _stage(shard, table, kind, ctls, host)
+        files = staged(shard, kind, ctls, host)
         if not files and shard.commitlog.version - _cursor(table) < _QUIET_VERSIONS:
             return 0
         now_ms = host.now_ms()
         try:
-            positions = {CURSOR: shard.commitlog.version, LOW_WATER: now_ms - MAX_RUN_AGE_MS}
-            table.put(files, positions, metadata={"action": "dispatch"}, now_ms=now_ms)
+            table.put(files, reached_positions(shard, now_ms), metadata={"action": "dispatch"}, now_ms=now_ms)
         except (DeltaError, OSError):
             # Somebody else dispatched, or the answer was lost: the cursor tells.
             host.sleep(host.uniform(0, 0.05))
@@ -226,7 +238,15 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
     return 0
 
 
-def _stage(shard: Shard, table: LakeTable, kind: Derived, ctls: Iterable[Ctl], host: Host) -> list[Any]:
+def reached_positions(shard: Shard, now_ms: int) -> dict[str, int]:
+    """What a derived table with all commits of the commit log's handle records. ``now_ms``: when that was looked at, or
+    before (UTC ms)."""
+    return {CURSOR: shard.commitlog.version, LOW_WATER: now_ms - MAX_RUN_AGE_MS}
+
+
+def staged(shard: Shard, kind: Derived, ctls: Iterable[Ctl], host: Host) -> list[StagedFile]:
+    """The rows of some commits as files of the table, one for each day that has any."""
+    table = kind.table(shard)
     by_day: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for ctl in ctls:
         by_day[day_of(ctl.store_timestamp)].extend(kind.rows(ctl))

@@ -1,0 +1,135 @@
+"""The derived tables held against the commit log, and written again from it where they differ.
+
+A table is replaced in one commit of its own: whoever reads it sees all of it before, or all of it after. Its cursor is the
+version at which the log was read, so what is committed meanwhile follows by the normal road, and a dispatcher that was
+quicker makes only that one write start over, not the reading.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from rmq_store.errors import StoreUnusable
+from rmq_store.host import Host
+from rmq_store.lake.dispatch import KINDS, Derived, ctl_files, dispatch, reached_positions, staged, undispatched
+from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
+from rmq_store.store import Ctl
+
+Progress = Callable[[int, int], None]
+"""Told how many ctl files have been read, and of how many."""
+
+Row = dict[str, Any]
+
+_READ_AT_ONCE = 1000
+_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row of which a derived table has more or fewer than the log says. ``row``: the columns that name it."""
+
+    table: str
+    in_table: int
+    in_log: int
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """One derived table. ``rows``: how many the log says. ``rebuilt``: it was written again."""
+
+    table: str
+    rows: int
+    differences: tuple[Difference, ...] = ()
+    rebuilt: bool = False
+
+
+def check(shard: Shard, progress: Progress | None = None) -> list[TableReport]:
+    """Each derived table held against the commit log. Rows that are not dispatched yet are not missing."""
+    ctls = _ctls(shard, progress)
+    return [_compared(shard, kind, ctls) for kind in KINDS]
+
+
+def rebuild(shard: Shard, host: Host, progress: Progress | None = None) -> list[TableReport]:
+    """Write every derived table again that differs from the commit log, and bring all up to the newest commit. Safe
+    beside everything else, any number of times.
+
+    Raises StoreUnusable when others wrote to a table whenever this did.
+    """
+    now_ms = host.now_ms()
+    ctls = _ctls(shard, progress)
+    reports = [_rebuilt(shard, kind, ctls, now_ms, host) for kind in KINDS]
+    dispatch(shard, host)
+    return reports
+
+
+def _ctls(shard: Shard, progress: Progress | None) -> list[Ctl]:
+    """All commits. The derived tables are refreshed before the log, so that they are never ahead of it."""
+    for kind in KINDS:
+        kind.table(shard).refresh()
+    shard.commitlog.refresh()
+    paths = ctl_files(shard.commitlog).column("path").to_pylist()
+    for done in range(0, len(paths), _READ_AT_ONCE):
+        shard.ctls_in(paths[done : done + _READ_AT_ONCE])
+        if progress:
+            progress(min(done + _READ_AT_ONCE, len(paths)), len(paths))
+    return shard.ctls_in(paths)
+
+
+def _of(kind: Derived, ctls: Iterable[Ctl]) -> list[Ctl]:
+    return [ctl for ctl in ctls if kind.claims or ctl.action not in ABOUT_CLAIMS]
+
+
+def _compared(shard: Shard, kind: Derived, ctls: Iterable[Ctl]) -> TableReport:
+    table = kind.table(shard)
+    named: dict[str, Row] = {}
+    stored = table.read(table.files().column("path").to_pylist()).to_pylist()
+    tail = _rows(kind, undispatched(shard, table, claims=kind.claims))
+    in_table, in_log = _counted([*stored, *tail], named), _counted(_rows(kind, _of(kind, ctls)), named)
+    name = table.path.rpartition("/")[2]
+    differences = tuple(
+        Difference(name, in_table[text], in_log[text], {column: row[column] for column in kind.stats})
+        for text, row in named.items()
+        if in_table[text] != in_log[text]
+    )
+    return TableReport(name, in_log.total(), differences)
+
+
+def _rows(kind: Derived, ctls: Iterable[Ctl]) -> list[Row]:
+    """As they are read from a file."""
+    schema = pa.schema([field for field in kind.schema if field.name != "store_day"])
+    rows: list[Row] = pa.Table.from_pylist([row for ctl in ctls for row in kind.rows(ctl)], schema=schema).to_pylist()
+    return rows
+
+
+def _counted(rows: Iterable[Row], named: dict[str, Row]) -> Counter[str]:
+    """How often each row is there, by its text, which ``named`` holds with the row."""
+    texts = []
+    for row in rows:
+        texts.append(repr(row))
+        named.setdefault(texts[-1], row)
+    return Counter(texts)
+
+
+def _rebuilt(shard: Shard, kind: Derived, ctls: Iterable[Ctl], now_ms: int, host: Host) -> TableReport:
+    report = _compared(shard, kind, ctls)
+    if not report.differences:
+        return report
+    table, positions = kind.table(shard), reached_positions(shard, now_ms)
+    files = staged(shard, kind, _of(kind, ctls), host)
+    for _ in range(_TRIES):
+        table.refresh()
+        with suppress(DeltaError, OSError):  # somebody dispatched, or the answer was lost: the table tells
+            table.put(files, positions, metadata={"action": "rebuild"}, now_ms=now_ms, overwrite=True)
+        table.refresh()
+        if all(table.is_live(file.path) for file in files):
+            return replace(report, rebuilt=True)
+        host.sleep(host.uniform(0, 0.05))
+    raise StoreUnusable(f"others wrote to {table.path} {_TRIES} times while it was written again. Try once more.")

@@ -1,0 +1,141 @@
+"""``rmq dispatch``: derived tables that differ from the commit log are found, named, and written again from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.host import Host
+from rmq_store.lake.dispatch import COMMITS, KINDS, Derived, dispatch, reached_positions, staged
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.rebuild import check, rebuild
+from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
+from rmq_store.lake.store import LakeStore
+from tests.contract.rmq import Rmq
+from tests.faults.answers import Put, answer_puts
+from tests.lake_damages import QUEUE
+from tests.lake_fixtures import Bench
+
+NAMES = ("commits", "consumequeue", "offsets")
+
+
+def shard_of(rmq: Rmq) -> Shard:
+    (shard,) = LakeStore.open(Root.parse(str(rmq.root))).shards()
+    return shard
+
+
+def doubled(shard: Shard, kind: Derived) -> int:
+    """Append the rows of all commits once more; returns how many there are."""
+    shard.commitlog.refresh()
+    ctls = [ctl for ctl in shard.ctls_since(0) if kind.claims or ctl.action not in ABOUT_CLAIMS]
+    host, table = Host(), kind.table(shard)
+    table.refresh()
+    table.put(staged(shard, kind, ctls, host), reached_positions(shard, host.now_ms()), metadata={"action": "twice"})
+    return sum(len(kind.rows(ctl)) for ctl in ctls)
+
+
+def versions(shard: Shard) -> list[int]:
+    for kind in KINDS:
+        kind.table(shard).refresh()
+    return [kind.table(shard).version for kind in KINDS]
+
+
+@pytest.fixture
+def consumed(imported: Rmq) -> Rmq:
+    """Imported, and a window whose retries wait; ``commits`` has all of it."""
+    imported.json("consume", "--group", "orders", "--engine", "local")
+    doubled(shard_of(imported), COMMITS)
+    return imported
+
+
+def test_tables_that_say_what_the_log_says_are_left_alone(consumed: Rmq) -> None:
+    before = versions(shard_of(consumed))
+    answer = consumed.json("dispatch", "--check")
+    assert (answer["status"], answer["differences"]) == ("ok", [])
+    assert [table["table"] for table in answer["tables"]] == list(NAMES)
+    assert all(table["rows"] for table in answer["tables"])
+    assert not any(table["rebuilt"] for table in consumed.json("dispatch", "--rebuild")["tables"])
+    assert versions(shard_of(consumed)) == before
+
+
+def test_doubled_rows_are_found_and_repaired_and_the_audit_is_empty_again(consumed: Rmq) -> None:
+    messages = consumed.json("sql", "SELECT count(*) AS n FROM messages")
+    rows = [doubled(shard_of(consumed), kind) for kind in KINDS]
+    assert consumed("audit").exit_code == 1
+    assert consumed.json("sql", "SELECT count(*) AS n FROM messages") != messages
+
+    answer = consumed("dispatch", "--check", "--json")
+    assert (answer.exit_code, answer.json()["status"]) == (1, "differs")
+    assert [table["differences"] for table in answer.json()["tables"]] == rows
+    (one, *_) = (row for row in answer.json()["differences"] if row["table"] == "consumequeue")
+    assert (one["shard"], one["in_table"], one["in_log"]) == ("broker-a", 2, 1)
+    assert {"topic", "broker_name", "queue_id", "base_offset", "end_offset"} <= one["row"].keys()
+
+    before = versions(shard_of(consumed))
+    assert consumed.json("dispatch", "--rebuild", "--dry-run")["differences"] == answer.json()["differences"]
+    assert versions(shard_of(consumed)) == before
+
+    text = consumed("dispatch", "--rebuild")
+    assert (text.exit_code, text.out.count("written again")) == (0, 3)
+    assert "commits" in text.err, "progress"
+    assert versions(shard_of(consumed)) == [version + 1 for version in before]
+    assert consumed.json("audit")["audit"] == []
+    assert consumed.json("sql", "SELECT count(*) AS n FROM messages") == messages
+    assert consumed.json("dispatch", "--check")["status"] == "ok"
+    consumed.json("dispatch", "--rebuild")
+    assert versions(shard_of(consumed)) == [version + 1 for version in before]
+
+
+def test_what_can_be_read_of_a_queue_is_the_same_after_a_rebuild(consumed: Rmq) -> None:
+    texts = [("print", "--topic", "OrderEvents"), ("progress", "--group", "orders")]
+    before = [consumed.json(*text) for text in texts]
+    for kind in KINDS:
+        doubled(shard_of(consumed), kind)
+    consumed.json("dispatch", "--rebuild")
+    assert [consumed.json(*text) for text in texts] == before
+    (window,) = consumed.json("consume", "--group", "orders", "--engine", "local")["windows"]
+    assert window["status"] == "empty"
+
+
+def test_a_check_takes_nothing_for_missing_that_is_only_not_dispatched_yet(hand: Bench) -> None:
+    hand.window("shop", QUEUE, 0, 10, start_rule="first", retried=[3])
+    assert [report.differences for report in check(hand.shard)] == [(), (), ()]
+
+
+def test_what_is_committed_and_dispatched_beside_a_rebuild_is_kept(
+    hand: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.window("shop", QUEUE, 0, 4, start_rule="first", retried=[3])
+    dispatch(hand.shard, hand.host)
+    for kind in (COMMITS, *KINDS):
+        doubled(hand.shard, kind)
+    root, tables = hand.shard.root, []
+
+    def answer(put: Put) -> None:
+        if put.action == "rebuild" and put.table.path not in tables:
+            tables.append(put.table.path)
+            elsewhere = Bench(Shard(root, hand.shard.name))
+            elsewhere.window("shop", QUEUE, 3 + len(tables), 4 + len(tables), retried=[3 + len(tables)])
+            dispatch(elsewhere.shard, elsewhere.host)
+            if put.table.path.endswith("/commits"):
+                doubled(elsewhere.shard, COMMITS)
+        put.send()
+
+    answer_puts(monkeypatch, answer)
+    assert all(report.rebuilt for report in rebuild(hand.shard, hand.host))
+    assert len(tables) == 3
+    reports = check(Shard(root, hand.shard.name))
+    assert [(report.rows, report.differences) for report in reports] == [(5, ()), (5, ()), (4, ())]
+
+
+def test_a_dispatch_says_what_it_would_take(hand: Bench, rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMQ_ROOT", hand.shard.root.location)
+    hand.window("shop", QUEUE, 0, 4, start_rule="first")
+    would = rmq.json("dispatch", "--dry-run", "--shard", "broker-a")
+    assert would == {"status": "dry_run", "shards": {"broker-a": 4}}
+    assert rmq.json("dispatch", "--shard", "broker-a") == {"status": "done", "shards": {"broker-a": 4}}
+    assert rmq.json("dispatch", "--dry-run") == {"status": "dry_run", "shards": {"broker-a": 0}}
+
+
+@pytest.mark.parametrize("other", ["--rebuild", "--dry-run"])
+def test_a_check_that_is_to_change_something_is_wrong_use(imported: Rmq, other: str) -> None:
+    assert imported("dispatch", "--check", other).exit_code == 2
