@@ -22,8 +22,8 @@ _LONGEST_REQUEST_ID = 250
 def request_id_of(given: str | None, verb: str, host: Host) -> str:
     """The request's id: ``given``, which must begin with its UTC date, else a new one, ``YYYY-MM-DD-verb-random``.
 
-    The date is where the log is searched for earlier attempts, so one that is still to come would find none. Raises
-    WrongUse.
+    The log is searched for earlier attempts from about that date on. One that is still to come is a slip or a wrong clock.
+    Raises WrongUse.
     """
     today = day_of(host.now_ms())
     if given is None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 
 from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
+from rmq_store.host import day_of
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import (
     Claim,
@@ -28,6 +30,8 @@ from rmq_store.store import Action, Ctl, Produced, Proposal
 
 MAX_SKEW_MS = 60_000
 MAX_RUN_AGE_MS = 24 * 3600 * 1000
+MOST_DAYS_AHEAD = 2
+"""A request's id may be dated so many days after the day of its commits: zones of time, and clocks that step back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,25 @@ def check_age(ctl: Ctl, started_ms: int, now_ms: int) -> None:
         raise StaleAttempt(
             f"{ctl.action} {ctl.commit_id} began {(now_ms - started_ms) // 3_600_000} h ago; after "
             f"{MAX_RUN_AGE_MS // 3_600_000} h its staged files may have been vacuumed. Run the request again."
+        )
+
+
+def first_day(request_id: str) -> str:
+    """The first UTC day, ``YYYY-MM-DD``, on which commits of a request may lie; "" for any, where its id has no date."""
+    try:
+        return (date.fromisoformat(request_id[:10]) - timedelta(days=MOST_DAYS_AHEAD)).isoformat()
+    except (ValueError, OverflowError):
+        return ""
+
+
+def check_day(ctl: Ctl) -> None:
+    """Raise ClockSkew for a decided commit on a day on which its request is not looked for: it would be done twice."""
+    day = day_of(ctl.store_timestamp)
+    if day < first_day(ctl.request_id):
+        raise ClockSkew(
+            f"the request id {ctl.request_id!r} begins with a date more than {MOST_DAYS_AHEAD} days after today, {day} in "
+            "UTC: the same request would not find what it has done. Nothing was written. Set the clock, or give the "
+            "request an id that begins with today's date"
         )
 
 

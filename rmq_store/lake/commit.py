@@ -6,7 +6,7 @@
 3. *Run*     (``consume_slice.py``) tasks write data files under names no other attempt uses. Orphans are harmless.
 4. *Decide*  reload; my commit id is there: I have committed, go to 7. Compare epoch, claim and offsets with the plan:
              any difference means drop (StaleAttempt). Take the bases now. Choose the store timestamp, or stop with
-             ClockSkew. Write the one-row ctl file.
+             ClockSkew, also where the request would not be looked for on its day. Write the one-row ctl file.
 5. *Commit*  validate every file, then one transaction on exactly this handle with all files and one ``txn`` per
              position. Few rounds inside delta-rs; the waiting is done here, with jitter and a deadline.
 6. *Read back*, after a success too (a PUT held back while the log was cleaned can land in a freed slot and be reported
@@ -29,6 +29,7 @@ from rmq_store.consumer.commit import (
     Clocks,
     Decided,
     check_age,
+    check_day,
     check_evidence,
     compare,
     decide,
@@ -134,9 +135,11 @@ def _decide(shard: Shard, proposal: Proposal, host: Host, started_ms: int) -> De
     clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.root.server_time_ms())
     positions = shard.positions()
     try:
-        return decide(proposal, positions, clocks)
+        decided = decide(proposal, positions, clocks)
     except StaleAttempt as stale:
         raise _naming_who(stale, shard, proposal, positions, started_ms) from None
+    check_day(decided.ctl)
+    return decided
 
 
 def _naming_who(

@@ -47,7 +47,8 @@ def send(
 ) -> SendReport:
     """Send the messages, all of them or none: they become visible together, in the order given per queue.
 
-    ``request_id`` begins with its UTC date; the same id with the same messages is the same request and is sent once.
+    ``request_id`` begins with its UTC date, at most two days ahead; the same id with the same messages is the same
+    request and is sent once.
     ``create_queues``: how many queues a topic gets that the shard does not have; None: such a topic is refused.
     ``dry_run``: say where they would go. A call is held in memory whole: send many in parts of some thousands, each
     with a request id of its own. ::

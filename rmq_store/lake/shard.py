@@ -7,7 +7,7 @@ from functools import cached_property
 
 import pyarrow.compute as pc
 
-from rmq_store.consumer.commit import MAX_SKEW_MS
+from rmq_store.consumer.commit import MAX_SKEW_MS, first_day
 from rmq_store.host import uuid7_floor, uuid7_ms
 from rmq_store.lake import tables
 from rmq_store.lake.delta_table import LakeTable
@@ -73,11 +73,11 @@ class Shard:
         return next((ctl for ctl in self._ctls(where) if ctl.commit_id == commit_id), None)
 
     def ctls_of_request(self, request_id: str, group: str | None, *actions: Action) -> list[Ctl]:
-        """The parts of a request, in order. Its id starts with its UTC date, and nothing of it is older."""
+        """The parts of a request, in order. None lies before the ``first_day`` of its id."""
         where = (
             _IS_CTL
             & _holds("request_id", request_id)
-            & (pc.field("partition.store_day").cast("string") >= request_id[:10])
+            & (pc.field("partition.store_day").cast("string") >= first_day(request_id))
         )
         found = [
             ctl

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmq_store.consumer.commit import Clocks, check_age, check_evidence, decide, overtaken
+from rmq_store.consumer.commit import Clocks, check_age, check_day, check_evidence, decide, overtaken
 from rmq_store.errors import StaleAttempt
 from rmq_store.host import Host
 from rmq_store.memory.shard import Conflict, MemoryShard
@@ -46,6 +46,7 @@ def commit(shard: MemoryShard, proposal: Proposal, host: Host, *, started_ms: in
             decided = decide(proposal, positions, clocks)
         except StaleAttempt as error:
             raise overtaken(error, proposal, positions, shard.ctls()) from None
+        check_day(decided.ctl)
         _reached(shard, "4.decided", quiet)
         # 5. Commit.
         try:

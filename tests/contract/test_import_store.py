@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, WrongUse
-from rmq_store.host import Host
+from rmq_store.host import Host, day_of
 from rmq_store.lake import import_store as import_of_stores
 from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.cutover import cutover
@@ -114,6 +114,13 @@ def test_the_same_request_reports_already_committed_with_the_same_counts(lake: L
     again = lake.load(broker, request="2026-01-01-nightly")
     assert again.status == "already_committed"
     assert (again.messages, again.queues, again.end) == (first.messages, first.queues, first.end)
+
+
+def test_an_import_that_is_dated_tomorrow_is_found_again(lake: Lake, broker: Path) -> None:
+    """As a DAG's run is dated by its ``run_after``, on a worker whose clock is behind the scheduler's."""
+    request = f"{day_of(lake.host.now_ms() + 86_400_000)}/rmq_import_store/scheduled"
+    first, again = lake.load(broker, request=request), lake.load(broker, request=request)
+    assert (first.status, again) == ("committed", replace(first, status="already_committed"))
 
 
 def test_a_grown_store_adds_only_what_is_new_and_ends_as_if_imported_at_once(
