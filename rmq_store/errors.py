@@ -9,6 +9,7 @@
     │   ├── ListenerError       the listener cannot be imported or answers nonsense
     │   └── EvidenceMismatch    counts or hash sums of a window do not add up
     ├── StoreUnusable       fix the root: missing, not writable, wrong credentials, newer format   (exit 1)
+    │   └── StagedFileGone      run the request again: what this attempt staged was removed
     ├── ClockSkew           fix a clock; nothing was written   (exit 1)
     ├── HeldByAnother       wait, or look who holds it   (exit 3)
     ├── StaleAttempt        somebody moved it: plan again   (exit 3)
@@ -74,6 +75,10 @@ class EvidenceMismatch(BadData):
 
 class StoreUnusable(RmqError):
     """The store's root cannot be used as it is."""
+
+
+class StagedFileGone(StoreUnusable):
+    """A file that was staged for a commit is gone, or not as long as it was: a VACUUM, or somebody cleaned up."""
 
 
 class ClockSkew(RmqError):

@@ -12,7 +12,9 @@
 6. *Read back*, after a success too (a PUT held back while the log was cleaned can land in a freed slot and be reported
              as success). My commit id is there: done. Else go to 4, which drops when something moved. Before any other
              failure is reported, a *release* commit takes the slot that an unanswered PUT might still fill; if that
-             cannot be confirmed either: CommitOutcomeUnknown. An error's text never says what happened.
+             cannot be confirmed either: CommitOutcomeUnknown. An error's text never says what happened. Before the
+             first PUT nothing can have happened: steps 4 and 5 are tried again, since a run may have taken hours; only
+             what waiting cannot mend ends it at once.
 7. *Follow up* the handle is moved; dispatch and the rest can be resumed by anyone (``dispatch.py``).
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 
 from deltalake.exceptions import DeltaError
 
@@ -35,9 +38,18 @@ from rmq_store.consumer.commit import (
     decide,
     overtaken,
 )
-from rmq_store.errors import ClockSkew, CommitOutcomeUnknown, RmqError, StaleAttempt, StoreUnusable
+from rmq_store.errors import (
+    ClockSkew,
+    CommitOutcomeUnknown,
+    RmqError,
+    StagedFileGone,
+    StaleAttempt,
+    StoreUnusable,
+)
 from rmq_store.host import Host
+from rmq_store.lake.delta_log import LogCleaned
 from rmq_store.lake.evidence import tally_of_range
+from rmq_store.lake.object_store import is_refused
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.stage import stage_ctl
 from rmq_store.offsets import ABSENT, Claim, Positions
@@ -58,7 +70,7 @@ STEPS = (
 DEADLINE_MS = 60_000
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 2.0
-_SILENCE = (StoreUnusable, DeltaError, OSError)
+_SILENCE = (StoreUnusable, DeltaError, OSError, LogCleaned)
 """What reading and staging raise when the store does not answer."""
 
 
@@ -85,14 +97,15 @@ class Committed:
 def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, quiet: bool = False) -> Committed:
     """Steps 4 to 6 for one proposal. ``started_ms``: when its run began; ``quiet`` commits report no steps (claims).
 
-    Raises StaleAttempt, ClockSkew, EvidenceMismatch, StoreUnusable (nothing was committed) and CommitOutcomeUnknown.
+    Raises StaleAttempt, ClockSkew, EvidenceMismatch, StagedFileGone, StoreUnusable (nothing was committed) and
+    CommitOutcomeUnknown.
     """
     step = _nothing if quiet else reached
     assert proposal.expect.keys() <= proposal.advance.keys(), "what is expected is written too, else nothing conflicts"
     check_evidence(proposal.ctl, tally_of_range)
     check_age(proposal.ctl, started_ms, host.now_ms())
     deadline_ms = host.now_ms() + DEADLINE_MS
-    puts, wait_s = 0, _FIRST_WAIT_S
+    tries, puts, wait_s = count(), 0, _FIRST_WAIT_S
     answer: Exception | None = None
     while True:
         try:
@@ -101,7 +114,8 @@ def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, qui
                 return committed
             decided = _decide(shard, proposal, host, started_ms)
             step("4.decided")
-            ctl_file = stage_ctl(shard.root, shard.commitlog.path, decided.ctl, puts)
+            # A file for each try: one that arrives late must not take the place of another.
+            ctl_file = stage_ctl(shard.root, shard.commitlog.path, decided.ctl, next(tries))
             shard.remember(ctl_file.path, (decided.ctl,))
             step("4.ctl-written")
             # 5. Commit.
@@ -115,10 +129,13 @@ def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, qui
                 step("6.read-back")
                 return committed
         except (ClockSkew, *_SILENCE) as error:
-            if not puts:
+            if not puts and _is_final(error):
                 raise _nothing_written(proposal, error) from error
-            answer = error  # a PUT may still be on its way: from here on only the log or a withdrawal ends this
-        if host.now_ms() >= deadline_ms:
+            answer = error
+        if host.now_ms() >= deadline_ms or isinstance(answer, StagedFileGone):
+            if not puts:
+                raise _nothing_written(proposal, answer) from answer
+            # A PUT may still be on its way: only the log or a withdrawal ends this.
             return _give_up(shard, proposal, host, started_ms, answer)
         host.sleep(host.uniform(0, wait_s))
         wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
@@ -163,7 +180,12 @@ def _put(shard: Shard, decided: Decided, files: Sequence[StagedFile]) -> Excepti
     return None
 
 
-def _nothing_written(proposal: Proposal, error: Exception) -> RmqError:
+def _is_final(error: Exception) -> bool:
+    """Whether waiting cannot help. Everything else may pass, and the run may have worked for hours."""
+    return isinstance(error, ClockSkew | StagedFileGone) or is_refused(error)
+
+
+def _nothing_written(proposal: Proposal, error: Exception | None) -> RmqError:
     if isinstance(error, RmqError):
         return error
     return StoreUnusable(f"the store does not answer: {error}. Nothing of {_named(proposal)} was committed.")

@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import StagedFileGone, StoreUnusable
 from rmq_store.lake.delta_log import DeltaLog
 from rmq_store.lake.object_store import Root
 from rmq_store.store import StagedFile
@@ -182,8 +182,9 @@ class LakeTable:
         overwrite: bool = False,
     ) -> None:
         """One conditional write of files and positions on exactly this handle (step 5); ``overwrite``: the files take the
-        place of all that are live. What an error means is not decided here: whoever calls reads back. Every commit carries
-        a position, since without one a lost reply makes delta-rs commit the same files again and again."""
+        place of all that are live. What an error means is not decided here: whoever calls reads back; only StagedFileGone
+        and StoreUnusable are raised before anything is sent. Every commit carries a position, since without one a lost
+        reply makes delta-rs commit the same files again and again."""
         assert positions, "a commit without a position is never made"
         updated = updated_ms or {}
         self._handle.create_write_transaction(
@@ -205,9 +206,7 @@ class LakeTable:
         seen: set[str] = set()
         actions: list[AddAction | RemoveAction] = []
         for file in files:
-            size = self.root.size(f"{self.path}/{file.path}")
-            if size != file.size:
-                raise StoreUnusable(f"staged file {file.path} has {size} bytes, not {file.size}: nothing was committed")
+            self._check_staged(file)
             if file.path in seen:
                 raise ValueError(f"staged twice: {file.path}")
             seen.add(file.path)
@@ -220,3 +219,13 @@ class LakeTable:
                 AddAction(file.path, file.size, {k: values[k] for k in self.partition_by}, now_ms, True, file.stats)
             )
         return actions
+
+    def _check_staged(self, file: StagedFile) -> None:
+        try:
+            size = self.root.size(f"{self.path}/{file.path}")
+        except FileNotFoundError:
+            raise StagedFileGone(f"staged file {file.path} is gone. Run the same request again.") from None
+        if size != file.size:
+            raise StagedFileGone(
+                f"staged file {file.path} has {size} bytes, not {file.size}. Run the same request again."
+            )

@@ -11,6 +11,7 @@ be used as it is (folder not writable, bucket missing, wrong credentials, endpoi
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,12 @@ from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, Wrong
 from rmq_store.lake import s3
 
 _S3 = "s3://"
+
+_REFUSED = re.compile(
+    r"access_?denied|permission denied|403 forbidden|with 403|invalid_?access_?key_?id|signature_?does_?not_?match|"
+    r"expired_?token|no credentials|no_?such_?bucket|create the bucket|no table at",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +272,12 @@ class RootFileSource:
             return self.root.read(name, begin, end)
         except FileNotFoundError as error:
             raise BadData(f"{self} has no file {name}") from error
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether a store will give the same answer for ever: no such table or bucket, no right to it. delta-rs and pyarrow say
+    so in their texts only, so this tells whether waiting may help, never whether something was written."""
+    return _REFUSED.search(str(error)) is not None
 
 
 def file_source(root: Root) -> FileSource:

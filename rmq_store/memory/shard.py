@@ -15,7 +15,7 @@ from typing import TypeVar
 from rmq_store.consume_queue import BoundaryType, earliest_from_here, latest_so_far, offset_by_time
 from rmq_store.consumer.commit import Decided
 from rmq_store.consumer.pull import Slice, cover
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import StagedFileGone
 from rmq_store.host import uuid7_ms
 from rmq_store.memory.rows import KeyRow, MessageRow, OutcomeRow, Stored, stored_rows
 from rmq_store.message import MessageQueue
@@ -93,12 +93,12 @@ class MemoryShard:
     def put(self, decided: Decided, files: Sequence[StagedFile]) -> None:
         """One atomic change of ctl row, files and positions, on exactly the version that was decided on.
 
-        Raises Conflict, StoreUnusable (a file that is not there); nothing was written then.
+        Raises Conflict, StagedFileGone; nothing was written then.
         """
         staged = self._messages.keys() | self._outcomes.keys() | self._keys.keys()
         missing = [file.path for file in files if file.path not in staged]
         if missing:
-            raise StoreUnusable(f"staged file {missing[0]} is not there: nothing was committed")
+            raise StagedFileGone(f"staged file {missing[0]} is not there")
         with self._lock:
             for _, touched, _ in self._commits[decided.ctl.read_version :]:
                 if touched & decided.positions.keys():

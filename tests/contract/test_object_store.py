@@ -16,7 +16,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
-from rmq_store.lake.object_store import Root, file_source
+from rmq_store.lake.object_store import Root, file_source, is_refused
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.stage import stage_ctl
+from rmq_store.store import Action, Actor, Ctl
 from tests.s3 import S3Root, S3Server
 
 MIB = 1 << 20
@@ -263,6 +266,23 @@ def test_a_missing_bucket_is_named(s3_server: S3Server, call: str) -> None:
         every_call(root)[call]()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"AWS_SECRET_ACCESS_KEY": "wrong" * 8}, {"AWS_ACCESS_KEY_ID": "nobody"}, {}],
+    ids=["secret", "id", "bucket"],
+)
+def test_each_librarys_refusal_is_known_as_one(s3_root: S3Root, wrong: dict[str, str]) -> None:
+    """delta-rs, pyarrow and boto3: a commit does not wait for what stays refused."""
+    root = Root.parse(s3_root.uri if wrong else "s3://no-such-bucket-here/store", {**s3_root.env, **wrong})
+    shard = Shard(root, "s")
+    said = Ctl("0" * 32, Action.SEND, Actor("tests", "tests"))
+    calls = [lambda: shard.commitlog, lambda: stage_ctl(root, "s/commitlog", said, 0), root.server_time_ms]
+    for call in calls:
+        with pytest.raises((StoreUnusable, OSError)) as caught:
+            call()
+        assert is_refused(caught.value), caught.value
+
+
 @pytest.fixture
 def silent_endpoint() -> Iterator[str]:
     """A port that is ours and refuses connections."""
@@ -278,6 +298,9 @@ def test_an_endpoint_that_does_not_answer_is_named(
     root = Root.parse(s3_root.uri, {**s3_root.env, "AWS_ENDPOINT_URL": silent_endpoint})
     with pytest.raises(StoreUnusable, match=f"{silent_endpoint}.*Check AWS_ENDPOINT_URL"):
         root.check_reachable()
+    with pytest.raises(StoreUnusable) as caught:
+        root.server_time_ms()
+    assert not is_refused(caught.value)
     with pytest.raises(CommitOutcomeUnknown, match="not known whether the object was created"):
         root.create_exclusively("name", b"x")
 

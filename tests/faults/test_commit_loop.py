@@ -138,6 +138,8 @@ class Store:
     # --- writing ---
 
     def stage_ctl(self, ctl: Ctl, attempt: int) -> StagedFile:
+        if self.choices.choose(2):
+            raise NoAnswer("for once")
         file = StagedFile(f"{ctl.commit_id}-{attempt}", "ctl", 1, 1, "{}", DAY)
         self.ctls[file.path] = ctl
         return file

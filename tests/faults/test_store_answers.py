@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from errno import EACCES, ENOSPC
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
-from rmq_store.errors import CommitOutcomeUnknown, StaleAttempt, StoreUnusable
+from rmq_store.errors import ClockSkew, CommitOutcomeUnknown, RmqError, StagedFileGone, StaleAttempt, StoreUnusable
 from rmq_store.host import Host
 from rmq_store.lake import claim
 from rmq_store.lake import commit as commit_steps
 from rmq_store.lake.commit import Committed
+from rmq_store.lake.delta_log import LogCleaned
+from rmq_store.lake.delta_table import LakeTable
+from rmq_store.lake.object_store import Root
 from rmq_store.lake.shard import Shard
-from rmq_store.store import SCHEDULE_GROUP, Action, Proposal
+from rmq_store.store import SCHEDULE_GROUP, Action, Proposal, StagedFile
 from tests.faults.answers import (
     Clock,
     InFlight,
@@ -68,6 +74,142 @@ def at_step(wrong: pytest.MonkeyPatch, step: str, do: Callable[[], object]) -> N
             do()
 
     wrong.setattr(commit_steps, "on_step", at)
+
+
+# --- before the first PUT --------------------------------------------------------------------------------------------
+
+
+CONFLICT = OSError("AWS Error UNKNOWN (HTTP status 409) during CompleteMultipartUpload: ConditionalRequestConflict")
+SLOW_DOWN = StoreUnusable("cannot ask for the time at s3://lake: S3 answered HeadBucket with 503 SlowDown")
+HICCUPS = [
+    (commit_steps, "stage_ctl", CONFLICT),
+    (commit_steps, "stage_ctl", OSError(ENOSPC, "No space left on device")),
+    (Root, "server_time_ms", SLOW_DOWN),
+    (Shard, "positions", NoAnswer("silence")),
+    (Shard, "positions", LogCleaned("version 3")),
+    (LakeTable, "_check_staged", SLOW_DOWN),
+]
+
+
+def fail_first(patch: pytest.MonkeyPatch, where: Any, name: str, error: Exception, times: int = 1) -> None:
+    """The first calls from now on raise the error; the following ones do what they do."""
+    real, left = getattr(where, name), [error] * times
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return real(*arguments, **options)
+
+    patch.setattr(where, name, called)
+
+
+@pytest.mark.parametrize(("where", "name", "error"), HICCUPS)
+def test_a_hiccup_before_the_first_put_does_not_throw_the_window_away(
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch, where: Any, name: str, error: Exception
+) -> None:
+    """The listener may have worked for hours."""
+    at_step(wrong, "3.staged", lambda: fail_first(wrong, where, name, error, times=2))
+    assert patient.consume().status == "committed"
+    wrong.undo()
+    assert_committed_once(patient, windowed)
+
+
+def test_a_hiccup_before_the_first_put_of_a_claim_does_not_end_the_window(
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
+) -> None:
+    at_step(wrong, "1.planned", lambda: fail_first(wrong, commit_steps, "stage_ctl", CONFLICT, times=2))
+    assert patient.consume().status == "committed"
+    wrong.undo()
+    assert_committed_once(patient, windowed)
+
+
+def test_every_try_stages_its_row_under_a_name_of_its_own(patient: Lake, wrong: pytest.MonkeyPatch) -> None:
+    """One that arrives late must not take the place of what a later try has named in its commit."""
+    names: list[str] = []
+
+    def stage_ctl(*arguments: Any) -> StagedFile:
+        staged = real(*arguments)
+        names.append(staged.path)
+        return staged
+
+    real = commit_steps.stage_ctl
+    wrong.setattr(commit_steps, "stage_ctl", stage_ctl)
+    at_step(wrong, "3.staged", lambda: fail_first(wrong, LakeTable, "_check_staged", CONFLICT, times=2))
+    report = patient.consume()
+    tried = [name for name in names if report.commit_id and report.commit_id in name]
+    assert (report.status, len(tried), len(set(tried))) == ("committed", 3, 3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("AWS Error ACCESS_DENIED during CreateMultipartUpload operation: Access Denied"),
+        PermissionError(EACCES, "Permission denied", "/store"),
+        StoreUnusable("cannot look at x: S3 answered HeadObject with 403 InvalidAccessKeyId (Forbidden): mend it"),
+        StoreUnusable("no table at /store/s1/commitlog: run 'rmq init' or import a store first"),
+        ClockSkew("this host's clock and the store's differ"),
+        StagedFileGone("staged file x is gone"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_waiting_cannot_mend_ends_a_window_at_once(
+    patient: Lake, clock: Clock, wrong: pytest.MonkeyPatch, error: Exception
+) -> None:
+    before_ms = clock.ms
+    at_step(wrong, "3.staged", lambda: fail_first(wrong, commit_steps, "stage_ctl", error))
+    with pytest.raises(type(error) if isinstance(error, RmqError) else StoreUnusable, match=re.escape(str(error))):
+        patient.consume()
+    wrong.undo()
+    assert clock.ms == before_ms, "it waited"
+    assert_not_committed(patient)
+
+
+def remove_staged(lake: Lake) -> None:
+    """What no version names, as a VACUUM without retention does. Rows of commits are left."""
+    table = lake.shard.commitlog
+    live = set(table.files().column("path").to_pylist())
+    folder = Path(table.root.location, table.path)
+    for file in folder.glob("kind=msg/*.parquet"):
+        if str(file.relative_to(folder)) not in live:
+            file.unlink()
+
+
+def test_a_staged_file_that_is_gone_ends_a_window_at_once_and_it_can_run_again(
+    patient: Lake, windowed: Lake, clock: Clock, wrong: pytest.MonkeyPatch
+) -> None:
+    before_ms = clock.ms
+    at_step(wrong, "3.staged", lambda: remove_staged(patient))
+    with pytest.raises(StagedFileGone, match=r"staged file kind=msg/.* is gone. Run the same request again"):
+        patient.consume()
+    wrong.undo()
+    assert clock.ms == before_ms, "it waited"
+    assert_not_committed(patient)
+    assert patient.consume().status == "committed"
+    assert_committed_once(patient, windowed)
+
+
+def test_a_staged_file_that_is_gone_after_a_put_without_an_answer_ends_in_a_withdrawal(
+    patient: Lake, wrong: pytest.MonkeyPatch
+) -> None:
+    """A missing file is no silence, but the PUT before it may still land."""
+    late: list[InFlight] = []
+    tries: list[str] = []
+
+    def answer(put: Put) -> None:
+        tries.append(put.action)
+        if put.action != "consume" or late:
+            return put.send()
+        late.append(put.held_back())
+        remove_staged(patient)
+        raise NoAnswer("late")
+
+    answer_puts(wrong, answer)
+    with pytest.raises(StaleAttempt, match=r"has been withdrawn .*staged file .* is gone"):
+        patient.consume()
+    wrong.undo()
+    assert tries.count("consume") == 2
+    assert not late[0].arrive()
+    assert_not_committed(patient)
 
 
 # --- one PUT ---------------------------------------------------------------------------------------------------------
