@@ -101,6 +101,10 @@ class CommitOutcomeUnknown(RmqError):
     """It cannot be said whether the commit landed. Touch nothing; look at the store first."""
 
 
+class Terminated(BaseException):
+    """SIGTERM, with which a scheduler stops a process: claims are given back on the way out, as after Ctrl-C."""
+
+
 def error_answer(kind: str, message: str, exit_code: int, request_id: str = "") -> dict[str, Any]:
     """An error as a JSON value, for every command and job. ``kind``: the name of its class; ``request_id``: with which
     the same can be tried again, "" when there is none."""
@@ -108,7 +112,7 @@ def error_answer(kind: str, message: str, exit_code: int, request_id: str = "") 
     return answer | ({"request_id": request_id} if request_id else {})
 
 
-def defect(error: Exception) -> str:
+def defect(error: BaseException) -> str:
     """What to say of an error that is none of ours, without the stack traces that some of them (Spark's) carry in their
     text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

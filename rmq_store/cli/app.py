@@ -26,7 +26,7 @@ from rmq_store.cli import (
 from rmq_store.cli.common import DONE, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import say_error
-from rmq_store.errors import BadData, RmqError, WrongUse, defect, error_answer
+from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
 
 app = typer.Typer(
     name="rmq",
@@ -66,10 +66,6 @@ for commands in (stores, dispatching, sending, consuming, redriving, moving, del
 CTRL_C, TERMINATED = 130, 143
 
 
-class Terminated(BaseException):
-    """SIGTERM, with which a scheduler stops a process: claims are given back on the way out, as after Ctrl-C."""
-
-
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
@@ -99,7 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error, "WrongUse", message, error.exit_code, as_json)
     except typer.Abort as error:
         return _failed(error, "Abort", "stopped", 1, as_json)
-    except Exception as error:
+    except KeyboardInterrupt:
+        return _stopped("Ctrl-C", CTRL_C, as_json)
+    except BaseException as error:  # also a SystemExit of foreign code, whose 0 would say that all is done
+        if isinstance(error.__context__, BrokenPipeError):  # typer's own exit: nobody reads the answer
+            return 1
         return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 shows where", 1, as_json)
 
 
@@ -109,7 +109,7 @@ def _stopped(by: str, exit_code: int, as_json: bool) -> int:
     return _said("Stopped", f"stopped by {by}{again}{about}", exit_code, as_json)
 
 
-def _failed(error: Exception, kind: str, message: str, exit_code: int, as_json: bool) -> int:
+def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_json: bool) -> int:
     if os.environ.get("RMQ_DEBUG") == "1":
         traceback.print_exception(error)
     return _said(kind, message, exit_code, as_json)

@@ -36,6 +36,8 @@ from rmq_store.consumer.listener import (
     Listener,
     ask,
     error_text,
+    quoted,
+    reading_answer,
 )
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.errors import ListenerError
@@ -159,15 +161,16 @@ class _InOrder:
         messages = [self._messages[offset] for offset in taken]
         context = ConsumeOrderlyContext(self._queue, self._rules.group)
         answer, error = ask(self._listener, messages, context)
-        self._status = status = orderly_status_of(answer if error is None else None)
-        self._why = _why(error)
+        with reading_answer(self._listener, self._queue, taken[0]):
+            self._status = status = orderly_status_of(answer if error is None else None)
+            self._why = _why(error)
+            auto_commit, suspend_ms = _said(context)
         self._asked_to = taken[-1]
         batch = [OrderlyMessage(message.queue_offset, message.reconsume_times) for message in messages]
         over = {offset for offset, _ in messages_over_limit(status, batch, self._rules.max_reconsume_times)}
         for offset in taken:  # what is tried again is not over any more, until its new answer says so
             self._over.pop(offset, None)
         self._over.update(dict.fromkeys(over, self._why))
-        auto_commit, suspend_ms = _said(context)
         result = process_consume_result(status, batch, over, auto_commit=auto_commit, suspend_ms=suspend_ms)
         for offset in result.tried_again:
             self._tries[offset] += 1
@@ -205,7 +208,7 @@ def _sized(offsets: Iterable[int]) -> list[tuple[int, int]]:
     return [(offset, 0) for offset in offsets]
 
 
-def _why(error: Exception | None) -> Answer:
+def _why(error: BaseException | None) -> Answer:
     if error is None:
         return Answer(False)
     cause = error.cause if isinstance(error, ConsumeFailed) and isinstance(error.cause, BaseException) else error
@@ -217,7 +220,7 @@ def _said(context: ConsumeOrderlyContext) -> tuple[bool, int]:
     auto_commit: Any = context.auto_commit
     suspend_ms: Any = context.suspend_current_queue_time_millis
     if not isinstance(auto_commit, bool):
-        raise ListenerError(f"auto_commit must be True or False, it is {auto_commit!r}")
+        raise ListenerError(f"auto_commit must be True or False, it is {quoted(auto_commit)}")
     if not isinstance(suspend_ms, int) or isinstance(suspend_ms, bool):
-        raise ListenerError(f"suspend_current_queue_time_millis must be a whole number, it is {suspend_ms!r}")
+        raise ListenerError(f"suspend_current_queue_time_millis must be a whole number, it is {quoted(suspend_ms)}")
     return auto_commit, suspend_ms

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from rmq_store.consumer.delay import FIRST_RETRY_LEVEL
-from rmq_store.consumer.listener import INT_MAX, ConsumeOrderlyStatus
+from rmq_store.consumer.listener import INT_MAX, ConsumeOrderlyStatus, quoted, status_in
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.errors import ListenerError
 
@@ -89,11 +89,11 @@ def orderly_status_of(value: Any) -> ConsumeOrderlyStatus:
     """
     if value is None:
         return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-    try:
-        return ConsumeOrderlyStatus(value)
-    except ValueError:
+    status = status_in(ConsumeOrderlyStatus, value)
+    if status is None:
         known = ", ".join(ConsumeOrderlyStatus)
-        raise ListenerError(f"the listener answered {value!r:.200}; known in orderly consumption are {known}") from None
+        raise ListenerError(f"the listener answered {quoted(value)}; known in orderly consumption are {known}")
+    return status
 
 
 def messages_over_limit(

@@ -20,15 +20,18 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
+from rmq_store.consumer.own_process import OwnProcess, is_stop
 from rmq_store.consumer.retry import origin_message_id
 from rmq_store.errors import ListenerError
 from rmq_store.message import MessageExt, MessageQueue
 
-INT_MAX = 2_147_483_647
+INT_MIN, INT_MAX = -2_147_483_648, 2_147_483_647
 ERROR_TEXT_BYTES = 4096
 
 
@@ -42,6 +45,9 @@ class ConsumeOrderlyStatus(StrEnum):
     ROLLBACK = "ROLLBACK"
     COMMIT = "COMMIT"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+
+Status = TypeVar("Status", ConsumeConcurrentlyStatus, ConsumeOrderlyStatus)
 
 
 @dataclass(slots=True)
@@ -81,7 +87,7 @@ class ConsumeFailed(Exception):
     """A listener raises it to say that messages before ``index`` succeeded and the one at ``index`` did not."""
 
     def __init__(self, index: int, cause: BaseException | str = "") -> None:
-        super().__init__(str(cause))
+        super().__init__(error_text(cause) if isinstance(cause, BaseException) else str(cause))
         self.index = index
         self.cause = cause
 
@@ -115,8 +121,20 @@ def load_listener(name: str) -> Listener:
     The attribute is an object or a class (made without arguments) with one of the two methods, or a function. A
     function works on Arrow batches if it is called ``consume_batch`` or has an attribute ``columns``, else on messages.
 
-    Raises ListenerError, with what was found instead.
+    Raises ListenerError, with what was found instead; also when the module or the class ends the process.
     """
+    try:
+        with OwnProcess():
+            return _loaded(name)
+    except ListenerError:
+        raise
+    except BaseException as error:
+        if is_stop(error):
+            raise
+        raise ListenerError(f"listener {name} cannot be loaded: {_named(error)}") from error
+
+
+def _loaded(name: str) -> Listener:
     found = _attribute(name)
     if inspect.isclass(found):
         try:
@@ -198,24 +216,25 @@ def _columns(name: str, found: Any) -> tuple[str, ...] | None:
 # --- asking it -------------------------------------------------------------------------------------------------------
 
 
-def ask(listener: Listener, messages: Any, context: Any) -> tuple[Any, Exception | None]:
-    """Call the listener: (what it answered, what it raised).
+def ask(listener: Listener, messages: Any, context: Any) -> tuple[Any, BaseException | None]:
+    """Call the listener: (what it answered, what it raised), whatever that is, as RocketMQ catches Throwable.
 
     A listener that yields is run to its end; if it raises, the statuses so far are the answer and the exception says
-    at which message.
+    at which message. Raises only what stops the run from outside (``is_stop``).
     """
+    statuses: list[Any] | None = None
     try:
-        answer = listener.call(messages, context)
-    except Exception as error:
-        return None, error
-    if not isinstance(answer, Iterator):
-        return answer, None
-    statuses: list[Any] = []
-    try:
-        for status in answer:
-            statuses.append(status)
-    except Exception as error:
-        if isinstance(error, ConsumeFailed) or len(statuses) >= len(messages):
+        with OwnProcess():
+            answer = listener.call(messages, context)
+            if not isinstance(answer, Iterator):
+                return answer, None
+            statuses = []
+            for status in answer:
+                statuses.append(status)
+    except BaseException as error:
+        if is_stop(error):
+            raise
+        if statuses is None or isinstance(error, ConsumeFailed) or len(statuses) >= len(messages):
             return statuses, error
         return statuses, ConsumeFailed(len(statuses), error)
     return statuses, None
@@ -246,7 +265,7 @@ def judge(
     answer: Any,
     n: int,
     context: ConsumeConcurrentlyContext,
-    error: Exception | None = None,
+    error: BaseException | None = None,
     *,
     all_or_nothing: bool = False,
 ) -> tuple[Answer, ...]:
@@ -258,16 +277,17 @@ def judge(
     - several: one for each message, ``ack_index`` does not count.
 
     Raises ListenerError for an answer that is no status, too many or too few of them, an ``ack_index`` below -1 (an
-    IndexOutOfBoundsException that stops RocketMQ's queue, but for an empty batch), or a failing index outside the batch.
+    IndexOutOfBoundsException that stops RocketMQ's queue, but for an empty batch), a number of the context that is no
+    ``int`` of Java, or a failing index outside the batch.
     """
-    level = _checked_int("delay_level_when_next_consume", context.delay_level_when_next_consume)
+    level = java_int("delay_level_when_next_consume", context.delay_level_when_next_consume)
     later = Answer(False, level)
     if error is not None:
         return _judge_error(answer, n, level, error, all_or_nothing)
     if answer is None or isinstance(answer, str):
         if status_of(answer) is ConsumeConcurrentlyStatus.RECONSUME_LATER:
             return (later,) * n
-        ack_index = _checked_int("ack_index", context.ack_index)
+        ack_index = java_int("ack_index", context.ack_index)
         if ack_index < -1 and n:
             raise ListenerError(f"ack_index {ack_index} on {context.message_queue}: the least is -1, nothing succeeded")
         done = min(max(ack_index + 1, 0), n)
@@ -279,27 +299,34 @@ def status_of(value: Any) -> ConsumeConcurrentlyStatus:
     """A status from its enum member, its name or None (RECONSUME_LATER). Raises ListenerError for anything else."""
     if value is None:
         return ConsumeConcurrentlyStatus.RECONSUME_LATER
-    try:
-        return ConsumeConcurrentlyStatus(value)
-    except ValueError:
-        raise ListenerError(
-            f"the listener answered {value!r:.200}; known are {', '.join(ConsumeConcurrentlyStatus)}, alone or one for "
-            "each message"
-        ) from None
+    status = status_in(ConsumeConcurrentlyStatus, value)
+    if status is None:
+        known = ", ".join(ConsumeConcurrentlyStatus)
+        raise ListenerError(f"the listener answered {quoted(value)}; known are {known}, alone or one for each message")
+    return status
+
+
+def status_in(known: type[Status], value: Any) -> Status | None:
+    """The status that a member or a text names, None for any other value. No ``==`` of the listener's own is asked."""
+    if type(value) is known:
+        return value
+    text = str.__str__(value) if isinstance(value, str) else None
+    return next((status for status in known if status.value == text), None)
 
 
 def _statuses(answer: Any, n: int) -> list[bool]:
     if not isinstance(answer, Sequence) or isinstance(answer, bytes | bytearray):
         status_of(answer)  # raises: neither a status nor a list of them
-    if len(answer) != n:
+    statuses = list(islice(answer, n))
+    if len(answer) != n or len(statuses) != n:
         raise ListenerError(f"the listener answered {len(answer)} statuses for {n} messages")
-    return [status_of(status) is ConsumeConcurrentlyStatus.CONSUME_SUCCESS for status in answer]
+    return [status_of(status) is ConsumeConcurrentlyStatus.CONSUME_SUCCESS for status in statuses]
 
 
-def _judge_error(answer: Any, n: int, level: int, error: Exception, all_or_nothing: bool) -> tuple[Answer, ...]:
+def _judge_error(answer: Any, n: int, level: int, error: BaseException, all_or_nothing: bool) -> tuple[Answer, ...]:
     if not isinstance(error, ConsumeFailed):
         return (Answer(False, level, type(error).__name__, error_text(error)),) * n
-    k = _checked_int("the index of ConsumeFailed", error.index)
+    k = java_int("the index of ConsumeFailed", error.index)
     if not 0 <= k < n:
         raise ListenerError(f"ConsumeFailed names message {k} of a batch of {n}") from error
     cause = error.cause if isinstance(error.cause, BaseException) else error
@@ -313,19 +340,48 @@ def _judge_error(answer: Any, n: int, level: int, error: Exception, all_or_nothi
     return (*before, failed, *(behind,) * (n - k - 1))
 
 
+@contextmanager
+def reading_answer(listener: Listener, queue: MessageQueue, offset: int) -> Iterator[None]:
+    """For ``with``, around what looks at the answer to a batch that begins at ``offset``: what goes wrong there, also in
+    the answer's own methods, is a ListenerError that says of which listener and batch."""
+    try:
+        yield
+    except BaseException as error:
+        if is_stop(error):
+            raise
+        said = str(error) if type(error) is ListenerError else f"its answer cannot be read: {_named(error)}"
+        raise ListenerError(f"listener {listener.name}, {queue}, batch at offset {offset}: {said}") from error
+
+
 def error_text(error: BaseException) -> str:
     """The exception's own text as valid UTF-8 of at most 4 KiB."""
     try:
         text = str(error)
-    except Exception:
+    except BaseException as another:
+        if is_stop(another):
+            raise
         text = "(its text cannot be had)"
     return text.encode("utf-8", "replace")[:ERROR_TEXT_BYTES].decode("utf-8", "ignore")
 
 
-def _checked_int(what: str, value: Any) -> int:
+def quoted(value: Any) -> str:
+    """How a value looks, at most 200 characters."""
+    try:
+        return f"{value!r:.200}"
+    except BaseException as error:
+        if is_stop(error):
+            raise
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+def java_int(what: str, value: Any) -> int:
+    """A whole number that is an ``int`` of Java. Raises ListenerError for anything else."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ListenerError(f"{what} must be a whole number, it is {value!r}")
-    return value
+        raise ListenerError(f"{what} must be a whole number, it is {quoted(value)}")
+    number = int.__index__(value)
+    if not INT_MIN <= number <= INT_MAX:
+        raise ListenerError(f"{what} must be a number in [{INT_MIN}, {INT_MAX}], it is {quoted(value)}")
+    return number
 
 
 def _named(error: BaseException) -> str:

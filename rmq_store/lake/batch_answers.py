@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, judge
+from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, java_int, judge
 from rmq_store.errors import ListenerError
 
 _SUCCESS = str(ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
@@ -18,7 +18,7 @@ _KNOWN = pa.array([str(status) for status in ConsumeConcurrentlyStatus])
 
 
 def judge_batch(
-    answer: Any, n: int, context: ConsumeConcurrentlyContext, error: Exception | None, *, all_or_nothing: bool
+    answer: Any, n: int, context: ConsumeConcurrentlyContext, error: BaseException | None, *, all_or_nothing: bool
 ) -> tuple[npt.NDArray[np.bool_] | None, Sequence[Answer]]:
     """Which of ``n`` rows failed (None: none), and an Answer for each of these.
 
@@ -26,10 +26,10 @@ def judge_batch(
     Anything else is judged as a message listener's answer. Raises ListenerError as ``judge`` does.
     """
     if error is None and isinstance(answer, pa.Array | pa.ChunkedArray):
+        later = Answer(False, java_int("delay_level_when_next_consume", context.delay_level_when_next_consume))
         acked = _acked(answer, n)
         if acked.all():
             return None, ()
-        later = Answer(False, context.delay_level_when_next_consume)
         return ~acked, [later] * int(n - acked.sum())
     judged = judge(answer, n, context, error, all_or_nothing=all_or_nothing)
     failed = np.fromiter((not one.acked for one in judged), dtype=np.bool_, count=n)

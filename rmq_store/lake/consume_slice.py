@@ -29,13 +29,16 @@ from rmq_store.consumer.consume_result import (
 )
 from rmq_store.consumer.listener import (
     ACKED,
+    INT_MAX,
     Answer,
     ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
     Listener,
     ListenerKind,
     ask,
     judge,
     load_listener,
+    reading_answer,
 )
 from rmq_store.consumer.pull import Slice, piece_rows
 from rmq_store.lake import tables
@@ -52,6 +55,8 @@ from rmq_store.message import MessageExt, MessageQueue
 from rmq_store.offsets import Outcome, QueueRange, Tally
 from rmq_store.store import Blocked
 from rmq_store.subscription import SubscriptionData
+
+_SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
 
 @dataclass(slots=True)
@@ -228,7 +233,8 @@ def _ask(
         began_ms = job.now_ms()
         answer, error = ask(listener, view, context)
         took_ms = job.now_ms() - began_ms
-        mask, told = judge_batch(answer, batch.num_rows, context, error, all_or_nothing=job.all_or_nothing)
+        with reading_answer(listener, slice_.queue, int(offsets[0])):
+            mask, told = judge_batch(answer, batch.num_rows, context, error, all_or_nothing=job.all_or_nothing)
         return _unless_expired(mask, told, batch.num_rows, took_ms, job.consume_timeout_ms)
     views = MessageViews(slice_, offsets, batch)
     size = job.batch_max_size
@@ -244,7 +250,8 @@ def _ask(
         began_ms, took_ms = ended_ms, ended_ms - began_ms
         if error is None and not is_expired(took_ms, timeout_ms) and _all_succeeded(answer, context):
             continue
-        judged = judge(answer, len(messages), context, error, all_or_nothing=job.all_or_nothing)
+        with reading_answer(listener, slice_.queue, int(offsets[begin])):
+            judged = judge(answer, len(messages), context, error, all_or_nothing=job.all_or_nothing)
         for index, one in enumerate(clean_expired_msg(judged, took_ms, timeout_ms), begin):
             if not one.acked:
                 failed.append(index)
@@ -268,8 +275,14 @@ def _unless_expired(
 
 
 def _all_succeeded(answer: object, context: ConsumeConcurrentlyContext) -> bool:
-    """The usual answer, recognised without building an Answer per message."""
-    return answer == "CONSUME_SUCCESS" and context.ack_index == 2_147_483_647
+    """The usual answer, recognised without building an Answer per message, and without a ``==`` of the listener's own."""
+    is_success = answer is _SUCCESS or (type(answer) is str and answer == _SUCCESS)
+    return is_success and _is_untouched(context)
+
+
+def _is_untouched(context: ConsumeConcurrentlyContext) -> bool:
+    level = getattr(context, "delay_level_when_next_consume", None)
+    return getattr(context, "ack_index", None) is INT_MAX and type(level) is int and level == 0
 
 
 # --- one queue in order ----------------------------------------------------------------------------------------------

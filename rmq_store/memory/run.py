@@ -25,7 +25,7 @@ from rmq_store.consumer.consume_result import (
     process_consume_result,
     void_ranges,
 )
-from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, ask, judge
+from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, ask, judge, reading_answer
 from rmq_store.consumer.pull import Slice, cover, piece_rows
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.host import Host
@@ -267,7 +267,8 @@ class Run:
         began_ms = self.host.now_ms()
         answer, error = ask(self.listener, [message.message() for message in batch], context)
         took_ms = self.host.now_ms() - began_ms
-        judged = judge(answer, len(batch), context, error, all_or_nothing=group.all_or_nothing)
+        with reading_answer(self.listener, queue, batch[0].queue_offset):
+            judged = judge(answer, len(batch), context, error, all_or_nothing=group.all_or_nothing)
         answers = clean_expired_msg(judged, took_ms, group.consume_timeout_ms)
         offsets = [message.queue_offset for message in batch]
         result = process_consume_result(group.message_model, offsets, answers)

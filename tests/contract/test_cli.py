@@ -288,6 +288,19 @@ def test_a_defect_is_one_line_and_its_place_is_shown_when_asked_for(rmq: Rmq, mo
     assert "in broken" in answer.err
 
 
+@pytest.mark.parametrize("foreign", [SystemExit(0), SystemExit(), GeneratorExit()])
+def test_foreign_code_that_ends_the_process_is_an_error_with_a_document(
+    rmq: Rmq, monkeypatch: pytest.MonkeyPatch, foreign: BaseException
+) -> None:
+    def ends(*_: object) -> None:
+        raise foreign
+
+    monkeypatch.setattr(LakeStore, "open", ends)
+    answer = rmq("topics", "--json")
+    told = answer.json()
+    assert (answer.exit_code, told["status"], told["error"]) == (1, "error", type(foreign).__name__)
+
+
 def test_an_error_is_red_in_a_terminal_only(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in rmq("topics").err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

@@ -150,6 +150,65 @@ def test_a_listener_may_be_in_a_folder_that_is_named(imported: Rmq, monkeypatch:
     assert imported("consume", "-g", "orders", "--listener-path", str(elsewhere)).exit_code == 0
 
 
+EXITS = """
+import os, sys
+
+class Mute(Exception):
+    def __str__(self):
+        sys.exit(0)
+
+def at_once(msgs, context):
+    os._exit(0)
+
+def mute(msgs, context):
+    raise Mute
+
+def nonsense(msgs, context):
+    context.delay_level_when_next_consume = 10**30
+"""
+
+
+def with_listener(rmq: Rmq, text: str, name: str) -> list[str]:
+    """A call of ``consume`` for a group of this listener."""
+    (rmq.folder / f"{name}_module.py").write_text(text)
+    settings = (
+        (rmq.folder / "consumers.toml").read_text().replace("cli_listener:fail_without_price", f"{name}_module:{name}")
+    )
+    (rmq.folder / f"{name}.toml").write_text(settings)
+    return [
+        "consume",
+        "-g",
+        "orders",
+        "--settings",
+        f"{name}.toml",
+        "--max-messages",
+        "8",
+        "--engine",
+        "local",
+        "--json",
+    ]
+
+
+def test_a_listener_that_ends_the_process_never_looks_like_success_with_nothing_done(imported: Rmq) -> None:
+    for name in ("at_once", "mute"):
+        answer = imported(*with_listener(imported, EXITS, name))
+        told = answer.json()
+        assert (answer.exit_code, told["status"], told["windows"][0]["counts"]["retried"]) == (0, "committed", 8)
+
+
+def test_a_listener_that_answers_nonsense_or_ends_the_process_when_it_is_imported_is_an_error_in_words(
+    imported: Rmq,
+) -> None:
+    cases = {"nonsense": (EXITS, "batch at offset 0"), "gone": ("import sys; sys.exit(0)", "SystemExit: 0")}
+    for name, (text, says) in cases.items():
+        answer = imported(*with_listener(imported, text, name))
+        told = answer.json()
+        assert (answer.exit_code, told["status"], told["error"]) == (1, "error", "ListenerError")
+        assert f"listener {name}_module:{name}" in told["message"]
+        assert says in told["message"]
+        assert "defect" not in answer.err + answer.out
+
+
 def test_deliver_moves_what_is_due_and_the_group_reads_it_again(imported: Rmq) -> None:
     imported("consume", "-g", "orders")
     (due,) = imported.json("sql", "select distinct deliver_at from delayed where broker_name like '%~orders'")

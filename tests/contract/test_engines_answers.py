@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from itertools import chain
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.contract.world import (
     BILLING,
     DAY,
     HOUR,
+    LISTENER,
     NOON,
     World,
     bodies,
@@ -161,6 +164,111 @@ def test_an_answer_that_is_none_stops_with_nothing_committed(world: World) -> No
     for part in ("messages", "history", "outcomes", "commits"):
         assert world.projection()[part] == before[part]
     assert world.consume(BILLING, f"{DAY}-9").messages() == 5
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        sys.exit(0)
+
+
+def _exits(msgs: list[MessageExt], context: Any) -> Any:
+    sys.exit(0)
+
+
+def _exits_at_once(msgs: list[MessageExt], context: Any) -> Any:
+    os._exit(0)
+
+
+def _is_mute(msgs: list[MessageExt], context: Any) -> Any:
+    raise _Mute
+
+
+def _closes(msgs: list[MessageExt], context: Any) -> Any:
+    raise GeneratorExit
+
+
+def _yields_and_exits(msgs: list[MessageExt], context: Any) -> Any:
+    yield "RECONSUME_LATER"
+    raise _Mute
+
+
+ENDS = {_exits: "SystemExit", _exits_at_once: "SystemExit", _is_mute: "_Mute", _closes: "GeneratorExit"}
+
+
+@story
+def test_a_listener_that_ends_the_process_has_failed(world: World) -> None:
+    world.fill(orders(0), several(10))
+    for number, listener in enumerate([*ENDS, _yields_and_exits]):
+        report = world.consume(BILLING, f"{DAY}-{number}", listener, max_messages=2)
+        assert counts(report) == {"retried": 2}, listener
+    told = [m.row.provenance.error_type for m in world.lane(3) if m.row.provenance]
+    assert told == [*(kind for kind in ENDS.values() for _ in range(2)), None, "_Mute"]
+
+
+@story
+def test_in_order_a_listener_that_ends_the_process_suspends_its_queue(world: World) -> None:
+    in_order = group(mode="orderly", suspend_tries_per_window=1)
+    for number, (listener, kind) in enumerate(ENDS.items()):
+        world.fill(orders(number), several(1))
+        (blocked,) = world.consume(in_order, f"{DAY}-{number}", listener).blocked[-1:]
+        assert (blocked.status, blocked.error_type) == ("SUSPEND_CURRENT_QUEUE_A_MOMENT", kind)
+
+
+class _NoEquals(str):
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        sys.exit(0)
+
+
+class _Unshown:
+    def __repr__(self) -> str:
+        sys.exit(0)
+
+
+class _NoLength(list[str]):
+    def __len__(self) -> int:
+        raise ZeroDivisionError
+
+
+def _telling(answer: Any, **told: Any) -> Any:
+    def listener(msgs: list[MessageExt], context: Any) -> Any:
+        for name, value in told.items():
+            setattr(context, name, value)
+        return answer
+
+    return listener
+
+
+NONSENSE = (
+    (_telling(_NoEquals("MAYBE")), "answered 'MAYBE'"),
+    (_telling([_Unshown()] * 3), "answered a _Unshown that cannot be shown"),
+    (_telling(_NoLength()), "cannot be read: ZeroDivisionError"),
+    (_telling("CONSUME_SUCCESS", ack_index=10**30), "ack_index must be a number in"),
+    (_telling("CONSUME_SUCCESS", delay_level_when_next_consume=10**30), "delay_level_when_next_consume must be"),
+    (_telling("RECONSUME_LATER", delay_level_when_next_consume=10**5000), "that cannot be shown"),
+)
+
+
+@story
+def test_nonsense_stops_with_the_listener_the_queue_and_the_offset(world: World) -> None:
+    world.fill(orders(0), several(5))
+    world.consume(BILLING, f"{DAY}-0", max_messages=2)
+    for number, (listener, text) in enumerate(NONSENSE, 1):
+        with pytest.raises(ListenerError, match=text) as told:
+            world.consume(BILLING, f"{DAY}-{number}", listener)
+        assert f"listener {LISTENER}, {orders(0)}, batch at offset 2: " in str(told.value)
+    assert counts(world.consume(BILLING, f"{DAY}-9", _telling(_NoEquals("CONSUME_SUCCESS")))) == {"acked": 3}
+
+
+@story
+def test_in_order_nonsense_stops_in_the_same_words(world: World) -> None:
+    world.fill(orders(0), several(5))
+    in_order = group(mode="orderly")
+    for number, answer in enumerate([_NoEquals("MAYBE"), _Unshown()]):
+        with pytest.raises(ListenerError) as told:
+            world.consume(in_order, f"{DAY}-{number}", _telling(answer))
+        assert f"listener {LISTENER}, {orders(0)}, batch at offset 0: the listener answered" in str(told.value)
 
 
 @story

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -21,8 +23,11 @@ from rmq_store.consumer.listener import (
     error_text,
     judge,
     load_listener,
+    quoted,
+    reading_answer,
+    status_of,
 )
-from rmq_store.errors import ListenerError
+from rmq_store.errors import ListenerError, Terminated
 from rmq_store.message import MessageExt, MessageQueue
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -86,6 +91,10 @@ def test_what_failed_carries_the_level_that_the_listener_asked_for() -> None:
         ([SUCCESS] * 3, {}, "3 statuses for 2 messages"),
         ([SUCCESS, 1], {}, "answered 1"),
         (b"xy", {}, "answered b'xy'"),
+        (SUCCESS, {"ack_index": 2_147_483_648}, r"ack_index must be a number in \[-2147483648, 2147483647\]"),
+        (LATER, {"delay_level_when_next_consume": 10**30}, "delay_level_when_next_consume must be a number in"),
+        (LATER, {"delay_level_when_next_consume": -(2**31) - 1}, "it is -2147483649"),
+        (LATER, {"delay_level_when_next_consume": 10**5000}, "it is a int that cannot be shown"),
     ],
 )
 def test_an_answer_without_a_meaning_is_quoted(answer: Any, told: dict[str, Any], text: str) -> None:
@@ -135,6 +144,62 @@ def test_an_exception_without_a_text_is_still_recorded() -> None:
     assert judge(None, 1, context(), Mute())[0].error_type == "Mute"
 
 
+@pytest.mark.parametrize("raised", [RuntimeError(), SystemExit(0), GeneratorExit()])
+def test_a_text_that_cannot_be_had_is_no_end(raised: BaseException) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise raised
+
+        __repr__ = __str__
+
+    assert error_text(Mute()) == "(its text cannot be had)"
+    assert quoted(Mute()) == "a Mute that cannot be shown"
+    assert ConsumeFailed(1, Mute()).args == ("(its text cannot be had)",)
+
+
+class Strange(str):
+    """Says of itself that it equals everything, or raises when it is asked."""
+
+    def __new__(cls, text: str, says: Any = True) -> Strange:
+        made = super().__new__(cls, text)
+        made.says = says  # type: ignore[attr-defined]
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(self.says, BaseException):  # type: ignore[attr-defined]
+            raise self.says  # type: ignore[attr-defined]
+        return bool(self.says)  # type: ignore[attr-defined]
+
+    __hash__ = str.__hash__
+
+
+def test_a_status_is_known_by_its_type_and_text_and_never_by_its_own_equals() -> None:
+    assert status_of(Strange("RECONSUME_LATER")) is LATER
+    assert status_of(Strange("CONSUME_SUCCESS", SystemExit(0))) is SUCCESS
+    with pytest.raises(ListenerError, match="answered 'MAYBE'"):
+        status_of(Strange("MAYBE"))
+
+
+class Short(list[Any]):
+    """Says that it is longer than it is."""
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_a_list_that_is_shorter_than_it_says_acks_nothing() -> None:
+    with pytest.raises(ListenerError, match="statuses for 4 messages"):
+        judge(Short([SUCCESS]), 4, context())
+
+
+@pytest.mark.parametrize("raised", [ZeroDivisionError("no"), SystemExit(0), StopIteration()])
+def test_an_answer_that_cannot_be_read_names_listener_queue_and_offset(raised: BaseException) -> None:
+    listener = Listener(ListenerKind.MESSAGE, lambda *_: None, None, "shop:Orders")
+    with pytest.raises(ListenerError) as told, reading_answer(listener, QUEUE, 17):
+        raise raised
+    assert f"listener shop:Orders, {QUEUE}, batch at offset 17: its answer cannot be read" in str(told.value)
+
+
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
@@ -181,12 +246,75 @@ def test_a_listener_changes_its_context_and_is_heard() -> None:
     assert acked(heard(consume)) == "alll"
 
 
-def test_an_interrupted_run_is_no_answer() -> None:
-    def consume(msgs: list[int], context: Any) -> Any:
-        raise KeyboardInterrupt
+class AirflowTaskTimeout(BaseException):
+    __module__ = "airflow.sdk.exceptions"
 
-    with pytest.raises(KeyboardInterrupt):
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Terminated, AirflowTaskTimeout])
+@pytest.mark.parametrize("yields", [False, True])
+def test_a_stopped_run_is_no_answer(stop: type[BaseException], yields: bool) -> None:
+    def each(msgs: list[int]) -> Iterator[Any]:
+        yield SUCCESS
+        raise stop
+
+    def consume(msgs: list[int], context: Any) -> Any:
+        if yields:
+            return each(msgs)
+        raise stop
+
+    with pytest.raises(stop):
         heard(consume)
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("raised", [SystemExit(0), SystemExit(), GeneratorExit(), Odd("x")])
+def test_whatever_a_listener_raises_is_a_failure_as_rocketmq_catches_throwable(raised: BaseException) -> None:
+    def consume(msgs: list[int], context: Any) -> Any:
+        raise raised
+
+    def each(msgs: list[int], context: Any) -> Iterator[Any]:
+        yield SUCCESS
+        raise raised
+
+    assert [a.error_type for a in heard(consume)] == [type(raised).__name__] * 4
+    assert acked(heard(each)) == "alll"
+
+
+def test_a_listener_cannot_end_the_process() -> None:
+    def consume(msgs: list[int], context: Any) -> Any:
+        os._exit(7)
+
+    real = os._exit
+    assert heard(consume)[0] == Answer(False, 0, "SystemExit", "os._exit(7)")
+    assert os._exit is real
+
+
+FORKS = """
+import os, sys
+from rmq_store.consumer.listener import Listener, ListenerKind, ask
+
+def fork(then):
+    def consume(msgs, context):
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return then()
+    return consume
+
+def fail():
+    raise ValueError("in the child")
+
+for then in (lambda: "CONSUME_SUCCESS", fail, lambda: sys.exit(5), lambda: sys.exit(), lambda: os._exit(9)):
+    print(ask(Listener(ListenerKind.MESSAGE, fork(then), None, "test"), [1], None)[0], flush=True)
+"""
+
+
+def test_a_process_that_a_listener_forks_never_goes_on_with_the_window() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["1", "1", "5", "0", "9"]
 
 
 def test_the_idempotency_key_is_the_same_for_a_retry_and_another_for_another_group() -> None:
@@ -225,6 +353,16 @@ class NeedsArguments:
 
 class NotCallable:
     consume_message = "later"
+
+
+class Exits(Orders):
+    def __init__(self) -> None:
+        sys.exit(0)
+
+
+class ExitsInC(Orders):
+    def __init__(self) -> None:
+        os._exit(0)
 
 
 def consume_message(msgs: list[Any], context: Any) -> Any:
@@ -302,6 +440,8 @@ def test_a_batch_listener_may_leave_the_context_out() -> None:
         ("shop:one_argument", r"consume_message must take \(msgs, context\), it takes \(msgs"),
         ("shop:OneName", "columns must be a tuple of column names, it is 'body'"),
         ("shop:NoColumns", "columns must name at least one column"),
+        ("shop:Exits", "cannot be loaded: SystemExit: 0"),
+        ("shop:ExitsInC", r"cannot be loaded: SystemExit: os._exit\(0\)"),
     ],
 )
 def test_a_listener_that_cannot_be_used_is_refused_with_the_reason(name: str, text: str) -> None:

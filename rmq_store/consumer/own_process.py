@@ -1,0 +1,55 @@
+"""A listener runs in this process and must not take it away: not end it, and not go on with the window in a copy of it.
+
+RocketMQ's client catches Throwable around its listener. Here ``SystemExit`` is a failure like any other, ``os._exit``
+becomes one while a listener is asked, and a process that a listener has forked ends where the listener returns. What
+ends a process in C cannot be caught here (``docs/decisions/0012-listener-in-process.md``).
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import NoReturn
+
+from rmq_store.errors import Terminated
+
+_EXIT = os._exit
+_AIRFLOW_STOPS = frozenset({"AirflowTaskTimeout", "AirflowTaskTerminated"})
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether somebody stops the run from outside, which is no failure of the code that it hit: Ctrl-C, SIGTERM, or a
+    task that Airflow ends. Airflow's are known by name, since nothing here may import it."""
+    if isinstance(error, KeyboardInterrupt | Terminated):
+        return True
+    return any(
+        kind.__name__ in _AIRFLOW_STOPS and kind.__module__.startswith("airflow") for kind in type(error).__mro__
+    )
+
+
+class OwnProcess:
+    """For ``with``, around a listener's code. ``os._exit`` raises SystemExit there, but in a forked process, which ends."""
+
+    __slots__ = ("_pid",)
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+        os._exit = self._refuse
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os._exit = _EXIT
+        if os.getpid() != self._pid:
+            _EXIT(_exit_code(error))
+
+    def _refuse(self, status: int) -> NoReturn:
+        if os.getpid() != self._pid:
+            _EXIT(status)
+        raise SystemExit(f"os._exit({status})")
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """Of a forked process: what its ``sys.exit`` asked for, else 1."""
+    if not isinstance(error, SystemExit):
+        return 1
+    code = 0 if error.code is None else error.code
+    return code & 0xFF if isinstance(code, int) else 1
