@@ -5,7 +5,8 @@ looked at, because nothing says where the next record would begin; ``Damage.size
 
 - a record never spans two files; the rest of a file is skipped behind an end-of-file marker (:class:`Blank`)
 - TOTALSIZE 0 means that nothing was written there yet
-- ours, RocketMQ does not compare it: a record must stand at the offset it names, else the file was copied wrongly
+- ours, RocketMQ does not look at it: a record must stand at the offset it names, else the file was copied wrongly, and
+  its store time must be a day of the years 1970 to 9999, because no check sum covers it
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_store.record import BLANK_MAGIC, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Bytes, Record, check, decode
+from rmq_store.record import (
+    BLANK_MAGIC,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    STORE_TIMES,
+    Bytes,
+    Record,
+    check,
+    decode,
+)
 
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _KNOWN_MAGIC: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, BLANK_MAGIC)
@@ -114,6 +124,12 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
         return damage_at(data, position, start_offset, file_end, record.reason)
     if record.commit_log_offset != offset:
         reason = f"the record says it stands at {record.commit_log_offset}"
+        return damage_at(data, position, start_offset, file_end, reason)
+    if record.store_timestamp not in STORE_TIMES:
+        reason = (
+            f"STORETIMESTAMP {record.store_timestamp} of topic {record.topic}, queue {record.queue_id}, offset "
+            f"{record.queue_offset} is no time from 1970-01-01 to 9999-12-31"
+        )
         return damage_at(data, position, start_offset, file_end, reason)
     return record
 

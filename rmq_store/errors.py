@@ -28,6 +28,14 @@ class RmqError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its text and its fields, for pickle: an ``__init__`` may want other arguments than the text."""
+        return _without_init, (type(self), *self.args), vars(self)
+
+
+def _without_init(kind: type[RmqError], *args: object) -> RmqError:
+    return kind.__new__(kind, *args)
+
 
 class WrongUse(RmqError):
     """The call itself is wrong: unknown group, bad time, contradicting options."""

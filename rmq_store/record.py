@@ -48,6 +48,9 @@ BLANK_MAGIC: Final = -875286124
 # A topic name longer than this (UTF-16 units) is written as V2 (S1.2).
 V1_TOPIC_MAX: Final = 127
 
+# Store times (epoch ms) from 1970-01-01 to 9999-12-31: a message is kept under the day of its store time.
+STORE_TIMES: Final = range(253_402_300_800_000)
+
 Bytes = bytes | bytearray | memoryview
 
 _HEAD: Final = struct.Struct(">iiiiiqqiq")

@@ -22,7 +22,7 @@ from rmq_store.consume_queue import entry_tags_code, is_indexed
 from rmq_store.errors import BadData
 from rmq_store.lake.record_columns import HEAD, Heads, Ints, Mask, UncommonRows, common_columns
 from rmq_store.message import MessageConst, MessageSysFlag, plain_body
-from rmq_store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Bytes, Record
+from rmq_store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, STORE_TIMES, Bytes, Record
 from rmq_store.sys_flag import CompressionType, Decompressors
 
 SCHEMA: Final = pa.schema(
@@ -194,6 +194,8 @@ def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
     """The rows before the first that is no good record, and what stands there instead (None: all rows are good)."""
     heads = Heads.read(np.frombuffer(part.data, np.uint8), starts)
     common = heads.fits & (heads.fixed["commit_log_offset"] == starts + part.start_offset)
+    store_times = heads.fixed["store_timestamp"]
+    common &= (store_times >= STORE_TIMES.start) & (store_times < STORE_TIMES.stop)
     columns: dict[str, pa.Array] | None = None
     while columns is None and common.any():
         try:

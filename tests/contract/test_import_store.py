@@ -23,6 +23,7 @@ from rmq_store.lake.import_store import ImportReport, import_store
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.plan import ConsumeRequest, Planner
 from rmq_store.lake.reset import ResetRequest, ResetTo, reset
+from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
 from rmq_store.store import Actor
@@ -242,6 +243,14 @@ def bad_crc(broker: Path) -> None:
     overwrite(commit_log(broker, 0), start + 88, b"\xff\xff")
 
 
+def late_store_time(broker: Path) -> None:
+    overwrite(commit_log(broker, 0), record_starts()[5][0] + 56, struct.pack(">q", 2**63 - 1))
+
+
+def negative_store_time(broker: Path) -> None:
+    overwrite(commit_log(broker, 0), record_starts()[5][0] + 56, struct.pack(">q", -1))
+
+
 def torn_tail(broker: Path) -> None:
     start, size = record_starts()[-1]
     overwrite(commit_log(broker, 2 * FILE_BYTES), start + 90 - 2 * FILE_BYTES, bytes(size - 90))
@@ -287,6 +296,8 @@ def entry_of_another_queue_further_on(broker: Path) -> None:
         (no_broker_store, "no broker's store"),
         (wrong_magic, "commitlog/00000000000000000000 at byte"),
         (bad_crc, "CRC"),
+        (late_store_time, r"commitlog/00000000000000000000 at byte \d+ .*STORETIMESTAMP 9223372036854775807"),
+        (negative_store_time, "STORETIMESTAMP -1"),
         (torn_tail, "commitlog/00000000000002097152 at byte"),
         (missing_middle_file, "00000000000001048576"),
         (shortened_file, "differ in size"),
@@ -325,8 +336,11 @@ def test_wrong_credentials_or_a_missing_bucket_are_unusable_sources(lake: Lake) 
 # --- salvage ----------------------------------------------------------------------------------------------------------
 
 
-def test_salvage_skips_a_damaged_record_and_records_what_it_skipped(lake: Lake, broker: Path) -> None:
-    bad_crc(broker)
+@pytest.mark.parametrize("damage", [bad_crc, late_store_time, negative_store_time])
+def test_salvage_skips_a_damaged_record_and_records_what_it_skipped(
+    lake: Lake, broker: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(broker)
     start, size = record_starts()[5]
     report = lake.load(broker, salvage=True)
     assert report.messages == len(record_starts()) - 1
@@ -335,6 +349,15 @@ def test_salvage_skips_a_damaged_record_and_records_what_it_skipped(lake: Lake, 
     (shard,) = lake.store.shards()
     (ctl,) = shard.ctls_since(0, action="salvage")
     assert ctl.parameter("skipped") == [[start, start + size, skipped.reason]]
+
+
+def test_times_that_no_calendar_has_are_kept_where_nothing_is_filed_by_them(lake: Lake, broker: Path) -> None:
+    """The born time is the producer's own word: only the store time says on which day a message is kept."""
+    start, _ = record_starts()[5]
+    overwrite(commit_log(broker, 0), start + 40, struct.pack(">q", 2**63 - 1))
+    assert lake.load(broker).messages == len(record_starts())
+    (row,) = query(lake.store, f"SELECT born_timestamp FROM messages WHERE commit_log_offset = {start}").to_pylist()
+    assert row == {"born_timestamp": 2**63 - 1}
 
 
 def test_a_damaged_record_is_named_by_file_and_position(lake: Lake, broker: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,17 @@ def test_a_port_that_is_none_is_damage_although_the_broker_does_not_look() -> No
     (stop,) = walk(data, 0, FILE_BYTES)
     assert isinstance(stop, Damage)
     assert "is no port" in stop.reason
+
+
+@pytest.mark.parametrize(
+    ("store_timestamp", "good"), [(0, True), (253402300799999, True), (253402300800000, False), (-1, False)]
+)
+def test_a_store_time_is_one_of_the_years_1970_to_9999(store_timestamp: int, good: bool) -> None:
+    record = replace(a_record(0), queue_id=3, queue_offset=7, store_timestamp=store_timestamp)
+    item, *_ = walk(encode(record), 0, FILE_BYTES)
+    assert isinstance(item, Record if good else Damage)
+    if isinstance(item, Damage):
+        assert f"STORETIMESTAMP {store_timestamp} of topic T, queue 3, offset 7 is no time" in item.reason
 
 
 def store_of(root: Path, files: dict[int, bytes]) -> LocalFileSource:

@@ -163,6 +163,9 @@ PROPERTIES = st.one_of(
     st.text(st.sampled_from("ab\x01\x02"), max_size=12),
     st.lists(st.sampled_from(["a\x01b", "b\x01", "\x01a", "a", "", "c\x01d\x01e"]), max_size=4).map("\x02".join),
 )
+STORE_TIMES = (
+    st.integers(0, 1 << 47) | st.integers(0, 1 << 47) | st.sampled_from([-1, 253402300799999, 253402300800000])
+)
 HOSTS = st.sampled_from(["10.0.0.1|5001", "10.0.0.2|0", "255.255.255.255|65535", "2001:db8:0:0:0:0:0:1|9"])
 
 
@@ -181,7 +184,7 @@ def record(draw: st.DrawFn) -> Record:
         stored_body=body,
         properties={},
         born_timestamp=draw(st.integers(-(1 << 63), (1 << 63) - 1)),
-        store_timestamp=draw(st.integers(0, 1 << 48)),
+        store_timestamp=draw(STORE_TIMES),
         born_host=draw(HOSTS),
         store_host=draw(HOSTS),
         flag=draw(st.integers(-(1 << 31), (1 << 31) - 1)),

@@ -1,0 +1,33 @@
+"""Errors come from Spark's workers to the driver in pickled form."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from rmq_store.errors import DamagedRecord, RmqError
+from rmq_store.sql92_parser import InvalidSelector, TooDeep
+from rmq_store.sql92_values import EvaluationError
+
+ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
+    DamagedRecord: ("commitlog/0", 17, 1017, "BODYCRC is wrong"),
+    InvalidSelector: ("a >", 3, "it ends too early"),
+    TooDeep: ("((((", 3),
+    EvaluationError: ("ClassCastException", "a text is no number"),
+}
+
+
+def kinds(parent: type[RmqError] = RmqError) -> Iterator[type[RmqError]]:
+    yield parent
+    for child in parent.__subclasses__():
+        yield from kinds(child)
+
+
+@pytest.mark.parametrize("kind", list(kinds()), ids=lambda kind: kind.__name__)
+def test_every_error_is_the_same_behind_a_process_border(kind: type[RmqError]) -> None:
+    error = kind(*ARGUMENTS.get(kind, ("what is wrong",)))
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (kind, str(error), vars(error))
+    assert str(pickle.loads(pickle.dumps(copy))) == str(error)
