@@ -29,7 +29,10 @@ def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> Mappe
             f"{source} is no broker's store: it has no files in {FOLDER}/ (found: {', '.join(found) or 'nothing'}). "
             f"Give the folder that holds commitlog, consumequeue and config"
         )
-    return mapped_file_queue(FOLDER, listing, allow_missing=allow_missing)
+    log = mapped_file_queue(FOLDER, listing, allow_missing=allow_missing)
+    if not log.files:
+        raise BadData(f"{source}: its only file in {FOLDER}/ is empty. There is nothing to import yet")
+    return log
 
 
 def read_log(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from rmq_store.errors import BadData
 
 FOLDER: Final = "config"
 TOPIC_GROUP_SEPARATOR: Final = "@"
+_LONGS: Final = ("born_time", "dead_time", "client_version")
 _FIELDS_OF_OFFSETS: Final = ("offsetTable", "dataVersion", "groupTopicMap", "pullOffsetTable")
 
 OffsetTable = Mapping[str, Mapping[int, int]]
@@ -193,7 +194,7 @@ def parse_topics(text: str) -> dict[str, TopicConfig]:
     """``topics.json``. Raises as :func:`parse_consumer_offsets`."""
     table = object_of(_root(text).get("topicConfigTable"))
     return {
-        name: TopicConfig(**_known_fields(TopicConfig, {"topicName": name} | value)) for name, value in table.items()
+        name: TopicConfig(**_known_fields(TopicConfig, {"topicName": name}, value)) for name, value in _texts(table)
     }
 
 
@@ -201,8 +202,8 @@ def parse_subscription_groups(text: str) -> dict[str, SubscriptionGroupConfig]:
     """``subscriptionGroup.json``. Raises as :func:`parse_consumer_offsets`."""
     table = object_of(_root(text).get("subscriptionGroupTable"))
     return {
-        name: SubscriptionGroupConfig(**_known_fields(SubscriptionGroupConfig, {"groupName": name} | value))
-        for name, value in table.items()
+        name: SubscriptionGroupConfig(**_known_fields(SubscriptionGroupConfig, {"groupName": name}, value))
+        for name, value in _texts(table)
     }
 
 
@@ -210,10 +211,10 @@ def parse_consumer_filters(text: str) -> dict[tuple[str, str], ConsumerFilterDat
     """``consumerFilter.json`` by topic and group. Raises as :func:`parse_consumer_offsets`."""
     return {
         (topic, group): ConsumerFilterData(
-            **_known_fields(ConsumerFilterData, {"topic": topic, "consumerGroup": group} | value)
+            **_known_fields(ConsumerFilterData, {"topic": topic, "consumerGroup": group}, value)
         )
-        for topic, by_topic in object_of(_root(text).get("filterDataByTopic")).items()
-        for group, value in object_of(object_of(by_topic).get("groupFilterData")).items()
+        for topic, by_topic in _texts(object_of(_root(text).get("filterDataByTopic")))
+        for group, value in _texts(object_of(object_of(by_topic).get("groupFilterData")))
     }
 
 
@@ -224,8 +225,8 @@ def parse_forbidden_table(text: str) -> dict[str, dict[str, int]]:
     """
     table = object_of(_root(text).get("forbiddenTable"))
     return {
-        group: {topic: number_of(bits, 32) for topic, bits in object_of(topics).items()}
-        for group, topics in table.items()
+        group: {topic: number_of(bits, 32) for topic, bits in _texts(object_of(topics))}
+        for group, topics in _texts(table)
     }
 
 
@@ -286,6 +287,11 @@ def _root(text: str, known: Collection[str] | None = None) -> dict[Any, Any]:
     return object_of(parse(text, known)) if text else {}
 
 
+def _texts(table: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """The entries of a table whose keys are names."""
+    return ((key_text(key), value) for key, value in table.items())
+
+
 def _object_in(fields: Mapping[Any, Any], name: str) -> dict[Any, Any]:
     """A field that is an object; null and "" are none, as in RocketMQ."""
     value = fields.get(name)
@@ -306,10 +312,36 @@ def _data_version(root: Mapping[Any, Any]) -> DataVersion:
     return DataVersion(*(0 if value in (None, "") else number_of(value, 64) for value in found))
 
 
-def _known_fields(kind: type, value: dict[str, Any]) -> dict[str, Any]:
-    """The entries whose Java names the class knows under its own; a later broker's new fields are left out."""
-    names = {java_name(name): name for name in kind.__slots__}  # type: ignore[attr-defined]
-    return {names[key]: item for key, item in value.items() if key in names}
+def _known_fields(kind: type, first: dict[str, Any], value: Any) -> dict[str, Any]:
+    """``first`` and the entries whose Java names the class knows under its own, in the type that they have there; null and
+    a later broker's new fields are left out. Raises BadData for another type."""
+    types = {java_name(field.name): (field.name, str(field.type)) for field in fields(kind)}
+    known = (types[key] + (item,) for key, item in (first | object_of(value)).items() if key in types)
+    return {name: _typed(name, type_, item) for name, type_, item in known if item is not None}
+
+
+def _typed(name: str, type_: str, value: Any) -> Any:
+    """A field's value. ``type_``: as the class has it."""
+    match type_.removesuffix(" | None"):
+        case "int":
+            return number_of(value, 64 if name in _LONGS else 32)
+        case "bool":
+            return bool(number_of(value, 32))
+        case "str":
+            return key_text(value)
+        case "Mapping[str, str]":
+            return {key_text(key): key_text(item) for key, item in object_of(value).items()}
+        case "Mapping[str, Any]":
+            return _with_text_keys(object_of(value))
+        case _ if isinstance(value, list):
+            return [_with_text_keys(object_of(item)) for item in value]
+    raise BadData(f"{name}: a list was expected, {type(value).__name__} found")
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_text_keys(item) for item in value]
+    return {key_text(key): _with_text_keys(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def java_name(name: str) -> str:

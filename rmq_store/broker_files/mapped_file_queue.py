@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from rmq_store.errors import BadData
 
 _NAME: Final = re.compile(r"[0-9]{20}")
+_LONG_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,23 @@ class MappedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingFiles:
+    """A gap between two files: the names of the first and of the last file that ought to stand there, and their number."""
+
+    first: str
+    last: str
+    count: int
+
+    def __str__(self) -> str:
+        return self.first if self.count == 1 else f"{self.first} to {self.last} ({self.count} files)"
+
+
+@dataclass(frozen=True, slots=True)
 class MappedFileQueue:
-    """The files of one folder in order. ``missing`` names files that ought to stand between them."""
+    """The files of one folder in order. ``missing``: the gaps between them."""
 
     files: tuple[MappedFile, ...]
-    missing: tuple[str, ...] = ()
+    missing: tuple[MissingFiles, ...] = ()
 
     def file_at(self, offset: int) -> MappedFile:
         """The file that holds an offset (``findMappedFileByOffset``). Raises BadData when there is none."""
@@ -54,37 +67,46 @@ def mapped_file_queue(
 
     :param listing: name and size of every file below the folder.
     :param allow_missing: go on over missing middle files and name them, as RocketMQ does when it starts.
-    :raises BadData: foreign names, differing sizes (there RocketMQ's load answers false), or a missing middle file.
+    :raises BadData: foreign names, differing sizes (there RocketMQ's load answers false), offsets beyond Java's long, or a
+        missing middle file.
     """
-    files = []
-    for name, size in sorted(listing):
-        stem = name.removeprefix(f"{folder}/")
-        if not _NAME.fullmatch(stem):
-            raise BadData(f"{name} does not belong into {folder}: its files are named by 20 digits. Remove it")
-        files.append(MappedFile(name, int(stem), size))
+    files = [_mapped_file(folder, name, size) for name, size in sorted(listing)]
     if files and files[-1].size_bytes == 0:
         files.pop()
+    if empty := next((file.name for file in files if not file.size_bytes), None):
+        raise BadData(f"{empty} is empty, and more files follow it: it was copied in part. Copy the store again")
     sizes = sorted({file.size_bytes for file in files})
     if len(sizes) > 1:
         found = ", ".join(f"{file.name}: {file.size_bytes}" for file in files)
         raise BadData(
             f"the files of {folder} differ in size (bytes: {found}). One was cut or copied in part: copy again"
         )
-    missing = _missing(folder, files)
+    missing = tuple(_missing(folder, files))
     if missing and not allow_missing:
         raise BadData(
-            f"{len(missing)} files are missing in the middle of {folder}: {', '.join(missing[:5])}"
+            f"files are missing in the middle of {folder}: {', '.join(map(str, missing[:5]))}"
             f"{', ...' if len(missing) > 5 else ''}. Restore them, or import with --salvage to go on without them"
         )
-    return MappedFileQueue(tuple(files), tuple(missing))
+    return MappedFileQueue(tuple(files), missing)
 
 
-def _missing(folder: str, files: Sequence[MappedFile]) -> list[str]:
-    missing = []
+def _mapped_file(folder: str, name: str, size: int) -> MappedFile:
+    stem = name.removeprefix(f"{folder}/")
+    if not _NAME.fullmatch(stem):
+        raise BadData(
+            f"{name} does not belong into {folder}, whose files are named by 20 digits. "
+            "Import a copy of the store that leaves it out"
+        )
+    if int(stem) + size > _LONG_MAX:
+        raise BadData(f"{name} cannot be a file of a broker: its offsets do not fit into 64 bits. Look at its name")
+    return MappedFile(name, int(stem), size)
+
+
+def _missing(folder: str, files: Sequence[MappedFile]) -> Iterator[MissingFiles]:
     for before, after in pairwise(files):
-        if before.end_offset > after.start_offset or (after.start_offset - before.end_offset) % before.size_bytes:
+        count, rest = divmod(after.start_offset - before.end_offset, before.size_bytes)
+        if count < 0 or rest:
             raise BadData(f"{before.name} of {before.size_bytes} bytes and {after.name} do not fit together")
-        missing += [
-            f"{folder}/{offset:020}" for offset in range(before.end_offset, after.start_offset, before.size_bytes)
-        ]
-    return missing
+        if count:
+            last = after.start_offset - before.size_bytes
+            yield MissingFiles(f"{folder}/{before.end_offset:020}", f"{folder}/{last:020}", count)

@@ -14,6 +14,7 @@ from typing import Any
 
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.config_files import (
+    SubscriptionGroupConfig,
     TopicConfig,
     read_consumer_offsets,
     read_delay_offsets,
@@ -43,6 +44,8 @@ from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Observed, Produc
 from rmq_store.validators import is_user_topic
 
 _FINGERPRINT_BYTES = 4096
+MAX_QUEUES = 65_536
+"""Of a topic or of a group's retry topic, in an import. RocketMQ's own limit is that of an int."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,7 @@ def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: C
 def _configs(source: FileSource, broker_name: str) -> _Configs:
     offsets, delays = read_consumer_offsets(source), read_delay_offsets(source)
     topics, groups = read_topics(source), read_subscription_groups(source)
+    _check_queue_nums(topics.value, groups.value)
     observed = [
         Observed(group, MessageQueue(topic, broker_name, queue_id), offset)
         for topic, group, queue_id, offset in offsets.value.commits()
@@ -199,6 +203,19 @@ def _configs(source: FileSource, broker_name: str) -> _Configs:
     files = (offsets, delays, topics, groups)
     notes = tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
     return _Configs(tuple(observed), topics.value, parameters, notes)
+
+
+def _check_queue_nums(topics: Mapping[str, TopicConfig], groups: Mapping[str, SubscriptionGroupConfig]) -> None:
+    """Raises BadData for a number of queues that no broker has; each would become a position."""
+    said = [(f"topic {name!r}", "readQueueNums", topic.read_queue_nums) for name, topic in topics.items()]
+    said += [(f"topic {name!r}", "writeQueueNums", topic.write_queue_nums) for name, topic in topics.items()]
+    said += [(f"group {name!r}", "retryQueueNums", group.retry_queue_nums) for name, group in groups.items()]
+    for whose, field, number in said:
+        if number > MAX_QUEUES:
+            raise BadData(
+                f"{whose} has {field} {number}, an import takes up to {MAX_QUEUES}. Correct it at the broker "
+                "(mqadmin updateTopic, updateSubGroup) and import again"
+            )
 
 
 def last_import(shard: Shard, broker_name: str) -> Ctl | None:
@@ -256,11 +273,7 @@ def _run(
     job: ImportJob, log: MappedFileQueue, begin: int, engine: Engine, progress: Callable[[int, int], None] | None
 ) -> list[ImportResult]:
     files = [file for file in log.files if file.end_offset > begin]
-    first = log.files[0]
-    tasks = [
-        ImportTask((file.start_offset - first.start_offset) // file.size_bytes, file, max(begin, file.start_offset))
-        for file in files
-    ]
+    tasks = [ImportTask(number, file, max(begin, file.start_offset)) for number, file in enumerate(files)]
     all_bytes = sum(task.file.end_offset - task.begin for task in tasks)
     results: list[ImportResult] = []
     # In rounds of a few tasks a slot, so that progress can be told on long work.
@@ -343,7 +356,7 @@ def _ctl(
                 "messages": sum(result.messages for result in results),
                 "fingerprint": _fingerprint(source, log, end),
                 "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
-                "missing_files": list(log.missing),
+                "missing_files": [[gap.first, gap.last, gap.count] for gap in log.missing],
             }
         ),
         produced=produced,

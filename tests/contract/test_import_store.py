@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -288,6 +289,20 @@ def entry_of_another_queue_further_on(broker: Path) -> None:
     overwrite(path, 20 * 2, struct.pack(">qi", later["commitLogOffset"], later["storeSize"]))
 
 
+def far_away_file(broker: Path) -> None:
+    commit_log(broker, FILE_BYTES).rename(commit_log(broker, FILE_BYTES * 10**12))
+
+
+def endless_queues(broker: Path) -> None:
+    path = broker / "config" / "topics.json"
+    path.write_text(re.sub('"readQueueNums":[0-9]+', '"readQueueNums":2147483647', path.read_text()))
+
+
+def endless_retry_queues(broker: Path) -> None:
+    path = broker / "config" / "subscriptionGroup.json"
+    path.write_text(re.sub('"retryQueueNums":[0-9]+', '"retryQueueNums":65537', path.read_text()))
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -300,6 +315,9 @@ def entry_of_another_queue_further_on(broker: Path) -> None:
         (negative_store_time, "STORETIMESTAMP -1"),
         (torn_tail, "commitlog/00000000000002097152 at byte"),
         (missing_middle_file, "00000000000001048576"),
+        (far_away_file, "files are missing"),
+        (endless_queues, "has readQueueNums 2147483647, an import takes up to 65536"),
+        (endless_retry_queues, "has retryQueueNums 65537, an import takes up to 65536"),
         (shortened_file, "differ in size"),
         (zeroed_middle, "a later file holds records"),
         (broken_offset_files, "consumerOffset.json"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.broker_files.mapped_file_queue import MissingFiles, mapped_file_queue
 from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, walk
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.record import Record, encode, new_record
@@ -158,14 +160,37 @@ def test_a_torn_record_is_not_called_torn_when_a_later_file_holds_records(tmp_pa
         assert stop.torn is is_torn
 
 
-def test_a_missing_middle_file_is_named(tmp_path: Path) -> None:
-    source = store_of(tmp_path, {0: bytes(1000), 3000: bytes(1000)})
-    with pytest.raises(BadData, match="commitlog/00000000000000001000, commitlog/00000000000000002000"):
+def test_missing_middle_files_are_named_as_ranges(tmp_path: Path) -> None:
+    source = store_of(tmp_path, {0: bytes(1000), 3000: bytes(1000), 5000: bytes(1000)})
+    two = MissingFiles("commitlog/00000000000000001000", "commitlog/00000000000000002000", 2)
+    one = MissingFiles("commitlog/00000000000000004000", "commitlog/00000000000000004000", 1)
+    assert list_commit_log(source, allow_missing=True).missing == (two, one)
+    with pytest.raises(BadData, match=rf"{two.first} to {two.last} \(2 files\), {one.first}\. Restore"):
         list_commit_log(source)
-    assert list_commit_log(source, allow_missing=True).missing == (
-        "commitlog/00000000000000001000",
-        "commitlog/00000000000000002000",
-    )
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/T/0"])
+def test_a_file_whose_name_is_far_away_is_told_in_constant_memory(folder: str) -> None:
+    listing = [(f"{folder}/{0:020}", 20), (f"{folder}/{9 * 10**18:020}", 20)]
+    tracemalloc.start()
+    with pytest.raises(BadData, match=rf"{20:020} to {folder}/{9 * 10**18 - 20:020} \(449999999999999999 files\)"):
+        mapped_file_queue(folder, listing)
+    assert len(mapped_file_queue(folder, listing, allow_missing=True).missing) == 1
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def test_a_name_beyond_64_bits_is_refused() -> None:
+    with pytest.raises(BadData, match="64 bits"):
+        mapped_file_queue("commitlog", [(f"commitlog/{2**63 - 20:020}", 20)])
+
+
+def test_empty_files_before_others_are_refused_and_a_single_one_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=f"commitlog/{0:020} is empty"):
+        mapped_file_queue("commitlog", [(f"commitlog/{offset:020}", 0) for offset in (0, 1000, 2000)])
+    with pytest.raises(BadData, match="nothing to import yet"):
+        list_commit_log(store_of(tmp_path, {0: b""}))
 
 
 def test_an_empty_last_file_is_ignored_as_rocketmq_does(tmp_path: Path) -> None:

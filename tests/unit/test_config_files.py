@@ -349,3 +349,17 @@ def test_json_is_read_as_json(value: Any) -> None:
     assert parse(json.dumps(value, ensure_ascii=False)) == value
     assert parse(render(value)) == value
     assert parse(render_compact(value)) == value
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["5", "[]", '{"readQueueNums":"x"}', '{"perm":[]}', '{"order":{}}', '{"attributes":7}', '{"perm":3000000000}'],
+)
+def test_a_field_of_another_type_is_refused_in_words(topic: str) -> None:
+    with pytest.raises(BadData, match=r"expected|is no number"):
+        parse_topics(f'{{"topicConfigTable":{{"T":{topic}}}}}')
+
+
+def test_names_and_attributes_are_texts_whatever_their_json_is() -> None:
+    text = '{"topicConfigTable":{7:{"order":null,"attributes":{1:true}},{1:2}:{}}}'
+    assert parse_topics(text) == {"7": TopicConfig("7", attributes={"1": "true"}), "{1:2}": TopicConfig("{1:2}")}
