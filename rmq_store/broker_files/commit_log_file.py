@@ -24,9 +24,8 @@ def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> Mappe
     """
     listing = source.list(FOLDER)
     if not listing:
-        found = sorted({name.split("/")[0] for name, _ in source.list("")})
         raise BadData(
-            f"{source} is no broker's store: it has no files in {FOLDER}/ (found: {', '.join(found) or 'nothing'}). "
+            f"{source} is no broker's store: it has no files in {FOLDER}/ (found: {', '.join(source.names()) or 'nothing'}). "
             f"Give the folder that holds commitlog, consumequeue and config"
         )
     log = mapped_file_queue(FOLDER, listing, allow_missing=allow_missing)

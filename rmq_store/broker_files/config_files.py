@@ -149,22 +149,21 @@ def read_consumer_filters(source: FileSource) -> ConfigFile[dict[tuple[str, str]
 
 
 def load_config(source: FileSource, name: str, parse_text: Callable[[str], T]) -> ConfigFile[T]:
-    """Read a configuration file by RocketMQ's rule; ``parse_text("")`` is the empty table."""
-    texts = {path: _text(source, path, size) for path, size in source.list(FOLDER)}
+    """Read a configuration file by RocketMQ's rule; ``parse_text("")`` is the empty table. Nothing else is opened."""
     main, bak = f"{FOLDER}/{name}", f"{FOLDER}/{name}.bak"
-    why_not_main = "is missing"
-    if main in texts:
+    text = _text(source, main)
+    why_not_main = "is missing" if text is None else "is empty"
+    if text and text.strip():
         try:
-            if texts[main].strip():
-                return ConfigFile(parse_text(texts[main]), main, f"{main} is readable")
-            why_not_main = "is empty"
+            return ConfigFile(parse_text(text), main, f"{main} is readable")
         except BadData as error:
             why_not_main = f"cannot be read ({error})"
-    if not texts.get(bak):
-        found = "is empty" if bak in texts else "is missing"
+    text = _text(source, bak)
+    if not text:
+        found = "is missing" if text is None else "is empty"
         return ConfigFile(parse_text(""), None, f"{main} {why_not_main} and {bak} {found}: an empty table, as RocketMQ")
     try:
-        return ConfigFile(parse_text(texts[bak]), bak, f"{main} {why_not_main}: {bak} is used, as RocketMQ would")
+        return ConfigFile(parse_text(text), bak, f"{main} {why_not_main}: {bak} is used, as RocketMQ would")
     except BadData as error:
         raise BadData(
             f"{source}: {main} {why_not_main} and {bak} cannot be read ({error}). "
@@ -279,8 +278,9 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _text(source: FileSource, path: str, size: int) -> str:
-    return source.read(path, 0, size).decode("utf-8", "replace")
+def _text(source: FileSource, path: str) -> str | None:
+    content = source.whole(path)
+    return None if content is None else content.decode("utf-8", "replace")
 
 
 def _root(text: str, known: Collection[str] | None = None) -> dict[Any, Any]:

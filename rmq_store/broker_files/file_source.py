@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Final, Protocol
 
 from rmq_store.errors import BadData, WrongUse
+
+FEW_NAMES: Final = 20
+_COPY: Final = "Import a copy of the store that holds the files themselves"
 
 
 class FileSource(Protocol):
     """A store directory. Names are relative to it and use ``/``; ``str()`` says where it is."""
+
+    def names(self) -> list[str]:
+        """What lies directly in the directory, as far as a few names; sorted."""
+        ...
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
         """Name and size in bytes of every file below the folder ``prefix``, sorted by name; empty if there is none."""
@@ -24,10 +35,16 @@ class FileSource(Protocol):
         """
         ...
 
+    def whole(self, name: str) -> bytes | None:
+        """All bytes of a small file, None when it is not there."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LocalFileSource:
     """A broker's store directory on this machine (``storePathRootDir``).
+
+    Only regular files below it are opened: links are followed as long as they stay inside, everything else is a BadData.
 
     :raises WrongUse: there is no such folder.
     """
@@ -41,17 +58,102 @@ class LocalFileSource:
     def __str__(self) -> str:
         return str(self.root)
 
+    def names(self) -> list[str]:
+        with self._in_words(""), os.scandir(self.root) as entries:
+            return sorted(entry.name for entry in islice(entries, FEW_NAMES))
+
     def list(self, prefix: str) -> list[tuple[str, int]]:
-        found = []
-        for folder, _, names in os.walk(self.root / prefix):
-            relative = Path(folder).relative_to(self.root)
-            found += [((relative / name).as_posix(), os.stat(Path(folder, name)).st_size) for name in names]
-        return sorted(found)
+        with self._in_words(prefix):
+            return sorted(self._below(prefix))
 
     def read(self, name: str, begin: int, end: int) -> bytes:
+        with self._opened(name) as file:
+            file.seek(begin)
+            return file.read(max(end - begin, 0))
+
+    def whole(self, name: str) -> bytes | None:
+        with self._in_words(name):
+            if not self._is_there(name):
+                return None
+            with self._opened(name) as file:
+                return file.read()
+
+    def _below(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Names and sizes of the files below a folder. Raises BadData for what is neither a file nor a folder."""
+        if not self._is_there(prefix):
+            return
+        folders, listed = [(prefix, self._place(prefix))], set[str]()
+        while folders:
+            folder, place = folders.pop()
+            if place in listed:
+                raise BadData(f"{folder} in {self} is a link to a folder that is met twice. {_COPY}")
+            listed.add(place)
+            for name, at, status in self._entries(folder, place):
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append((name, at))
+                else:
+                    self._check_is_file(name, status)
+                    yield name, status.st_size
+
+    def _entries(self, folder: str, place: str) -> Iterator[tuple[str, str, os.stat_result]]:
+        """What lies directly in a folder: its name, where it is, and what it is, with links followed."""
+        with os.scandir(place) as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}".lstrip("/")
+                at = self._place(name) if entry.is_symlink() else entry.path
+                try:
+                    yield name, at, os.lstat(at)
+                except FileNotFoundError:
+                    continue  # removed while we looked
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        """A file, looked at before it is opened: to open a FIFO waits for its writer."""
+        with self._in_words(name):
+            place = self._place(name)
+            self._check_is_file(name, os.lstat(place))
+            with open(place, "rb") as file:
+                yield file
+
+    def _is_there(self, name: str) -> bool:
+        """Raises BadData when a folder above is a link to nothing: what it should hold is not known."""
         try:
-            with open(self.root / name, "rb") as file:
-                file.seek(begin)
-                return file.read(end - begin)
+            os.lstat(self.root / name)
+        except OSError as error:
+            for folder in Path(name).parents:
+                if os.path.islink(self.root / folder):
+                    self._place(str(folder))
+            if isinstance(error, FileNotFoundError):
+                return False
+            raise
+        return True
+
+    def _place(self, name: str) -> str:
+        """Where a name leads when links are followed. Raises BadData when that is nowhere or outside of this folder."""
+        root, place = os.path.realpath(self.root), os.path.realpath(self.root / name)
+        if os.path.commonpath([root, place]) != root:
+            raise BadData(f"{name} in {self} is or lies behind a link that leads out of that folder. {_COPY}")
+        try:
+            return os.path.realpath(place, strict=True)
         except FileNotFoundError as error:
-            raise BadData(f"{self.root} has no file {name}") from error
+            if os.path.islink(self.root / name):
+                raise BadData(f"{name} in {self} is a link to nothing. {_COPY}") from error
+            raise BadData(f"{self} has no file {name}") from error
+        except OSError as error:
+            raise BadData(f"{name} in {self} cannot be followed: {error.strerror}. {_COPY}") from error
+
+    def _check_is_file(self, name: str, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise BadData(f"{name} in {self} is no file ({_kind(status.st_mode)}), so it is not opened. {_COPY}")
+
+    @contextmanager
+    def _in_words(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BadData(f"{error.filename or name} in {self} cannot be read: {error.strerror or error}") from error
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+    return kinds.get(stat.S_IFMT(mode), "a device")

@@ -119,12 +119,13 @@ def import_store(
 
 def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: str) -> int:
     """About how much an import has to read: the files behind what was imported before."""
+    from rmq_store.lake.object_store import file_source
     from rmq_store.offsets import import_id
 
     begin = 0
     if shard_name in store.shard_names():
         begin = store.shards(shard_name)[0].positions().get(import_id(broker_name)) or 0
-    logs = [(name.rpartition("/")[2], size) for name, size in files.list("commitlog")]
+    logs = [(name.rpartition("/")[2], size) for name, size in file_source(files).list("commitlog")]
     return sum(size for name, size in logs if (start := whole_number(name)) is not None and start + size > begin)
 
 

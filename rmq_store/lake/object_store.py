@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow.fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-from rmq_store.broker_files.file_source import FileSource, LocalFileSource
+from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileSource
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
 from rmq_store.lake import s3
 
@@ -108,6 +108,17 @@ class Root:
         except FileNotFoundError:
             return False
         return True
+
+    def names(self, most: int) -> list[str]:
+        """Up to ``most`` names of objects and folders directly below the root of a bucket, sorted."""
+        below = f"{self._key('')}/".lstrip("/")
+        with self._explained("look at what is there"):
+            page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=below, Delimiter="/", MaxKeys=most)
+        keys = [
+            *(item["Prefix"] for item in page.get("CommonPrefixes", ())),
+            *(item["Key"] for item in page.get("Contents", ())),
+        ]
+        return sorted(key.removeprefix(below).rstrip("/") for key in keys)
 
     def list(self, folder: str = "") -> list[tuple[str, int]]:
         """Names (relative to the root) and sizes in bytes of all below ``folder``, sorted; none if it is missing."""
@@ -263,6 +274,9 @@ class RootFileSource:
     def __str__(self) -> str:
         return self.root.location
 
+    def names(self) -> list[str]:
+        return self.root.names(FEW_NAMES)
+
     def list(self, prefix: str) -> list[tuple[str, int]]:
         return self.root.list(prefix)
 
@@ -272,6 +286,12 @@ class RootFileSource:
             return self.root.read(name, begin, end)
         except FileNotFoundError as error:
             raise BadData(f"{self} has no file {name}") from error
+
+    def whole(self, name: str) -> bytes | None:
+        try:
+            return self.root.read(name)
+        except FileNotFoundError:
+            return None
 
 
 def is_refused(error: Exception) -> bool:

@@ -171,6 +171,8 @@ def test_an_import_reads_a_folder_and_s3_alike(s3_root: S3Root, tmp_path: Path) 
         assert str(source) == where
         assert source.list("") == [("commitlog/00000000000000000000", 10), ("config/topics.json", 2)]
         assert source.list("commitlog") == [("commitlog/00000000000000000000", 10)]
+        assert source.names() == ["commitlog", "config"]
+        assert (source.whole("config/topics.json"), source.whole("config/none.json")) == (b"{}", None)
         assert source.read("commitlog/00000000000000000000", 4, 7) == b"456"
         with pytest.raises(BadData, match=f"{where} has no file commitlog/1"):
             source.read("commitlog/1", 0, 4)
