@@ -13,6 +13,7 @@ from typing import Final
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile, mapped_file_queue
+from rmq_store.broker_files.rocks_db import is_rocksdb_file, queues_in_rocksdb
 from rmq_store.consume_queue import FILLER, UNIT_BYTES, ConsumeQueueEntry, decode_entries, max_offset, min_offset
 from rmq_store.errors import BadData
 from rmq_store.numbers import whole_number
@@ -99,14 +100,20 @@ class ConsumeQueueFiles:
 def list_consume_queues(source: FileSource) -> list[ConsumeQueueFiles]:
     """The queues that have files, by topic and queue id; none when the folder is missing (the log can make them anew).
 
-    :raises BadData: a path is not ``consumequeue/TOPIC/QUEUE/20 digits``, or a queue's files do not fit together.
+    :raises BadData: a path is not ``consumequeue/TOPIC/QUEUE/20 digits``, a queue's files do not fit together, or they are
+        those of RocksDB.
     """
     listings: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
     for name, size in source.list(FOLDER):
         parts = name.split("/")
         queue_id = whole_number(parts[2]) if len(parts) == 4 else None
+        if len(parts) == 2 and is_rocksdb_file(name):
+            raise queues_in_rocksdb(source, name)
         if queue_id is None:
-            raise BadData(f"{name} in {source} is not of the form {FOLDER}/TOPIC/QUEUE/FILE. Remove it")
+            raise BadData(
+                f"{name} in {source} is not of the form {FOLDER}/TOPIC/QUEUE/FILE, so it is no part of a consume queue. "
+                "Import a copy of the store that leaves it out"
+            )
         listings[parts[1], queue_id].append((name, size))
     queues = []
     for (topic, queue_id), listing in sorted(listings.items()):

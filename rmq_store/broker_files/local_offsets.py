@@ -67,7 +67,7 @@ class LocalOffsetsFile:
         try:
             return usable_local_offsets(_text(self.path), _text(bak))
         except BadData as error:
-            raise BadData(f"neither {self.path} nor its .bak can be read ({error}); restore or remove them") from error
+            raise BadData(f"neither {self.path} nor its .bak can be read ({error}); restore one of the two") from error
 
     def write(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Write the file; the one before becomes ``.bak``."""

@@ -329,7 +329,8 @@ def _compare(
         found = tuple(int(value) for value in entries[at])
         raise BadData(
             f"{queue} offset {int(offsets[at])}: the broker's entry says (offset, size, tags code) {found}, its log "
-            f"{(int(physical[at]), int(sizes[at]), int(codes[at]))}. Remove its consumequeue folder to make it from the log."
+            f"{(int(physical[at]), int(sizes[at]), int(codes[at]))}. To have the entries made from the log, import a copy "
+            f"of the store without consumequeue/{queue.topic}/{queue.queue_id}."
         )
 
 

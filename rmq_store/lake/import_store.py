@@ -24,6 +24,7 @@ from rmq_store.broker_files.config_files import (
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import BadData, DamagedRecord, WrongUse
@@ -91,13 +92,14 @@ def import_store(
 ) -> ImportReport:
     """Import what is new in a broker's store directory.
 
-    ``progress(done_bytes, all_bytes)`` is called as files are done. Raises BadData (no broker store, files that do not
-    fit, a gap), DamagedRecord, WrongUse (no such folder, the broker was cut over), HeldByAnother, and the errors of
+    ``progress(done_bytes, all_bytes)`` is called as files are done. Raises BadData (no broker store, one in RocksDB, files
+    that do not fit, a gap), DamagedRecord, WrongUse (no such folder, the broker was cut over), HeldByAnother, and the errors of
     ``commit``.
     """
     started_ms = host.now_ms()
     files = file_source(source)
     log = list_commit_log(files, allow_missing=salvage)
+    refuse_rocksdb(files)
     configs = _configs(files, broker_name)
     shard = store.create_shard(shard_name)
     shard.commitlog.refresh()

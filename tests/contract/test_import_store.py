@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -301,6 +301,66 @@ def endless_queues(broker: Path) -> None:
 def endless_retry_queues(broker: Path) -> None:
     path = broker / "config" / "subscriptionGroup.json"
     path.write_text(re.sub('"retryQueueNums":[0-9]+', '"retryQueueNums":65537', path.read_text()))
+
+
+ROCKSDB_FILES = ("CURRENT", "MANIFEST-000005", "OPTIONS-000007", "000004.log", "000009.sst", "IDENTITY", "LOCK", "LOG")
+
+
+def rocksdb_in(folder: Path, *, files: Sequence[str] = ROCKSDB_FILES) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in files:
+        (folder / name).write_bytes(b"MANIFEST-000005\n")
+
+
+def rocksdb_queues(broker: Path) -> None:
+    shutil.rmtree(broker / "consumequeue")
+    rocksdb_in(broker / "consumequeue")
+
+
+def rocksdb_queues_beside(broker: Path) -> None:
+    rocksdb_in(broker / "consumequeue", files=["000004.log"])
+
+
+def rocksdb_queues_elsewhere(broker: Path) -> None:
+    (broker / "consumequeue").rename(broker / "consumequeue_r")
+
+
+def rocksdb_of(name: str) -> Callable[[Path], None]:
+    """The configuration in RocksDB, with the JSON files of before still there for the others."""
+
+    def damage(broker: Path) -> None:
+        rocksdb_in(broker / "config" / name)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (rocksdb_queues, r"consume queues in RocksDB \(consumequeue/CURRENT\).*Leave the files as they are"),
+        (rocksdb_queues_beside, r"consume queues in RocksDB \(consumequeue/000004\.log\)"),
+        (rocksdb_queues_elsewhere, r"consume queues in RocksDB \(consumequeue_r\)"),
+        (rocksdb_of("consumerOffsets"), r"RocksDB \(config/consumerOffsets/\).*-t consumerOffsets -e FILE"),
+        (rocksdb_of("topics"), r"RocksDB \(config/topics/\)"),
+        (rocksdb_of("subscriptionGroups"), r"RocksDB \(config/subscriptionGroups/\)"),
+        (rocksdb_of("metadata"), r"RocksDB \(config/metadata/\).*keeps them as JSON"),
+        (rocksdb_of("rdb"), r"RocksDB \(config/rdb/\)"),
+    ],
+)
+def test_a_store_in_rocksdb_is_refused_by_name_and_nobody_is_told_to_delete_it(
+    lake: Lake, broker: Path, damage: Callable[[Path], None], says: str
+) -> None:
+    damage(broker)
+    for salvage in (False, True):
+        with pytest.raises(BadData, match=says) as raised:
+            lake.load(broker, salvage=salvage)
+        assert "emove" not in str(raised.value)
+        assert lake.positions() == {}
+
+
+def test_consume_queues_that_are_written_both_ways_are_imported_from_their_files(lake: Lake, broker: Path) -> None:
+    rocksdb_in(broker / "consumequeue_r")
+    assert lake.load(broker).status == "committed"
 
 
 @pytest.mark.parametrize(

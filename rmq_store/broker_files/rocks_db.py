@@ -1,0 +1,70 @@
+"""What a 5.x broker may keep in RocksDB instead of files, recognised so that it is refused and not taken for nothing.
+
+With ``storeType=defaultRocksDB`` the consume queues and three configurations are RocksDB databases (``RocksDBMessageStore``,
+``broker/config/v1``), with ``configManagerVersion=v2`` the configurations are one (``broker/config/v2``). With
+``rocksdbCQDoubleWriteEnable`` a broker writes its consume queues both ways.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.errors import BadData
+
+_QUEUES: Final = "consumequeue"
+_OWN_FOLDER: Final = "consumequeue_r"
+"""Where ``useSeparateStorePathForRocksdbCQ`` puts the queues."""
+
+_JSON_OF: Final = {
+    "config/consumerOffsets": "consumerOffset.json",
+    "config/topics": "topics.json",
+    "config/subscriptionGroups": "subscriptionGroup.json",
+}
+"""A folder of RocksDB: the file that it stands for."""
+_OF_ALL: Final = ("config/metadata", "config/rdb")
+_FILE: Final = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old.*)?|(MANIFEST|OPTIONS)-[0-9]+.*|[0-9]+\.(log|sst|blob)")
+
+
+def is_rocksdb_file(name: str) -> bool:
+    """Whether the last part of a name is one that RocksDB gives to its files."""
+    return _FILE.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def queues_in_rocksdb(source: FileSource, name: str) -> BadData:
+    """The answer to a store whose consume queues, ``name`` among them, are in RocksDB."""
+    return BadData(
+        f"{source} has its consume queues in RocksDB ({name}), as a broker with storeType=defaultRocksDB keeps them. They "
+        "cannot be read here, so the store cannot be imported, with --salvage neither; nothing was changed. Leave the "
+        "files as they are: they are the broker's queues. What can be imported is the store of a broker with "
+        "storeType=default, where consume queues are files"
+    )
+
+
+def refuse_rocksdb(source: FileSource) -> None:
+    """Raises BadData for a store whose configuration or consume queues are in RocksDB. A JSON file beside does not count:
+    nothing here can tell which of the two is newer."""
+    if source.whole(f"{_QUEUES}/CURRENT") is not None:
+        raise queues_in_rocksdb(source, f"{_QUEUES}/CURRENT")
+    if source.list(_OWN_FOLDER) and not source.list(_QUEUES):
+        raise queues_in_rocksdb(source, _OWN_FOLDER)
+    for folder in (*_JSON_OF, *_OF_ALL):
+        if source.list(folder):
+            raise _config_in_rocksdb(source, folder)
+
+
+def _config_in_rocksdb(source: FileSource, folder: str) -> BadData:
+    what = folder.rpartition("/")[2]
+    way = (
+        f"To read it, stop the broker or copy the folder, and let RocketMQ write {_JSON_OF[folder]} (mqadmin "
+        f"rocksDBConfigToJson -p CONFIG_FOLDER -t {what} -e FILE); then import a copy of the store that has this file and "
+        f"not {folder}"
+        if folder in _JSON_OF
+        else "What can be imported is the store of a broker that keeps them as JSON"
+    )
+    return BadData(
+        f"{source} has topics, groups or offsets in RocksDB ({folder}/), which cannot be read here. Without them its groups "
+        "would begin elsewhere, and a JSON file beside may be older. Nothing was changed; leave the folder as it is. "
+        f"{way}"
+    )
