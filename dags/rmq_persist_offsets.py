@@ -1,7 +1,9 @@
 """Persist offsets: RocketMQ's `persistAll`, for tables and for brokers.
 
 **What it does.** Brings the tables `consumequeue` and `offsets` up to the newest commit, and writes for every imported
-broker a `consumerOffset.json` in RocketMQ's own form below `$RMQ_EXPORT_FOLDER` (the one before stays as `.bak`). The
+broker a `consumerOffset.json` in RocketMQ's own form below `$RMQ_EXPORT_FOLDER` (the one before stays as `.bak`). It
+holds what was committed here and, where nothing was, the broker's own offsets as the last import saw them. It is merged into
+the file that is there: keys that are not known here stay, and an offset that was only seen never lowers the file's. The
 answer says how many retries still wait here: a broker that took these offsets over would not see them.
 
 **Again.** It derives and copies; doing it twice changes nothing.

@@ -10,7 +10,6 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -207,7 +206,8 @@ def dispatch_all() -> Answer:
 
 @translated
 def export_all() -> list[Answer]:
-    """``consumerOffset.json`` of every imported broker, written where it changed."""
+    """``consumerOffset.json`` of every imported broker, merged into the file that is there and written where it changed."""
+    from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, planned_write
     from rmq_store.lake.export import export_offsets
     from rmq_store.offsets import split_id
 
@@ -216,31 +216,21 @@ def export_all() -> list[Answer]:
     for shard in here.open_store().shards():
         for app_id, _ in shard.positions().prefixed("import/"):
             broker_name = split_id(app_id)[1]
-            found = export_offsets(shard, broker_name)
-            file = here.export_folder / shard.name / quote(broker_name, safe="") / "consumerOffset.json"
+            known = export_offsets(shard, broker_name)
+            file = here.export_folder / shard.name / quote(broker_name, safe="") / CONSUMER_OFFSETS.name
+            planned = planned_write(file, CONSUMER_OFFSETS, known.offsets, known.version, How.MERGE)
             answers.append(
                 _logged(
                     {
                         "broker_name": broker_name,
                         "file": str(file),
-                        "changed": _replaced(file, found.text),
-                        "groups": found.groups,
-                        "waiting_retries": dict(found.waiting_retries),
+                        "changed": planned.write(),
+                        "groups": known.groups,
+                        "waiting_retries": dict(known.waiting_retries),
                     }
                 )
             )
     return answers
-
-
-def _replaced(file: Path, text: str) -> bool:
-    """Write it as a broker does, which keeps the file before as ``.bak``. False: it says so already."""
-    from rmq_store.broker_files.config_files import write_config
-
-    if file.exists() and file.read_text(encoding="utf-8") == text:
-        return False
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_config(file, text)
-    return True
 
 
 @translated

@@ -237,17 +237,22 @@ def parse_data_version(text: str) -> DataVersion:
 def write_config(path: Path, text: str) -> None:
     """Write a configuration file in ``MixAll#string2File``'s order: the old one becomes ``.bak``, then the new one.
 
-    Whatever moment the process dies at, one of the two can be read. A file that holds no object, which RocketMQ removes
-    when it loads, is written over: it must not take the place of a good ``.bak``.
+    The new one is whole before it gets its name, so whatever moment the process dies at, one of the two can be read. A file
+    that holds no object, which RocketMQ removes when it loads, is written over: it must not take the place of a good
+    ``.bak``.
     """
-    content = text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    if _is_readable(path):
-        os.replace(path, path.with_name(f"{path.name}.bak"))
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if _is_readable(path):
+            os.replace(path, path.with_name(f"{path.name}.bak"))
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
     _sync_folder(path.parent)
 
 

@@ -1,21 +1,19 @@
-"""``rmq reset``, ``skip``, ``clone``, ``search-offset``, ``offsets export`` and ``import``: where groups stand and are
-moved to."""
+"""``rmq reset``, ``skip``, ``clone``, ``search-offset``, ``offsets import``: where groups stand and are moved to."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from rmq_store.cli.common import check_group, known_group, new_request, open_store, queues_by_shard, shard_of_broker
+from rmq_store.cli.common import check_group, known_group, new_request, open_store, queues_by_shard
+from rmq_store.cli.exporting import export
 from rmq_store.cli.moves_shown import show_moves, stands_of
 from rmq_store.cli.options import (
     ActorOption,
     AtOption,
-    BrokerOption,
     GroupOption,
     JsonOption,
     QueueName,
@@ -67,7 +65,8 @@ def add_to(app: typer.Typer) -> None:
     )(search_offset)
     offsets.command(
         epilog=example(
-            "rmq offsets export --broker broker-a consumerOffset.json", "rmq offsets export --broker broker-a"
+            "rmq offsets export --broker broker-a",
+            "rmq offsets export --broker broker-a --merge /data/rocketmq/store/config/consumerOffset.json --dry-run",
         )
     )(export)
     offsets.command(
@@ -247,39 +246,6 @@ def search_offset(
     )
 
 
-def export(
-    broker: BrokerOption,
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Where to. Default: standard output.")] = None,
-    shard: ShardOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Write a broker's consumerOffset.json.
-
-    It holds all committed offsets on the broker's queues, in its own form. Retries that wait in the lake are not in it:
-    the broker would not see them, and how many there are is said.
-    """
-    output = Output(as_json)
-    store = open_store(root)
-    from rmq_store.lake.export import export_offsets
-
-    exported = export_offsets(shard_of_broker(store, broker, shard), broker)
-    for group, count in exported.waiting_retries.items():
-        output.note(f"group {group}: {count:,} retries still wait here; a broker with these offsets would not see them")
-    answer = {
-        "status": "done",
-        "broker_name": broker,
-        "groups": exported.groups,
-        "waiting_retries": exported.waiting_retries,
-    }
-    if file is None:
-        output.line(exported.text)
-        output.document(answer | {"text": exported.text})
-        return
-    _write_whole(Path(file), exported.text)
-    output.answer(answer | {"file": file}, f"offsets of {exported.groups} groups on {broker} are in {file}")
-
-
 def import_offsets(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="offsets.json or consumerOffset.json.")],
     group: Annotated[
@@ -337,16 +303,3 @@ def import_offsets(
     stands = stands_of([one for one, _ in held], group, settings)
     reports = move_in_all(asked, host)
     show_moves(output, reports, stands, {"group": group, "file": str(found.used)})
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """The file appears with all of it or stays as it was."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise WrongUse(f"{path} cannot be written: {error.strerror or error}") from error

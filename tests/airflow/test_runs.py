@@ -290,13 +290,17 @@ def test_offsets_are_exported_in_the_brokers_own_form_and_the_file_before_is_kep
     assert first["waiting_retries"]["payments"] > 0
     text = file.read_text()
     exported = parse_consumer_offsets(text)
-    assert {(topic, group) for topic, group, _, _ in exported.commits()} == {("PaymentFlow", "payments")}
+    keys = {(topic, group) for topic, group, _, _ in exported.commits()}
+    assert {("PaymentFlow", "payments"), ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "CID_RMQ_SYS_TRANS")} < keys
     (unchanged,) = run("rmq_persist_offsets")["export"]
     assert (unchanged["changed"], file.read_text()) == (False, text)
     run(CONSUME)
+    text = text.replace('"offsetTable":{', '"offsetTable":{"Elsewhere@others":{0:9},')
+    file.write_text(text)
     (changed,) = run("rmq_persist_offsets")["export"]
     assert changed["changed"] is True
     assert file.with_name("consumerOffset.json.bak").read_text() == text != file.read_text()
+    assert ("Elsewhere", "others", 0, 9) in parse_consumer_offsets(file.read_text()).commits()
 
 
 def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_nothing(

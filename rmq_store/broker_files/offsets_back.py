@@ -1,0 +1,156 @@
+"""Offsets on their way back to a broker: what is known here, set against what the file there says (S3.1).
+
+What was committed here counts. Where nothing was, the broker's own offset counts as an import last saw it, and never lowers
+a file. A file that knows more than the export is not written over unless somebody says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+
+from rmq_store.broker_files.config_files import (
+    DataVersion,
+    OffsetTable,
+    parse_consumer_offsets,
+    parse_data_version,
+    split_key,
+    write_config,
+)
+from rmq_store.broker_files.config_texts import consumer_offsets_text
+from rmq_store.errors import BadData, WrongUse
+from rmq_store.known_names import listed
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOffsets:
+    """Key -> queue id -> next offset. ``committed``: here. ``observed``: by the broker, at its newest import.
+    ``gone``: groups that were deleted here and are no longer the broker's, so that their offsets go from its file."""
+
+    committed: OffsetTable = field(default_factory=dict)
+    observed: OffsetTable = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
+
+    @property
+    def table(self) -> OffsetTable:
+        """All that is known."""
+        return self.merged_into({})
+
+    def merged_into(self, table: OffsetTable) -> OffsetTable:
+        """The table of a file with what is known: keys that are not known stay as they are."""
+        merged = {key: dict(queues) for key, queues in table.items() if not self._is_gone(key)}
+        for key, queues in self.observed.items():
+            held = merged.setdefault(key, {})
+            held.update({queue_id: max(offset, held.get(queue_id, offset)) for queue_id, offset in queues.items()})
+        for key, queues in self.committed.items():
+            merged.setdefault(key, {}).update(queues)
+        return merged
+
+    def _is_gone(self, key: str) -> bool:
+        pair = split_key(key)
+        return pair is not None and pair[1] in self.gone
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An offset in a file, before and after; None: it is not in it."""
+
+    key: str
+    queue_id: int
+    from_offset: int | None
+    to_offset: int | None
+
+    @property
+    def loses(self) -> bool:
+        """Whether the file knew more: an offset that is gone, or one further on."""
+        return self.from_offset is not None and (self.to_offset is None or self.to_offset < self.from_offset)
+
+    def __str__(self) -> str:
+        here = "not known here" if self.to_offset is None else f"{self.to_offset} here"
+        return f"{self.key} queue {self.queue_id} at {self.from_offset} ({here})"
+
+
+def changes(before: OffsetTable, after: OffsetTable) -> tuple[Change, ...]:
+    """What differs, in the order of keys and queues."""
+    old, new = _flat(before), _flat(after)
+    places = sorted(place for place in old.keys() | new.keys() if old.get(place) != new.get(place))
+    return tuple(Change(*place, old.get(place), new.get(place)) for place in places)
+
+
+def _flat(table: OffsetTable) -> dict[tuple[str, int], int]:
+    return {(key, queue_id): offset for key, queues in table.items() for queue_id, offset in queues.items()}
+
+
+class How(Enum):
+    """What becomes of a file that is there: it is kept if it knows more, merged with, or written over."""
+
+    KEEP = auto()
+    MERGE = auto()
+    OVERWRITE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetForm:
+    """A file of offsets: its name at a broker, and its text."""
+
+    name: str
+    parse: Callable[[str], OffsetTable]
+    text: Callable[[OffsetTable, DataVersion], str]
+
+
+CONSUMER_OFFSETS = OffsetForm(
+    "consumerOffset.json", lambda text: parse_consumer_offsets(text).offset_table, consumer_offsets_text
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetWrite:
+    """What is to be written. ``changed``: whether the file is not there, or says something else."""
+
+    path: Path
+    text: str
+    changes: tuple[Change, ...]
+    changed: bool
+
+    def write(self) -> bool:
+        """Write the file where it changes; the one before stays as ``.bak``. Raises WrongUse when it cannot be written."""
+        if self.changed:
+            try:
+                write_config(self.path, self.text)
+            except OSError as error:
+                raise WrongUse(f"{self.path} cannot be written: {error.strerror or error}") from error
+        return self.changed
+
+
+def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: DataVersion, how: How) -> OffsetWrite:
+    """What writing the file would do; reads only.
+
+    Raises WrongUse for a file that knows more and is to be kept, or cannot be read; BadData when it is no such file.
+    """
+    try:
+        text = path.read_text("utf-8", "replace")
+    except FileNotFoundError:
+        text = ""
+    except OSError as error:
+        raise WrongUse(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        before, held = form.parse(text), parse_data_version(text)
+    except BadData as error:
+        if how is not How.OVERWRITE:
+            raise BadData(
+                f"{path} cannot be read as {form.name} ({error}): restore it, or use --overwrite. Nothing was written."
+            ) from error
+        before, held = {}, DataVersion()
+    after = known.merged_into(before) if how is How.MERGE else known.table
+    differing = changes(before, after)
+    if how is How.KEEP and (lost := [str(change) for change in differing if change.loses]):
+        raise WrongUse(
+            f"{path} knows more than the export: {listed(lost, 5)}. Merge into it with --merge, or write over it with "
+            "--overwrite. Nothing was written."
+        )
+    if text.strip() and not differing:
+        return OffsetWrite(path, text, (), changed=False)
+    newer = replace(held, timestamp=max(held.timestamp, version.timestamp), counter=held.counter + 1)
+    return OffsetWrite(path, form.text(after, newer if before else version), differing, changed=True)

@@ -1,0 +1,94 @@
+"""``rmq offsets export`` of a real broker's store, before and after its cut-over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from rmq_store.broker_files.config_files import parse_consumer_offsets
+from tests.contract.rmq import Rmq, lines_of
+
+EXPORT = ("offsets", "export", "--broker", "broker-a")
+TRANSACTIONS = "RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS"
+CLIENT = "PaymentFlow@gm_cast@broadcast"
+"""A key that names no group, as RocketMQ reads it: it is never observed."""
+
+
+@pytest.fixture
+def config(broker_store: Callable[[str], Path], tmp_path: Path) -> Path:
+    """The broker's config folder, to be written to."""
+    return Path(shutil.copytree(broker_store("market-clean") / "config", tmp_path / "config"))
+
+
+def offsets_in(file: Path) -> Mapping[str, Mapping[int, int]]:
+    return parse_consumer_offsets(file.read_text()).offset_table
+
+
+def test_every_group_of_the_broker_is_exported_although_one_of_them_consumed_here(imported: Rmq, config: Path) -> None:
+    before = offsets_in(config / "consumerOffset.json")
+    imported("consume", "-g", "orders")
+    imported(*EXPORT, "out.json")
+    consumed = {"OrderEvents@orders": dict.fromkeys(range(8), 525)}
+    observed = {key: queues for key, queues in before.items() if key != CLIENT}
+    assert TRANSACTIONS in observed
+    assert offsets_in(imported.folder / "out.json") == observed | consumed
+
+
+def test_the_brokers_own_file_keeps_all_of_its_keys_in_a_merge(imported: Rmq, config: Path) -> None:
+    file = config / "consumerOffset.json"
+    text, before = file.read_text(), offsets_in(file)
+    assert lines_of(imported(*EXPORT, "--merge", str(file)).out)["status"] == "done"
+    assert (file.read_text(), offsets_in(file)) == (text, before)
+    imported("reset", "-g", "gm_back", "-t", "OrderEvents", "--to-offset", "7", "--reason", "again")
+    imported("reset", "-g", "gm_online", "-t", "OrderEvents", "--to-max", "--reason", "again")
+    dry = imported.json(*EXPORT, "--merge", str(file), "--dry-run")
+    assert (dry["status"], dry["changed"], file.read_text()) == ("dry_run", True, text)
+    assert dry["changes"] == [
+        {"key": "OrderEvents@gm_back", "queue_id": queue_id, "from_offset": 518 - queue_id, "to_offset": 7}
+        for queue_id in range(8)
+    ]
+    assert "OrderEvents@gm_back" in imported(*EXPORT, "--merge", str(file), "--dry-run").out
+    done = imported.json(*EXPORT, "--merge", str(file))
+    assert (done["status"], done["changes"]) == ("done", dry["changes"])
+    assert offsets_in(file) == dict(before) | {"OrderEvents@gm_back": dict.fromkeys(range(8), 7)}
+    assert len(offsets_in(file)) == len(before) == 39
+    assert file.with_name("consumerOffset.json.bak").read_text() == text
+
+
+def test_the_brokers_own_file_is_not_written_over_unless_told(imported: Rmq, config: Path) -> None:
+    file = config / "consumerOffset.json"
+    text = file.read_text()
+    refused = imported(*EXPORT, str(file))
+    assert (refused.exit_code, file.read_text()) == (2, text)
+    assert f"{file} knows more than the export: {CLIENT} queue 0 at 225 (not known here)" in refused.err
+    assert imported.json(*EXPORT, str(file), "--overwrite")["changed"] is True
+    assert len(offsets_in(file)) == 38
+
+
+def test_a_deleted_group_stays_the_brokers_until_its_cut_over(imported: Rmq, config: Path) -> None:
+    file, key = config / "consumerOffset.json", "PaymentFlow@gm_ack"
+    imported("delete-group", "-g", "gm_ack", "--reason", "moved")
+    imported(*EXPORT, "--merge", str(file))
+    assert key in offsets_in(file)
+    imported("cutover", "-b", "broker-a", "--reason", "it was switched off")
+    imported(*EXPORT, "--merge", str(file))
+    assert key not in offsets_in(file)
+    assert CLIENT in offsets_in(file)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--dry-run",), "are about a file"),
+        (("out.json", "--merge", "in.json"), "give no other FILE"),
+        (("--merge", "in.json", "--overwrite"), "no --overwrite"),
+        (("--merge", "in.json"), "there is no file in.json to merge into"),
+        (("none/out.json",), "cannot be written: there is no folder"),
+    ],
+)
+def test_an_export_that_cannot_be_meant_is_refused(imported: Rmq, options: tuple[str, ...], says: str) -> None:
+    refused = imported(*EXPORT, *options)
+    assert (refused.exit_code, says in refused.err) == (2, True)

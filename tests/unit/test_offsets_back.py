@@ -1,0 +1,109 @@
+"""Which offsets a file of a broker holds after an export, and when it is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq_store.broker_files.config_files import DataVersion, parse_consumer_offsets, parse_data_version
+from rmq_store.broker_files.config_texts import consumer_offsets_text
+from rmq_store.broker_files.offsets_back import (
+    CONSUMER_OFFSETS,
+    Change,
+    How,
+    KnownOffsets,
+    changes,
+    planned_write,
+)
+from rmq_store.errors import BadData, WrongUse
+
+KNOWN = KnownOffsets(committed={"T@here": {0: 5, 1: 6}}, observed={"T@here": {1: 9, 2: 7}, "T@there": {0: 3}})
+FILE = {"T@here": {0: 8, 1: 8, 2: 9}, "T@there": {0: 2}, "T@other": {0: 4}, "T@client@host": {0: 1}, "no key": {0: 2}}
+VERSION = DataVersion(timestamp=2000)
+
+
+def planned(path: Path, how: How, known: KnownOffsets = KNOWN) -> bool:
+    return planned_write(path, CONSUMER_OFFSETS, known, VERSION, how).write()
+
+
+def table(path: Path) -> object:
+    return parse_consumer_offsets(path.read_text()).offset_table
+
+
+def test_an_export_holds_what_was_committed_and_else_what_was_observed() -> None:
+    assert KNOWN.table == {"T@here": {0: 5, 1: 6, 2: 7}, "T@there": {0: 3}}
+
+
+def test_in_a_merge_a_commit_wins_what_was_observed_lowers_nothing_and_other_keys_stay() -> None:
+    assert KNOWN.merged_into(FILE) == FILE | {"T@here": {0: 5, 1: 6, 2: 9}, "T@there": {0: 3}}
+
+
+def test_of_a_deleted_group_that_is_no_longer_the_brokers_nothing_stays() -> None:
+    assert KnownOffsets(gone=frozenset({"other"})).merged_into(FILE) == {k: FILE[k] for k in FILE if k != "T@other"}
+
+
+def test_the_changes_are_what_differs_in_order() -> None:
+    assert changes({"b": {1: 1, 0: 2}, "a": {0: 1}}, {"b": {0: 3, 1: 1}, "c": {0: 1}}) == (
+        Change("a", 0, 1, None),
+        Change("b", 0, 2, 3),
+        Change("c", 0, None, 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"T@other": {0: 4}}, "T@other queue 0 at 4 (not known here)"),
+        ({"T@here": {0: 5, 9: 0}}, "T@here queue 9 at 0 (not known here)"),
+        ({"T@there": {0: 4}}, "T@there queue 0 at 4 (3 here)"),
+    ],
+)
+def test_a_file_that_knows_more_is_written_over_only_when_told(
+    tmp_path: Path, more: dict[str, dict[int, int]], says: str
+) -> None:
+    path = tmp_path / "consumerOffset.json"
+    text = consumer_offsets_text(more, VERSION)
+    path.write_text(text)
+    with pytest.raises(WrongUse) as refused:
+        planned(path, How.KEEP)
+    assert f"{path} knows more than the export: {says}" in str(refused.value)
+    assert path.read_text() == text
+    assert planned(path, How.OVERWRITE)
+    assert table(path) == KNOWN.table
+    assert path.with_name("consumerOffset.json.bak").read_text() == text
+
+
+def test_a_file_that_knows_less_is_replaced_and_an_equal_one_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"T@here":{0:5}}}')
+    assert planned(path, How.KEEP)
+    text = path.read_text()
+    assert not planned(path, How.KEEP)
+    assert not planned(path, How.MERGE)
+    assert path.read_text() == text
+
+
+def test_a_merged_file_is_newer_than_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text(consumer_offsets_text(FILE, DataVersion(3, 5000, 41)))
+    assert planned(path, How.MERGE)
+    assert parse_data_version(path.read_text()) == DataVersion(3, 5000, 42)
+    assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("how", [How.KEEP, How.MERGE])
+@pytest.mark.parametrize("text", ["garbage", '{"offsetTable":{"T@here":{0:', '{"offsetTable":{"T@here":null}}'])
+def test_a_file_that_cannot_be_read_is_left_alone(tmp_path: Path, how: How, text: str) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text(text)
+    with pytest.raises(BadData, match=r"cannot be read as consumerOffset\.json"):
+        planned(path, how)
+    assert path.read_text() == text
+    assert planned(path, How.OVERWRITE)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WrongUse, match=r"file/consumerOffset\.json cannot be (read|written)"):
+        planned(tmp_path / "file" / "consumerOffset.json", How.KEEP)
