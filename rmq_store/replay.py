@@ -60,8 +60,8 @@ def group_settings(settings: Settings, name: str) -> tuple[GroupSettings, Scope]
 
 
 def known_settings(settings: Settings, name: str) -> GroupSettings | None:
-    """The settings of a group or of a replay group, None when they do not know it."""
-    known = {group.name for group in settings.groups}
+    """The settings of a group or of a replay group, None when they do not know it. Raises WrongUse with its problems."""
+    known = {group.name for group in settings.groups} | set(settings.wrong)
     return group_settings(settings, name)[0] if known & {name, replayed_group(name)} else None
 
 

@@ -8,17 +8,17 @@
     topic = "OrderEvents"
     expression = "TagA || TagB"
 
-Settings are numbers and names; where the store lies is not among them. Whatever is wrong in a file is said at once, in
-one WrongUse. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``settings_values.py``;
-``docs/settings.md`` tells them all, with RocketMQ's names.
+Settings are numbers and names; where the store lies is not among them. All that is wrong with a group is said at once, and
+the other groups can be used all the same. The keys of a group are the fields of ``GroupSettings``, with their ranges in
+``settings_values.py``; ``docs/settings.md`` tells them all, with RocketMQ's names.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -109,26 +109,36 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All groups of a file, in its order."""
+    """The groups of a file, in its order. ``wrong``: the others by name (``number 2``, where it has none), each with its
+    problems."""
 
     source: str
     groups: tuple[GroupSettings, ...]
+    wrong: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def group(self, name: str) -> GroupSettings:
-        """The group's settings; ``group@client`` is a client of a broadcasting group. Raises WrongUse naming the known
-        groups."""
+        """The group's settings; ``group@client`` is a client of a broadcasting group. Raises WrongUse with the group's
+        problems, or naming the known groups."""
         for group in self.groups:
             if group.name == name:
                 return group
             if group.broadcasting and "@" not in group.name and name.startswith(f"{group.name}@"):
                 return replace(group, name=name)
+        for wrong in (name, name.partition("@")[0]):
+            if wrong in self.wrong:
+                raise WrongUse(_listed(f"{self.source}: group {wrong}", self.wrong[wrong]))
         known = [group.name for group in self.groups]
-        listed = ", ".join(known) or "none"
+        listed = (", ".join(known) or "none") + (f"; wrong: {', '.join(self.wrong)}" if self.wrong else "")
         raise WrongUse(f"{self.source} has no group {name!r}{did_you_mean(name, known)}; known: {listed}")
+
+    def check(self) -> None:
+        """Raises WrongUse listing every problem of every group that is wrong."""
+        if self.wrong:
+            raise WrongUse(_listed(self.source, _lines(self.wrong)))
 
 
 def read_settings(path: str | Path) -> Settings:
-    """Settings from a file. Raises WrongUse when it cannot be read or says something wrong."""
+    """Settings from a file. Raises WrongUse when it cannot be read, and as ``load_settings`` does."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -142,7 +152,11 @@ def read_settings(path: str | Path) -> Settings:
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Settings from TOML. Raises WrongUse listing every problem of the text; ``source`` names it there."""
+    """Settings from TOML; ``source`` names it in errors. A group that is wrong takes no other with it.
+
+    Raises WrongUse for what is no TOML, and for a file without groups or with other tables: below a misspelled ``[[group]]``
+    TOML adds each ``[[group.subscription]]`` to the group above it.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -154,30 +168,43 @@ def load_settings(text: str, source: str) -> Settings:
         tables = []
     elif not tables:
         problems.append("there is no group: add a [[group]] with a name, a listener and a [[group.subscription]]")
-    groups = []
-    for number, table in enumerate(tables, 1):
-        name = table.get("name")
-        where = f"group {name}" if isinstance(name, str) and name else f"group number {number}"
-        group, found = _load_group(table)
-        problems += [f"{where}: {problem}" for problem in found]
-        groups += [group] if group else []
-    names = [str(table.get("name")) for table in tables if "name" in table]
-    problems += [f"group {name}: written {count} times" for name, count in Counter(names).items() if count > 1]
-    problems += _client_problems(groups)
+    groups, wrong = _load_groups(tables)
     if problems:
-        raise WrongUse(_listed(source, problems))
-    return Settings(source, tuple(groups))
+        raise WrongUse(_listed(source, problems + _lines(wrong)))
+    return Settings(source, groups, wrong)
 
 
-def _client_problems(groups: Iterable[GroupSettings]) -> list[str]:
+def _load_groups(tables: Sequence[Mapping[str, Any]]) -> tuple[tuple[GroupSettings, ...], dict[str, list[str]]]:
+    """The groups, and the problems of those that are wrong. Of a name that is written twice nobody knows which is meant."""
+    groups: list[GroupSettings] = []
+    wrong: dict[str, list[str]] = {}
+    names = [_name(table, number) for number, table in enumerate(tables, 1)]
+    for name, table in zip(names, tables, strict=True):
+        group, problems = _load_group(table)
+        groups += [group] if group else []
+        if problems:
+            wrong.setdefault(name, []).extend(problems)
+    for name, count in Counter(names).items():
+        if count > 1:
+            wrong.setdefault(name, []).append(f"written {count} times")
+    wrong |= _client_problems(group for group in groups if group.name not in wrong)
+    return tuple(group for group in groups if group.name not in wrong), wrong
+
+
+def _name(table: Mapping[str, Any], number: int) -> str:
+    name = table.get("name")
+    return name if isinstance(name, str) and name else f"number {number}"
+
+
+def _client_problems(groups: Iterable[GroupSettings]) -> dict[str, list[str]]:
     """Clients of a broadcasting group that are written out have one subscription, as their group has."""
     first: dict[str, GroupSettings] = {}
-    problems = []
+    problems = {}
     for group in groups:
         other = first.setdefault(group.name.partition("@")[0], group)
         mine, theirs = ((one.subscription_version, set(one.subscriptions)) for one in (group, other))
         if mine != theirs:
-            problems.append(f"group {group.name}: it must have the subscriptions and the version of {other.name}")
+            problems[group.name] = [f"it must have the subscriptions and the version of {other.name}"]
     return problems
 
 
@@ -308,5 +335,9 @@ def _unknown_keys(table: Mapping[str, Any], known: list[str], what: str) -> list
     return problems
 
 
-def _listed(what: str, problems: list[str]) -> str:
+def _lines(wrong: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"group {name}: {problem}" for name, problems in wrong.items() for problem in problems]
+
+
+def _listed(what: str, problems: Sequence[str]) -> str:
     return f"{what} has {len(problems)} problem(s):\n" + "\n".join(f"- {problem}" for problem in problems)

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.options import QueueName, before_the_command
+from rmq_store.cli.output import Output
 from rmq_store.cli.quick import start_pyarrow
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
     from rmq_store.lake.shard import Shard
     from rmq_store.lake.store import LakeStore
+    from rmq_store.plan import Scope
     from rmq_store.settings import GroupSettings, Settings
 
 DEFAULT_ROOT = "var/store"
@@ -113,8 +115,22 @@ def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> S
     )
 
 
+def asked_group(name: str, settings: str | None, output: Output) -> tuple[GroupSettings, Scope]:
+    """See ``group_settings``. Groups that are wrong are noted; the one that is asked for must not be."""
+    from rmq_store.replay import group_settings
+
+    found = settings_of(settings)
+    asked = group_settings(found, name)
+    try:
+        found.check()
+    except WrongUse as wrong:
+        output.note(str(wrong))
+    return asked
+
+
 def known_group(name: str, settings: str | None) -> GroupSettings | None:
-    """What the settings say of a group, or of a replay of it; None when they do not know it, or are not there."""
+    """What the settings say of a group, or of a replay of it; None when they do not know it, or are not there. Raises
+    WrongUse with its problems when they say it wrongly."""
     from rmq_store.replay import known_settings
 
     found = settings_if_there(settings)
@@ -126,6 +142,6 @@ def check_group(store: LakeStore, name: str, settings: str | None) -> None:
     from rmq_store.lake.groups import need_group
 
     found = settings_if_there(settings)
-    groups = () if found is None else found.groups
+    groups, wrong = ((), {}) if found is None else (found.groups, found.wrong)
     clients = {name for group in groups if group.broadcasting and name.startswith(f"{group.name}@")}
-    need_group(store, name, {group.name for group in groups} | clients)
+    need_group(store, name, {group.name for group in groups} | clients | set(wrong))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_store.cli.common import DONE, new_request, open_store, settings_of
+from rmq_store.cli.common import DONE, asked_group, new_request, open_store
 from rmq_store.cli.engines import engines_of, for_windows, listener_folders
 from rmq_store.cli.options import (
     ActorOption,
@@ -119,9 +119,8 @@ def consume(
     store = open_store(root)
     from rmq_store.lake.consumption import shards_of, unowned_queues
     from rmq_store.plan import ConsumeRequest
-    from rmq_store.replay import group_settings
 
-    found, scope = group_settings(settings_of(settings), group)
+    found, scope = asked_group(group, settings, output)
     request_id = new_request("consume", request, host)
     asked = ConsumeRequest(
         request_id,
@@ -172,11 +171,11 @@ def replay(
     from rmq_store.lake.consumption import shards_of
     from rmq_store.lake.replay import begin_attempt, shards_replayed
     from rmq_store.plan import ConsumeRequest
-    from rmq_store.replay import as_replay, group_settings
+    from rmq_store.replay import as_replay
 
     request_id = new_request("replay", request, host)
     live = ConsumeRequest(request_id, actor_of(actor), reprocess or "", until_ms=until)
-    replaying, scope = group_settings(settings_of(settings), group)
+    replaying, scope = asked_group(group, settings, output)
     if reprocess is not None:
         shards = shards_replayed(store, group, shard)
     elif topic is not None and since is not None:

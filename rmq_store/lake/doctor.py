@@ -177,7 +177,9 @@ def settings_check(path: str, *, asked_for: bool) -> Check:
     def look() -> str:
         if not asked_for and not Path(path).exists():
             raise NotLooked(f"there is no {path} here; consume and replay need one")
-        groups = [group.name for group in read_settings(path).groups]
+        settings = read_settings(path)
+        settings.check()
+        groups = [group.name for group in settings.groups]
         return f"{path}: {len(groups)} groups: {', '.join(groups)}"
 
     return Check("settings", look, "correct the file; every problem of it is listed")

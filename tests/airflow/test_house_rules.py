@@ -94,19 +94,29 @@ ERRORS = """
 import json
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag("dags")
-print(json.dumps({"errors": list(bag.import_errors.values()), "dags": sorted(bag.dags)}))
+print(json.dumps({"errors": bag.import_errors, "dags": sorted(bag.dags)}))
 """
 
 
-def test_settings_that_are_wrong_are_shown_as_an_import_error_with_every_problem(
+def test_a_wrong_group_is_an_import_error_with_every_problem_and_the_other_groups_stay(
     airflow_home: AirflowHome, tmp_path: Path
 ) -> None:
     settings = tmp_path / "consumers.toml"
-    settings.write_text('[[group]]\nname = "a"\nretry_queue_nums = -1\n')
+    settings.write_text(CONSUMERS + '[[group]]\nname = "a"\nretry_queue_nums = -1\n')
     told = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
-    (error,) = told["errors"]
-    assert "listener is missing" in error
-    assert "retry_queue_nums: must be a whole number" in error
+    ((file, error),) = told["errors"].items()
+    assert file == "dags/rmq_wrong_groups.py", "an import error ends all DAGs of its file"
+    assert "group a: listener is missing" in error
+    assert "group a: retry_queue_nums: must be a whole number" in error
+    assert told["dags"] == sorted(DAG_IDS)
+
+
+def test_settings_that_cannot_be_read_are_one_import_error(airflow_home: AirflowHome, tmp_path: Path) -> None:
+    settings = tmp_path / "consumers.toml"
+    settings.write_text("[[group]\n")
+    told = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
+    (error,) = told["errors"].values()
+    assert "is not TOML" in error
     assert told["dags"] == sorted(DAG_IDS - {CONSUME, CAPPED})
 
 

@@ -52,6 +52,28 @@ def test_consume_does_all_parts_of_a_capped_group_and_says_a_line_for_each(impor
     assert [line.endswith("more to come") for line in windows] == [True, True, False]
 
 
+def test_a_wrong_group_is_named_and_refused_and_the_others_are_consumed(imported: Rmq) -> None:
+    settings = imported.folder / "consumers.toml"
+    settings.write_text(settings.read_text() + '[[group]]\nname = "bad"\n')
+    answer = imported("consume", "-g", "orders", "--json")
+    assert (answer.exit_code, answer.json()["status"]) == (0, "committed")
+    assert "note: consumers.toml has 2 problem(s):\n- group bad: listener is missing\n" in answer.err
+    for asked in (
+        ("consume", "-g", "bad"),
+        ("replay", "-g", "bad", "-t", "OrderEvents", "--from", "0"),
+        ("reset", "-g", "bad", "-t", "OrderEvents", "--to-min", "--reason", "r"),
+        ("redrive", "-g", "bad", "--all", "--reason", "r"),
+    ):
+        refused = imported(*asked)
+        assert refused.exit_code == 2, asked
+        assert refused.err.startswith("error: consumers.toml: group bad has 2 problem(s):\n- listener is missing"), (
+            asked
+        )
+    (wrong,) = [one for one in imported("doctor", "--json").json()["checks"] if one["status"] == "failed"]
+    assert wrong["check"] == "settings"
+    assert "- group bad: listener is missing\n- group bad: a [[group.subscription]]" in wrong["found"]
+
+
 def test_consume_with_nothing_to_do_writes_nothing(imported: Rmq) -> None:
     imported("consume", "-g", "orders")
     before = sorted(path for path in imported.root.rglob("*"))

@@ -72,9 +72,9 @@ type = "SQL92"
 
 
 def problems(text: str) -> list[str]:
-    """What ``load_settings`` has against a text, without the heading."""
+    """All that is wrong with a text, without the heading."""
     with pytest.raises(WrongUse) as caught:
-        load_settings(dedent(text), "consumers.toml")
+        load_settings(dedent(text), "consumers.toml").check()
     heading, *listed = str(caught.value).splitlines()
     assert heading == f"consumers.toml has {len(listed)} problem(s):"
     return [line.removeprefix("- ") for line in listed]
@@ -327,6 +327,35 @@ def test_all_problems_of_all_groups_are_told_at_once() -> None:
     assert [item.split(": ")[0] for item in said] == ["the file has an unknown key 'store'"] + ["group a b"] * 5 + [
         "group number 2"
     ] * 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        SMALL.replace("orders", "bad").replace('listener = "shop.listeners:Orders"', "colour = 2"),
+        SMALL.replace("orders", "bad") * 2,
+        '[[group]]\nname = "bad"\n',
+    ],
+)
+def test_a_group_that_is_wrong_takes_no_other_with_it(bad: str) -> None:
+    settings = load_settings(SMALL + bad + FULL, "consumers.toml")
+    assert [group.name for group in settings.groups] == ["orders", "audit"]
+    assert list(settings.wrong) == ["bad"]
+    for name in ("bad", "bad@host-1"):
+        with pytest.raises(WrongUse, match=r"^consumers.toml: group bad has \d problem\(s\):\n- ") as refused:
+            settings.group(name)
+        assert all(problem in str(refused.value) for problem in settings.wrong["bad"])
+
+
+def test_of_clients_with_two_subscriptions_the_first_one_stays() -> None:
+    client = SMALL.replace('name = "orders"', 'name = "orders@a"\nmessage_model = "BROADCASTING"')
+    settings = load_settings(client + client.replace("orders@a", "orders@b") + 'expression = "TagA"', "x")
+    assert ([group.name for group in settings.groups], list(settings.wrong)) == (["orders@a"], ["orders@b"])
+
+
+def test_below_a_misspelled_group_nothing_is_added_to_the_group_above_it() -> None:
+    misspelled = SMALL.replace("orders", "other").replace("[[group]]", "[[gruop]]").replace("OrderEvents", "Others")
+    assert problems(SMALL + misspelled) == ["the file has an unknown key 'gruop', did you mean 'group'?"]
 
 
 @pytest.mark.parametrize(

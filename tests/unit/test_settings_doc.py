@@ -95,7 +95,7 @@ def test_a_setting_without_effect_is_refused_with_its_reason_in_either_spelling(
     told = WITHOUT_EFFECT[key]
     for written in (key, told.rocketmq):
         with pytest.raises(WrongUse) as caught:
-            load_settings(GROUP.format(f"{written} = 1", ""), "consumers.toml")
+            load_settings(GROUP.format(f"{written} = 1", ""), "consumers.toml").check()
         assert f"it has a key {written!r}, which has no effect in a window: {told.why}" in str(caught.value)
 
 
@@ -106,7 +106,7 @@ def test_rocketmqs_spelling_of_a_key_is_answered_with_ours(key: str) -> None:
     assert snake_case(theirs) == key
     if theirs != key:
         with pytest.raises(WrongUse, match=f"unknown key '{theirs}', did you mean '{key}'"):
-            load_settings(GROUP.format(f"{theirs} = 1", ""), "x")
+            load_settings(GROUP.format(f"{theirs} = 1", ""), "x").check()
 
 
 # --- RocketMQ's versions ---------------------------------------------------------------------------------------------
