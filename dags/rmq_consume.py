@@ -19,7 +19,7 @@ Made from the groups of `$RMQ_SETTINGS`, one DAG each. Manual triggering is inte
 
 from __future__ import annotations
 
-from airflow.sdk import Asset, get_current_context, task
+from airflow.sdk import Asset, get_current_context, get_parsing_context, task
 from rmq_dags import LONGEST_RUN, intervals, moment, most_messages, optional, rmq_dag
 from rmq_deployment import Deployment
 from rmq_operators import Answer, consume_shard, plan_shards, report
@@ -60,5 +60,9 @@ def consume_dag(group: GroupSettings) -> None:
     consume_group()
 
 
+asked_for = get_parsing_context().dag_id
+"""The DAG whose task this process runs; None where all are read."""
+
 for settings in read_settings(Deployment.from_env().settings).groups:
-    consume_dag(settings)
+    if asked_for in (None, dag_id_of(settings.name)):
+        consume_dag(settings)

@@ -90,6 +90,17 @@ def test_reading_the_dags_imports_nothing_heavy(airflow_home: AirflowHome) -> No
     assert told == {"errors": {}, "dags": len(DAG_IDS), "heavy": []}
 
 
+@pytest.mark.parametrize(("asked_for", "made"), [(CAPPED, [CAPPED]), ("rmq_replay", []), (None, [CAPPED, CONSUME])])
+def test_the_process_of_a_task_makes_no_dag_but_its_own(
+    asked_for: str | None, made: list[str], airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    if asked_for is not None:
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", asked_for)  # as Airflow's task_runner does
+    assert sorted(DagBag(CHECKOUT / "dags" / "rmq_consume.py").dags) == made
+
+
 ERRORS = """
 import json
 from airflow.dag_processing.dagbag import DagBag
