@@ -9,10 +9,10 @@ Where nothing is waiting it ends after the first task and no JVM is started.
 logical date has a data interval, the last one that is over: to take all there is, trigger without a logical date.
 
 **Again.** A run is one request: retry it, clear it, run it twice, its messages are committed once, and a finished run
-answers `already_committed`. A backfill is therefore harmless and moves nothing backwards.
+answers `already_committed`.
 
 **When not to use it.** To consume something once more: `rmq_replay` does it under a name of its own, `rmq_reset_offset`
-moves the group itself.
+moves the group itself. Airflow's backfill is refused: a window begins at the committed offset, so it would do nothing.
 
 Made from the groups of `$RMQ_SETTINGS`, one DAG each. Manual triggering is intended.
 """

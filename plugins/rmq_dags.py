@@ -12,6 +12,8 @@ TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "adm
 """The only tags there are."""
 
 FIRST_DAY = datetime(2024, 1, 1, tzinfo=UTC)
+RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")
+"""All that Airflow has but backfill: its form offers none, and a request for one is refused."""
 LONGEST_RUN = timedelta(hours=23)
 """A run older than a day cannot commit."""
 
@@ -34,6 +36,7 @@ def rmq_dag(
         start_date=FIRST_DAY,
         catchup=False,
         max_active_runs=1 if one_at_a_time else None,
+        allowed_run_types=RUN_TYPES,
         default_args={"owner": "rmq", "retries": 2, "retry_delay": timedelta(seconds=15)},
         params=dict(params or {}),
         doc_md=doc,
@@ -50,7 +53,7 @@ def ticks(cron: str | None) -> CronTriggerTimetable | None:
 
 
 def intervals(cron: str | None) -> CronDataIntervalTimetable | None:
-    """A run for each interval between two moments, once it is over; only these can be backfilled."""
+    """A run for each interval between two moments, once it is over: its window ends where the interval does."""
     return None if cron is None else CronDataIntervalTimetable(cron, timezone="UTC")
 
 

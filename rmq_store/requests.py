@@ -87,7 +87,13 @@ class Run:
 
 
 def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
-    """A consumption window, from ``until, max_messages, client, clients``. Raises WrongUse."""
+    """A consumption window, from ``until, max_messages, client, clients``. Raises WrongUse, also for a backfill, which would
+    do nothing."""
+    if run.run_type == "backfill":
+        raise WrongUse(
+            "a backfill consumes nothing once more, because a window begins at the committed offset: trigger rmq_replay "
+            "with 'from' and 'until', or move the group itself with rmq_reset_offset"
+        )
     until = run.until(_time(params, "until"))
     return ConsumeRequest(
         run.request_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,32 @@ def test_a_dag_says_what_it_is_for_and_keeps_the_house_rules(dag_id: str, dags: 
     assert dag.start_date == FIRST_DAY
     assert all(task.retries >= 1 for task in dag.tasks)
     assert {task.owner for task in dag.tasks} == {"rmq"}
+
+
+def test_airflow_refuses_a_backfill_before_there_is_a_run(dags: dict[str, Any]) -> None:
+    """By REST and by the command line; the form asks whether the DAG allows it."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.exceptions import DagRunTypeNotAllowed
+    from airflow.models.backfill import ReprocessBehavior, _create_backfill
+    from airflow.utils.types import DagRunType
+
+    for dag in dags.values():
+        assert {str(kind) for kind in DagRunType} - {kind.value for kind in dag.allowed_run_types} == {"backfill"}
+    manager = DagBundlesManager()
+    manager.sync_bundles_to_db()
+    sync_bag_to_db(DagBag(CHECKOUT / "dags"), next(iter(manager.get_all_dag_bundles())).name, None)
+    with pytest.raises(DagRunTypeNotAllowed, match=f"'{CONSUME}' does not allow backfill runs"):
+        _create_backfill(
+            dag_id=CONSUME,
+            from_date=datetime(2026, 1, 1, tzinfo=UTC),
+            to_date=datetime(2026, 1, 2, tzinfo=UTC),
+            max_active_runs=1,
+            reverse=False,
+            dag_run_conf=None,
+            triggering_user_name="ada",
+            reprocess_behavior=ReprocessBehavior.COMPLETED,
+        )
 
 
 POOLS = """
@@ -140,7 +167,7 @@ print(json.dumps({name: dag.timetable.__class__.__name__ for name, dag in DagBag
     told = in_a_new_process(code, env=airflow_home.environment() | {"RMQ_DELIVER_SCHEDULE": ""})
     assert told["rmq_deliver_delayed"] == "NullTimetable"
     assert told["rmq_persist_offsets"] == "CronTriggerTimetable"
-    assert told[CONSUME] == "CronDataIntervalTimetable", "a backfill needs intervals"
+    assert told[CONSUME] == "CronDataIntervalTimetable", "a window ends where its interval does"
     assert told[CAPPED] == "NullTimetable"
 
 

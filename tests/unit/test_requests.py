@@ -53,6 +53,11 @@ def test_who_asked_and_how_that_is_known(run_type: str, user: str | None, actor:
     assert Run("d", "r", run_type, NOON, user).actor == actor
 
 
+def test_a_backfill_is_refused_and_pointed_to_the_replay() -> None:
+    with pytest.raises(WrongUse, match="trigger rmq_replay with 'from' and 'until'"):
+        consume_request(Run("d", "r", "backfill", NOON, "ada", data_interval_end=NOON), {})
+
+
 @pytest.mark.parametrize(
     ("explicit_ms", "partition_key", "interval_end", "until"),
     [
