@@ -39,7 +39,7 @@ _WORTH_A_RETRY = (StoreUnusable, ClockSkew, HeldByAnother, StaleAttempt)
 
 def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """For what a task calls. An RmqError becomes Airflow's error: retried where waiting helps, final where the call or the
-    data must be mended."""
+    data must be mended. A SystemExit of foreign code is a failure, whatever its code."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -49,6 +49,10 @@ def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
             raise AirflowException(f"{type(error).__name__}: {error}") from error
         except RmqError as error:
             raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+        except SystemExit as error:
+            raise AirflowException(
+                f"foreign code has asked to end the task's process: SystemExit {error.code}"
+            ) from error
 
     return call
 

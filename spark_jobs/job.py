@@ -60,7 +60,9 @@ def report_as_json(
     except RmqError as error:
         code = error.exit_code
         answer = so_far(its_id) | error_answer(type(error).__name__, str(error), code, its_id)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also a SystemExit of foreign code, whose 0 would say that all is done
         traceback.print_exception(error)
         code = 1
         answer = so_far(its_id) | error_answer(type(error).__name__, defect(error), code, its_id)

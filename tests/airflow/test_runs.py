@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,15 @@ def rows(store: LakeStore, text: str) -> list[dict[str, Any]]:
 def value(store: LakeStore, text: str) -> Any:
     (row,) = rows(store, text)
     return next(iter(row.values()))
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_a_task_whose_process_foreign_code_would_end_has_failed(airflow_home: AirflowHome, code: int | None) -> None:
+    from airflow.sdk.exceptions import AirflowException
+    from rmq_operators import translated
+
+    with pytest.raises(AirflowException, match="SystemExit"):
+        translated(sys.exit)(code)
 
 
 # --- consume, deliver ------------------------------------------------------------------------------------------------

@@ -53,6 +53,10 @@ def street(folder, engine):
             found[f"{listener} {step}"] = {str(k): v for k, v in report.counts().items() if v}
             deliver(store, shard, f"2026-01-01-d-{listener}-{step}", me, host, now_ms=host.now_ms() + 60_000)
         found[f"{listener} projection"] = repr(projection(shard, group.name))
+    ending = load_settings(SETTINGS.format(name="gm_exits", listener="exits"), "test").groups[0]
+    request = ConsumeRequest("2026-01-01-exits", me, max_messages=40)
+    ended = consume_window(store, shard, ending, request, lambda plan: engine, host)
+    found["exits"] = {str(k): v for k, v in ended.counts().items() if v}
     bad = load_settings(SETTINGS.format(name="gm_nonsense", listener="nonsense"), "test").groups[0]
     try:
         consume_window(store, shard, bad, ConsumeRequest("2026-01-01-bad", me), lambda plan: engine, host)
@@ -80,6 +84,7 @@ def check(told: dict[str, object]) -> None:
     assert counts["each first"] == counts["batch first"]
     assert counts["each first"]["acked"] + counts["each first"]["retried"] == 900
     assert counts["each again"] == {"dead": counts["each first"]["retried"]}
+    assert counts["exits"] == {"retried": 40}
     assert counts["nonsense"][0] == "ListenerError"
     assert "MAYBE" in counts["nonsense"][1]
 

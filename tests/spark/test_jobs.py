@@ -102,19 +102,21 @@ def test_what_is_wrong_is_said_as_json_with_the_exit_code_of_its_kind(
     assert told == {"status": "error", "error": kind, "exit_code": code}
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("no such luck"), SystemExit(0)])
 def test_a_defect_is_told_in_the_same_shape(
-    root: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("no such luck")
+        raise error
 
     monkeypatch.setattr(consume_window, "shards_of", broken)
     request = f"{TODAY}/consume/2"
     words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--request", request]
     assert consume_window.main(words) == 1
     told = answer(capsys)
-    assert told.pop("message").startswith("ZeroDivisionError: no such luck - this is a defect")
-    assert told == {"status": "error", "error": "ZeroDivisionError", "exit_code": 1, "request_id": request}
+    kind = type(error).__name__
+    assert told.pop("message").startswith(f"{kind}: {error} - this is a defect")
+    assert told == {"status": "error", "error": kind, "exit_code": 1, "request_id": request}
 
 
 def test_an_error_after_a_window_tells_both(root: str, capsys: pytest.CaptureFixture[str]) -> None:
