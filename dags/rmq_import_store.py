@@ -2,7 +2,8 @@
 
 **What it does.** Reads what lies behind the last import, checks every record, and commits messages, queues and what the
 broker knew of its groups, all or nothing. The broker may be alive. A damaged record stops it with file and position
-named; with `salvage` it is skipped and recorded.
+named; with `salvage` it is skipped and recorded. A body larger than `max_body_bytes` when it is decompressed stops it too,
+also with `salvage`: it is sound, so nothing of it may be lost.
 
 **Again.** A second import of the same files changes nothing.
 
@@ -22,6 +23,9 @@ PARAMS = {
     "broker_name": needed("Broker"),
     "shard": optional("Shard", "Empty: the broker's name."),
     "salvage": Param(False, type="boolean", title="Salvage", description="Skip what is damaged, and record it."),
+    "max_body_bytes": optional(
+        "Largest body", "In bytes, when it is decompressed; empty: 64 MiB.", kind="integer", minimum=1
+    ),
     "engine": Param("spark", type="string", enum=["spark", "local"], title="Engine"),
 }
 

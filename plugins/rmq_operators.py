@@ -320,6 +320,7 @@ def import_files() -> Answer:
             Host(),
             engines.for_import(),
             salvage=asked.salvage,
+            max_body_bytes=asked.max_body_bytes,
             progress=lambda done, total: log.info("%s of %s bytes", f"{done:,}", f"{total:,}"),
         )
     return _logged(asdict(done) | {"salvaged": len(done.salvaged), "notes": list(done.notes)})

@@ -77,7 +77,15 @@ class Damage:
     torn: bool
 
 
-Stop = Blank | FileEnd | NothingWritten | MoreBytes | Damage
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The record here is sound, but cannot be imported as it is; ``reason`` says what to do. :func:`walk` knows none."""
+
+    commit_log_offset: int
+    reason: str
+
+
+Stop = Blank | FileEnd | NothingWritten | MoreBytes | Damage | Unsupported
 
 
 def walk(data: Bytes, start_offset: int, file_end: int, *, check_crc: bool = True) -> Iterator[Record | Stop]:

@@ -4,6 +4,8 @@
     ├── WrongUse            fix the call            (exit 2)
     ├── BadData             fix the data or the files behind it, nothing was written   (exit 1)
     │   ├── DamagedRecord       a record of a broker's file does not check
+    │   ├── UnsupportedRecord   a record of a broker's file is sound, but cannot be imported as it is
+    │   ├── BodyTooLarge        a body is larger, decompressed, than was allowed
     │   ├── MissingFile         a file of the store that holds messages is gone
     │   ├── OffsetOutOfRange    the wanted offset was removed by retention
     │   ├── ListenerError       the listener cannot be imported or answers nonsense
@@ -65,6 +67,27 @@ class DamagedRecord(BadData):
         self.reason = reason
 
 
+class UnsupportedRecord(BadData):
+    """A record of a broker's file is sound, but cannot be imported as it is. No salvage skips it: nothing is damaged.
+
+    The fields are those of :class:`DamagedRecord`; ``reason`` says what to do.
+    """
+
+    def __init__(self, file: str, position: int, commit_log_offset: int, reason: str) -> None:
+        super().__init__(
+            f"the record in {file} at byte {position} (commit log offset {commit_log_offset}) cannot be imported: {reason}. "
+            "Nothing was changed."
+        )
+        self.file = file
+        self.position = position
+        self.commit_log_offset = commit_log_offset
+        self.reason = reason
+
+
+class BodyTooLarge(BadData):
+    """A compressed body would become larger than was allowed; it was not decompressed to its end."""
+
+
 class MissingFile(BadData):
     """A file of the store that a segment names is gone: another tool took it out of the table, or it was removed."""
 
@@ -122,7 +145,9 @@ def error_answer(kind: str, message: str, exit_code: int, request_id: str = "") 
 
 def defect(error: BaseException) -> str:
     """What to say of an error that is none of ours, without the stack traces that some of them (Spark's) carry in their
-    text."""
+    text. Of a lack of memory, which is none: what to do."""
+    if isinstance(error, MemoryError):
+        return f"out of memory ({str(error)[:200] or type(error).__name__}): give the process more, or ask for less at once"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:1000]
     return f"{type(error).__name__}: {said} - this is a defect"

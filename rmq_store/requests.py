@@ -24,6 +24,7 @@ from rmq_store.redrive import RedriveRequest
 from rmq_store.requester import client_ids_of
 from rmq_store.reset import ResetRequest, ResetTo
 from rmq_store.store import Actor
+from rmq_store.sys_flag import MAX_BODY_BYTES
 from rmq_store.times import parse_time
 
 _ON_THEIR_OWN = ("scheduled", "asset_triggered")
@@ -224,6 +225,7 @@ class ImportParams:
     shard: str
     salvage: bool = False
     engine: str = "spark"
+    max_body_bytes: int = MAX_BODY_BYTES
 
     def __post_init__(self) -> None:
         if self.engine not in _IMPORT_ENGINES:
@@ -231,8 +233,8 @@ class ImportParams:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> ImportParams:
-        """From ``source, broker_name, shard, salvage, engine``; the shard is the broker's name unless given. Raises
-        WrongUse."""
+        """From ``source, broker_name, shard, salvage, engine, max_body_bytes``; the shard is the broker's name unless
+        given. Raises WrongUse."""
         broker_name = _text(params, "broker_name")
         return cls(
             source=_text(params, "source"),
@@ -240,6 +242,7 @@ class ImportParams:
             shard=params.get("shard") or broker_name,
             salvage=params.get("salvage") is True,
             engine=params.get("engine") or "spark",
+            max_body_bytes=_count(params, "max_body_bytes") or MAX_BODY_BYTES,
         )
 
 

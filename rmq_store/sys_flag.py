@@ -7,9 +7,17 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
-from rmq_store.errors import BadData
+from rmq_store.errors import BadData, BodyTooLarge
 
-Decompressor = Callable[[bytes], bytes]
+MAX_BODY_BYTES: Final = 64 << 20
+"""How large a body may be when it is decompressed, unless told otherwise. RocketMQ limits the stored size only (4 MiB)."""
+
+MOST_BODY_BYTES: Final = 1 << 30
+"""The highest such limit: the bodies of some messages together have to fit into a column of 2 GiB."""
+
+Decompressor = Callable[[bytes, int], bytes]
+"""The plain bytes of stored ones, and no more than so many of them: a caller that wants to know whether there are more
+asks for one more."""
 
 
 class CompressionType(Enum):
@@ -22,8 +30,18 @@ class CompressionType(Enum):
 
 Decompressors = Mapping[CompressionType, Decompressor]
 
+
+def inflate(stored_body: bytes, most: int) -> bytes:
+    """The :data:`Decompressor` of ZLIB. Raises zlib.error."""
+    stream = zlib.decompressobj()
+    plain = stream.decompress(stored_body, most)
+    if len(plain) < most and not stream.eof:
+        raise zlib.error("incomplete or truncated stream")
+    return plain
+
+
 # The standard library has ZLIB only; LZ4 (frame format) and ZSTD come from the caller.
-ZLIB_ONLY: Final[Decompressors] = {CompressionType.ZLIB: zlib.decompress}
+ZLIB_ONLY: Final[Decompressors] = {CompressionType.ZLIB: inflate}
 
 
 class MessageSysFlag:
@@ -69,10 +87,17 @@ def body_crc(stored_body: bytes | bytearray | memoryview | None) -> int:
     return zlib.crc32(stored_body) & 0x7FFFFFFF if stored_body else 0
 
 
-def plain_body(stored_body: bytes, sys_flag: int, decompressors: Decompressors = ZLIB_ONLY) -> bytes | None:
+def plain_body(
+    stored_body: bytes,
+    sys_flag: int,
+    decompressors: Decompressors = ZLIB_ONLY,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> bytes | None:
     """The payload behind the stored bytes; None when BODYLEN is 0, b"" when it decompresses to nothing.
 
+    :param max_body_bytes: how large a compressed body may become, at least 1.
     :raises BadData: unknown compression type, no decompressor for it, or bytes that it cannot read.
+    :raises BodyTooLarge: it would become larger; no more than that was decompressed.
     """
     if not stored_body:
         return None
@@ -83,6 +108,13 @@ def plain_body(stored_body: bytes, sys_flag: int, decompressors: Decompressors =
     if decompress is None:
         raise BadData(f"a body is compressed with {compression.name} and no decompressor for it was given")
     try:
-        return decompress(stored_body)
+        plain = decompress(stored_body, max_body_bytes + 1)
+    except MemoryError:
+        raise
     except Exception as error:  # each library raises its own kind
         raise BadData(f"body of {len(stored_body)} bytes does not decompress as {compression.name}: {error}") from error
+    if len(plain) > max_body_bytes:
+        raise BodyTooLarge(
+            f"body of {len(stored_body):,} bytes is larger than {max_body_bytes:,} bytes when it is decompressed"
+        )
+    return plain

@@ -17,7 +17,8 @@ from rmq_store.lake.import_store import import_store
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
 from rmq_store.requester import actor_of
-from spark_jobs.job import engines_of, job_parser, report_as_json
+from rmq_store.sys_flag import MAX_BODY_BYTES
+from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shard", help="where to; default: the broker's name")
     parser.add_argument("--engine", choices=("spark", "local"), default="spark")
     parser.add_argument("--salvage", action="store_true", help="skip what is damaged or missing, and record it")
+    parser.add_argument("--max-body-bytes", type=count, default=MAX_BODY_BYTES, help="of a body, decompressed")
     chosen = parser.parse_args(arguments)
     host = Host()
     return report_as_json("import", chosen.request, host, lambda request_id: _import(chosen, request_id, host))
@@ -45,6 +47,7 @@ def _import(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str
             host,
             engines.for_import(),
             salvage=chosen.salvage,
+            max_body_bytes=chosen.max_body_bytes,
             progress=_say_progress,
         )
     return asdict(report)

@@ -19,6 +19,7 @@ from rmq_store.cli.options import (
     RootOption,
     SettingsOption,
     ShardOption,
+    count_from,
     example,
 )
 from rmq_store.cli.output import Output
@@ -26,6 +27,7 @@ from rmq_store.cli.progress import progress_of
 from rmq_store.host import Host
 from rmq_store.numbers import whole_number
 from rmq_store.requester import actor_of, reason_of
+from rmq_store.sys_flag import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from rmq_store.lake.object_store import Root
@@ -73,6 +75,15 @@ def import_store(
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Skip what is damaged or missing, and record what was skipped.")
     ] = False,
+    max_body_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max-body-bytes",
+            metavar="BYTES",
+            parser=count_from(1),
+            help="How large a compressed body may become. A larger one is named and stops the import, also with --salvage.",
+        ),
+    ] = MAX_BODY_BYTES,
     engine: ImportEngineOption = None,
     request: RequestOption = None,
     actor: ActorOption = None,
@@ -103,6 +114,7 @@ def import_store(
             host,
             engines.for_import(_to_read_bytes(store, files, broker, shard_name)),
             salvage=salvage,
+            max_body_bytes=max_body_bytes,
             progress=progress,
         )
     for note in report.notes:

@@ -20,20 +20,32 @@ from rmq_store.broker_files.commit_log_file import FOLDER as LOG_FOLDER
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
-from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, item_at, only_zeros
+from rmq_store.commit_log import (
+    Blank,
+    Damage,
+    FileEnd,
+    MoreBytes,
+    NothingWritten,
+    Stop,
+    Unsupported,
+    item_at,
+    only_zeros,
+)
 from rmq_store.consume_queue import UNIT_BYTES, ConsumeQueueEntry
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.host import day_of
 from rmq_store.lake import tables
 from rmq_store.lake.object_store import Root
-from rmq_store.lake.records import SCHEMA, record_batches
+from rmq_store.lake.records import record_batches
 from rmq_store.lake.stage import stage
 from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
 from rmq_store.store import FEW_TAGS_CODES, Produced, StagedFile
+from rmq_store.sys_flag import MAX_BODY_BYTES
 
 CHUNK_BYTES = 64 << 20
+PART_BYTES = 256 << 20  # in memory; only what was decompressed makes more of a chunk
 PARTS_PER_FILE = 4096
 _DAY_MS = 86_400_000
 _ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -43,7 +55,7 @@ assert _ENTRY.itemsize == UNIT_BYTES
 @dataclass(frozen=True, slots=True)
 class ImportJob:
     """What all tasks of an import have in common. ``queues``: the broker's consume queue files; ``file_bytes``: of each
-    file of its log."""
+    file of its log; ``max_body_bytes``: how large a body may be when it is decompressed."""
 
     source: FileSource
     root: Root
@@ -54,6 +66,7 @@ class ImportJob:
     queues: Mapping[tuple[str, int], ConsumeQueueFiles]
     file_bytes: int
     salvage: bool
+    max_body_bytes: int = MAX_BODY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +93,7 @@ class Skipped:
 @dataclass(frozen=True, slots=True)
 class ImportResult:
     """What a task brings back. ``end``: the physical offset up to which the file was read; ``full``: the log goes on in
-    the next file. ``damage``: what stopped it (None: nothing did). ``goes_on``: bytes that somebody wrote were seen behind
+    the next file. ``stopped_by``: what stopped it (None: nothing did). ``goes_on``: bytes that somebody wrote were seen behind
     ``end``, where nothing is written."""
 
     number: int
@@ -90,7 +103,7 @@ class ImportResult:
     messages: int
     files: tuple[StagedFile, ...]
     produced: tuple[Produced, ...]
-    damage: Damage | None = None
+    stopped_by: Damage | Unsupported | None = None
     skipped: tuple[Skipped, ...] = ()
     goes_on: bool = False
 
@@ -107,11 +120,14 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if len(data) < end - at:
             raise BadData(f"{task.file.name} became shorter while it was read: import again when its copy is complete")
-        rows, stop = _parsed(job, data, at, task.file.end_offset)
-        if rows.num_rows:
-            messages += rows.num_rows
+        stop: Stop = NothingWritten(at)
+        for item in _parsed(job, data, at, task.file.end_offset):
+            if not isinstance(item, pa.Table):
+                stop = item
+                break
+            messages += item.num_rows
             part = task.number * PARTS_PER_FILE + len(files)
-            for file, segments in _staged(job, rows, part, attempt):
+            for file, segments in _staged(job, item, part, attempt):
                 files.append(file)
                 produced += segments
         match stop:
@@ -132,7 +148,7 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             case _:
                 pass
         full = isinstance(stop, Blank | FileEnd)
-        damage = stop if isinstance(stop, Damage) else None
+        stopped_by = stop if isinstance(stop, Damage | Unsupported) else None
         reached = task.file.end_offset if full else stop.commit_log_offset
         return ImportResult(
             task.number,
@@ -142,18 +158,26 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             messages,
             tuple(files),
             tuple(produced),
-            damage,
+            stopped_by,
             tuple(skipped),
             isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
         )
 
 
-def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> tuple[pa.Table, Stop]:
-    """The records of some bytes, and why they end."""
+def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[pa.Table | Stop]:
+    """The records of some bytes, in tables of about PART_BYTES, and last why they end."""
     delays_ms = dict(enumerate(job.levels.delays_ms, 1))
-    *batches, stop = record_batches(data, start, file_end, delay_levels=delays_ms)
-    assert not isinstance(stop, pa.RecordBatch)
-    return pa.Table.from_batches(batches, SCHEMA), stop
+    batches: list[pa.RecordBatch] = []
+    part_bytes = 0
+    for item in record_batches(data, start, file_end, delay_levels=delays_ms, max_body_bytes=job.max_body_bytes):
+        if isinstance(item, pa.RecordBatch):
+            batches.append(item)
+            part_bytes += item.nbytes
+        if batches and (part_bytes >= PART_BYTES or not isinstance(item, pa.RecordBatch)):
+            table = pa.Table.from_batches(batches)
+            batches, part_bytes = [], 0
+            yield table
+    yield item
 
 
 def _behind_hole(job: ImportJob, task: ImportTask, hole: int) -> int | None:

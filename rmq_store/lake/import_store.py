@@ -25,9 +25,10 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_co
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
+from rmq_store.commit_log import Damage
 from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.delay import delay_level_to_queue_id
-from rmq_store.errors import BadData, DamagedRecord, WrongUse
+from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord, WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
@@ -42,6 +43,7 @@ from rmq_store.offsets import Positions, cutover_id, import_id, max_id, min_id
 from rmq_store.perm_name import is_inherited, is_readable
 from rmq_store.requester import refuse_other_request
 from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Observed, Produced, Proposal, canonical_json
+from rmq_store.sys_flag import MAX_BODY_BYTES, MOST_BODY_BYTES
 from rmq_store.validators import is_user_topic
 
 _FINGERPRINT_BYTES = 4096
@@ -88,14 +90,18 @@ def import_store(
     engine: Engine,
     *,
     salvage: bool = False,
+    max_body_bytes: int = MAX_BODY_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> ImportReport:
     """Import what is new in a broker's store directory.
 
+    ``max_body_bytes``: how large a body may be when it is decompressed, from 1 to MOST_BODY_BYTES.
     ``progress(done_bytes, all_bytes)`` is called as files are done. Raises BadData (no broker store, one in RocksDB, files
-    that do not fit, a gap), DamagedRecord, WrongUse (no such folder, the broker was cut over), HeldByAnother, and the errors of
-    ``commit``.
+    that do not fit, a gap), DamagedRecord, UnsupportedRecord (also with ``salvage``), WrongUse (no such folder, the broker
+    was cut over), HeldByAnother, and the errors of ``commit``.
     """
+    if not 1 <= max_body_bytes <= MOST_BODY_BYTES:
+        raise WrongUse(f"max_body_bytes must be a whole number from 1 to {MOST_BODY_BYTES}; it is {max_body_bytes}")
     started_ms = host.now_ms()
     files = file_source(source)
     log = list_commit_log(files, allow_missing=salvage)
@@ -127,6 +133,7 @@ def import_store(
             queues={(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)},
             file_bytes=log.files[0].size_bytes,
             salvage=salvage,
+            max_body_bytes=max_body_bytes,
         )
         results = _run(job, log, begin, engine, progress)
         results = _over_holes(log, results) if salvage else results
@@ -292,7 +299,7 @@ def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[Impor
     over = []
     for number, result in enumerate(results):
         file = log.file_at(result.begin)
-        if not result.full and any(later.messages for later in results[number + 1 :]):
+        if not result.full and not result.stopped_by and any(later.messages for later in results[number + 1 :]):
             hole = Skipped(result.end, file.end_offset, HOLE)
             result = replace(result, end=file.end_offset, full=True, skipped=(*result.skipped, hole))
         over.append(result)
@@ -300,13 +307,15 @@ def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[Impor
 
 
 def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: int) -> int:
-    """Where the log ends. Raises DamagedRecord for the first damage, BadData when a file ends before the next begins."""
+    """Where the log ends. Raises DamagedRecord or UnsupportedRecord for the first record that is one, BadData when a file
+    ends before the next begins."""
     end = begin
     for result, following in zip(results, [*results[1:], None], strict=True):
         file = log.file_at(result.begin)
-        if result.damage:
-            offset = result.damage.commit_log_offset
-            raise DamagedRecord(file.name, offset - file.start_offset, offset, result.damage.reason)
+        if result.stopped_by:
+            offset = result.stopped_by.commit_log_offset
+            kind = DamagedRecord if isinstance(result.stopped_by, Damage) else UnsupportedRecord
+            raise kind(file.name, offset - file.start_offset, offset, result.stopped_by.reason)
         end = result.end
         if not result.full:
             if following is not None and following.messages:

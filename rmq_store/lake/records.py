@@ -8,8 +8,7 @@ the result is the rule's. Only the CRC of each body and the compressed bodies ar
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commit_log import Damage, Stop, damage_at, item_at
+from rmq_store.commit_log import Damage, Stop, Unsupported, damage_at, item_at
 from rmq_store.consume_queue import entry_tags_code, is_indexed
-from rmq_store.errors import BadData
+from rmq_store.errors import BadData, BodyTooLarge
 from rmq_store.lake.record_columns import HEAD, Heads, Ints, Mask, UncommonRows, common_columns
 from rmq_store.message import MessageConst, MessageSysFlag, plain_body
-from rmq_store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, STORE_TIMES, Bytes, Record
-from rmq_store.sys_flag import CompressionType, Decompressors
+from rmq_store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, STORE_TIMES, Bytes, Record, decode
+from rmq_store.sys_flag import MAX_BODY_BYTES, CompressionType, Decompressor, Decompressors, inflate
 
 SCHEMA: Final = pa.schema(
     [
@@ -58,23 +57,28 @@ SCHEMA: Final = pa.schema(
 BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 64 << 20
 
+_PIECE_BYTES: Final = 64 << 10
+
 _INT: Final = struct.Struct(">i")
 _SMALLEST_RECORD_BYTES: Final = 91
 _MAGICS: Final = [magic.to_bytes(4, "big", signed=True) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)]
 
 
-def _stream_decompressor(codec: str) -> Callable[[bytes], bytes]:
+def _stream_decompressor(codec: str) -> Decompressor:
     """Arrow's one-shot call wants the size of the result, which a body does not carry; a stream does not."""
 
-    def decompress(data: bytes) -> bytes:
+    def decompress(data: bytes, most: int) -> bytes:
+        plain = bytearray()
         with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            return bytes(stream.read())
+            while piece := stream.read(min(_PIECE_BYTES, most - len(plain))):
+                plain += piece
+        return bytes(plain)
 
     return decompress
 
 
 DECOMPRESSORS: Final[Decompressors] = {
-    CompressionType.ZLIB: zlib.decompress,
+    CompressionType.ZLIB: inflate,
     CompressionType.LZ4: _stream_decompressor("lz4"),
     CompressionType.ZSTD: _stream_decompressor("zstd"),
 }
@@ -89,15 +93,32 @@ class _Slice:
     file_end: int
     check_crc: bool
     delay_levels: Mapping[int, int]
+    max_body_bytes: int
 
     def item_at(self, position: int) -> Record | Stop:
         """What the rule finds."""
         return item_at(self.data, position, self.start_offset, self.file_end, check_crc=self.check_crc)
 
-    def plain_body(self, position: int, stored: bytes, sys_flag: int) -> bytes | Damage | None:
-        """The decoded body of the record at ``position``, or its damage."""
+    def row_at(self, position: int) -> dict[str, Any] | Stop:
+        """The record at ``position`` as a row, or what stands there instead."""
+        record = self.item_at(position)
+        if not isinstance(record, Record):
+            return record
+        body = self.plain_body(position, record.stored_body, record.sys_flag)
+        return body if isinstance(body, Stop) else _row(record, body, self.delay_levels)
+
+    def plain_body(self, position: int, stored: bytes, sys_flag: int) -> bytes | Damage | Unsupported | None:
+        """The decoded body of the record at ``position``, or why there is none."""
         try:
-            return plain_body(stored, sys_flag, DECOMPRESSORS)
+            return plain_body(stored, sys_flag, DECOMPRESSORS, self.max_body_bytes)
+        except BodyTooLarge as error:
+            record = decode(self.data, position)
+            assert isinstance(record, Record), "its body was found"
+            return Unsupported(
+                self.start_offset + position,
+                f"topic {record.topic}, queue {record.queue_id}, offset {record.queue_offset}: {error}. If the machine has "
+                "about ten times the memory that the body takes, import with a higher max_body_bytes (--max-body-bytes)",
+            )
         except BadData as error:
             return damage_at(self.data, position, self.start_offset, self.file_end, str(error))
 
@@ -110,26 +131,30 @@ def record_batches(
     delay_levels: Mapping[int, int],
     check_crc: bool = True,
     batch_rows: int = BATCH_ROWS,
+    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> Iterator[pa.RecordBatch | Stop]:
     """The records of a file or of a slice of one as batches of :data:`SCHEMA`; the last item is why the walk ended.
 
     Finds what :func:`rmq_store.commit_log.walk` finds with the same parameters; beyond that, a body that does not
-    decompress is a ``Damage``. ``delay_levels``: the broker's, for the due times in the schedule topic.
+    decompress is a ``Damage``, and one that would become larger than ``max_body_bytes`` is ``Unsupported``. A batch holds at
+    most BATCH_BYTES of bodies that were decompressed, and the last of them. ``delay_levels``: the broker's, for the due
+    times in the schedule topic.
     """
-    part = _Slice(data, start_offset, file_end, check_crc, delay_levels)
+    part = _Slice(data, start_offset, file_end, check_crc, delay_levels, max_body_bytes)
     chains = _Chains.of(data)
     position = 0
     stop: Stop | None = None
     while stop is None:
         starts, position = chains.walk(position, batch_rows) or _walk_sizes(data, position, batch_rows)
-        if len(starts):
-            batch, stop = _batch(part, starts)
-            if batch.num_rows:
-                yield batch
-        else:
+        if not len(starts):
             item = part.item_at(position)
             assert not isinstance(item, Record), "the walk of sizes ends at no record"
             stop = item
+        while len(starts) and stop is None:
+            batch, stop = _batch(part, starts)
+            starts = starts[batch.num_rows :]
+            if batch.num_rows:
+                yield batch
     yield stop
 
 
@@ -191,7 +216,8 @@ def _walk_sizes(data: Bytes, position: int, rows: int) -> tuple[Ints, int]:
 
 
 def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
-    """The rows before the first that is no good record, and what stands there instead (None: all rows are good)."""
+    """The rows before the first that is no good record, and what stands there instead; None: all rows are good, and they
+    are all or as many as BATCH_BYTES of decompressed bodies allow."""
     heads = Heads.read(np.frombuffer(part.data, np.uint8), starts)
     common = heads.fits & (heads.fixed["commit_log_offset"] == starts + part.start_offset)
     store_times = heads.fixed["store_timestamp"]
@@ -207,23 +233,30 @@ def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
     packed &= heads.fixed["stored_body_size"] > 0
     unpacked: list[bytes | None] = []
     others: list[dict[str, Any]] = []
+    body_bytes, end, stop = 0, len(starts), None
     for row in np.flatnonzero(packed | ~common).tolist():
         position = int(starts[row])
+        item: bytes | dict[str, Any] | Stop | None
         if packed[row]:
             stored = bytes(part.data[position + HEAD.itemsize : int(heads.body_end[row])])
-            body = part.plain_body(position, stored, int(heads.fixed["sys_flag"][row]))
-            if isinstance(body, Damage):
-                return _batch(part, starts[:row])[0], body
-            unpacked.append(body)
+            item = part.plain_body(position, stored, int(heads.fixed["sys_flag"][row]))
         else:
-            record = part.item_at(position)
-            if not isinstance(record, Record):
-                return _batch(part, starts[:row])[0], record
-            body = part.plain_body(position, record.stored_body, record.sys_flag)
-            if isinstance(body, Damage):
-                return _batch(part, starts[:row])[0], body
-            others.append(_row(record, body, part.delay_levels))
-    return _assemble(columns, packed[common], unpacked, others, common), None
+            item = part.row_at(position)
+        if isinstance(item, Stop):
+            end, stop = row, item
+            break
+        if isinstance(item, dict):
+            others.append(item)
+        else:
+            unpacked.append(item)
+        body_bytes += len((item["body"] if isinstance(item, dict) else item) or b"")
+        if body_bytes >= BATCH_BYTES:
+            end = row + 1
+            break
+    kept = common[:end]
+    if columns is not None:
+        columns = {name: column.slice(0, np.count_nonzero(kept)) for name, column in columns.items()}
+    return _assemble(columns, packed[:end][kept], unpacked, others, kept), stop
 
 
 def _narrow(rows: Mask, still: Mask) -> None:

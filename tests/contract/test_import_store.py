@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, WrongUse
+from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.host import Host, day_of
 from rmq_store.lake import import_store as import_of_stores
 from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
@@ -27,7 +28,9 @@ from rmq_store.lake.reset import ResetRequest, ResetTo, reset
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
 from rmq_store.message import MessageQueue
+from rmq_store.record import encode, new_record
 from rmq_store.store import Actor
+from rmq_store.sys_flag import MAX_BODY_BYTES
 from rmq_store.times import format_time
 from tests.contract.world import group
 from tests.unit.vectors import expected
@@ -45,7 +48,15 @@ class Lake:
         self.store, _ = LakeStore.init(Root.parse(str(root)))
         self._requests = 0
 
-    def load(self, source: Path, *, request: str = "", salvage: bool = False, broker: str = BROKER) -> ImportReport:
+    def load(
+        self,
+        source: Path,
+        *,
+        request: str = "",
+        salvage: bool = False,
+        broker: str = BROKER,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> ImportReport:
         self._requests += 1
         request = request or f"2026-01-01-{self._requests}"
         return import_store(
@@ -58,6 +69,7 @@ class Lake:
             self.host,
             LocalEngine(self.host),
             salvage=salvage,
+            max_body_bytes=max_body_bytes,
         )
 
     def positions(self) -> dict[str, int]:
@@ -409,6 +421,63 @@ def test_wrong_credentials_or_a_missing_bucket_are_unusable_sources(lake: Lake) 
     )
     with pytest.raises(StoreUnusable):
         import_store(lake.store, source, BROKER, "s1", "2026-01-01-x", TESTS, lake.host, LocalEngine(lake.host))
+
+
+# --- sound records that are not imported as they are: also a salvage leaves none of them out ---------------------------
+
+
+def store_of(folder: Path, *values: dict[str, Any]) -> Path:
+    """A store with nothing but a commit log of these messages, all of queue 3 of topic T unless they say otherwise."""
+    log = bytearray()
+    for queue_offset, changes in enumerate(values):
+        record: dict[str, Any] = {"stored_body": b"body", "properties": {}, "queue_offset": queue_offset} | changes
+        times = {"born_timestamp": 1, "store_timestamp": 1_700_000_000_000}
+        log += encode(new_record(**{"topic": "T", "queue_id": 3, "commit_log_offset": len(log)} | times | record))
+    (folder / "commitlog").mkdir(parents=True)
+    (folder / "commitlog" / f"{0:020}").write_bytes(log.ljust(FILE_BYTES, b"\0"))
+    return folder
+
+
+def bodies(lake: Lake) -> list[bytes]:
+    return [row["body"] for row in query(lake.store, "SELECT body FROM messages ORDER BY queue_offset").to_pylist()]
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_a_body_that_would_become_too_large_stops_the_import_and_says_what_to_raise(
+    lake: Lake, tmp_path: Path, salvage: bool
+) -> None:
+    packed = {"stored_body": zlib.compress(bytes(5000)), "sys_flag": 1}
+    folder = store_of(tmp_path / "made", {}, packed, {})
+    with pytest.raises(UnsupportedRecord) as raised:
+        lake.load(folder, salvage=salvage, max_body_bytes=4999)
+    assert (raised.value.file, raised.value.position) == ("commitlog/00000000000000000000", 96)
+    for said in ("topic T, queue 3, offset 1", "larger than 4,999 bytes when it is decompressed", "--max-body-bytes"):
+        assert said in str(raised.value)
+    assert lake.positions() == {}
+    assert lake.load(folder, salvage=salvage, max_body_bytes=5000).messages == 3
+    assert bodies(lake) == [b"body", bytes(5000), b"body"]
+
+
+@pytest.mark.parametrize("limit", [0, (1 << 30) + 1])
+def test_a_limit_of_bodies_that_no_import_can_keep_is_refused(lake: Lake, broker: Path, limit: int) -> None:
+    with pytest.raises(WrongUse, match="max_body_bytes must be a whole number from 1 to 1073741824"):
+        lake.load(broker, max_body_bytes=limit)
+
+
+def test_what_becomes_large_is_kept_in_several_files(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no more of it is in memory at a time than PART_BYTES and one batch."""
+    monkeypatch.setattr("rmq_store.lake.records.BATCH_BYTES", 5_000)
+    monkeypatch.setattr("rmq_store.lake.import_slice.PART_BYTES", 10_000)
+    plain = [bytes([number]) * 4_000 for number in range(8)]
+    values = [{"stored_body": zlib.compress(body), "sys_flag": 1} for body in plain]
+    assert lake.load(store_of(tmp_path / "made", *values)).messages == 8
+    assert bodies(lake) == plain
+    (shard,) = lake.store.shards()
+    (ctl,) = shard.ctls_since(0, action="import")
+    assert [(segment.base, segment.count) for segment in ctl.produced] == [(0, 4), (4, 4)]
+    assert len({segment.file for segment in ctl.produced}) == 2
 
 
 # --- salvage ----------------------------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq_store.errors import DamagedRecord, RmqError
+from rmq_store.errors import DamagedRecord, RmqError, UnsupportedRecord
 from rmq_store.sql92_parser import InvalidSelector, TooDeep
 from rmq_store.sql92_values import EvaluationError
 
 ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
     DamagedRecord: ("commitlog/0", 17, 1017, "BODYCRC is wrong"),
+    UnsupportedRecord: ("commitlog/0", 17, 1017, "it is an inner batch"),
     InvalidSelector: ("a >", 3, "it ends too early"),
     TooDeep: ("((((", 3),
     EvaluationError: ("ClassCastException", "a text is no number"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import zlib
+
+import pyarrow as pa
 import pytest
 
-from rmq_store.errors import BadData, WrongUse
+from rmq_store.errors import BadData, BodyTooLarge, WrongUse, defect
 from rmq_store.lake.records import DECOMPRESSORS
 from rmq_store.message import (
     CompressionType,
@@ -18,6 +22,13 @@ from rmq_store.message import (
 from tests.conformance import ids, properties
 from tests.conformance.checks import passed
 from tests.unit import vectors
+
+
+def packed(body: bytes, codec: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(body)
+    return bytes(sink.getvalue())
 
 
 def test_properties_are_read_written_and_refused_as_by_rocketmq() -> None:
@@ -35,6 +46,52 @@ def test_a_body_that_does_not_decompress_is_bad_data(compression: CompressionTyp
     sys_flag = MessageSysFlag.COMPRESSED_FLAG | compression.value << MessageSysFlag.COMPRESSION_TYPE_SHIFT
     with pytest.raises(BadData, match=f"does not decompress as {compression.name}"):
         plain_body(b"not packed at all", sys_flag, DECOMPRESSORS)
+
+
+PLAIN_BYTES = 8 << 20
+SMALL = {
+    CompressionType.ZLIB: zlib.compress(bytes(PLAIN_BYTES)),
+    CompressionType.LZ4: packed(bytes(PLAIN_BYTES), "lz4"),
+    CompressionType.ZSTD: packed(bytes(PLAIN_BYTES), "zstd"),
+}
+
+
+@pytest.mark.parametrize("compression", CompressionType)
+def test_a_body_is_decompressed_up_to_its_limit_and_no_further(compression: CompressionType) -> None:
+    stored = SMALL[compression]
+    assert len(stored) < PLAIN_BYTES // 200
+    sys_flag = MessageSysFlag.COMPRESSED_FLAG | compression.value << MessageSysFlag.COMPRESSION_TYPE_SHIFT
+    assert plain_body(stored, sys_flag, DECOMPRESSORS, PLAIN_BYTES) == bytes(PLAIN_BYTES)
+    with pytest.raises(BodyTooLarge, match="larger than 8,388,607 bytes"):
+        plain_body(stored, sys_flag, DECOMPRESSORS, PLAIN_BYTES - 1)
+    assert DECOMPRESSORS[compression](stored, 1000) == bytes(1000)
+
+
+@pytest.mark.parametrize("compression", CompressionType)
+def test_a_body_that_is_cut_off_is_bad_data(compression: CompressionType) -> None:
+    sys_flag = MessageSysFlag.COMPRESSED_FLAG | compression.value << MessageSysFlag.COMPRESSION_TYPE_SHIFT
+    with pytest.raises(BadData, match=f"does not decompress as {compression.name}"):
+        plain_body(SMALL[compression][:-1], sys_flag, DECOMPRESSORS)
+
+
+@pytest.mark.parametrize("compression", CompressionType)
+def test_the_memory_for_a_body_is_bounded_by_the_limit(compression: CompressionType) -> None:
+    tracemalloc.start()
+    try:
+        DECOMPRESSORS[compression](SMALL[compression], 1 << 20)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+
+
+def test_a_lack_of_memory_is_no_damage() -> None:
+    def decompress(stored_body: bytes, most: int) -> bytes:
+        raise MemoryError
+
+    with pytest.raises(MemoryError) as raised:
+        plain_body(b"x", MessageSysFlag.COMPRESSED_FLAG, {CompressionType.ZLIB: decompress})
+    assert defect(raised.value).startswith("out of memory (MemoryError): give the process more")
 
 
 def test_a_missing_decompressor_is_named() -> None:

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, walk
+from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, Unsupported, walk
 from rmq_store.consume_queue import entry_of, entry_tags_code
 from rmq_store.errors import BadData
 from rmq_store.lake.records import DECOMPRESSORS, SCHEMA, record_batches
 from rmq_store.message import SCHEDULE_TOPIC
-from rmq_store.record import BLANK_MAGIC, Record, encode, encoded_size, new_record
+from rmq_store.record import BLANK_MAGIC, MESSAGE_MAGIC_V2, Record, encode, encoded_size, new_record
 from tests.unit import vectors
 
 STORES = ("market-clean", "market-trimmed", "market-killed")
@@ -285,6 +285,28 @@ def test_big_messages_end_a_batch_early() -> None:
     *batches, stop = record_batches(data, 0, len(data), delay_levels={})
     assert [batch.num_rows for batch in batches] == [16, 16, 1]
     assert stop == FileEnd(len(data))
+
+
+def test_big_decompressed_bodies_end_a_batch_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of both ways: a V2 record goes by the rule."""
+    monkeypatch.setattr("rmq_store.lake.records.BATCH_BYTES", 5000)
+    big, plain_one = plain(zlib.compress(bytes(3000)), sys_flag=1), plain()
+    data = log_of([big, plain_one, replace(big, topic="y" * 130, magic=MESSAGE_MAGIC_V2), plain_one, big] * 2, 0)
+    *batches, stop = record_batches(data, 0, len(data), delay_levels=DELAY_LEVELS)
+    assert [batch.num_rows for batch in batches] == [3, 3, 4]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert (rows, stop) == by_rule(data, 0, len(data))
+
+
+def test_a_body_over_the_limit_ends_the_walk_and_is_no_damage() -> None:
+    large = plain(zlib.compress(bytes(1001)), sys_flag=1, queue_id=2, queue_offset=9)
+    for too_large in (large, replace(large, topic="y" * 130, magic=MESSAGE_MAGIC_V2)):
+        data = log_of([plain(), plain(zlib.compress(bytes(1000)), sys_flag=1), too_large, plain()], 0)
+        *batches, stop = record_batches(data, 0, len(data), delay_levels={}, max_body_bytes=1000)
+        assert sum(batch.num_rows for batch in batches) == 2
+        assert isinstance(stop, Unsupported)
+        body = f"body of {len(too_large.stored_body)} bytes is larger than 1,000 bytes"
+        assert f"topic {too_large.topic}, queue 2, offset 9: {body}" in stop.reason
 
 
 def test_no_body_is_null_and_an_empty_packed_body_is_empty() -> None:

@@ -230,6 +230,9 @@ def test_an_import_goes_to_the_shard_of_the_brokers_name_unless_another_is_given
     asked = {"source": "/copies/a", "broker_name": "broker-a"}
     assert ImportParams.of(asked) == ImportParams("/copies/a", "broker-a", "broker-a", salvage=False, engine="spark")
     assert ImportParams.of(asked | {"shard": "eu", "salvage": True, "engine": "local"}).shard == "eu"
+    assert ImportParams.of(asked | {"max_body_bytes": 5}).max_body_bytes == 5
+    with pytest.raises(WrongUse, match="max_body_bytes must be a whole number, 1 or more"):
+        ImportParams.of(asked | {"max_body_bytes": 0})
     with pytest.raises(WrongUse, match="source is missing"):
         ImportParams.of(asked | {"source": ""})
     with pytest.raises(WrongUse, match="engine must be one of spark, local"):
