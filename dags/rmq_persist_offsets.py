@@ -3,8 +3,9 @@
 **What it does.** Brings the tables `consumequeue` and `offsets` up to the newest commit, and writes for every imported
 broker a `consumerOffset.json` in RocketMQ's own form below `$RMQ_EXPORT_FOLDER` (the one before stays as `.bak`). It
 holds what was committed here and, where nothing was, the broker's own offsets as the last import saw them. It is merged into
-the file that is there: keys that are not known here stay, and an offset that was only seen never lowers the file's. The
-answer says how many retries still wait here: a broker that took these offsets over would not see them.
+the file that is there: keys that are not known here stay, and an offset that was only seen never lowers the file's. Beside it
+`delayOffset.json` says by the same rules how far the broker's delay levels are delivered: here after a cut-over, before it
+by the broker. The answer says what still waits here: a broker that took these offsets over would not see it.
 
 **Again.** It derives and copies; doing it twice changes nothing.
 

@@ -210,8 +210,9 @@ def dispatch_all() -> Answer:
 
 @translated
 def export_all() -> list[Answer]:
-    """``consumerOffset.json`` of every imported broker, merged into the file that is there and written where it changed."""
-    from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, planned_write
+    """``consumerOffset.json`` and ``delayOffset.json`` of every imported broker, merged into the files that are there and
+    written where they change."""
+    from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, planned_writes
     from rmq_store.lake.export import export_offsets
     from rmq_store.offsets import split_id
 
@@ -222,15 +223,18 @@ def export_all() -> list[Answer]:
             broker_name = split_id(app_id)[1]
             known = export_offsets(shard, broker_name)
             file = here.export_folder / shard.name / quote(broker_name, safe="") / CONSUMER_OFFSETS.name
-            planned = planned_write(file, CONSUMER_OFFSETS, known.offsets, known.version, How.MERGE)
+            planned = planned_writes(file, known.offsets, known.delays, known.version, How.MERGE)
+            written = [one.write() for one in planned]
             answers.append(
                 _logged(
                     {
                         "broker_name": broker_name,
                         "file": str(file),
-                        "changed": planned.write(),
+                        "changed": any(written),
                         "groups": known.groups,
                         "waiting_retries": dict(known.waiting_retries),
+                        "waiting_messages": dict(known.waiting_messages),
+                        "waiting_levels": known.waiting_levels,
                     }
                 )
             )

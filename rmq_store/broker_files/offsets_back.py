@@ -16,12 +16,14 @@ from rmq_store.broker_files.config_files import (
     OffsetTable,
     parse_consumer_offsets,
     parse_data_version,
+    parse_delay_offsets,
     split_key,
     write_config,
 )
-from rmq_store.broker_files.config_texts import consumer_offsets_text
+from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_offsets_text
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.known_names import listed
+from rmq_store.message import SCHEDULE_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,15 @@ CONSUMER_OFFSETS = OffsetForm(
     "consumerOffset.json", lambda text: parse_consumer_offsets(text).offset_table, consumer_offsets_text
 )
 
+DELAY_OFFSETS = OffsetForm(
+    "delayOffset.json",
+    lambda text: {SCHEDULE_TOPIC: {level - 1: offset for level, offset in parse_delay_offsets(text).items()}},
+    lambda table, version: delay_offsets_text(
+        {queue_id + 1: offset for queue_id, offset in table.get(SCHEDULE_TOPIC, {}).items()}, version
+    ),
+)
+"""Its table has one key: the level queues, and how far each of them is delivered."""
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetWrite:
@@ -122,6 +133,19 @@ class OffsetWrite:
             except OSError as error:
                 raise WrongUse(f"{self.path} cannot be written: {error.strerror or error}") from error
         return self.changed
+
+
+def planned_writes(
+    file: Path, offsets: KnownOffsets, delays: KnownOffsets, version: DataVersion, how: How
+) -> tuple[OffsetWrite, OffsetWrite]:
+    """A broker's ``consumerOffset.json`` and the ``delayOffset.json`` beside it. Raises as ``planned_write``, for either."""
+    beside = file.with_name(DELAY_OFFSETS.name)
+    if file == beside:
+        raise WrongUse(f"{file} is the place of the delay levels: give one for {CONSUMER_OFFSETS.name} beside it")
+    return (
+        planned_write(file, CONSUMER_OFFSETS, offsets, version, how),
+        planned_write(beside, DELAY_OFFSETS, delays, version, how),
+    )
 
 
 def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: DataVersion, how: How) -> OffsetWrite:

@@ -15,6 +15,7 @@ from rmq_store.errors import WrongUse
 
 if TYPE_CHECKING:
     from rmq_store.broker_files.offsets_back import How
+    from rmq_store.lake.export import OffsetsExport
 
 
 def export(
@@ -34,44 +35,68 @@ def export(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a broker's consumerOffset.json.
+    """Write a broker's consumerOffset.json and, beside it, its delayOffset.json.
 
-    It holds what was committed here on the broker's queues and, where nothing was, the broker's own offsets as the last
-    import saw them. A file that knows more, a group or a later offset, is not written over. With --merge its other keys
-    stay, an offset that was committed here wins, and one that was only seen never lowers the file's. The file before stays
-    as .bak. Retries that wait in the lake are not in it: the broker would not see them, and how many there are is said.
+    They hold what was committed here on the broker's queues and, where nothing was, the broker's own offsets as the last
+    import saw them; delayOffset.json how far its delay levels are delivered, here after a cut-over. A file that knows more,
+    a group or a later offset, is not written over. With --merge its other keys stay, an offset that was committed here wins,
+    and one that was only seen never lowers the file's. The file before stays as .bak. What waits in the lake's own queues is
+    not in them: the broker would not see it, and how much it is is said.
     """
     output = Output(as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
     store = open_store(root)
-    from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, planned_write
+    from rmq_store.broker_files.offsets_back import planned_writes
     from rmq_store.lake.export import export_offsets
 
     exported = export_offsets(shard_of_broker(store, broker, shard), broker)
-    for group, count in exported.waiting_retries.items():
-        output.note(f"group {group}: {count:,} retries still wait here; a broker with these offsets would not see them")
+    for note in _notes(exported):
+        output.note(note)
     answer = {
         "status": "dry_run" if dry_run else "done",
         "broker_name": broker,
         "groups": exported.groups,
         "waiting_retries": exported.waiting_retries,
+        "waiting_messages": exported.waiting_messages,
+        "waiting_levels": exported.waiting_levels,
     }
     if target is None:
         output.line(exported.text)
-        output.document(answer | {"text": exported.text})
+        output.document(answer | {"text": exported.text, "delay_text": exported.delay_text})
         return
-    planned = planned_write(target, CONSUMER_OFFSETS, exported.offsets, exported.version, how)
+    planned = planned_writes(target, exported.offsets, exported.delays, exported.version, how)
+    changes = [{"file": one.path.name} | asdict(change) for one in planned for change in one.changes]
     if dry_run:
-        output.table([asdict(change) for change in planned.changes], _CHANGE, empty="nothing would change")
+        output.table(changes, _CHANGE, empty="nothing would change")
     else:
-        planned.write()
+        for one in planned:
+            one.write()
+    files = {"file": str(target), "delay_file": str(planned[1].path)}
+    would = "would change" if dry_run else "changed"
     output.answer(
-        answer | {"file": str(target), "changed": planned.changed, "changes": list(map(asdict, planned.changes))},
-        f"{len(planned.changes)} offsets of {broker} {'would change' if dry_run else 'changed'} in {target}",
+        answer | files | {"changed": any(one.changed for one in planned), "changes": changes},
+        *(f"{len(one.changes)} offsets of {broker} {would} in {one.path}" for one in planned),
     )
 
 
-_CHANGE = ("key", "queue_id", "from_offset", "to_offset")
+def _notes(exported: OffsetsExport) -> list[str]:
+    unseen = "a broker with these offsets would not see them"
+    notes = [
+        f"group {group}: {count:,} retries still wait here; {unseen}"
+        for group, count in exported.waiting_retries.items()
+    ]
+    notes += [
+        f"{key}: {count:,} messages still wait here; {unseen}" for key, count in exported.waiting_messages.items()
+    ]
+    if exported.waiting_levels:
+        notes.append(
+            f"{exported.waiting_levels:,} messages wait in the broker's own delay levels: with this delayOffset.json it "
+            "delivers them, so do not deliver them here any more"
+        )
+    return notes
+
+
+_CHANGE = ("file", "key", "queue_id", "from_offset", "to_offset")
 
 
 def _export_target(file: Path | None, merge: Path | None, overwrite: bool, dry_run: bool) -> tuple[Path | None, How]:

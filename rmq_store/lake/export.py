@@ -3,76 +3,136 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion
-from rmq_store.broker_files.config_texts import consumer_offsets_text
+from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, OffsetTable
 from rmq_store.broker_files.consumer_offset_manager import Table, key_of
-from rmq_store.broker_files.offsets_back import KnownOffsets
+from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
 from rmq_store.delete_group import is_gone
 from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
-from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
+from rmq_store.message import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue, retry_topic
 from rmq_store.offsets import Positions, cutover_id, del_id, off_id, queue_of, split_id
 from rmq_store.store import SCHEDULE_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsExport:
-    """``offsets``: for ``consumerOffset.json``. ``waiting_retries``: per group the messages that still wait in the lake's
-    own retry topic and delay levels; a broker that takes these offsets over would not see them."""
+    """``offsets``: for ``consumerOffset.json``. ``delays``: for ``delayOffset.json``, by queue of SCHEDULE_TOPIC_XXXX.
+
+    What a broker that takes these over would not see: ``waiting_retries``, per group the messages that still wait in the
+    lake's own retry topic and delay levels, and ``waiting_messages``, per ``topic@group`` those in the lake's own queues of
+    the topic. ``waiting_levels``: what waits in the broker's own delay levels behind ``delays``, for it to deliver.
+    """
 
     offsets: KnownOffsets
+    delays: KnownOffsets
     version: DataVersion
     waiting_retries: Mapping[str, int]
+    waiting_messages: Mapping[str, int]
+    waiting_levels: int
 
     @property
     def text(self) -> str:
         """``consumerOffset.json`` with all that is known."""
-        return consumer_offsets_text(self.offsets.table, self.version)
+        return CONSUMER_OFFSETS.text(self.offsets.table, self.version)
+
+    @property
+    def delay_text(self) -> str:
+        """``delayOffset.json`` with all that is known."""
+        return DELAY_OFFSETS.text(self.delays.table, self.version)
 
     @property
     def groups(self) -> int:
-        return len({key.partition(TOPIC_GROUP_SEPARATOR)[2] for key in self.offsets.table})
+        return len({_group_of(key) for key in self.offsets.table})
 
 
 def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     """What was committed on queues of ``broker_name``, and what its newest import observed. Reads only."""
     shard.commitlog.refresh()
     positions = shard.positions()
-    committed: Table = defaultdict(dict)
-    groups = set()
     deleted = {split_id(app_id)[1] for app_id, _ in positions.prefixed("del/")}
-    gone = {group for group in deleted if is_gone(positions, group)}
-    for app_id, offset in positions.prefixed("off/"):
-        group, queue = split_id(app_id)[1], queue_of(app_id)
-        if group == SCHEDULE_GROUP or group in gone:
-            continue
-        groups.add(group)
-        if queue.broker_name == broker_name:
-            committed[key_of(queue.topic, group)][queue.queue_id] = offset
-    waiting = {group: count for group in sorted(groups) if (count := _waiting(shard, positions, group))}
-    version = DataVersion(timestamp=max(positions.updated_ms.values(), default=0))
-    # Until the cut-over a group is the broker's, whatever was deleted here.
-    not_the_brokers = frozenset(gone) if positions.get(cutover_id(broker_name)) else frozenset()
-    known = KnownOffsets(committed, _observed(shard, positions, broker_name), not_the_brokers)
-    return OffsetsExport(known, version, waiting)
-
-
-def _observed(shard: Shard, positions: Positions, broker_name: str) -> Table:
-    """Void for a group that was deleted here, as everywhere."""
-    table: Table = defaultdict(dict)
+    gone = frozenset(group for group in deleted if is_gone(positions, group))
+    stands = [(split_id(app_id)[1], queue_of(app_id), offset) for app_id, offset in positions.prefixed("off/")]
+    committed = [
+        (group, q, offset) for group, q, offset in stands if q.broker_name == broker_name and group not in gone
+    ]
     newest = last_import(shard, broker_name)
-    for seen in newest.observed if newest else ():
-        if seen.group != SCHEDULE_GROUP and positions.get(del_id(seen.group)) is None:
-            table[key_of(seen.queue.topic, seen.group)][seen.queue.queue_id] = seen.offset
+    seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
+    observed = [one for one in seen if positions.get(del_id(one[0])) is None]
+    # Until the cut-over a group is the broker's, whatever was deleted here.
+    not_the_brokers = gone if positions.get(cutover_id(broker_name)) else frozenset()
+    offsets = KnownOffsets(_groups(committed), _groups(observed), not_the_brokers)
+    delays = KnownOffsets(_levels(committed), _levels(observed))
+    return OffsetsExport(
+        offsets,
+        delays,
+        DataVersion(timestamp=max(positions.updated_ms.values(), default=0)),
+        _waiting_retries(shard, positions, gone),
+        _waiting_messages(shard, positions, offsets.table),
+        _waiting_levels(positions, broker_name, delays.table),
+    )
+
+
+_Stand = tuple[str, MessageQueue, int]
+"""A group, a queue, and the next offset there."""
+
+
+def _groups(stands: Iterable[_Stand]) -> Table:
+    table: Table = defaultdict(dict)
+    for group, queue, offset in stands:
+        if group != SCHEDULE_GROUP:
+            table[key_of(queue.topic, group)][queue.queue_id] = offset
     return table
 
 
-def _waiting(shard: Shard, positions: Positions, group: str) -> int:
-    """What the group has failed here and not finished."""
-    waiting = [*positions.queues_of(SCHEDULE_TOPIC), *positions.queues_of(TIMER_TOPIC)]
-    levels = [(SCHEDULE_GROUP, q) for q in waiting if q.broker_name == shard.lane(group)]
-    retries = [(group, q) for q in positions.queues_of(retry_topic(group)) if q.broker_name == shard.local_broker]
-    return sum(positions.max_offset(q) - (positions.get(off_id(reader, q)) or 0) for reader, q in levels + retries)
+def _levels(stands: Iterable[_Stand]) -> Table:
+    levels = [one for one in stands if one[0] == SCHEDULE_GROUP and one[1].topic == SCHEDULE_TOPIC]
+    return {SCHEDULE_TOPIC: {queue.queue_id: offset for _, queue, offset in levels}}
+
+
+def _group_of(key: str) -> str:
+    return key.partition(TOPIC_GROUP_SEPARATOR)[2]
+
+
+# --- what stays here --------------------------------------------------------------------------------------------------
+
+
+def _waiting_retries(shard: Shard, positions: Positions, gone: frozenset[str]) -> dict[str, int]:
+    """Per group what it has failed here, or its broker before the cut-over, and not finished."""
+    waiting: dict[str, int] = defaultdict(int)
+    for queue in positions.all_queues():
+        if queue.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            group, reader = queue.broker_name.removeprefix(shard.lane("")), SCHEDULE_GROUP
+            ours = queue.broker_name == shard.lane(group)
+        else:
+            group = reader = queue.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+            ours = queue.topic == retry_topic(group) and queue.broker_name == shard.local_broker
+        if ours and group and group not in gone:
+            waiting[group] += _unread(positions, reader, queue)
+    return {group: count for group, count in sorted(waiting.items()) if count}
+
+
+def _waiting_messages(shard: Shard, positions: Positions, table: OffsetTable) -> dict[str, int]:
+    """Per key of the table what lies in the lake's own queues of the topic: sent here, or delayed and delivered here."""
+    waiting = {}
+    for key in sorted(table):
+        topic, group = key.partition(TOPIC_GROUP_SEPARATOR)[0], _group_of(key)
+        queues = [queue for queue in positions.queues_of(topic) if queue.broker_name == shard.local_broker]
+        count = sum(_unread(positions, group, queue) for queue in queues if topic != retry_topic(group))
+        if count:
+            waiting[key] = count
+    return waiting
+
+
+def _waiting_levels(positions: Positions, broker_name: str, delays: OffsetTable) -> int:
+    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
+    levels = delays.get(SCHEDULE_TOPIC, {})
+    begins = {queue: levels.get(queue.queue_id, positions.min_offset(queue)) for queue in queues}
+    return sum(max(positions.max_offset(queue) - begin, 0) for queue, begin in begins.items())
+
+
+def _unread(positions: Positions, reader: str, queue: MessageQueue) -> int:
+    stored = positions.get(off_id(reader, queue))
+    return positions.max_offset(queue) - (positions.min_offset(queue) if stored is None else stored)

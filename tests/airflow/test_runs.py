@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.broker_files.config_files import parse_consumer_offsets
+from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
 from rmq_store.host import Host
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
@@ -298,6 +298,8 @@ def test_offsets_are_exported_in_the_brokers_own_form_and_the_file_before_is_kep
     file = tmp_path / "exports" / "broker-a" / "broker-a" / "consumerOffset.json"
     assert first["file"] == str(file)
     assert first["waiting_retries"]["payments"] > 0
+    delays = parse_delay_offsets(file.with_name("delayOffset.json").read_text())
+    assert (delays[3], delays[17], first["waiting_levels"]) == (432, 0, 162)
     text = file.read_text()
     exported = parse_consumer_offsets(text)
     keys = {(topic, group) for topic, group, _, _ in exported.commits()}

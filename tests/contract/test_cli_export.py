@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.broker_files.config_files import parse_consumer_offsets
-from tests.contract.rmq import Rmq, lines_of
+from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
+from tests.contract.rmq import ALL_DUE, Rmq, lines_of
 
 EXPORT = ("offsets", "export", "--broker", "broker-a")
 TRANSACTIONS = "RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS"
@@ -47,7 +47,13 @@ def test_the_brokers_own_file_keeps_all_of_its_keys_in_a_merge(imported: Rmq, co
     dry = imported.json(*EXPORT, "--merge", str(file), "--dry-run")
     assert (dry["status"], dry["changed"], file.read_text()) == ("dry_run", True, text)
     assert dry["changes"] == [
-        {"key": "OrderEvents@gm_back", "queue_id": queue_id, "from_offset": 518 - queue_id, "to_offset": 7}
+        {
+            "file": "consumerOffset.json",
+            "key": "OrderEvents@gm_back",
+            "queue_id": queue_id,
+            "from_offset": 518 - queue_id,
+            "to_offset": 7,
+        }
         for queue_id in range(8)
     ]
     assert "OrderEvents@gm_back" in imported(*EXPORT, "--merge", str(file), "--dry-run").out
@@ -79,6 +85,49 @@ def test_a_deleted_group_stays_the_brokers_until_its_cut_over(imported: Rmq, con
     assert CLIENT in offsets_in(file)
 
 
+OBSERVED_LEVELS = {1: 56, 2: 6, 3: 432, 4: 154, 5: 127, 6: 3, 7: 3, 17: 0, 18: 0}
+
+
+def levels_in(folder: Path) -> Mapping[int, int]:
+    return parse_delay_offsets((folder / "delayOffset.json").read_text())
+
+
+def test_before_the_cut_over_the_delay_levels_stand_where_the_broker_had_them(imported: Rmq, config: Path) -> None:
+    text = (config / "delayOffset.json").read_text()
+    done = imported.json(*EXPORT, "out.json")
+    assert (levels_in(imported.folder), done["waiting_levels"], done["waiting_retries"]) == (OBSERVED_LEVELS, 162, {})
+    merged = imported.json(*EXPORT, "--merge", str(config / "consumerOffset.json"))
+    assert (merged["changed"], (config / "delayOffset.json").read_text()) == (False, text)
+
+
+def test_after_the_cut_over_the_delay_levels_stand_where_the_lake_delivered_them(imported: Rmq, config: Path) -> None:
+    file, text = config / "consumerOffset.json", (config / "delayOffset.json").read_text()
+    imported("cutover", "-b", "broker-a", "--reason", "it was switched off")
+    done = imported.json(*EXPORT, "--merge", str(file))
+    assert (done["waiting_levels"], levels_in(config)) == (162, OBSERVED_LEVELS)
+    assert imported("deliver", "--now", ALL_DUE).exit_code == 0
+    dry = imported.json(*EXPORT, "--merge", str(file), "--dry-run")
+    assert [(c["file"], c["queue_id"], c["from_offset"], c["to_offset"]) for c in dry["changes"]] == [
+        ("delayOffset.json", 16, 0, 147),
+        ("delayOffset.json", 17, 0, 15),
+    ]
+    assert (config / "delayOffset.json").read_text() == text
+    answer = imported(*EXPORT, "--merge", str(file))
+    assert levels_in(config) == OBSERVED_LEVELS | {17: 147, 18: 15}
+    assert (config / "delayOffset.json.bak").read_text() == text
+    assert "group gm_waiting: 138 retries still wait here" in answer.err
+    assert "LaterBox@gm_drain: 24 messages still wait here" in answer.err
+    assert "delay levels" not in answer.err
+
+
+def test_neither_file_is_written_when_the_delay_levels_of_the_broker_know_more(imported: Rmq, config: Path) -> None:
+    (config / "consumerOffset.json").unlink()
+    (config / "delayOffset.json").write_text('{"offsetTable":{3:433}}')
+    refused = imported(*EXPORT, str(config / "consumerOffset.json"))
+    assert (refused.exit_code, (config / "consumerOffset.json").exists()) == (2, False)
+    assert "delayOffset.json knows more than the export: SCHEDULE_TOPIC_XXXX queue 2 at 433 (432 here)" in refused.err
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -86,6 +135,7 @@ def test_a_deleted_group_stays_the_brokers_until_its_cut_over(imported: Rmq, con
         (("out.json", "--merge", "in.json"), "give no other FILE"),
         (("--merge", "in.json", "--overwrite"), "no --overwrite"),
         (("--merge", "in.json"), "there is no file in.json to merge into"),
+        (("delayOffset.json",), "is the place of the delay levels"),
         (("none/out.json",), "cannot be written: there is no folder"),
     ],
 )
