@@ -100,7 +100,7 @@ def prepare() -> LakeStore:
 @contextmanager
 def services(narrator: Narrator, lock: int) -> Iterator[AirflowApi]:
     """Spark and Airflow. Spark starts beside Airflow's set-up; both end with the block."""
-    spark = ConnectServer(python_path=[CHECKOUT], log_file=FOLDER / "spark-connect.log")
+    spark = ConnectServer(python_path=[CHECKOUT], log_file=FOLDER / "spark-connect.log", say=narrator.say)
     with ThreadPoolExecutor() as beside, ExitStack() as at_the_end:
         at_the_end.callback(spark.stop)
         starting = beside.submit(spark.start)
@@ -112,7 +112,7 @@ def services(narrator: Narrator, lock: int) -> Iterator[AirflowApi]:
         home = replace(home, variables=variables(spark.remote))
         airflow = at_the_end.enter_context(Airflow(home, ["api-server", "scheduler", "dag-processor"]))
         airflow.wait_until_healthy(lambda: narrator.waiting("Airflow starts"))
-        api = AirflowApi(home, narrator.waiting)
+        api = AirflowApi(home, airflow, narrator.waiting)
         api.wait_for_dags(set(DAGS))
         narrator.say(
             f"Airflow: api-server on {home.url}, scheduler and dag-processor are healthy, {len(DAGS)} DAGs read"

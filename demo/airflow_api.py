@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -11,36 +10,39 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from scripts.airflow_home import USER, AirflowHome, AirflowNotReady, direct_opener
+from scripts.airflow_home import USER, Airflow, AirflowHome, AirflowNotReady, direct_opener
 
 Json = dict[str, Any]
+_ANSWER_S = 300.0
+"""For one answer: ends a wait for an api-server that hangs, on however slow a machine."""
 
 
 class RunFailed(Exception):
-    """A DAG run failed or took too long; the message has what its log says."""
+    """A DAG run failed; the message has what its log says."""
 
 
 class AirflowApi:
     """``heartbeat`` is called while something is waited for, with what it is."""
 
-    def __init__(self, home: AirflowHome, heartbeat: Callable[[str], None]) -> None:
+    def __init__(self, home: AirflowHome, airflow: Airflow, heartbeat: Callable[[str], None]) -> None:
         self._home = home
+        self._airflow = airflow
         self._heartbeat = heartbeat
         self._opener = direct_opener()
         login = {"username": USER, "password": home.password}
         self._token = self._request("POST", "/auth/token", login)["access_token"]
 
-    def wait_for_dags(self, dag_ids: set[str], timeout_s: float = 90.0) -> None:
+    def wait_for_dags(self, dag_ids: set[str]) -> None:
         """Until Airflow has read the DAGs. Raises AirflowNotReady, with what it could not read."""
-        deadline = time.monotonic() + timeout_s
-        while missing := dag_ids - {dag["dag_id"] for dag in self._request("GET", "/api/v2/dags?limit=100")["dags"]}:
+
+        def read() -> bool:
+            self._heartbeat("Airflow reads the DAGs")
             errors = self._request("GET", "/api/v2/importErrors")["import_errors"]
             if errors:
                 raise AirflowNotReady("\n".join(f"{error['filename']}: {error['stack_trace']}" for error in errors))
-            if time.monotonic() > deadline:
-                raise AirflowNotReady(f"Airflow has not read {', '.join(sorted(missing))} within {timeout_s:.0f} s")
-            self._heartbeat("Airflow reads the DAGs")
-            time.sleep(0.5)
+            return dag_ids <= {dag["dag_id"] for dag in self._request("GET", "/api/v2/dags?limit=100")["dags"]}
+
+        self._airflow.wait_for(read, f"Airflow has not read all of {', '.join(sorted(dag_ids))}")
 
     def run(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> Json:
         """Trigger a run and wait until it has succeeded; what its tasks answered. Raises RunFailed."""
@@ -53,14 +55,15 @@ class AirflowApi:
         self._request("POST", f"{_run_path(dag_id, run_id)}/clear", {"dry_run": False, "only_failed": False})
         return self._finish(dag_id, run_id)
 
-    def _finish(self, dag_id: str, run_id: str, timeout_s: float = 150.0) -> Json:
-        deadline = time.monotonic() + timeout_s
-        while (state := self._request("GET", _run_path(dag_id, run_id))["state"]) != "success":
-            if state == "failed" or time.monotonic() > deadline:
-                why = "failed" if state == "failed" else f"is still {state} after {timeout_s:.0f} s"
-                raise RunFailed(f"run {run_id} of {dag_id} {why}.\n{self._last_error(dag_id, run_id)}")
+    def _finish(self, dag_id: str, run_id: str) -> Json:
+        def succeeded() -> bool:
+            state = self._request("GET", _run_path(dag_id, run_id))["state"]
+            if state == "failed":
+                raise RunFailed(f"run {run_id} of {dag_id} failed.\n{self._last_error(dag_id, run_id)}")
             self._heartbeat(f"{dag_id} is {state}")
-            time.sleep(0.3)
+            return bool(state == "success")
+
+        self._airflow.wait_for(succeeded, f"run {run_id} of {dag_id} has not ended")
         return dict(self._answers(dag_id, run_id))
 
     def _answers(self, dag_id: str, run_id: str) -> Iterator[tuple[str, Any]]:
@@ -96,7 +99,7 @@ class AirflowApi:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._home.url + path, data, headers, method=method)
         try:
-            with self._opener.open(request, timeout=30) as answer:
+            with self._opener.open(request, timeout=_ANSWER_S) as answer:
                 found: Json = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:

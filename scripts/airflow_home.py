@@ -28,6 +28,7 @@ from typing import TextIO
 import psutil
 
 from scripts.keeper import CHECKOUT, end_kept, start_kept
+from spark_jobs.progress import NoProgress, Signs, signs_of, wait_for_progress
 
 USER = "admin"
 
@@ -36,6 +37,10 @@ Meanwhile = Callable[[], None]
 
 
 def _nothing() -> None:
+    pass
+
+
+def _tell_nobody(text: str) -> None:
     pass
 
 
@@ -96,6 +101,7 @@ class AirflowHome:
                 "AIRFLOW__API__PORT": str(self.port),
                 "AIRFLOW__API__BASE_URL": self.url,
                 "AIRFLOW__API__WORKERS": "1",
+                "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # of a busy machine; 5 s lose tasks before they start
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
                 "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
                 "NO_PROXY": ",".join(direct),
@@ -183,23 +189,36 @@ class Airflow:
                     f"Airflow's {name} ended with code {process.returncode}. End of its log {log}:\n{_end_of(log)}"
                 )
 
-    def wait_until_healthy(self, meanwhile: Meanwhile = _nothing, timeout_s: float = 120.0) -> None:
+    def wait_until_healthy(self, meanwhile: Meanwhile = _nothing, say: Callable[[str], None] = _tell_nobody) -> None:
         """Until every process says so itself. Raises AirflowNotReady."""
         wanted = {"metadatabase", *(name.replace("-", "_") for name in self._names if name != "api-server")}
-        deadline = time.monotonic() + timeout_s
-        while missing := wanted - self._healthy():
-            self.check_alive()
-            if time.monotonic() > deadline:
-                logs = self._home.folder / "process-logs"
-                raise AirflowNotReady(
-                    f"not healthy after {timeout_s:.0f} s: {', '.join(sorted(missing))}. Logs: {logs}"
-                )
+
+        def healthy() -> bool:
             meanwhile()
-            time.sleep(0.25)
+            return wanted <= self._healthy()
+
+        self.wait_for(healthy, "Airflow is still starting", say)
+
+    def wait_for(self, done: Callable[[], bool], what: str, say: Callable[[str], None] = _tell_nobody) -> None:
+        """Until ``done``, as long as the processes get on. Raises AirflowNotReady, at once where one has ended."""
+
+        def done_and_alive() -> bool:
+            self.check_alive()
+            return done()
+
+        try:
+            wait_for_progress(done_and_alive, self._signs, what, say)
+        except NoProgress as error:
+            logs = self._home.folder / "process-logs"
+            raise AirflowNotReady(f"{what}: {error}. Logs: {logs}") from error
+
+    def _signs(self) -> Signs:
+        logs = [self._log_of(name) for name in self._processes]
+        return signs_of([process.pid for process in self._processes.values()], logs)
 
     def _healthy(self) -> set[str]:
         try:
-            with direct_opener().open(f"{self._home.url}/api/v2/monitor/health", timeout=5) as answer:
+            with direct_opener().open(f"{self._home.url}/api/v2/monitor/health", timeout=60) as answer:
                 found = json.load(answer)
         except (OSError, ValueError):
             return set()
@@ -243,7 +262,7 @@ def free_port(preferred: int | None = None) -> int:
 
 
 @contextmanager
-def only_one(lock_file: Path, what: str, say: Callable[[str], None] = print, timeout_s: float = 30.0) -> Iterator[int]:
+def only_one(lock_file: Path, what: str, say: Callable[[str], None] = print, timeout_s: float = 300.0) -> Iterator[int]:
     """The descriptor of the lock, which is held by every process that inherits it.
 
     Raises AirflowNotReady when another process is inside for the same file. When that process was killed, what it had
@@ -253,8 +272,12 @@ def only_one(lock_file: Path, what: str, say: Callable[[str], None] = print, tim
     deadline, said = time.monotonic() + timeout_s, False
     with lock_file.open("a+") as file:
         while not _locked(file):
-            if _holder_lives(lock_file) or time.monotonic() > deadline:
+            if _holder_lives(lock_file):
                 raise AirflowNotReady(f"{what} runs already in this checkout ({lock_file} is locked)")
+            if time.monotonic() > deadline:
+                raise AirflowNotReady(
+                    f"{what} was killed, and what it had started does not end ({lock_file} is locked)"
+                )
             if not said:
                 say(f"{what} was killed; waiting until what it had started has ended")
                 said = True

@@ -22,7 +22,7 @@ import psutil
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 8.0
-_TO_KILL_S = 5.0
+_TO_KILL_S = 60.0  # what was killed ends as soon as the machine comes to it
 
 # --- in the starter --------------------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ def start_kept(
     )
 
 
-def end_kept(keepers: Collection[subprocess.Popen[bytes]], timeout_s: float = PATIENCE_S + 2 * _TO_KILL_S) -> None:
+def end_kept(keepers: Collection[subprocess.Popen[bytes]], timeout_s: float = PATIENCE_S + _TO_KILL_S) -> None:
     """End what these keepers keep, all at once; safe to call twice. What a keeper could not end is killed from here.
 
     Raises TimeoutError, with the process ids, for what does not end even so.

@@ -69,18 +69,20 @@ def run(folder: Path, wanted_port: int | None, *, spark: bool) -> None:
         home = AirflowHome(folder, port, Path(variables["RMQ_SETTINGS"]), variables, lock)
         if spark:
             say("starting a Spark Connect server")
-            server = ConnectServer(log_file=folder / "process-logs" / "spark-connect.log")
+            server = ConnectServer(log_file=folder / "process-logs" / "spark-connect.log", say=say)
             at_the_end.callback(server.stop)
             starting = beside.submit(server.start)
         say("preparing Airflow's database")
         home.initialise()
         if spark:
+            if not starting.done():
+                say("Airflow's database is ready; waiting for the Spark Connect server")
             starting.result()
             home = replace(home, variables=variables | {"SPARK_REMOTE": server.remote})
         at_the_end.callback(say_stopped, port)
         say("starting Airflow: about 10 s on a machine that has nothing else to do")
         airflow = at_the_end.enter_context(Airflow(home))
-        airflow.wait_until_healthy()
+        airflow.wait_until_healthy(say=say)
         say(f"Airflow is at {home.url}   user: {USER}   password: {home.password}")
         say("DAGs are paused at first; switch on what you want. Ctrl-C stops everything.")
         while True:
@@ -110,7 +112,7 @@ def places() -> dict[str, str]:
 
 
 def say_stopped(port: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not is_free(port) and time.monotonic() < deadline:
         time.sleep(0.1)
     say(f"Airflow has ended; port {port} is {'free' if is_free(port) else 'still taken'}")

@@ -48,7 +48,7 @@ def why_unusable(home: Path) -> str | None:
     """Why Spark cannot run on the Java at ``home``; None when it can."""
     try:
         listing = subprocess.run(
-            [home / "bin" / "java", "--list-modules"], capture_output=True, text=True, timeout=60, check=True
+            [home / "bin" / "java", "--list-modules"], capture_output=True, text=True, timeout=600, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return f"'java --list-modules' failed ({type(error).__name__})"

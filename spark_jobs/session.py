@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -24,12 +24,15 @@ import psutil
 
 from spark_jobs.jars import present_jars
 from spark_jobs.java import MachineNotReady, find_java
+from spark_jobs.progress import signs_of, wait_for_progress
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+_TO_DIE_S = 60.0
+"""Of what was killed: a slow machine needs a while to take back the memory of a JVM."""
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 
@@ -133,7 +136,8 @@ class ConnectServer:
     """A warm Spark Connect server on loopback, for as long as the ``with`` block lasts.
 
     It runs in a process of its own with its own group, ends with its starter however that ends (it watches a pipe),
-    and lets in only who knows the token inside ``remote``. Entering waits until a first query has gone through.
+    and lets in only who knows the token inside ``remote``. Entering waits until a first query has gone through, for as long
+    as the server gets on; ``say`` is told so now and then.
     """
 
     def __init__(
@@ -143,13 +147,13 @@ class ConnectServer:
         python_path: Sequence[str | Path] = (),
         log_file: str | Path | None = None,
         conf: Mapping[str, str] | None = None,
-        start_timeout_s: float = 180.0,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._master = master
         self._python_path = python_path
         self._log_file = Path(log_file or Path(tempfile.gettempdir(), f"rmq-connect-server-{os.getpid()}.log"))
         self._conf = dict(conf or {})
-        self._start_timeout_s = start_timeout_s
+        self._say = say
         self._process: subprocess.Popen[bytes] | None = None
         self._remote: str | None = None
         self._was_stopped = False
@@ -197,8 +201,7 @@ class ConnectServer:
                 start_new_session=True,
             )
         try:
-            assert process.stdout is not None
-            port = json.loads(_first_line(process.stdout, self._start_timeout_s))["port"]
+            port = json.loads(self._first_line_of(process))["port"]
         except BaseException as error:
             self.stop()
             if not isinstance(error, (TimeoutError, ValueError, KeyError)):
@@ -209,6 +212,19 @@ class ConnectServer:
             ) from error
         # The client sends a token without TLS only to a host that it knows to be this one, by this very name.
         self._remote = f"sc://localhost:{port}/;token={token}"
+
+    def _first_line_of(self, process: subprocess.Popen[bytes]) -> bytes:
+        """What it says when it is ready. Raises NoProgress, or ValueError when it ends before."""
+        assert process.stdout is not None
+        line = _Line(process.stdout)
+        wait_for_progress(
+            line.is_complete,
+            lambda: signs_of([process.pid], [self._log_file]),
+            "the Spark Connect server is still starting",
+            self._say,
+            pause=lambda: None,  # is_complete waits
+        )
+        return line.text
 
     def stop(self, timeout_s: float = 20.0) -> None:
         """Stop the server and whatever it started, for good; safe to call twice, and before or while another thread starts
@@ -231,7 +247,7 @@ class ConnectServer:
             with suppress(psutil.NoSuchProcess):
                 member.kill()
         psutil.wait_procs(left, timeout=5.0)
-        process.wait(5.0)
+        process.wait(_TO_DIE_S)
         if process.stdout is not None:
             process.stdout.close()
 
@@ -244,18 +260,21 @@ def _family(process_id: int) -> list[psutil.Process]:
         return []
 
 
-def _first_line(stream: BinaryIO, timeout_s: float) -> bytes:
-    """The first line that arrives. Raises TimeoutError, or ValueError when the stream ends before it."""
-    deadline = time.monotonic() + timeout_s
-    line = b""
-    while not line.endswith(b"\n"):
-        if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            raise TimeoutError(f"not ready after {timeout_s:.0f} s")
-        piece = os.read(stream.fileno(), 4096)
-        if not piece:
-            raise ValueError("it ended while starting")
-        line += piece
-    return line
+class _Line:
+    """The first line that arrives."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.text = b""
+
+    def is_complete(self) -> bool:
+        """After a short wait. Raises ValueError when the stream ends before."""
+        if select.select([self._stream], [], [], 0.25)[0]:
+            piece = os.read(self._stream.fileno(), 4096)
+            if not piece:
+                raise ValueError("it ended while starting")
+            self.text += piece
+        return self.text.endswith(b"\n")
 
 
 def _tail(path: Path, lines: int = 25) -> str:

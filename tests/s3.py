@@ -5,10 +5,8 @@ from __future__ import annotations
 import secrets
 import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +17,7 @@ from botocore.config import Config
 from rmq_store.lake.object_store import Root
 from spark_jobs.jars import present_jars
 from spark_jobs.java import find_java
-
-START_TIMEOUT_S = 60.0
+from spark_jobs.progress import signs_of, wait_for_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +112,14 @@ def _free_port() -> int:
 
 
 def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log_file: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
+    def answers() -> bool:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
+            socket.create_connection(("127.0.0.1", port)).close()
         except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                shown = log_file.read_text(errors="replace")[-2000:]
-                raise RuntimeError(f"the S3 server does not answer on port {port}. Its log ends:\n{shown}") from None
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
+            if process.poll() is None:
+                return False
+            shown = log_file.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"the S3 server has ended. Its log ends:\n{shown}") from None
+        return True
+
+    wait_for_progress(answers, lambda: signs_of([process.pid], [log_file]), "the S3 server is still starting", print)

@@ -146,7 +146,6 @@ def in_a_new_process(code: str, *arguments: str, env: dict[str, str]) -> Any:
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -56,7 +56,6 @@ def test_spark_submit_consumes_a_window_and_prints_one_line_of_json(root: str) -
         env=os.environ | {"PATH": path, "JAVA_HOME": str(find_java())},
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

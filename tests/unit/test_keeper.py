@@ -48,7 +48,7 @@ with only_one(Path(sys.argv[1]), "it") as lock, open(sys.argv[2], "wb") as log:
     sys.stdin.read()
 """
 
-SOON_S = 20.0
+SOON_S = 300.0
 
 
 @contextmanager
