@@ -7,6 +7,7 @@
     │   ├── UnsupportedRecord   a record of a broker's file is sound, but cannot be imported as it is
     │   ├── BodyTooLarge        a body is larger, decompressed, than was allowed
     │   ├── MissingFile         a file of the store that holds messages is gone
+    │   ├── DerivedTableDamaged a derived table is not what the commit log says: rmq dispatch --rebuild
     │   ├── OffsetOutOfRange    the wanted offset was removed by retention
     │   ├── ListenerError       the listener cannot be imported or answers nonsense
     │   └── EvidenceMismatch    counts or hash sums of a window do not add up
@@ -90,6 +91,15 @@ class BodyTooLarge(BadData):
 
 class MissingFile(BadData):
     """A file of the store that a segment names is gone: another tool took it out of the table, or it was removed."""
+
+
+class DerivedTableDamaged(BadData):
+    """A derived table lacks what the commit log has, or was made from another history of it."""
+
+    def __init__(self, facts: str) -> None:
+        super().__init__(
+            f"{facts} Nothing is lost: 'rmq dispatch --rebuild' writes the table again from the commit log."
+        )
 
 
 class OffsetOutOfRange(BadData):

@@ -170,7 +170,7 @@ def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
     files = ctl_files(shard.commitlog, uuid7_floor(since_ms))
     if files.num_rows:
         about = pa.array([] if claims else [str(action) for action in ABOUT_CLAIMS], pa.string())
-        of_claim = _ONE_ACTION & pc.field("min.action").isin(about)
+        of_claim = ONE_ACTION & pc.field("min.action").isin(about)
         files = files.filter(~(of_claim | _ONE_COMMIT & pc.field("min.commit_id").isin(there)))
     known = set(there.to_pylist())
     return [ctl for ctl in shard.ctls_in(files.column("path").to_pylist()) if ctl.commit_id not in known]
@@ -189,7 +189,8 @@ def _commits_in(table: LakeTable, since_ms: int) -> pa.Array:
 
 
 _ONE_COMMIT = pc.field("min.commit_id") == pc.field("max.commit_id")
-_ONE_ACTION = pc.field("min.action") == pc.field("max.action")
+ONE_ACTION = pc.field("min.action") == pc.field("max.action")
+"""Of ctl files: those whose commits have one action."""
 
 
 def behind(shard: Shard) -> int:

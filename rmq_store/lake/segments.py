@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.consumer.pull import cover
 from rmq_store.lake import tables
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.dispatch import consumequeue_rows, undispatched
+from rmq_store.lake.holes import refuse_missing
 from rmq_store.lake.shard import Shard
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import QueueRange
@@ -21,7 +23,10 @@ from rmq_store.store import Produced
 
 
 def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
-    """The segments that overlap the ranges, by queue, in offset order. Files are chosen by their statistics."""
+    """The segments that overlap the ranges, by queue, in offset order. Files are chosen by their statistics.
+
+    Raises DerivedTableDamaged when ``consumequeue`` lacks segments that the commit log has.
+    """
     wanted = {range_.queue: range_ for range_ in ranges if len(range_)}
     found: dict[MessageQueue, list[Produced]] = defaultdict(list)
     if not wanted:
@@ -39,6 +44,9 @@ def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQu
             found[queue].append(tables.produced_from_row(row | {"count": row["end_offset"] - row["base_offset"]}))
     for segments in found.values():
         segments.sort(key=lambda segment: segment.base or 0)
+    holes = [hole for range_ in wanted.values() for hole in cover(range_, found.get(range_.queue, ()))[1]]
+    if holes:
+        refuse_missing(shard, holes)
     return found
 
 
