@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -20,6 +22,7 @@ from rmq_deployment import Deployment
 from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, StoreUnusable, WrongUse
 from rmq_store.host import Host
 from rmq_store.plan import ConsumeRequest, Scope
+from rmq_store.redaction import cleaned, secret_values
 from rmq_store.replay import as_replay, group_settings
 from rmq_store.requester import overall
 from rmq_store.requests import ImportParams, ReplayParams, Run, consume_request, redrive_request, reset_request
@@ -46,15 +49,21 @@ def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
         try:
             return function(*args, **kwargs)
         except _WORTH_A_RETRY as error:
-            raise AirflowException(f"{type(error).__name__}: {error}") from error
+            raise AirflowException(_logged_error(error)) from None
         except RmqError as error:
-            raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+            raise AirflowFailException(_logged_error(error)) from None
         except SystemExit as error:
-            raise AirflowException(
-                f"foreign code has asked to end the task's process: SystemExit {error.code}"
-            ) from error
+            raise AirflowException(f"foreign code ends the process: {_logged_error(error)}") from None
 
     return call
+
+
+def _logged_error(error: BaseException) -> str:
+    """Where it comes from goes to the task's log; returned is what it says. Both are cleaned: Airflow would log its causes
+    as they are."""
+    secrets = secret_values(os.environ)
+    log.info("%s", cleaned("".join(traceback.format_exception(error)), secrets, 1 << 20))
+    return cleaned(f"{type(error).__name__}: {error}", secrets)
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------

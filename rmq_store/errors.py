@@ -146,6 +146,29 @@ class Terminated(BaseException):
     """SIGTERM, with which a scheduler stops a process: claims are given back on the way out, as after Ctrl-C."""
 
 
+_AIRFLOW_STOPS = frozenset({"AirflowTaskTimeout", "AirflowTaskTerminated"})
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether somebody stops the run from outside, which is no failure of the code that it hit: Ctrl-C, SIGTERM, or a
+    task that Airflow ends. Airflow's are known by name, since nothing here may import it."""
+    if isinstance(error, KeyboardInterrupt | Terminated):
+        return True
+    return any(
+        kind.__name__ in _AIRFLOW_STOPS and kind.__module__.startswith("airflow") for kind in type(error).__mro__
+    )
+
+
+def text_of(error: BaseException) -> str:
+    """The exception's own text, also of one that fails to give it."""
+    try:
+        return str(error)
+    except BaseException as another:
+        if is_stop(another):
+            raise
+        return "(its text cannot be had)"
+
+
 def error_answer(kind: str, message: str, exit_code: int, request_id: str = "") -> dict[str, Any]:
     """An error as a JSON value, for every command and job. ``kind``: the name of its class; ``request_id``: with which
     the same can be tried again, "" when there is none."""
@@ -157,7 +180,7 @@ def defect(error: BaseException) -> str:
     """What to say of an error that is none of ours, without the stack traces that some of them (Spark's) carry in their
     text. Of a lack of memory, which is none: what to do."""
     if isinstance(error, MemoryError):
-        return f"out of memory ({str(error)[:200] or type(error).__name__}): give the process more, or ask for less at once"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"out of memory ({text_of(error)[:200] or type(error).__name__}): give the process more, or ask for less at once"
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     said = " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:1000]
     return f"{type(error).__name__}: {said} - this is a defect"

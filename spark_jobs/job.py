@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from rmq_store.errors import RmqError, defect, error_answer
 from rmq_store.host import Host
 from rmq_store.lake.engine import Engines
 from rmq_store.numbers import whole_number
+from rmq_store.redaction import NAME_BYTES, cleaned, secret_values
 from rmq_store.requester import request_id_of
 from spark_jobs.engine import opened_engine
 
@@ -59,12 +61,18 @@ def report_as_json(
         answer, code = work(its_id), 0
     except RmqError as error:
         code = error.exit_code
-        answer = so_far(its_id) | error_answer(type(error).__name__, str(error), code, its_id)
+        answer = so_far(its_id) | _error_answer(error, str(error), code, its_id)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also a SystemExit of foreign code, whose 0 would say that all is done
-        traceback.print_exception(error)
+        said = cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20)
+        print(said, file=sys.stderr)
         code = 1
-        answer = so_far(its_id) | error_answer(type(error).__name__, defect(error), code, its_id)
+        answer = so_far(its_id) | _error_answer(error, defect(error), code, its_id)
     print(json.dumps(answer), flush=True)
     return code
+
+
+def _error_answer(error: BaseException, message: str, code: int, request_id: str) -> dict[str, Any]:
+    kind = cleaned(type(error).__name__, (), NAME_BYTES)
+    return error_answer(kind, cleaned(message, secret_values(os.environ)), code, request_id)

@@ -27,6 +27,7 @@ from rmq_store.cli.common import DONE, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import say_error
 from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
+from rmq_store.redaction import NAME_BYTES, cleaned, secret_values
 
 app = typer.Typer(
     name="rmq",
@@ -111,10 +112,11 @@ def _stopped(by: str, exit_code: int, as_json: bool) -> int:
 
 def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_json: bool) -> int:
     if os.environ.get("RMQ_DEBUG") == "1":
-        traceback.print_exception(error)
+        typer.echo(cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20), err=True)
     return _said(kind, message, exit_code, as_json)
 
 
 def _said(kind: str, message: str, exit_code: int, as_json: bool) -> int:
+    kind, message = cleaned(kind, (), NAME_BYTES), cleaned(message, secret_values(os.environ))
     say_error(DONE.get()() | error_answer(kind, message, exit_code, REQUEST.get()), as_json)
     return exit_code

@@ -19,7 +19,7 @@ from rmq_store.cli.options import (
     count_from,
     example,
 )
-from rmq_store.cli.output import Output, cell
+from rmq_store.cli.output import Output, cell, printable
 from rmq_store.errors import WrongUse
 from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
 from rmq_store.times import format_time
@@ -68,7 +68,7 @@ def message(
     found = _found(open_store(root), message_id, topic, since)
     for number, row in enumerate(found):
         output.line(
-            ("\n" if number else "") + "\n".join(f"{name}: {cell(_shown(name, row[name]))}".rstrip() for name in row)
+            ("\n" if number else "") + "\n".join(f"{name}: {_in_a_line(name, row[name])}".rstrip() for name in row)
         )
     output.document({"status": "done", "messages": [_plain(row) for row in found]})
 
@@ -227,6 +227,12 @@ def _shown(name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         return body_text(value)
     return value if isinstance(value, int | str | None) else cell(value)
+
+
+def _in_a_line(name: str, value: Any) -> str:
+    """A body may have lines."""
+    text = cell(_shown(name, value))
+    return text if name == "body" else printable(text)
 
 
 def body_text(body: bytes) -> str:

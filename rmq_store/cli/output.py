@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from rmq_store.cli.options import before_the_command
+from rmq_store.redaction import cleaned
 
 Row = Mapping[str, Any]
 
@@ -37,7 +38,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Something to know on the way; it goes to standard error in every form."""
-        typer.secho(f"note: {text}", err=True, fg="yellow", color=_colour())
+        _say(f"note: {cleaned(text)}", "yellow")
 
     def table(self, rows: Sequence[Row], columns: Sequence[str], empty: str = "nothing") -> None:
         """Rows for people; ``empty`` says what it means that there are none."""
@@ -63,9 +64,14 @@ class Output:
 
 def say_error(answer: Mapping[str, Any], as_json: bool) -> None:
     """Its message on standard error, red in a terminal; with ``--json`` also the whole answer on standard output."""
-    typer.secho(f"error: {answer['message']}", err=True, fg="red", color=_colour())
+    _say(f"error: {answer['message']}", "red")
     if as_json:
         typer.echo(to_json(answer))
+
+
+def _say(text: str, colour: str) -> None:
+    """On standard error; no further line of it can be taken for a note or an error of its own."""
+    typer.secho(text.replace("\n", "\n  "), err=True, fg=colour, color=_colour())
 
 
 def _colour() -> bool | None:
@@ -128,7 +134,7 @@ def print_table(rows: Sequence[Row], columns: Sequence[str], of: int | None = No
         numbers = all(isinstance(row[name], int | float | Decimal | None) for row in shown)
         table.add_column(Text(name), justify="right" if numbers else "left", overflow="fold")
     for row in shown:
-        table.add_row(*(Text(_printable(cell(row[name]))) for name in columns))
+        table.add_row(*(Text(printable(cell(row[name]))) for name in columns))
     with console.capture() as captured:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n")))
@@ -154,7 +160,7 @@ def cell(value: Any) -> str:
             return str(value)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """What a message holds must not steer the terminal that shows it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 

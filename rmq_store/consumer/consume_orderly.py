@@ -30,12 +30,11 @@ from rmq_store.consumer.consume_result_orderly import (
 )
 from rmq_store.consumer.listener import (
     Answer,
-    ConsumeFailed,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     Listener,
     ask,
-    error_text,
+    failure,
     quoted,
     reading_answer,
 )
@@ -163,7 +162,7 @@ class _InOrder:
         answer, error = ask(self._listener, messages, context)
         with reading_answer(self._listener, self._queue, taken[0]):
             self._status = status = orderly_status_of(answer if error is None else None)
-            self._why = _why(error)
+            self._why = Answer(False) if error is None else failure(error, secrets=self._listener.secrets)
             auto_commit, suspend_ms = _said(context)
         self._asked_to = taken[-1]
         batch = [OrderlyMessage(message.queue_offset, message.reconsume_times) for message in messages]
@@ -206,13 +205,6 @@ class _InOrder:
 def _sized(offsets: Iterable[int]) -> list[tuple[int, int]]:
     """As a ProcessQueue takes them. Sizes are for flow control, which a window does not need."""
     return [(offset, 0) for offset in offsets]
-
-
-def _why(error: BaseException | None) -> Answer:
-    if error is None:
-        return Answer(False)
-    cause = error.cause if isinstance(error, ConsumeFailed) and isinstance(error.cause, BaseException) else error
-    return Answer(False, 0, type(cause).__name__, error_text(cause))
 
 
 def _said(context: ConsumeOrderlyContext) -> tuple[bool, int]:

@@ -19,20 +19,21 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Any, TypeVar
 
-from rmq_store.consumer.own_process import OwnProcess, is_stop
+from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.consumer.retry import origin_message_id
-from rmq_store.errors import ListenerError
+from rmq_store.errors import ListenerError, is_stop, text_of
 from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.redaction import NAME_BYTES, cleaned, secret_values
 
 INT_MIN, INT_MAX = -2_147_483_648, 2_147_483_647
-ERROR_TEXT_BYTES = 4096
 
 
 class ConsumeConcurrentlyStatus(StrEnum):
@@ -87,7 +88,7 @@ class ConsumeFailed(Exception):
     """A listener raises it to say that messages before ``index`` succeeded and the one at ``index`` did not."""
 
     def __init__(self, index: int, cause: BaseException | str = "") -> None:
-        super().__init__(error_text(cause) if isinstance(cause, BaseException) else str(cause))
+        super().__init__(text_of(cause) if isinstance(cause, BaseException) else str(cause))
         self.index = index
         self.cause = cause
 
@@ -105,7 +106,7 @@ class Listener:
     """A loaded listener. ``call`` takes (messages, context) or (batch, context) and returns what the user's code does.
 
     ``columns``: what a batch listener reads, None for all. ``name``: "module:attribute". ``version``: the listener's
-    own attribute of that name, "" without one.
+    own attribute of that name, "" without one. ``secrets``: of its environment, which none of its errors may say.
     """
 
     kind: ListenerKind
@@ -113,25 +114,28 @@ class Listener:
     columns: tuple[str, ...] | None
     name: str
     version: str = ""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
-def load_listener(name: str) -> Listener:
+def load_listener(name: str, env: Mapping[str, str] | None = None) -> Listener:
     """Import "module:attribute" and see which shape it has.
 
     The attribute is an object or a class (made without arguments) with one of the two methods, or a function. A
     function works on Arrow batches if it is called ``consume_batch`` or has an attribute ``columns``, else on messages.
 
+    ``env``: where its secrets are, those that it sets itself included; by default this process's.
+
     Raises ListenerError, with what was found instead; also when the module or the class ends the process.
     """
+    env = os.environ if env is None else env
     try:
         with OwnProcess():
-            return _loaded(name)
-    except ListenerError:
-        raise
+            return replace(_loaded(name), secrets=secret_values(env))
     except BaseException as error:
         if is_stop(error):
             raise
-        raise ListenerError(f"listener {name} cannot be loaded: {_named(error)}") from error
+        said = str(error) if type(error) is ListenerError else f"listener {name} cannot be loaded: {_named(error)}"
+        raise ListenerError(cleaned(said, secret_values(env))) from error
 
 
 def _loaded(name: str) -> Listener:
@@ -247,8 +251,8 @@ def ask(listener: Listener, messages: Any, context: Any) -> tuple[Any, BaseExcep
 class Answer:
     """What became of one message in the listener.
 
-    ``delay_level`` counts only when it was not acked. ``error_type`` and ``error_text`` (at most 4 KiB of UTF-8) are
-    None when the listener asked for a retry without raising.
+    ``delay_level`` counts only when it was not acked. ``error_type`` (at most 256 bytes of UTF-8) and ``error_text`` (4
+    KiB) are ``cleaned``, and None when the listener asked for a retry without raising.
     """
 
     acked: bool
@@ -268,8 +272,10 @@ def judge(
     error: BaseException | None = None,
     *,
     all_or_nothing: bool = False,
+    secrets: Sequence[str] = (),
 ) -> tuple[Answer, ...]:
-    """One Answer per message of a batch of ``n``, from what the listener returned or raised (S9.1).
+    """One Answer per message of a batch of ``n``, from what the listener returned or raised (S9.1). ``secrets``: what no
+    error may say.
 
     - raised: everything from the failing message on is retried;
     - None: RECONSUME_LATER, and so is a None among several statuses;
@@ -283,7 +289,7 @@ def judge(
     level = java_int("delay_level_when_next_consume", context.delay_level_when_next_consume)
     later = Answer(False, level)
     if error is not None:
-        return _judge_error(answer, n, level, error, all_or_nothing)
+        return _judge_error(answer, n, level, error, all_or_nothing, secrets)
     if answer is None or isinstance(answer, str):
         if status_of(answer) is ConsumeConcurrentlyStatus.RECONSUME_LATER:
             return (later,) * n
@@ -323,20 +329,21 @@ def _statuses(answer: Any, n: int) -> list[bool]:
     return [status_of(status) is ConsumeConcurrentlyStatus.CONSUME_SUCCESS for status in statuses]
 
 
-def _judge_error(answer: Any, n: int, level: int, error: BaseException, all_or_nothing: bool) -> tuple[Answer, ...]:
+def _judge_error(
+    answer: Any, n: int, level: int, error: BaseException, all_or_nothing: bool, secrets: Sequence[str]
+) -> tuple[Answer, ...]:
+    failed = failure(error, level, secrets)
     if not isinstance(error, ConsumeFailed):
-        return (Answer(False, level, type(error).__name__, error_text(error)),) * n
+        return (failed,) * n
     k = java_int("the index of ConsumeFailed", error.index)
     if not 0 <= k < n:
         raise ListenerError(f"ConsumeFailed names message {k} of a batch of {n}") from error
-    cause = error.cause if isinstance(error.cause, BaseException) else error
-    failed = Answer(False, level, type(cause).__name__, error_text(cause))
     if all_or_nothing:
         return (failed,) * n
     later = Answer(False, level)
     known = list(answer or ())[:k]
     before = [ACKED if ok else later for ok in _statuses(known, len(known))] + [ACKED] * (k - len(known))
-    behind = Answer(False, level, NOT_REACHED, f"message {k} of the batch failed first: {type(cause).__name__}")
+    behind = Answer(False, level, NOT_REACHED, f"message {k} of the batch failed first: {failed.error_type}")
     return (*before, failed, *(behind,) * (n - k - 1))
 
 
@@ -350,18 +357,15 @@ def reading_answer(listener: Listener, queue: MessageQueue, offset: int) -> Iter
         if is_stop(error):
             raise
         said = str(error) if type(error) is ListenerError else f"its answer cannot be read: {_named(error)}"
+        said = cleaned(said, listener.secrets)
         raise ListenerError(f"listener {listener.name}, {queue}, batch at offset {offset}: {said}") from error
 
 
-def error_text(error: BaseException) -> str:
-    """The exception's own text as valid UTF-8 of at most 4 KiB."""
-    try:
-        text = str(error)
-    except BaseException as another:
-        if is_stop(another):
-            raise
-        text = "(its text cannot be had)"
-    return text.encode("utf-8", "replace")[:ERROR_TEXT_BYTES].decode("utf-8", "ignore")
+def failure(error: BaseException, level: int = 0, secrets: Sequence[str] = ()) -> Answer:
+    """What an exception says of the message that it failed; of a ConsumeFailed its cause does."""
+    cause = error.cause if isinstance(error, ConsumeFailed) and isinstance(error.cause, BaseException) else error
+    kind = type(cause).__name__.replace("\n", " ")
+    return Answer(False, level, cleaned(kind, secrets, NAME_BYTES), cleaned(text_of(cause), secrets))
 
 
 def quoted(value: Any) -> str:
@@ -385,4 +389,4 @@ def java_int(what: str, value: Any) -> int:
 
 
 def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error_text(error)}"
+    return f"{type(error).__name__:.{NAME_BYTES}}: {text_of(error)}"

@@ -11,20 +11,7 @@ import os
 from types import TracebackType
 from typing import NoReturn
 
-from rmq_store.errors import Terminated
-
 _EXIT = os._exit
-_AIRFLOW_STOPS = frozenset({"AirflowTaskTimeout", "AirflowTaskTerminated"})
-
-
-def is_stop(error: BaseException) -> bool:
-    """Whether somebody stops the run from outside, which is no failure of the code that it hit: Ctrl-C, SIGTERM, or a
-    task that Airflow ends. Airflow's are known by name, since nothing here may import it."""
-    if isinstance(error, KeyboardInterrupt | Terminated):
-        return True
-    return any(
-        kind.__name__ in _AIRFLOW_STOPS and kind.__module__.startswith("airflow") for kind in type(error).__mro__
-    )
 
 
 class OwnProcess:

@@ -18,7 +18,13 @@ _KNOWN = pa.array([str(status) for status in ConsumeConcurrentlyStatus])
 
 
 def judge_batch(
-    answer: Any, n: int, context: ConsumeConcurrentlyContext, error: BaseException | None, *, all_or_nothing: bool
+    answer: Any,
+    n: int,
+    context: ConsumeConcurrentlyContext,
+    error: BaseException | None,
+    *,
+    all_or_nothing: bool,
+    secrets: Sequence[str] = (),
 ) -> tuple[npt.NDArray[np.bool_] | None, Sequence[Answer]]:
     """Which of ``n`` rows failed (None: none), and an Answer for each of these.
 
@@ -31,7 +37,7 @@ def judge_batch(
         if acked.all():
             return None, ()
         return ~acked, [later] * int(n - acked.sum())
-    judged = judge(answer, n, context, error, all_or_nothing=all_or_nothing)
+    judged = judge(answer, n, context, error, all_or_nothing=all_or_nothing, secrets=secrets)
     failed = np.fromiter((not one.acked for one in judged), dtype=np.bool_, count=n)
     return (failed, [one for one in judged if not one.acked]) if failed.any() else (None, ())
 

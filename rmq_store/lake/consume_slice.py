@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,11 @@ from rmq_store.store import Blocked
 from rmq_store.subscription import SubscriptionData
 
 _SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
+class _Switches(TypedDict):
+    all_or_nothing: bool
+    secrets: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -227,6 +233,7 @@ def _ask(
     job: ConsumeJob, listener: Listener, slice_: Slice, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch
 ) -> tuple[Mask | None, Sequence[Answer]]:
     """Which rows failed (None: none) and the answer for each of these."""
+    switches: _Switches = {"all_or_nothing": job.all_or_nothing, "secrets": listener.secrets}
     if listener.kind is ListenerKind.BATCH:
         context = ConsumeConcurrentlyContext(slice_.queue, job.group)
         view = batch if listener.columns is None else batch.select(list(listener.columns))
@@ -234,7 +241,7 @@ def _ask(
         answer, error = ask(listener, view, context)
         took_ms = job.now_ms() - began_ms
         with reading_answer(listener, slice_.queue, int(offsets[0])):
-            mask, told = judge_batch(answer, batch.num_rows, context, error, all_or_nothing=job.all_or_nothing)
+            mask, told = judge_batch(answer, batch.num_rows, context, error, **switches)
         return _unless_expired(mask, told, batch.num_rows, took_ms, job.consume_timeout_ms)
     views = MessageViews(slice_, offsets, batch)
     size = job.batch_max_size
@@ -251,7 +258,7 @@ def _ask(
         if error is None and not is_expired(took_ms, timeout_ms) and _all_succeeded(answer, context):
             continue
         with reading_answer(listener, slice_.queue, int(offsets[begin])):
-            judged = judge(answer, len(messages), context, error, all_or_nothing=job.all_or_nothing)
+            judged = judge(answer, len(messages), context, error, **switches)
         for index, one in enumerate(clean_expired_msg(judged, took_ms, timeout_ms), begin):
             if not one.acked:
                 failed.append(index)

@@ -23,6 +23,7 @@ from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
 from rmq_store.plan import checked_subscription
+from rmq_store.redaction import cleaned
 from rmq_store.settings import GroupSettings, read_settings
 from rmq_store.sub_version import subscription_text
 
@@ -59,7 +60,7 @@ class Check:
         except NotLooked as reason:
             return Finding(self.name, "skipped", str(reason))
         except Exception as error:  # whatever it is, the other checks are still wanted
-            return Finding(self.name, "failed", str(error) or type(error).__name__, self.mend)
+            return Finding(self.name, "failed", cleaned(str(error)) or type(error).__name__, self.mend)
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileSource
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
 from rmq_store.lake import s3
+from rmq_store.redaction import cleaned, secret_values
 
 _S3 = "s3://"
 
@@ -51,13 +52,18 @@ class Root:
     def parse(cls, text: str, env: Mapping[str, str] | None = None) -> Root:
         """A root from what a user wrote; S3 settings come from the usual ``AWS_*`` variables of ``env``.
 
-        Raises WrongUse for an empty text or another scheme, StoreUnusable when S3's region is not known.
+        Raises WrongUse for an empty text, another scheme or credentials in it, StoreUnusable when S3's region is not known.
         """
         if not text.startswith(_S3):
             if not text or "://" in text:
                 raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix")
             return cls(os.path.abspath(Path(text).expanduser()))
         bucket, _, prefix = text.removeprefix(_S3).partition("/")
+        if not {":", "@"}.isdisjoint(bucket):  # its own text would say the secret
+            raise WrongUse(
+                "the root's bucket must not have ':' or '@' in it: write s3://bucket/prefix, and give the keys with "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         if not bucket:
             raise WrongUse(f"root {text!r} names no bucket: write s3://bucket/prefix")
         location = "/".join(filter(None, [_S3 + bucket, prefix.strip("/")]))
@@ -230,11 +236,16 @@ class Root:
             except (BotoCoreError, ClientError):
                 creator = None
             if creator is None:  # not there yet; an unanswered try may still arrive
+                said = self._cleaned(str(error))
                 raise CommitOutcomeUnknown(
-                    f"{_S3}{self._bucket}/{key}: the store did not answer ({error}), so it is not known whether the "
+                    f"{_S3}{self._bucket}/{key}: the store did not answer ({said}), so it is not known whether the "
                     "object was created. Look at it before doing anything else."
-                ) from error
+                ) from None
             return creator == me
+
+    def _cleaned(self, text: str) -> str:
+        """What botocore says, which may be the endpoint with a password; so no error of ours has it as its cause."""
+        return cleaned(text, secret_values(self.storage_options))
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
@@ -247,11 +258,12 @@ class Root:
         except ClientError as error:
             if s3.code_of(error) in s3.MISSING and error.operation_name != "HeadBucket":
                 raise FileNotFoundError(f"{what}: it is not there") from error
-            raise StoreUnusable(f"{what}: {s3.in_words(error)}") from error
+            raise StoreUnusable(f"{what}: {self._cleaned(s3.in_words(error))}") from None
         except NoCredentialsError as error:
             raise StoreUnusable(f"{what}: no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.") from error
         except BotoCoreError as error:
-            raise StoreUnusable(f"{what}: {error} Check AWS_ENDPOINT_URL and the network.") from error
+            said = self._cleaned(str(error))
+            raise StoreUnusable(f"{what}: {said} Check AWS_ENDPOINT_URL and the network.") from None
         except OSError as error:
             raise StoreUnusable(
                 f"{what}: {error.strerror or error}. Check that this user may read and write that folder, "

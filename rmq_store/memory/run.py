@@ -268,7 +268,14 @@ class Run:
         answer, error = ask(self.listener, [message.message() for message in batch], context)
         took_ms = self.host.now_ms() - began_ms
         with reading_answer(self.listener, queue, batch[0].queue_offset):
-            judged = judge(answer, len(batch), context, error, all_or_nothing=group.all_or_nothing)
+            judged = judge(
+                answer,
+                len(batch),
+                context,
+                error,
+                all_or_nothing=group.all_or_nothing,
+                secrets=self.listener.secrets,
+            )
         answers = clean_expired_msg(judged, took_ms, group.consume_timeout_ms)
         offsets = [message.queue_offset for message in batch]
         result = process_consume_result(group.message_model, offsets, answers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
+from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
@@ -48,6 +50,24 @@ def test_a_task_whose_process_foreign_code_would_end_has_failed(airflow_home: Ai
 
     with pytest.raises(AirflowException, match="SystemExit"):
         translated(sys.exit)(code)
+
+
+def test_what_a_task_fails_with_names_no_secret(airflow_home: AirflowHome, caplog: pytest.LogCaptureFixture) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from rmq_operators import translated
+
+    def fails() -> None:
+        try:
+            raise OSError("http://me:the-secret@host")
+        except OSError as error:
+            raise WrongUse(f"no such place: {error}") from error
+
+    with caplog.at_level("INFO"), pytest.raises(AirflowFailException) as told:
+        translated(fails)()
+    assert str(told.value) == "WrongUse: no such place: http://***@host"
+    logged = caplog.text + "".join(traceback.format_exception(told.value))
+    assert "in fails" in logged
+    assert "the-secret" not in logged
 
 
 # --- consume, deliver ------------------------------------------------------------------------------------------------

@@ -303,6 +303,31 @@ def test_foreign_code_that_ends_the_process_is_an_error_with_a_document(
     assert (answer.exit_code, told["status"], told["error"]) == (1, "error", type(foreign).__name__)
 
 
+def test_a_name_in_an_error_steers_no_terminal_and_makes_no_second_error(imported: Rmq) -> None:
+    answer = imported("print", "--topic", "a\x1b]0;title\x07\nerror: all is lost", "--json")
+    assert answer.exit_code == 2
+    first, second = answer.err.splitlines()[:2]
+    assert first.startswith("error: ")
+    assert "a\\x1b]0;title\\x07" in first
+    assert second.startswith("  error: all is lost")
+    assert "\x1b" not in answer.err + answer.json()["message"]
+
+
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_a_secret_in_an_address_is_never_told(rmq: Rmq, monkeypatch: pytest.MonkeyPatch, debug: str) -> None:
+    monkeypatch.setenv("RMQ_DEBUG", debug)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:address-secret@127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access-secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key-secret")
+    roots = ("s3://bucket/store", "s3://KEY:root-secret@bucket", "s3://KEY:root-/secret@bucket", "gs://K:root-secret@b")
+    for root in roots:
+        answer = rmq("topics", "--root", root, "--json")
+        assert answer.exit_code in (1, 2)
+        assert answer.json()["status"] == "error"
+        assert "secret" not in (answer.out + answer.err).replace("AWS_SECRET_ACCESS_KEY", "")
+    assert "127.0.0.1:9" in rmq("topics", "--root", roots[0]).err
+
+
 def test_an_error_is_red_in_a_terminal_only(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in rmq("topics").err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

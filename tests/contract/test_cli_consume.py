@@ -231,6 +231,38 @@ def test_a_listener_that_answers_nonsense_or_ends_the_process_when_it_is_importe
         assert "defect" not in answer.err + answer.out
 
 
+TELLS = """
+import os
+
+def concurrently(msgs, context):
+    raise type("C" * 100_000, (ValueError,), {})(os.environ, "http://me:address-secret@db")
+
+orderly = concurrently
+"""
+
+
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+def test_what_a_listener_says_of_its_environment_leaves_no_secret_in_the_store(
+    imported: Rmq, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    for name, value in (("AWS_SECRET_ACCESS_KEY", "key-secret/+1"), ("SHOP_PASSWORD", "line one\nline-secret")):
+        monkeypatch.setenv(name, value)
+    consume = with_listener(imported, TELLS, mode)
+    settings = imported.folder / f"{mode}.toml"
+    settings.write_text(settings.read_text().replace('engine = "auto"', f'mode = "{mode}"'))
+    answer = imported(*consume)
+    assert answer.exit_code == 0, answer
+    view = {"concurrently": "message_rows", "orderly": "blocked"}[mode]
+    rows = imported.json("sql", f"select error_type, error_text from {view} where error_text is not null")
+    assert rows
+    assert {row["error_type"] for row in rows} == {"C" * 256}
+    told = json.dumps(rows) + answer.out + answer.err
+    assert "SHOP_PASSWORD" in told
+    assert "***" in told
+    assert "-secret" not in told
+    assert not any(b"-secret" in path.read_bytes() for path in imported.root.rglob("*") if path.is_file())
+
+
 def test_deliver_moves_what_is_due_and_the_group_reads_it_again(imported: Rmq) -> None:
     imported("consume", "-g", "orders")
     (due,) = imported.json("sql", "select distinct deliver_at from delayed where broker_name like '%~orders'")

@@ -45,6 +45,18 @@ def bodies(rmq: Rmq, topic: str = "Orders") -> list[str]:
     return [row["body"] for row in rows]
 
 
+def test_what_a_message_holds_does_not_steer_the_terminal(empty: Rmq) -> None:
+    line = {"body": "two\nlines", "keys": ["a\x1b]0;title\x07"], "properties": {"p": "\x9b2J\nkeys: of another"}}
+    empty.json("send", "--topic", "Orders", "--create", "--file", write_lines(empty.folder / "lines", [line]))
+    (row,) = empty.json("print", "--topic", "Orders")["messages"]
+    answer = empty("message", row["unique_key"])
+    assert answer.exit_code == 0, answer
+    assert "keys: a\\x1b]0;title\\x07" in answer.out
+    assert "two\nlines" in answer.out
+    assert [line for line in answer.out.splitlines() if line.startswith("keys:")] == ["keys: a\\x1b]0;title\\x07"]
+    assert not {"\x1b", "\x07", "\x9b"} & set(answer.out)
+
+
 def test_a_listener_is_tried_without_a_broker(empty: Rmq) -> None:
     (empty.folder / "consumers.toml").write_text(TRY_IT)
     sent = empty.json("send", "--topic", "Orders", "--create", "--tag", "new", "--key", "o-1", "the first")

@@ -20,7 +20,7 @@ from rmq_store.consumer.listener import (
     Listener,
     ListenerKind,
     ask,
-    error_text,
+    failure,
     judge,
     load_listener,
     quoted,
@@ -130,10 +130,14 @@ def test_a_failing_index_outside_the_batch_stops(index: int) -> None:
         judge(None, 2, context(), ConsumeFailed(index, "x"))
 
 
-def test_error_texts_are_cut_to_four_kibibytes_of_valid_utf_8() -> None:
-    assert error_text(ValueError("é" * 5000)) == "é" * 2048
-    assert len(error_text(ValueError("a" + "é" * 5000)).encode()) == 4095
-    assert error_text(ValueError("\udc80")) == "?"
+def test_errors_are_cut_cleaned_and_without_secrets() -> None:
+    kind = type("C\n\x1b" + "c" * 100_000, (ValueError,), {})
+    for error in (kind("é" * 5000 + "hidden"), ConsumeFailed(0, kind("hidden\x07 " + "é" * 5000))):
+        (answer,) = judge(None, 1, context(), error, secrets=("hidden",))
+        assert answer.error_type == ("C \\x1b" + "c" * 256)[:256]
+        assert len(str(answer.error_text).encode()) in (4095, 4096)
+        assert "hidden" not in str(answer.error_text)
+        assert "\x07" not in str(answer.error_text)
 
 
 def test_an_exception_without_a_text_is_still_recorded() -> None:
@@ -152,7 +156,7 @@ def test_a_text_that_cannot_be_had_is_no_end(raised: BaseException) -> None:
 
         __repr__ = __str__
 
-    assert error_text(Mute()) == "(its text cannot be had)"
+    assert failure(Mute()) == Answer(False, 0, "Mute", "(its text cannot be had)")
     assert quoted(Mute()) == "a Mute that cannot be shown"
     assert ConsumeFailed(1, Mute()).args == ("(its text cannot be had)",)
 
@@ -360,6 +364,11 @@ class Exits(Orders):
         sys.exit(0)
 
 
+class Tells(Orders):
+    def __init__(self) -> None:
+        raise Odd("a-secret-of-the-test")
+
+
 class ExitsInC(Orders):
     def __init__(self) -> None:
         os._exit(0)
@@ -418,6 +427,13 @@ def test_a_listener_is_found_and_its_shape_recognised(
 ) -> None:
     found = load_listener(name)
     assert (found.kind, found.columns, found.name, found.version) == (kind, columns, name, version)
+
+
+def test_what_an_import_says_names_no_secret() -> None:
+    with pytest.raises(ListenerError, match=r"cannot be loaded: Odd: \*\*\*"):
+        load_listener("shop:Tells", {"SOME_KEY": "a-secret-of-the-test"})
+    assert load_listener("shop:Orders", {"SOME_KEY": "a-secret-of-the-test"}).secrets == ("a-secret-of-the-test",)
+    assert "a-secret" not in repr(load_listener("shop:Orders", {"SOME_KEY": "a-secret-of-the-test"}))
 
 
 def test_a_batch_listener_may_leave_the_context_out() -> None:

@@ -1,0 +1,46 @@
+"""Texts that come from outside, before they are stored, logged or shown: without secrets, without control characters,
+and no longer than they may be. An error may say anything: its endpoint with a password, or a listener's environment."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+from urllib.parse import quote
+
+TEXT_BYTES: Final = 4096
+NAME_BYTES: Final = 256
+HIDDEN: Final = "***"
+
+_SECRET_NAME: Final = re.compile(r"KEY|SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|AIRFLOW_CONN_", re.IGNORECASE)
+_LEAST_SECRET = 6
+"""A shorter value is no secret that could be kept, and would stand in many words."""
+
+_IN_URL: Final = re.compile(
+    r"""(?<=://)(?:[^\s/"'<>]{0,1024}|[^\s/@:"'<>]{0,256}:(?!\d{1,5}/)[^\s@"'<>]{0,1024})@"""
+)  # the second form: a secret with a slash, but no port with a path
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of the variables whose names look secret, in every form in which a text may quote them; longest first."""
+    values = [value for name, value in env.items() if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET]
+    return tuple(sorted({form for value in values for form in _forms(value)}, key=lambda form: (-len(form), form)))
+
+
+def _forms(value: str) -> Iterator[str]:
+    yield value
+    yield repr(value)[1:-1]
+    yield json.dumps(value)[1:-1]
+    yield quote(value, safe="", errors="replace")
+
+
+def cleaned(text: str, secrets: Sequence[str] = (), most_bytes: int = TEXT_BYTES) -> str:
+    """The text as valid UTF-8 of at most so many bytes. ``***`` stands for each of the secrets (``secret_values``) and for
+    what a URL says before ``@``; a control character is written as Python escapes it, but a tab and the end of a line."""
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    text = _IN_URL.sub(f"{HIDDEN}@", text)[:most_bytes]
+    text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
