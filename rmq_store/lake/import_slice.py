@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.broker_files.batch_consume_queue import ADVICE, INNER_BATCH_FLAGS, is_inner_batch
 from rmq_store.broker_files.commit_log_file import FOLDER as LOG_FOLDER
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
@@ -39,7 +40,7 @@ from rmq_store.lake import tables
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.records import record_batches
 from rmq_store.lake.stage import stage
-from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageQueue
 from rmq_store.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
 from rmq_store.store import FEW_TAGS_CODES, Produced, StagedFile
 from rmq_store.sys_flag import MAX_BODY_BYTES
@@ -171,6 +172,9 @@ def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[
     part_bytes = 0
     for item in record_batches(data, start, file_end, delay_levels=delays_ms, max_body_bytes=job.max_body_bytes):
         if isinstance(item, pa.RecordBatch):
+            if inner_batch := _inner_batch(item):
+                yield inner_batch
+                return
             batches.append(item)
             part_bytes += item.nbytes
         if batches and (part_bytes >= PART_BYTES or not isinstance(item, pa.RecordBatch)):
@@ -178,6 +182,21 @@ def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[
             batches, part_bytes = [], 0
             yield table
     yield item
+
+
+def _inner_batch(batch: pa.RecordBatch) -> Unsupported | None:
+    """The first record that holds several messages. What stands before it is not imported either."""
+    flags = batch.column("sys_flag").to_numpy() & INNER_BATCH_FLAGS
+    names = batch.column("properties").keys
+    if not flags.any() and not pc.any(pc.equal(names, MessageConst.INNER_NUM)).as_py():
+        return None
+    columns = ["commit_log_offset", "topic", "queue_id", "queue_offset", "sys_flag", "properties"]
+    rows = batch.select(columns).to_pylist()
+    row = next((row for row in rows if is_inner_batch(row["sys_flag"], dict(row["properties"]))), None)
+    if row is None:  # the names were those of all rows that the batch was cut from
+        return None
+    where = f"topic {row['topic']}, queue {row['queue_id']}, offset {row['queue_offset']}"
+    return Unsupported(row["commit_log_offset"], f"{where}: several messages in one record. {ADVICE}")
 
 
 def _behind_hole(job: ImportJob, task: ImportTask, hole: int) -> int | None:

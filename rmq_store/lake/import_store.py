@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rmq_store.broker_files.batch_consume_queue import refuse_batch_topics
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.config_files import (
     SubscriptionGroupConfig,
@@ -111,6 +112,7 @@ def import_store(
     shard.commitlog.refresh()
     if done := _commit_of(shard, request_id, broker_name):
         return _report("already_committed", shard, broker_name, request_id, done, configs)
+    refuse_batch_topics(files, configs.topics)
     reached("1.planned")
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         reached("2.claimed")

@@ -458,6 +458,63 @@ def test_a_body_that_would_become_too_large_stops_the_import_and_says_what_to_ra
     assert bodies(lake) == [b"body", bytes(5000), b"body"]
 
 
+INNER_BATCH = {"sys_flag": 0xC0, "properties": {"INNER_NUM": "10", "INNER_BASE": "1"}}
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+@pytest.mark.parametrize(
+    "marks", [INNER_BATCH, {"sys_flag": 0x80}, {"sys_flag": 0x40}, {"properties": {"INNER_NUM": "10"}}]
+)
+def test_a_batch_of_a_batch_topic_stops_the_import_and_is_never_taken_for_one_message(
+    lake: Lake, tmp_path: Path, marks: dict[str, Any], salvage: bool
+) -> None:
+    """As a broker writes them: ten messages a record, and the next record's queue offset is ten more."""
+    folder = store_of(tmp_path / "made", {}, marks, marks | {"queue_offset": 11}, {"topic": "Other", "queue_offset": 0})
+    with pytest.raises(UnsupportedRecord, match="topic T, queue 3, offset 1: several messages in one record") as raised:
+        lake.load(folder, salvage=salvage)
+    assert (raised.value.file, raised.value.position) == ("commitlog/00000000000000000000", 96)
+    assert "Remove none of the broker's files" in str(raised.value)
+    assert lake.positions() == {}
+
+
+def test_an_inner_batch_behind_the_end_of_a_record_batch_is_the_one_that_is_named(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.lake.records.BATCH_BYTES", 1000)
+    packed = {"stored_body": zlib.compress(bytes(1000)), "sys_flag": 1}
+    folder = store_of(tmp_path / "made", packed, packed, {"properties": {"INNER_NUM": "10"}})
+    with pytest.raises(UnsupportedRecord, match="topic T, queue 3, offset 2: several messages in one record"):
+        lake.load(folder)
+
+
+def of_a_batch_topic(topics: dict[str, Any]) -> None:
+    topics["PaymentFlow"]["attributes"] = {"queue.type": "BatchCQ"}
+
+
+def a_folder_of_batch_queues(broker: Path) -> None:
+    (broker / "batchconsumequeue" / "PaymentFlow" / "0").mkdir(parents=True)
+    (broker / "batchconsumequeue" / "PaymentFlow" / "0" / f"{0:020}").write_bytes(bytes(46))
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+@pytest.mark.parametrize(
+    "damage", [lambda broker: edit_topics(broker, of_a_batch_topic), a_folder_of_batch_queues], ids=["topics", "folder"]
+)
+def test_a_batch_topic_is_named_before_anything_is_read(
+    lake: Lake, broker: Path, damage: Callable[[Path], None], salvage: bool
+) -> None:
+    damage(broker)
+    with pytest.raises(BadData, match=r"PaymentFlow.*BatchCQ.*Remove none of the broker's files"):
+        lake.load(broker, salvage=salvage)
+    assert lake.positions() == {}
+
+
+def test_other_types_of_queues_are_no_batch_topics(lake: Lake, broker: Path) -> None:
+    edit_topics(broker, lambda topics: topics["PaymentFlow"].update(attributes={"queue.type": "SimpleCQ"}))
+    edit_topics(broker, lambda topics: topics["EmptyRoom"].update(attributes=None))
+    assert lake.load(broker).status == "committed"
+
+
 @pytest.mark.parametrize("limit", [0, (1 << 30) + 1])
 def test_a_limit_of_bodies_that_no_import_can_keep_is_refused(lake: Lake, broker: Path, limit: int) -> None:
     with pytest.raises(WrongUse, match="max_body_bytes must be a whole number from 1 to 1073741824"):
