@@ -17,19 +17,27 @@ from rmq_store.message import TIMER_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class WaitingTimers:
-    """``messages`` for one topic that have not arrived there, due (UTC ms) from ``first_due_ms`` to ``last_due_ms``."""
+    """``messages`` for one topic that have not arrived there, due (UTC ms) from ``first_due_ms`` to ``last_due_ms``; None:
+    the time of none can be read."""
 
     topic: str
     messages: int
-    first_due_ms: int
-    last_due_ms: int
+    first_due_ms: int | None
+    last_due_ms: int | None
 
 
 def waiting_timers(store: LakeStore, shard: str, broker_name: str) -> list[WaitingTimers]:
     """By topic, as far as the broker's log was imported. What was sent twice is waited for twice; what was rolled on, to a
     later row of the same message, once; what was taken back, and the taking back, not at all."""
-    text = _WAITING.format(shard=quoted(shard), broker=quoted(broker_name), timer=quoted(TIMER_TOPIC), tick=TICK_MS)
-    return [WaitingTimers(**row) for row in query(store, text).to_pylist()]
+    text = _WAITING.format(shard=quoted(shard), broker=quoted(broker_name), timer=quoted(TIMER_TOPIC))
+    return [
+        WaitingTimers(row["topic"], row["messages"], _due_ms(row["first_ms"]), _due_ms(row["last_ms"]))
+        for row in query(store, text).to_pylist()
+    ]
+
+
+def _due_ms(out_ms: int | None) -> int | None:
+    return None if out_ms is None else out_ms + TICK_MS
 
 
 _WAITING = """
@@ -59,7 +67,7 @@ WITH timer AS (
 )
 SELECT
     topic, CAST(sum(asked.messages - coalesce(arrived.messages, 0)) AS BIGINT) AS messages,
-    min(CAST(out_ms AS BIGINT)) + {tick} AS first_due_ms, max(CAST(out_ms AS BIGINT)) + {tick} AS last_due_ms
+    min(TRY_CAST(out_ms AS BIGINT)) AS first_ms, max(TRY_CAST(out_ms AS BIGINT)) AS last_ms
 FROM asked LEFT JOIN arrived USING (topic, queue, unique_key, out_ms)
 WHERE asked.messages > coalesce(arrived.messages, 0)
     AND NOT EXISTS (

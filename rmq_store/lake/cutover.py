@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rmq_store.consumer.claim import Wish
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
-from rmq_store.lake.broker_timer import waiting_timers
+from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit
 from rmq_store.lake.dispatch import dispatch
@@ -182,8 +182,14 @@ def _notes(store: LakeStore, shard: Shard, positions: Positions, broker_name: st
     if all(positions.max_offset(queue) == positions.min_offset(queue) for queue in queues):
         return ()
     return tuple(
-        f"{found.messages:,} messages for {found.topic} wait in the broker's own timer ({TIMER_TOPIC}), due from "
-        f"{format_time(found.first_due_ms)} to {format_time(found.last_due_ms)}. 'rmq deliver' leaves them: let the "
-        "broker deliver them and import again before the cut-over, or send them again with 'rmq send --deliver-at'"
-        for found in waiting_timers(store, shard.name, broker_name)
+        f"{timers.messages:,} messages for {timers.topic} wait in the broker's own timer ({TIMER_TOPIC}), due "
+        f"{_span(timers)}. 'rmq deliver' leaves them: let the broker deliver them and import again before the cut-over, or "
+        "send them again with 'rmq send --deliver-at'"
+        for timers in waiting_timers(store, shard.name, broker_name)
     )
+
+
+def _span(timers: WaitingTimers) -> str:
+    if timers.first_due_ms is None or timers.last_due_ms is None:
+        return "at a time that cannot be read"
+    return f"from {format_time(timers.first_due_ms)} to {format_time(timers.last_due_ms)}"

@@ -750,6 +750,27 @@ def test_what_waits_in_a_brokers_timer_is_what_did_not_arrive(lake: Lake, broker
     assert found == WaitingTimers("LaterBox", len(late), min(late), max(late))
 
 
+def test_a_timer_message_whose_time_cannot_be_read_is_told_and_stops_no_cut_over(lake: Lake, tmp_path: Path) -> None:
+    """No check sum covers the properties; the note is made when the cut-over has been committed."""
+    timer = {"topic": "rmq_sys_wheel_timer"}
+    times = [("A", "1000"), ("A", "soon"), ("A", str(2**63 - 1)), ("B", "")]
+    values = [
+        timer | {"properties": {"REAL_TOPIC": topic, "REAL_QID": "0", "UNIQ_KEY": f"k{number}", "TIMER_OUT_MS": text}}
+        for number, (topic, text) in enumerate(times)
+    ]
+    lake.load(store_of(tmp_path / "made", *values))
+    assert waiting_timers(lake.store, "s1", BROKER) == [
+        WaitingTimers("A", 3, 2000, 2**63 + 999),
+        WaitingTimers("B", 1, None, None),
+    ]
+    (shard,) = lake.store.shards()
+    first, second = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host).notes
+    assert "3 messages for A" in first
+    assert f"due from 1970-01-01T00:00:02.000Z to {2**63 + 999}." in first
+    assert "1 messages for B" in second
+    assert "due at a time that cannot be read" in second
+
+
 def test_a_broker_whose_timer_queue_holds_nothing_is_cut_over_without_a_note(
     lake: Lake, broker_store: Callable[[str], Path]
 ) -> None:
