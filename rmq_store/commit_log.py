@@ -5,8 +5,8 @@ looked at, because nothing says where the next record would begin; ``Damage.size
 
 - a record never spans two files; the rest of a file is skipped behind an end-of-file marker (:class:`Blank`)
 - TOTALSIZE 0 means that nothing was written there yet
-- ours, RocketMQ does not look at it: a record must stand at the offset it names, else the file was copied wrongly, and
-  its store time must be a day of the years 1970 to 9999, because no check sum covers it
+- ours, RocketMQ does not look at it: a record must stand at the offset it names, else the file was copied wrongly; and its
+  queue offset and its store time must be ones that a queue and a calendar have, because no check sum covers them
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from rmq_store.record import (
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _KNOWN_MAGIC: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, BLANK_MAGIC)
 _PIECE_BYTES: Final = 1 << 20
+
+QUEUE_OFFSETS: Final = range((1 << 63) - 1)
+"""The next offset fits into a long, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,9 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
         return damage_at(data, position, start_offset, file_end, record.reason)
     if record.commit_log_offset != offset:
         reason = f"the record says it stands at {record.commit_log_offset}"
+        return damage_at(data, position, start_offset, file_end, reason)
+    if record.queue_offset not in QUEUE_OFFSETS:
+        reason = f"the record says queue offset {record.queue_offset}, which no queue has"
         return damage_at(data, position, start_offset, file_end, reason)
     if record.store_timestamp not in STORE_TIMES:
         reason = (

@@ -159,8 +159,13 @@ def load_settings(text: str, source: str) -> Settings:
     """
     try:
         document = tomllib.loads(text)
+        _check_values(document)
+    except RecursionError as error:
+        raise WrongUse(f"{source} has lists or tables in each other, deeper than settings go") from error
     except tomllib.TOMLDecodeError as error:
         raise WrongUse(f"{source} is not TOML: {error}") from error
+    except ValueError as error:  # also Python's own, of a number of very many digits
+        raise WrongUse(f"{source} is not TOML: a number does not fit into 64 bits") from error
     problems = _unknown_keys(document, ["group"], "the file")
     tables = document.get("group", [])
     if not _is_tables(tables):
@@ -194,6 +199,18 @@ def _load_groups(tables: Sequence[Mapping[str, Any]]) -> tuple[tuple[GroupSettin
 def _name(table: Mapping[str, Any], number: int) -> str:
     name = table.get("name")
     return name if isinstance(name, str) and name else f"number {number}"
+
+
+def _check_values(document: Mapping[str, Any]) -> None:
+    """Raises ValueError for a number beyond TOML's 64 bits, RecursionError for tables that are nested too deep to be said."""
+    level: list[Any] = [document]
+    for _ in range(_MOST_NESTED):
+        inner = [value for table in level for value in (table.values() if isinstance(table, dict) else table)]
+        if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in inner):
+            raise ValueError
+        level = [value for value in inner if isinstance(value, dict | list)]
+    if level:
+        raise RecursionError
 
 
 def _client_problems(groups: Iterable[GroupSettings]) -> dict[str, list[str]]:
@@ -263,6 +280,7 @@ def _load_subscriptions(tables: Any, version: Any) -> tuple[tuple[SubscriptionDa
 
 # --- the rules -------------------------------------------------------------------------------------------------------
 
+_MOST_NESTED = 20
 _KEYS = tuple(CHECKS)
 _REQUIRED = ("name", "listener")
 _DEFAULTS = {f.name: None if f.default is MISSING else f.default for f in fields(GroupSettings)}

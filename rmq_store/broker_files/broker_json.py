@@ -22,6 +22,8 @@ _END: Final = re.compile(r"(?:[ \t\r\n\f\b\xa0,\0]|//[^\n]*|/\*(?s:.*?)\*/)*")
 _POWER: Final = r"(?:[eE][+-]?[0-9]+)?"
 _NUMBER: Final = re.compile(rf"(?P<whole>[+-]?[0-9]+)(?P<part>(?:\.[0-9]*)?{_POWER})|[+-]?\.[0-9]+{_POWER}")
 _EXACT_DIGITS: Final = 15
+_MOST_NESTED: Final = 200
+"""Deeper than any file of RocketMQ's; Python's own limit depends on who calls."""
 _SUFFIX: Final = re.compile(r"[LSBDF]?")
 _PLAIN: Final = re.compile(r"[^\"'\\]*")
 _HEX: Final = {"u": re.compile(r"[0-9a-fA-F]{4}"), "x": re.compile(r"[0-9a-fA-F]{2}")}
@@ -47,10 +49,7 @@ def parse(text: str, known: Collection[str] | None = None) -> Any:
     :raises BadData: it cannot be read; says at which character.
     """
     parser = _Parser(text, known)
-    try:
-        value = parser.whole()
-    except RecursionError:
-        parser.fail("less that is nested in each other before this point")
+    value = parser.whole()
     if parser.at < len(text):
         parser.fail("nothing more")
     return value
@@ -152,6 +151,7 @@ class _Parser:
         self.text = text
         self.at = 0
         self.known = known
+        self.depth = 0
         self.skips = False
         """Whether this is the value of a field that is not known."""
 
@@ -204,6 +204,7 @@ class _Parser:
 
     def object(self, known: Collection[str] | None = None) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
+        self.deeper()
         self.skip(_SPACE_AND_COMMENTS)
         while not self.take("}"):
             key = self.key(quoted=self.skips or known is not None)
@@ -213,15 +214,26 @@ class _Parser:
             items[key] = self.value(_SPACE if self.skips else _SPACE_AND_COMMENTS)
             self.between("}")
             self.skips = skips
+        self.depth -= 1
         return items
+
+    def deeper(self) -> None:
+        self.depth += 1
+        if self.depth > _MOST_NESTED:
+            self.fail("less that is nested in each other before this point")
 
     def key(self, *, quoted: bool) -> Any:
         key = self.value()
         if isinstance(key, dict) and not quoted:
-            return tuple(key.items())
+            return self.object_as_key(key)
         if not isinstance(key, str if quoted else str | int | float):
             self.fail("a key before this point")
         return key
+
+    def object_as_key(self, key: dict[Any, Any]) -> tuple[tuple[Any, Any], ...]:
+        if any(isinstance(item, dict | list) for item in key.values()):
+            self.fail("a key without lists and objects in it before this point")
+        return tuple(key.items())
 
     def between(self, end: str) -> None:
         """What stands between two entries; behind an object it may be two commas. A value that is skipped needs its comma,
@@ -237,9 +249,11 @@ class _Parser:
 
     def array(self) -> list[Any]:
         items: list[Any] = []
+        self.deeper()
         while not self.take("]"):
             items.append(self.value())
             self.between("]")
+        self.depth -= 1
         return items
 
     def string(self, quote: str) -> str:

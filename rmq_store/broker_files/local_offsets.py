@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmq_store.broker_files.broker_json import number_of, object_of, parse, render
+from rmq_store.broker_files.broker_json import key_text, number_of, object_of, parse, render
 from rmq_store.broker_files.config_files import write_config
 from rmq_store.errors import BadData
 from rmq_store.java_hash import in_hash_map_order
@@ -81,7 +81,9 @@ def _key(queue: MessageQueue) -> tuple[tuple[str, Any], ...]:
 def _queue(key: Any) -> MessageQueue:
     try:
         named = dict(key)
-        return MessageQueue(named["topic"], named["brokerName"], number_of(named["queueId"], 32))
+        names = [key_text(named[name]) for name in ("topic", "brokerName") if named[name] is not None]
+        topic, broker_name = names
+        return MessageQueue(topic, broker_name, number_of(named["queueId"], 32))
     except (KeyError, TypeError, ValueError) as error:
         raise BadData(f"{key!r} is no queue: topic, brokerName and queueId were expected") from error
 

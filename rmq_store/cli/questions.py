@@ -235,9 +235,19 @@ def _each_row(found: pa.Table) -> Iterator[dict[str, Any]]:
             yield dict(zip(found.column_names, values, strict=True))
 
 
+_INTERVAL = "month_day_nano_interval"
+
+
 def _values(column: pa.Array) -> Sequence[Any]:
-    values: Sequence[Any] = column.to_pylist(maps_as_pydicts="lossy")
-    return values
+    from rmq_store.lake.sql import as_texts
+
+    if _INTERVAL not in str(column.type):
+        try:
+            values: Sequence[Any] = column.to_pylist(maps_as_pydicts="lossy")
+            return values
+        except (OverflowError, TypeError, ValueError):
+            pass  # a date beyond Python's, or a map whose keys are structs
+    return as_texts(column)
 
 
 def _json_array(found: pa.Table) -> Iterator[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commit_log import Damage, Stop, Unsupported, damage_at, item_at
+from rmq_store.commit_log import QUEUE_OFFSETS, Damage, Stop, Unsupported, damage_at, item_at
 from rmq_store.consume_queue import entry_tags_code, is_indexed
 from rmq_store.errors import BadData, BodyTooLarge
 from rmq_store.lake.record_columns import HEAD, Heads, Ints, Mask, UncommonRows, common_columns
@@ -220,8 +220,8 @@ def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
     are all or as many as BATCH_BYTES of decompressed bodies allow."""
     heads = Heads.read(np.frombuffer(part.data, np.uint8), starts)
     common = heads.fits & (heads.fixed["commit_log_offset"] == starts + part.start_offset)
-    store_times = heads.fixed["store_timestamp"]
-    common &= (store_times >= STORE_TIMES.start) & (store_times < STORE_TIMES.stop)
+    common &= _within(heads.fixed["queue_offset"], QUEUE_OFFSETS)
+    common &= _within(heads.fixed["store_timestamp"], STORE_TIMES)
     columns: dict[str, pa.Array] | None = None
     while columns is None and common.any():
         try:
@@ -257,6 +257,10 @@ def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
     if columns is not None:
         columns = {name: column.slice(0, np.count_nonzero(kept)) for name, column in columns.items()}
     return _assemble(columns, packed[:end][kept], unpacked, others, kept), stop
+
+
+def _within(values: Ints, allowed: range) -> Mask:
+    return (values >= allowed.start) & (values < allowed.stop)
 
 
 def _narrow(rows: Mask, still: Mask) -> None:

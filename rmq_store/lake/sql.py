@@ -70,6 +70,13 @@ def query(store: LakeStore, text: str) -> pa.Table:
             raise WrongUse(f"SQL: {_said(error)}") from error
 
 
+def as_texts(column: pa.Array) -> list[str | None]:
+    """The values as DuckDB writes them: intervals, and what is no value of Python, such as the date ``infinity``."""
+    with duckdb.connect(":memory:") as connection:
+        texts = connection.from_arrow(pa.table({"v": column})).project("CAST(v AS VARCHAR)")
+        return [text for (text,) in texts.fetchall()]
+
+
 def _said(error: duckdb.Error) -> str:
     """DuckDB's words; of a relation that is not there, with those that are."""
     unknown = _NO_TABLE.search(str(error))

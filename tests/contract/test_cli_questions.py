@@ -50,6 +50,25 @@ def test_audit_is_exit_code_1_when_something_is_found(imported: Rmq, monkeypatch
     assert (in_json.exit_code, in_json.json()["audit"]) == (1, found.to_pylist())
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("interval '3 years 2 months -5 days'", "3 years 2 months -5 days"),
+        ("interval '-30000000 years'", "-30000000 years"),
+        ("[interval '90 minutes']", "['01:30:00']"),
+        ("{'at': date 'infinity'}", "{'at': infinity}"),
+        ("timestamp '290000-01-01'", "290000-01-01 00:00:00"),
+        ("map {{'a': 1}: 2}", "{{'a': 1}=2}"),
+    ],
+)
+def test_sql_prints_what_python_has_no_value_for_as_duckdb_does(rmq: Rmq, value: str, text: str) -> None:
+    rmq("init")
+    query = f"select {value} as v, 1 as n union all select null, 2 order by n"
+    assert rmq.json("sql", query) == [{"v": text, "n": 1}, {"v": None, "n": 2}]
+    assert text in rmq("sql", query).out
+    assert list(csv.reader(io.StringIO(rmq("sql", query, "--format", "csv").out)))[1] == [text, "1"]
+
+
 def test_sql_answers_in_three_forms(rmq: Rmq) -> None:
     rmq("init")
     query = (

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyarrow import RecordBatch
 
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.broker_files.mapped_file_queue import MissingFiles, mapped_file_queue
 from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, walk
 from rmq_store.errors import BadData, WrongUse
+from rmq_store.lake.records import record_batches
 from rmq_store.record import Record, encode, new_record
 
 Extract = Callable[[str], Path]
@@ -112,6 +114,26 @@ def test_a_record_must_stand_where_it_says() -> None:
     (stop,) = walk(encode(a_record(5000)), 6000, 7000)
     assert isinstance(stop, Damage)
     assert "stands at 5000" in stop.reason
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("queue_offset", 2**63 - 1, "which no queue has"),
+        ("queue_offset", -1, "which no queue has"),
+        ("store_timestamp", 2**63 - 1, "is no time from"),
+        ("store_timestamp", -(2**63), "is no time from"),
+    ],
+)
+def test_a_number_that_no_queue_or_calendar_has_is_damage(field: str, value: int, reason: str) -> None:
+    good = encode(a_record(0))
+    data = good + encode(replace(a_record(len(good)), **{field: value}))
+    *seen, stop = walk(data.ljust(FILE_BYTES, b"\0"), 0, FILE_BYTES)
+    assert isinstance(stop, Damage)
+    assert (len(seen), stop.commit_log_offset, stop.size) == (1, len(good), len(data) - len(good))
+    assert reason in stop.reason
+    *batches, in_columns = record_batches(data.ljust(FILE_BYTES, b"\0"), 0, FILE_BYTES, delay_levels={})
+    assert (sum(batch.num_rows for batch in batches if isinstance(batch, RecordBatch)), in_columns) == (1, stop)
 
 
 def test_a_port_that_is_none_is_damage_although_the_broker_does_not_look() -> None:

@@ -363,3 +363,22 @@ def test_a_field_of_another_type_is_refused_in_words(topic: str) -> None:
 def test_names_and_attributes_are_texts_whatever_their_json_is() -> None:
     text = '{"topicConfigTable":{7:{"order":null,"attributes":{1:true}},{1:2}:{}}}'
     assert parse_topics(text) == {"7": TopicConfig("7", attributes={"1": "true"}), "{1:2}": TopicConfig("{1:2}")}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '{"offsetTable":{{"a":[]}:{}}}',
+        '{"offsetTable":{{"a":{}}:{}}}',
+        '{"offsetTable":' * 3000,
+        "[" * 100_000,
+        '{"offsetTable":{"t@g":{0:' + "9" * 5000 + "}}}",
+    ],
+)
+def test_what_is_nested_or_long_without_end_gives_way_to_the_bak(tmp_path: Path, bad: str) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "consumerOffset.json").write_text(bad)
+    (config / "consumerOffset.json.bak").write_text('{"offsetTable":{"t@g":{0:7}}}')
+    found = read_consumer_offsets(LocalFileSource(tmp_path))
+    assert (found.value.offset_table, found.used) == ({"t@g": {0: 7}}, "config/consumerOffset.json.bak")

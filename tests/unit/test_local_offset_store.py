@@ -119,11 +119,11 @@ def test_with_both_files_bad_nothing_is_loaded_or_stored_and_reading_finds_nothi
     for path in (file.path, bak):
         path.write_text("garbage", encoding="utf-8")
     store = LocalFileOffsetStore(file)
-    with pytest.raises(BadData, match="restore or remove them"):
+    with pytest.raises(BadData, match="restore one of the two"):
         store.load()
     assert store.read_offset(Q0, BOTH) == NOT_FOUND
     store.update_offset(Q0, 5, increase_only=False)
-    with pytest.raises(BadData, match="restore or remove them"):
+    with pytest.raises(BadData, match="restore one of the two"):
         store.persist(Q0)
     assert [path.read_text(encoding="utf-8") for path in (file.path, bak)] == ["garbage", "garbage"]
 

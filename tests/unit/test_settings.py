@@ -371,6 +371,27 @@ def test_a_file_without_groups_is_refused(text: str, problem: str) -> None:
     assert problem in problems(text)[0]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 5000,
+        "a = " + "[" * 200 + "]" * 200,
+        "a = " + "{ a = " * 5000,
+        "[[group]]\nname." + ".".join("a" * 5000) + " = 1",
+        "[" + ".".join("a" * 5000) + "]",
+    ],
+)
+def test_what_is_nested_without_end_is_refused(text: str) -> None:
+    with pytest.raises(WrongUse, match="deeper than settings go"):
+        load_settings(text, "consumers.toml")
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "9" * 4000, "-9223372036854775809"])
+def test_a_number_without_end_is_refused(number: str) -> None:
+    with pytest.raises(WrongUse, match="does not fit into 64 bits"):
+        load_settings(f"[[group]]\nconsume_timeout = {number}", "consumers.toml")
+
+
 def test_what_is_not_toml_is_refused_with_its_line() -> None:
     with pytest.raises(WrongUse, match=r"consumers.toml is not TOML: .*line 3"):
         load_settings('[[group]]\nname = "a"\nlistener = \nengine = "spark"', "consumers.toml")
