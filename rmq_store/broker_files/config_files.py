@@ -148,6 +148,15 @@ def read_consumer_filters(source: FileSource) -> ConfigFile[dict[tuple[str, str]
     return load_config(source, "consumerFilter.json", parse_consumer_filters)
 
 
+def has_abort_file(source: FileSource) -> bool:
+    """Whether the broker's ``abort`` is there: made when it starts, removed by a good stop."""
+    try:
+        source.read("abort", 0, 1)
+    except BadData:
+        return False
+    return True
+
+
 def load_config(source: FileSource, name: str, parse_text: Callable[[str], T]) -> ConfigFile[T]:
     """Read a configuration file by RocketMQ's rule; ``parse_text("")`` is the empty table. Nothing else is opened."""
     main, bak = f"{FOLDER}/{name}", f"{FOLDER}/{name}.bak"

@@ -154,7 +154,8 @@ def cutover(
     """End a broker's ownership of its groups and delayed messages.
 
     Its import is closed for good; its groups' offsets and the retries that wait in its delay levels are adopted, but not
-    what waits in its timer, which is told. Cannot be undone: stop the broker and import once more before.
+    what waits in its timer, which is told. What its log shows as delivered is not delivered again, also when the broker was
+    killed before it wrote that down. Cannot be undone: stop the broker and import once more before.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)

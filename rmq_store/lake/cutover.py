@@ -1,16 +1,20 @@
 """Cut-over: the end of a broker's ownership (design 3, "Who owns what"), as one commit.
 
 Its import is closed for good. What it last said about its groups is adopted where the lake has no position of its own:
-offsets, retry topics, and how far its delay levels were delivered, so that ``deliver`` moves what still waits there.
+offsets, retry topics, and how far its delay levels were delivered, so that ``deliver`` moves what still waits there. Of a
+broker that was killed its log says more than its ``delayOffset.json``: what lies there as delivered is not delivered again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rmq_store.consumer.claim import Wish
+from rmq_store.consumer.delay import delay_level_to_queue_id
+from rmq_store.delivered_levels import LevelProgress
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
+from rmq_store.lake.broker_levels import delivered_levels
 from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit
@@ -27,8 +31,9 @@ from rmq_store.times import format_time
 @dataclass(frozen=True, slots=True)
 class CutoverReport:
     """``status``: committed, already_committed or dry_run. ``groups``: how many were adopted. ``waiting``: messages in the
-    broker's delay levels, which ``deliver`` owns from now on. ``notes``: what a person should know of the broker's timer.
-    ``left_out``: a sentence on each group that is not adopted somewhere."""
+    broker's delay levels, which ``deliver`` owns from now on. ``levels``: those that held messages behind the broker's
+    ``delayOffset.json``. ``notes``: what a person should know of them and of the broker's timer. ``left_out``: a sentence
+    on each group that is not adopted somewhere."""
 
     status: str
     shard: str
@@ -38,6 +43,7 @@ class CutoverReport:
     notes: tuple[str, ...] = ()
     commit_id: str | None = None
     left_out: tuple[str, ...] = ()
+    levels: tuple[LevelProgress, ...] = ()
 
 
 def cutover(
@@ -64,14 +70,15 @@ def cutover(
         return done
     if dry_run:
         positions = shard.positions()
-        return _report("dry_run", store, shard, broker_name, positions, _adopted(shard, positions, broker_name), None)
+        moves, levels = _adopted(store, shard, positions, broker_name)
+        return _report("dry_run", store, shard, broker_name, positions, moves, levels, None)
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         shard.commitlog.refresh()
         if done := _done(store, shard, broker_name, request_id):  # by another attempt, until the claim was ours
             claim.release()
             return done
         positions = shard.positions()
-        moves = _adopted(shard, positions, broker_name)
+        moves, levels = _adopted(store, shard, positions, broker_name)
         groups = sorted({move.group for move in moves})
         closed, imported = cutover_id(broker_name), import_id(broker_name)
         expect = {closed: None, imported: positions.get(imported)}
@@ -88,7 +95,9 @@ def cutover(
             actor,
             reason=reason,
             request_id=request_id,
-            parameters=canonical_json({"broker_name": broker_name, "groups": groups}),
+            parameters=canonical_json(
+                {"broker_name": broker_name, "groups": groups, "levels": [asdict(level) for level in levels]}
+            ),
             moved=moves,
         )
         claim.stop_renewing()
@@ -96,7 +105,7 @@ def cutover(
         committed = commit(shard, proposal, host, started_ms=started_ms)
     dispatch(shard, host, fresh=False)
     ctl = committed.ctl
-    return _report("committed", store, shard, broker_name, shard.positions(), ctl.moved, ctl.commit_id)
+    return _report("committed", store, shard, broker_name, shard.positions(), ctl.moved, levels, ctl.commit_id)
 
 
 def _done(store: LakeStore, shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
@@ -110,7 +119,10 @@ def _done(store: LakeStore, shard: Shard, broker_name: str, request_id: str) -> 
             f"broker {broker_name} was cut over by request {done.request_id} of {done.actor.name} "
             f"({done.actor.source}) at {format_time(done.store_timestamp)}: {done.reason}. There is nothing left to do."
         )
-    return _report("already_committed", store, shard, broker_name, shard.positions(), done.moved, done.commit_id)
+    levels = tuple(LevelProgress(**level) for level in done.parameter("levels") or ())
+    return _report(
+        "already_committed", store, shard, broker_name, shard.positions(), done.moved, levels, done.commit_id
+    )
 
 
 def _report(
@@ -120,20 +132,35 @@ def _report(
     broker_name: str,
     positions: Positions,
     moves: tuple[Moved, ...],
+    levels: tuple[LevelProgress, ...],
     commit_id: str | None,
 ) -> CutoverReport:
     groups = len({move.group for move in moves} - {SCHEDULE_GROUP})
     waiting = _waiting(positions, broker_name, moves)
-    notes = _notes(store, shard, positions, broker_name)
+    notes = (*_level_notes(shard, broker_name, levels), *_timer_notes(store, shard, positions, broker_name))
     left_out = _left_out(shard, positions, broker_name)
-    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id, left_out)
+    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id, left_out, levels)
 
 
-def _adopted(shard: Shard, positions: Positions, broker_name: str) -> tuple[Moved, ...]:
+def _adopted(
+    store: LakeStore, shard: Shard, positions: Positions, broker_name: str
+) -> tuple[tuple[Moved, ...], tuple[LevelProgress, ...]]:
     newest = last_import(shard, broker_name)
     if newest is None:
         raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
-    return tuple(_moved(positions, seen) for seen in newest.observed if _is_adopted(positions, seen))
+    recorded = {seen.queue: seen.offset for seen in newest.observed if seen.group == SCHEDULE_GROUP}
+    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
+    begins = {queue: max(recorded.get(queue, 0), positions.min_offset(queue)) for queue in queues}
+    ranges = {queue.queue_id: (begin, positions.max_offset(queue)) for queue, begin in begins.items()}
+    levels = delivered_levels(store, shard.name, broker_name, ranges)
+    further = {
+        MessageQueue(SCHEDULE_TOPIC, broker_name, delay_level_to_queue_id(level.level)): level.next_offset
+        for level in levels
+        if level.delivered
+    }
+    known = [seen for seen in newest.observed if seen.group != SCHEDULE_GROUP or seen.queue not in further]
+    known += [Observed(SCHEDULE_GROUP, queue, offset) for queue, offset in further.items()]
+    return tuple(_moved(positions, seen) for seen in known if _is_adopted(positions, seen)), levels
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:
@@ -176,7 +203,30 @@ def _waiting(positions: Positions, broker_name: str, moves: tuple[Moved, ...]) -
     return sum(positions.max_offset(queue) - begin for queue, begin in begins.items())
 
 
-def _notes(store: LakeStore, shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
+def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ...]) -> tuple[str, ...]:
+    """What the broker's log says beyond its ``delayOffset.json``."""
+    notes = []
+    newest = last_import(shard, broker_name)
+    if newest and newest.parameter("abort"):
+        notes.append(
+            "the broker's file 'abort' was there at the last import: it was killed, or still ran. What it wrote down of its "
+            "offsets may be some seconds old, so that messages are consumed twice; if it still runs, stop it and import again"
+        )
+    for level in levels:
+        if level.delivered:
+            notes.append(
+                f"delay level {level.level}: {level.delivered:,} messages behind its offset {level.recorded:,} in "
+                "delayOffset.json lie in the log as delivered and are not delivered again"
+            )
+        if level.uncertain:
+            notes.append(
+                f"delay level {level.level}: {level.uncertain:,} of the {level.waiting:,} messages that wait may have been "
+                "delivered, the log does not say it for certain: 'rmq deliver' delivers them again"
+            )
+    return tuple(notes)
+
+
+def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
     """One for each topic to which the broker's own timer has not delivered all (decision 3)."""
     queues = [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name == broker_name]
     if all(positions.max_offset(queue) == positions.min_offset(queue) for queue in queues):

@@ -17,6 +17,7 @@ from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.config_files import (
     SubscriptionGroupConfig,
     TopicConfig,
+    has_abort_file,
     read_consumer_offsets,
     read_delay_offsets,
     read_subscription_groups,
@@ -207,10 +208,12 @@ def _configs(source: FileSource, broker_name: str) -> _Configs:
         if level > 0
     ]
     observed.sort(key=lambda o: (o.group, o.queue))
-    parameters = {
+    parameters: dict[str, Any] = {
         "topics": {name: asdict(topic) for name, topic in topics.value.items()},
         "groups": {name: asdict(group) for name, group in groups.value.items()},
     }
+    if has_abort_file(source):
+        parameters["abort"] = True
     files = (offsets, delays, topics, groups)
     notes = tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
     return _Configs(tuple(observed), topics.value, parameters, notes)
@@ -237,7 +240,7 @@ def last_import(shard: Shard, broker_name: str) -> Ctl | None:
 
 
 def _same_configs(before: Ctl, now: Ctl) -> bool:
-    same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups"))
+    same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups", "abort"))
     return same and before.observed == now.observed
 
 

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from rmq_store.broker_files.config_files import parse_delay_offsets
+from rmq_store.delivered_levels import LevelProgress
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.host import Host, day_of
 from rmq_store.lake import import_store as import_of_stores
+from rmq_store.lake.broker_levels import delivered_levels
 from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.cutover import cutover
 from rmq_store.lake.deliver import deliver
@@ -27,7 +30,7 @@ from rmq_store.lake.plan import ConsumeRequest, Planner
 from rmq_store.lake.reset import ResetRequest, ResetTo, reset
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
-from rmq_store.message import MessageQueue
+from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.record import encode, new_record
 from rmq_store.store import Actor
 from rmq_store.sys_flag import MAX_BODY_BYTES
@@ -38,6 +41,7 @@ from tests.unit.vectors import expected
 BROKER = "broker-a"
 FILE_BYTES = 1_048_576
 TESTS = Actor("tests", "tests")
+ALL_DUE_MS = 7_258_118_400_000
 
 
 class Lake:
@@ -732,6 +736,67 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     assert again.status == "empty"
     positions = shard.positions()
     assert positions.max_offset(MessageQueue("%RETRY%gm_waiting", "lake-s1", 0)) > 0
+
+
+def test_the_log_of_a_stopped_broker_says_of_each_delay_level_what_its_delay_offsets_say(
+    lake: Lake, broker_store: Callable[[str], Path]
+) -> None:
+    folder = broker_store("market-clean")
+    lake.load(folder)
+    (shard,) = lake.store.shards()
+    positions = shard.positions()
+    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == BROKER]
+    asked = {queue.queue_id: (0, positions.max_offset(queue)) for queue in queues}
+    levels = delivered_levels(lake.store, "s1", BROKER, asked)
+    recorded = parse_delay_offsets((folder / "config" / "delayOffset.json").read_text())
+    assert {level.level: level.next_offset for level in levels} == recorded
+    assert (sum(level.waiting for level in levels), sum(level.uncertain for level in levels)) == (162, 0)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_the_log_of_a_killed_broker_shows_as_delivered_is_not_delivered_here(
+    lake: Lake, broker: Path, lost: bool
+) -> None:
+    """Its delayOffset.json says 109 of level 3, or is lost; its log says 124."""
+    if lost:
+        (broker / "config" / "delayOffset.json").unlink()
+        (broker / "config" / "delayOffset.json.bak").unlink()
+    lake.load(broker)
+    (shard,) = lake.store.shards()
+    dry = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host, dry_run=True)
+    report = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    assert report == replace(dry, status="committed", commit_id=report.commit_id)
+    again = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    assert again == replace(report, status="already_committed")
+    third = LevelProgress(3, 0, 124, 87) if lost else LevelProgress(3, 109, 15, 87)
+    assert third in report.levels
+    assert {level.level: level.waiting for level in report.levels if level.waiting} == {3: 87, 17: 9, 18: 15}
+    assert report.waiting == 111
+    assert "file 'abort' was there at the last import" in report.notes[0]
+    assert any(f"{third.delivered} messages behind its offset {third.recorded} in" in note for note in report.notes)
+    deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS)
+    copies = query(lake.store, _COPIES).to_pylist()
+    assert copies == [{"messages": 205, "most": 1}]
+
+
+_COPIES = """
+SELECT sum(copies)::BIGINT AS messages, max(copies) AS most
+FROM (
+    SELECT count(*) AS copies
+    FROM messages
+    WHERE topic = '%RETRY%gm_crash'
+    GROUP BY unique_key, reconsume_times
+)
+"""
+
+
+def test_a_broker_that_was_stopped_well_is_cut_over_without_a_note_of_its_abort_file(lake: Lake, broker: Path) -> None:
+    lake.load(broker)
+    (broker / "abort").unlink()
+    assert lake.load(broker).status == "committed"
+    (shard,) = lake.store.shards()
+    report = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    assert [note for note in report.notes if "abort" in note] == []
 
 
 def test_what_waits_in_a_brokers_timer_is_what_did_not_arrive(lake: Lake, broker_store: Callable[[str], Path]) -> None:

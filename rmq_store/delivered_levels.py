@@ -1,0 +1,108 @@
+"""What a broker has delivered of its delay levels, told by its log (S11.3).
+
+A broker delivers a level queue in order and writes down how far only every ten seconds, so after it was killed
+``delayOffset.json`` is behind. But each delivered message lies in the log as a copy that still says its REAL_TOPIC and
+REAL_QID. What cannot be told for certain counts as not delivered: it is delivered again, at least once as at the broker.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from rmq_store.consumer.delay import queue_id_to_delay_level
+
+
+class CopyKey(NamedTuple):
+    """What a delayed message and its delivered copy have in common. ``unique_key`` None: nothing can be told."""
+
+    unique_key: str | None
+    real_topic: str | None
+    real_queue_id: int | None
+    reconsume_times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """A message of level queue ``queue_id``. ``place``: where its record begins in the commit log."""
+
+    queue_id: int
+    queue_offset: int
+    key: CopyKey
+    place: int
+    store_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A message in its real queue that says it was delayed."""
+
+    key: CopyKey
+    place: int
+    store_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class LevelProgress:
+    """One level. ``recorded``: its offset in ``delayOffset.json``, or where its queue begins. From there on ``delivered``
+    messages are in the log as copies, without a gap; ``waiting`` are left. Of these ``uncertain`` have a copy in the log
+    too, but behind a gap or one that may be another message's: they are delivered once more."""
+
+    level: int
+    recorded: int
+    delivered: int
+    waiting: int
+    uncertain: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        return self.recorded + self.delivered
+
+
+class Verdict(Enum):
+    """What the log tells of a message of a level queue."""
+
+    DELIVERED = auto()
+    UNCERTAIN = auto()
+    WAITING = auto()
+
+
+def level_progress(
+    ranges: Mapping[int, tuple[int, int]], delayed: Collection[Delayed], copies: Iterable[Copy]
+) -> tuple[LevelProgress, ...]:
+    """How far each level queue was delivered.
+
+    ``ranges``: per level queue the offsets [recorded, end) that are asked about. ``delayed``: their messages, and all others
+    in any level queue that share a key with one of them. ``copies``: all with such a key. In any order.
+    """
+    rows_of, copies_of = defaultdict(list), defaultdict(list)
+    for row in delayed:
+        rows_of[row.key].append(row)
+    for copy in copies:
+        copies_of[copy.key].append(copy)
+    said = {(row.queue_id, row.queue_offset): verdict(row, rows_of[row.key], copies_of[row.key]) for row in delayed}
+    return tuple(
+        _progress(queue_id, begin, [said.get((queue_id, offset), Verdict.WAITING) for offset in range(begin, end)])
+        for queue_id, (begin, end) in sorted(ranges.items())
+    )
+
+
+def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy]) -> Verdict:
+    """``rows``, ``copies``: all with the key of ``row``. The first copy that was stored after it is its own if no other
+    message with the key was stored before that copy; else it may be the other one's."""
+    later = [copy for copy in copies if copy.place > row.place and copy.store_timestamp >= row.store_timestamp]
+    if not later or None in row.key:
+        return Verdict.WAITING
+    first = min(copy.place for copy in later)
+    alone = sum(other.place < first for other in rows) == 1
+    return Verdict.DELIVERED if alone else Verdict.UNCERTAIN
+
+
+def _progress(queue_id: int, begin: int, verdicts: Sequence[Verdict]) -> LevelProgress:
+    delivered = next((n for n, one in enumerate(verdicts) if one is not Verdict.DELIVERED), len(verdicts))
+    left = verdicts[delivered:]
+    doubtful = sum(one is not Verdict.WAITING for one in left)
+    return LevelProgress(queue_id_to_delay_level(queue_id), begin, delivered, len(left), doubtful)

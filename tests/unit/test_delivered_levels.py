@@ -1,0 +1,75 @@
+"""What a broker's log tells of its delay levels, message by message."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.delivered_levels import Copy, CopyKey, Delayed, LevelProgress, Verdict, level_progress, verdict
+
+KEY = CopyKey("U1", "%RETRY%shop", 0, 1)
+
+
+def delayed(place: int, key: CopyKey = KEY, offset: int = 0, queue_id: int = 2) -> Delayed:
+    return Delayed(queue_id, offset, key, place, 1000 + place)
+
+
+def copy(place: int, key: CopyKey = KEY) -> Copy:
+    return Copy(key, place, 1000 + place)
+
+
+ROW = delayed(100)
+
+
+@pytest.mark.parametrize(
+    ("others", "copies", "expected"),
+    [
+        ([], [], Verdict.WAITING),
+        ([], [copy(200)], Verdict.DELIVERED),
+        ([], [copy(200), copy(300)], Verdict.DELIVERED),  # the broker was killed and delivered it twice
+        ([], [copy(50)], Verdict.WAITING),
+        ([], [Copy(KEY, 200, 1099)], Verdict.WAITING),
+        ([delayed(150)], [copy(200)], Verdict.UNCERTAIN),
+        ([delayed(150)], [copy(120)], Verdict.DELIVERED),
+        ([delayed(150)], [copy(120), copy(200)], Verdict.DELIVERED),
+        ([delayed(50)], [copy(60)], Verdict.WAITING),
+        ([delayed(50)], [copy(60), copy(200)], Verdict.UNCERTAIN),
+        ([delayed(50, queue_id=3)], [copy(200)], Verdict.UNCERTAIN),
+    ],
+)
+def test_a_copy_is_that_of_the_only_message_with_its_key_before_it(
+    others: list[Delayed], copies: list[Copy], expected: Verdict
+) -> None:
+    assert verdict(ROW, [*others, ROW], copies) is expected
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        KEY._replace(unique_key="U2"),
+        KEY._replace(real_topic="Orders"),
+        KEY._replace(real_queue_id=1),
+        KEY._replace(reconsume_times=2),
+    ],
+)
+def test_a_copy_has_the_key_the_place_and_the_retries_of_its_message(other: CopyKey) -> None:
+    ranges = {2: (0, 1)}
+    assert level_progress(ranges, [ROW], [copy(200, other)]) == (LevelProgress(3, 0, 0, 1),)
+    assert level_progress(ranges, [ROW], [copy(200)]) == (LevelProgress(3, 0, 1, 0),)
+
+
+@pytest.mark.parametrize("unknown", ["unique_key", "real_topic", "real_queue_id"])
+def test_of_a_message_without_a_key_nothing_is_told(unknown: str) -> None:
+    key = KEY._replace(**{unknown: None})
+    assert level_progress({2: (0, 1)}, [delayed(100, key)], [copy(200, key)]) == (LevelProgress(3, 0, 0, 1),)
+
+
+def test_a_level_was_delivered_up_to_the_first_gap_and_what_lies_behind_it_is_uncertain() -> None:
+    keys = [KEY._replace(unique_key=f"U{n}") for n in range(6)]
+    rows = [delayed(100 + n, key, offset=10 + n) for n, key in enumerate(keys)]
+    copies = [copy(200 + n, keys[n]) for n in (4, 0, 1)]
+    assert level_progress({2: (10, 16)}, rows, copies) == (LevelProgress(3, 10, 2, 4, 1),)
+    assert level_progress({2: (11, 16)}, rows, copies)[0].next_offset == 12
+    assert level_progress({2: (10, 16), 5: (3, 3)}, rows[1:], copies) == (
+        LevelProgress(3, 10, 0, 6, 2),
+        LevelProgress(6, 3, 0, 0),
+    )
