@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
+from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.numbers import whole_number
 from rmq_store.requester import actor_of, reason_of
@@ -37,7 +39,10 @@ PANEL = "The store"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL, epilog=example("rmq init --root s3://lake/orders"))(init)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example("rmq init --root s3://lake/orders", "rmq init --broker-conf /opt/rocketmq/conf/broker.conf"),
+    )(init)
     app.command(
         rich_help_panel=PANEL,
         epilog=example(
@@ -54,16 +59,46 @@ def add_to(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL, epilog=example("rmq doctor --root var/store", "rmq doctor --spark"))(doctor)
 
 
-def init(root: RootOption = None, as_json: JsonOption = False) -> None:
-    """Make a store, unless it is there already."""
+def init(
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            "--levels", metavar="TEXT", help="The delay levels, like '1s 5s 10s 30s 1m'. Default: RocketMQ's 18."
+        ),
+    ] = None,
+    broker_conf: Annotated[
+        Path | None,
+        typer.Option("--broker-conf", metavar="FILE", help="Take them from the messageDelayLevel of a broker.conf."),
+    ] = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a store, unless it is there already.
+
+    Its delay levels say how long retries and delayed messages wait. They cannot be changed later: give those of the broker
+    that is to be imported, if it has a messageDelayLevel of its own.
+    """
     output = Output(as_json)
     where = root_of(root)
     from rmq_store.lake.store import LakeStore
 
-    store, made = LakeStore.init(where)
+    store, made = LakeStore.init(where, levels=_levels(levels, broker_conf))
     status = "created" if made else "already_there"
-    found = {"status": status, "root": where.location, "store_id": store.store_id}
-    output.answer(found, f"store {store.store_id} at {where.location}")
+    answer = {"status": status, "root": where.location, "store_id": store.store_id, "levels": store.levels.text}
+    output.answer(answer, f"store {store.store_id} at {where.location}", f"delay levels: {store.levels.text}")
+
+
+def _levels(text: str | None, broker_conf: Path | None) -> str | None:
+    """The levels that are asked for. Raises WrongUse when the two ask for different ones."""
+    from rmq_store.broker_files.broker_conf import message_delay_level
+    from rmq_store.consumer.delay import parse_delay_level
+
+    if broker_conf is None:
+        return text
+    of_broker = message_delay_level(broker_conf.expanduser())
+    if text is not None and parse_delay_level(text) != parse_delay_level(of_broker):
+        raise WrongUse(f"--levels says {text!r} and {broker_conf} says {of_broker!r}: give one of the two")
+    return of_broker
 
 
 def import_store(

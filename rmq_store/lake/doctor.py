@@ -138,7 +138,8 @@ def store_checks(root: Callable[[], Root], host: Host) -> Iterator[Check]:
 def store_found(root: Root) -> str:
     store = LakeStore.open(root)
     shards = store.shard_names()
-    return f"{store.store_id} at {root.location}, {len(shards)} shards: {', '.join(shards) or 'none yet'}"
+    named = ", ".join(shards) or "none yet"
+    return f"{store.store_id} at {root.location}, delay levels {store.levels.text}, {len(shards)} shards: {named}"
 
 
 def one_winner(root: Root) -> str:

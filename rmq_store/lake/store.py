@@ -31,13 +31,15 @@ class LakeStore:
     levels: DelayLevels
 
     @classmethod
-    def init(cls, root: Root, *, levels: str = MESSAGE_DELAY_LEVEL) -> tuple[LakeStore, bool]:
+    def init(cls, root: Root, *, levels: str | None = None) -> tuple[LakeStore, bool]:
         """Make the store unless it is there; True when this call made it.
 
+        ``levels``: as a broker's ``messageDelayLevel``; None: RocketMQ's default, or those of the store that is there.
         Raises StoreUnusable when the root cannot be written or does not create exclusively, WrongUse for no delay
-        levels.
+        levels, and for others than those of the store that is there.
         """
-        if not DelayLevels(levels).max_level:
+        asked = DelayLevels(MESSAGE_DELAY_LEVEL if levels is None else levels)
+        if not asked.max_level:
             raise WrongUse("a store needs delay levels, retries wait in them")
         root.check_exclusive_create()
         made = root.create_exclusively(
@@ -46,12 +48,18 @@ class LakeStore:
                 {
                     "format_version": FORMAT_VERSION,
                     "store_id": str(uuid.uuid4()),
-                    "delay_levels": [{"version": 1, "levels": levels}],
+                    "delay_levels": [{"version": 1, "levels": asked.text}],
                 },
                 indent=2,
             ).encode(),
         )
-        return cls.open(root), made
+        store = cls.open(root)
+        if levels is not None and store.levels.delays_ms != asked.delays_ms:
+            raise WrongUse(
+                f"the store at {root.location} has the delay levels {store.levels.text!r}, not {levels!r}: they are chosen "
+                "when a store is made, and what waits in it is due by them. Make another store, or leave the levels out"
+            )
+        return store, made
 
     @classmethod
     def open(cls, root: Root) -> LakeStore:

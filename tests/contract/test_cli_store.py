@@ -24,6 +24,42 @@ def test_init_makes_a_store_once(rmq: Rmq) -> None:
     assert lines_of(rmq("init").out)["status"] == "already_there"
 
 
+def test_a_store_has_the_delay_levels_of_its_broker(rmq: Rmq) -> None:
+    conf = rmq.folder / "broker.conf"
+    conf.write_text("brokerName=broker-a\nmessageDelayLevel = 1s 20s 1m\n")
+    assert rmq.json("init", "--broker-conf", "broker.conf")["levels"] == "1s 20s 1m"
+    assert "delay levels: 1s 20s 1m" in rmq("init").out
+    assert "delay levels 1s 20s 1m" in rmq("doctor").out
+    assert rmq.json("init", "--levels", "1s 20s 60s", "--broker-conf", "broker.conf")["status"] == "already_there"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--levels", "1s 5x"), "'5x' is not a number with one of the units s, m, h, d"),
+        (("--levels", "1s,5s"), "'1s,5s' is not a number"),
+        (("--levels", " "), "needs delay levels"),
+        (
+            ("--levels", "1s 5s", "--broker-conf", "broker.conf"),
+            "--levels says '1s 5s' and broker.conf says '1s 20s 1m'",
+        ),
+        (("--broker-conf", "none.conf"), "none.conf cannot be read"),
+    ],
+)
+def test_delay_levels_that_cannot_be_meant_make_no_store(rmq: Rmq, options: tuple[str, ...], says: str) -> None:
+    (rmq.folder / "broker.conf").write_text("messageDelayLevel=1s 20s 1m")
+    refused = rmq("init", *options)
+    assert (refused.exit_code, says in refused.err, rmq.root.exists()) == (2, True, False)
+
+
+def test_a_store_keeps_the_delay_levels_it_was_made_with(rmq: Rmq) -> None:
+    rmq("init")
+    refused = rmq("init", "--levels", "1s 20s")
+    assert refused.exit_code == 2
+    assert "has the delay levels '1s 5s 10s 30s" in refused.err
+    assert "not '1s 20s': they are chosen when a store is made" in refused.err
+
+
 def test_no_store_is_made_without_delay_levels(tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="needs delay levels"):
         LakeStore.init(Root.parse(str(tmp_path)), levels="  ")
