@@ -25,7 +25,15 @@ from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.redaction import cleaned, secret_values
 from rmq_store.replay import as_replay, group_settings
 from rmq_store.requester import overall
-from rmq_store.requests import ImportParams, ReplayParams, Run, consume_request, redrive_request, reset_request
+from rmq_store.requests import (
+    ImportParams,
+    ReplayParams,
+    Run,
+    check_names,
+    consume_request,
+    redrive_request,
+    reset_request,
+)
 from rmq_store.settings import GroupSettings, read_settings
 
 if TYPE_CHECKING:
@@ -70,8 +78,10 @@ def _logged_error(error: BaseException) -> str:
 
 
 def current_run() -> tuple[Run, Mapping[str, Any]]:
-    """The facts of the task's run, and its parameters."""
+    """The facts of the task's run, and its parameters. Raises WrongUse for parameters that its DAG does not have, which
+    Airflow takes."""
     context = get_current_context()
+    check_names(context["dag_run"].conf or {}, context["dag"].params)
     return run_of(context["dag_run"]), context["params"]
 
 
@@ -213,6 +223,7 @@ def dispatch_all() -> Answer:
     """Bring the derived tables up to the newest commit."""
     from rmq_store.lake.dispatch import dispatch
 
+    current_run()
     host = Host()
     return _logged({shard.name: dispatch(shard, host) for shard in Deployment.from_env().open_store().shards()})
 

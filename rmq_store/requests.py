@@ -10,12 +10,13 @@ what it has committed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rmq_store.errors import WrongUse
+from rmq_store.known_names import did_you_mean, listed
 from rmq_store.letters import Letters, Place
 from rmq_store.message import MessageQueue
 from rmq_store.numbers import whole_number
@@ -29,6 +30,9 @@ from rmq_store.times import parse_time
 
 _ON_THEIR_OWN = ("scheduled", "asset_triggered")
 """Types of runs that no person asked for."""
+
+_OF_AIRFLOW = "openlineage"
+"""What Airflow's TriggerDagRunOperator adds to the parameters that it was given."""
 
 _IMPORT_ENGINES = ("spark", "local")
 
@@ -85,6 +89,14 @@ class Run:
         if self.data_interval_end is not None:
             return Until(_ms(self.data_interval_end), "data_interval_end")
         return Until(None, "none")
+
+
+def check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises WrongUse for parameters that are not there: left out of what they were to narrow, they would widen it."""
+    names = sorted(known)
+    unknown = [f"{name!r}{did_you_mean(name, names)}" for name in given if name not in {*names, _OF_AIRFLOW}]
+    if unknown:
+        raise WrongUse(f"there is no parameter {'; '.join(unknown)}; known: {listed(names)}")
 
 
 def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:

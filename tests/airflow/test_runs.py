@@ -223,9 +223,19 @@ def test_a_reset_shows_first_and_moves_only_when_told_to(deployed: LakeStore, ru
     assert value(deployed, "SELECT count(*) FROM offset_history WHERE action = 'reset'") == 2
 
 
+UNKNOWN = "there is no parameter 'queue'"
+
+
 @pytest.mark.parametrize(
     ("dag_id", "conf", "says"),
     [
+        (CONSUME, {"queue": "x"}, UNKNOWN),
+        ("rmq_deliver_delayed", {"queue": "x"}, UNKNOWN),
+        ("rmq_persist_offsets", {"queue": "x"}, UNKNOWN),
+        ("rmq_import_store", {"source": "/etc", "broker_name": "b", "queue": "x"}, UNKNOWN),
+        ("rmq_redrive_dlq", {"group": "payments", "all": True, "reason": "r", "queue": "x"}, UNKNOWN),
+        ("rmq_replay", {"group": "payments", "topic": "PaymentFlow", "from": 0, "queue": "x"}, UNKNOWN),
+        ("rmq_reset_offset", TO_MIN | {"queue": "x"}, f"{UNKNOWN}, did you mean 'queues'?"),
         ("rmq_reset_offset", TO_MIN | {"topic": "NoSuchTopic"}, "there is no topic NoSuchTopic"),
         ("rmq_reset_offset", TO_MIN | {"queues": ["broker-a:99"]}, "has no queue broker-a:99"),
         ("rmq_reset_offset", TO_MIN | {"to": "time"}, "a reset to time needs the time"),

@@ -15,6 +15,7 @@ from rmq_store.requests import (
     ReplayParams,
     Run,
     Until,
+    check_names,
     consume_request,
     dag_id_of,
     redrive_request,
@@ -56,6 +57,16 @@ def test_who_asked_and_how_that_is_known(run_type: str, user: str | None, actor:
 def test_a_backfill_is_refused_and_pointed_to_the_replay() -> None:
     with pytest.raises(WrongUse, match="trigger rmq_replay with 'from' and 'until'"):
         consume_request(Run("d", "r", "backfill", NOON, "ada", data_interval_end=NOON), {})
+
+
+def test_a_parameter_that_is_not_there_is_refused_with_the_one_that_was_meant() -> None:
+    known = {"group": None, "queues": None, "until": None}
+    says = "^there is no parameter 'queue', did you mean 'queues'\\?; 'x'; known: group, queues, until$"
+    with pytest.raises(WrongUse, match=says):
+        check_names({"group": "g", "queue": "broker-a:0", "x": 1}, known)
+    check_names({"group": "g", "openlineage": {"parentRunId": "1"}}, known)
+    with pytest.raises(WrongUse, match="there is no parameter 'until'; known: none"):
+        check_names({"until": 1}, {})
 
 
 @pytest.mark.parametrize(
