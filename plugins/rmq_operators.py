@@ -148,6 +148,7 @@ def report(answers: list[Answer]) -> Answer:
             "messages": sum(outcomes.values()),
             "outcomes": outcomes,
             "offsets": {answer["shard"]: answer["offsets"] for answer in answers},
+            "warnings": [warning for answer in answers for warning in answer["warnings"]],
         }
     )
 
@@ -214,7 +215,8 @@ def deliver_due() -> list[Answer]:
     for shard in store.shards():
         done = deliver_all(run.request_id, functools.partial(deliver, store, shard, actor=run.actor, host=host))
         delivered = sum(report.delivered for report in done)
-        answers.append(_logged({"shard": shard.name, "delivered": delivered, "next_due_ms": done[-1].next_due_ms}))
+        told = {"shard": shard.name, "delivered": delivered, "next_due_ms": done[-1].next_due_ms}
+        answers.append(_logged(told | {"warnings": [warning for report in done for warning in report.warnings]}))
     return answers
 
 
@@ -276,7 +278,8 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     for done in move_in_all([(shard, replace(asked, queues=its, dry_run=dry_run)) for shard, its in having], Host()):
         for move in done.moves:
             log.info("%s: %s -> %s", move.queue, move.from_offset, move.to_offset)
-        answers.append(_logged({"status": done.status, "shard": done.shard, "moves": [_moved(m) for m in done.moves]}))
+        told = {"status": done.status, "shard": done.shard, "moves": [_moved(m) for m in done.moves]}
+        answers.append(_logged(told | {"warnings": list(done.warnings)}))
     return answers
 
 
@@ -307,7 +310,8 @@ def redrive_letters(*, dry_run: bool) -> list[Answer]:
         for letter in done.listed:
             log.info("%s offset %s: %s %s", letter.queue, letter.offset, letter.unique_key, letter.original_topic)
         told = {"status": done.status, "shard": shard.name, "letters": done.letters, "topic": done.topic}
-        answers.append(_logged(told | {"readers": sorted({*readers, *done.readers})}))
+        told |= {"readers": sorted({*readers, *done.readers}), "warnings": list(done.warnings)}
+        answers.append(_logged(told))
     return answers
 
 
@@ -347,9 +351,13 @@ def import_files() -> Answer:
             max_body_bytes=asked.max_body_bytes,
             progress=lambda done, total: log.info("%s of %s bytes", f"{done:,}", f"{total:,}"),
         )
-    return _logged(asdict(done) | {"salvaged": len(done.salvaged), "notes": list(done.notes)})
+    return _logged(
+        asdict(done) | {"salvaged": len(done.salvaged), "notes": list(done.notes), "warnings": list(done.warnings)}
+    )
 
 
 def _logged(answer: Answer) -> Answer:
     log.info("%s", answer)
+    for warning in answer.get("warnings", ()):
+        log.warning("%s", warning)
     return answer

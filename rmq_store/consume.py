@@ -45,7 +45,7 @@ class WindowReport:
 
     ``complete``: whether nothing of the request is left. ``blocked``: what queues of an orderly group wait at. ``held``:
     the claims of other runs on queues that the request wants too. ``idle``: why this consumer has no queue. ``waiting``:
-    of an empty window, the retries of the group that are not delivered yet.
+    of an empty window, the retries of the group that are not delivered yet. ``warnings``: what went wrong after the commit.
     """
 
     status: str
@@ -62,6 +62,7 @@ class WindowReport:
     held: tuple[Held, ...] = ()
     idle: str = ""
     waiting: WaitingRetries | None = None
+    warnings: tuple[str, ...] = ()
 
     def counts(self) -> dict[Outcome, int]:
         """Messages per outcome."""

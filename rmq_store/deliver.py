@@ -49,7 +49,8 @@ SegmentsOf = Callable[[Sequence[QueueRange]], Mapping[MessageQueue, Sequence[Pro
 class DeliverReport:
     """``status``: committed, already_committed or empty. ``more``: something else is due already.
 
-    ``next_due_ms``: when the next waiting message is due (UTC ms), None when nothing waits.
+    ``next_due_ms``: when the next waiting message is due (UTC ms), None when nothing waits. ``warnings``: what went wrong
+    after the commit.
     """
 
     status: str
@@ -59,6 +60,7 @@ class DeliverReport:
     more: bool
     next_due_ms: int | None
     commit_id: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

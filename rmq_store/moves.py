@@ -55,7 +55,8 @@ class MoveRequest(Protocol):
 class MoveReport:
     """``status``: committed, already_committed or dry_run. ``messages``: how many more (or fewer) will be read.
 
-    ``parameters``: what was asked and found, as the commit says it (canonical JSON).
+    ``parameters``: what was asked and found, as the commit says it (canonical JSON). ``warnings``: what went wrong after
+    the commit.
     """
 
     status: str
@@ -65,6 +66,7 @@ class MoveReport:
     moves: tuple[Moved, ...]
     commit_id: str | None = None
     parameters: str = "{}"
+    warnings: tuple[str, ...] = ()
 
     @property
     def messages(self) -> int:

@@ -88,7 +88,7 @@ class RedriveReport:
 
     ``letters``: sent by the whole request so far, or what a dry run would send; ``listed``: its first ones.
     ``complete``: whether nothing of the request is left. ``readers``: the groups that read the topic they go to, as far
-    as the store knows.
+    as the store knows. ``warnings``: what went wrong after commits.
     """
 
     status: str
@@ -101,6 +101,7 @@ class RedriveReport:
     readers: tuple[str, ...] = ()
     listed: tuple[Letter, ...] = ()
     commit_id: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 # --- what is decided -------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class SentTo:
 @dataclass(frozen=True, slots=True)
 class SendReport:
     """``status``: committed, already_committed or dry_run. ``delayed``: how many of the messages wait for their time.
-    ``created``: topics that are new in the shard, with their queues."""
+    ``created``: topics that are new in the shard, with their queues. ``warnings``: what went wrong after the commit."""
 
     status: str
     shard: str
@@ -54,6 +54,7 @@ class SendReport:
     delayed: int
     created: Mapping[str, int]
     commit_id: str | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def messages(self) -> int:

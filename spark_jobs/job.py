@@ -59,6 +59,8 @@ def report_as_json(
     try:
         its_id = request_id_of(request_id, verb, host)
         answer, code = work(its_id), 0
+        for warning in answer.get("warnings", ()):
+            print(f"warning: {warning}", file=sys.stderr)
     except RmqError as error:
         code = error.exit_code
         answer = so_far(its_id) | _error_answer(error, str(error), code, its_id)

@@ -131,11 +131,12 @@ def consume(
         client_ids=client_ids_of(clients),
     )
     shards = shards_of(store, found, scope, chosen=shard)
+    unowned = [] if scope.retries_only else unowned_queues(store, found, asked.client_ids, host)
     folders = listener_folders(listener_path or ())
     with output.kept_clean(), engines_of("consume", engine or found.engine, host, folders) as engines:
         told = _teller(output, group, request_id)
         done = _all_windows(told, store, shards, found, asked, for_windows(engines), host, scope)
-    if not scope.retries_only and (unowned := unowned_queues(store, found, asked.client_ids, host)):
+    if unowned:
         named = listed([f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in unowned])
         output.note(f"{found.allocate_strategy} gives to none of {clients}, and so nobody reads: {named}")
     _answer(output, group, request_id, done)
@@ -302,6 +303,7 @@ def deliver(
             }
             for report in reports
         ],
+        "warnings": [warning for report in reports for warning in report.warnings],
     }
     output.answer(found, f"request: {request_id}")
 

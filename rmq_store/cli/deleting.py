@@ -77,6 +77,7 @@ def delete_group(
             "request_id": request_id,
             "shards": [report.shard for report in reports],
             "offsets": moves,
+            "warnings": [warning for report in reports for warning in report.warnings],
         }
         | waiting.parameters(),
         f"offsets that {would} void: {void:,}",

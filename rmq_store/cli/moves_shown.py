@@ -59,8 +59,9 @@ def show_moves(
     statuses = {report.status for report in reports}
     status, request_id = "committed" if "committed" in statuses else reports[0].status, reports[0].request_id
     output.table([move | {"messages": _shown(move)} for move in moves], list(_MOVE))
+    warnings = [warning for report in reports for warning in report.warnings]
     output.answer(
-        {"status": status} | about | {"request_id": request_id, "moves": moves, "messages": more},
+        {"status": status} | about | {"request_id": request_id, "moves": moves, "messages": more, "warnings": warnings},
         f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
         f"request: {request_id}",
     )

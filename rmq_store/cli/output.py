@@ -55,10 +55,12 @@ class Output:
             typer.echo(to_json(answer))
 
     def answer(self, answer: Mapping[str, Any], *lines: str) -> None:
-        """An answer in both forms; for people the status comes first."""
+        """An answer in both forms; for people the status comes first. Its ``warnings`` go to standard error as well."""
         self.line(f"status: {answer['status']}")
         for text in lines:
             self.line(text)
+        for warning in answer.get("warnings", ()):
+            typer.secho(f"warning: {warning}", err=True, fg="yellow", color=_colour())
         self.document(answer)
 
 

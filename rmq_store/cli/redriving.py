@@ -128,6 +128,7 @@ def redrive(
         "readers": sorted(readers),
         "letters": count,
         "shards": [_shard(report) for report in reports],
+        "warnings": [warning for report in reports for warning in report.warnings],
     }
     if dry_run:
         listed = [_listed(report.shard, one) for report in reports for one in report.listed]

@@ -349,6 +349,7 @@ def _answer(output: Output, request_id: str, reports: Sequence[SendReport]) -> N
             for report in reports
         ],
         "queues": rows,
+        "warnings": [warning for report in reports for warning in report.warnings],
     }
     lines = [f"new topic: {topic}, {queues} queues" for topic, queues in created.items()]
     lines += [f"delayed: {delayed:,}, readable when rmq deliver finds them due"] if delayed else []

@@ -15,7 +15,8 @@
              cannot be confirmed either: CommitOutcomeUnknown. An error's text never says what happened. Before the
              first PUT nothing can have happened: steps 4 and 5 are tried again, since a run may have taken hours; only
              what waiting cannot mend ends it at once.
-7. *Follow up* the handle is moved; dispatch and the rest can be resumed by anyone (``dispatch.py``).
+7. *Follow up* the handle is moved; dispatch and the rest can be resumed by anyone (``dispatch.py``), so what goes wrong
+             with them is a warning.
 """
 
 from __future__ import annotations

@@ -159,6 +159,7 @@ class Consumption:
             "outcomes": {str(outcome): count for outcome, count in self.outcomes.items()},
             "offsets": {f"{r.queue.topic} {r.queue.broker_name}:{r.queue.queue_id}": r.end for r in ranges},
             "commit_id": last.commit_id,
+            "warnings": [warning for window in self.windows for warning in window.warnings],
         }
 
 
@@ -174,6 +175,7 @@ def answer(group: str, request_id: str, done: Sequence[Consumption]) -> dict[str
         "messages": sum(of_shard.messages for of_shard in done),
         "shards": [of_shard.summary() for of_shard in done],
         "windows": [_window(window) for of_shard in done for window in of_shard.windows],
+        "warnings": [warning for of_shard in done for window in of_shard.windows for warning in window.warnings],
     }
 
 

@@ -7,7 +7,7 @@ broker that was killed its log says more than its ``delayOffset.json``: what lie
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.delay import delay_level_to_queue_id
@@ -18,7 +18,7 @@ from rmq_store.lake.broker_levels import delivered_levels
 from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.import_store import last_import
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
@@ -33,7 +33,7 @@ class CutoverReport:
     """``status``: committed, already_committed or dry_run. ``groups``: how many were adopted. ``waiting``: messages in the
     broker's delay levels, which ``deliver`` owns from now on. ``levels``: those that held messages behind the broker's
     ``delayOffset.json``. ``notes``: what a person should know of them and of the broker's timer. ``left_out``: a sentence
-    on each group that is not adopted somewhere."""
+    on each group that is not adopted somewhere. ``warnings``: what went wrong after the commit."""
 
     status: str
     shard: str
@@ -44,6 +44,7 @@ class CutoverReport:
     commit_id: str | None = None
     left_out: tuple[str, ...] = ()
     levels: tuple[LevelProgress, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def cutover(
@@ -71,7 +72,7 @@ def cutover(
     if dry_run:
         positions = shard.positions()
         moves, levels = _adopted(store, shard, positions, broker_name)
-        return _report("dry_run", store, shard, broker_name, positions, moves, levels, None)
+        return _report("dry_run", store, shard, broker_name, positions, moves, levels)
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         shard.commitlog.refresh()
         if done := _done(store, shard, broker_name, request_id):  # by another attempt, until the claim was ours
@@ -79,6 +80,7 @@ def cutover(
             return done
         positions = shard.positions()
         moves, levels = _adopted(store, shard, positions, broker_name)
+        report = _report("committed", store, shard, broker_name, positions, moves, levels)
         groups = sorted({move.group for move in moves})
         closed, imported = cutover_id(broker_name), import_id(broker_name)
         expect = {closed: None, imported: positions.get(imported)}
@@ -103,9 +105,7 @@ def cutover(
         claim.stop_renewing()
         proposal = claim.taken.ended_by(Proposal(ctl, expect, advance))
         committed = commit(shard, proposal, host, started_ms=started_ms)
-    dispatch(shard, host, fresh=False)
-    ctl = committed.ctl
-    return _report("committed", store, shard, broker_name, shard.positions(), ctl.moved, levels, ctl.commit_id)
+    return replace(report, commit_id=committed.ctl.commit_id, warnings=follow_up(shard, host))
 
 
 def _done(store: LakeStore, shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
@@ -133,7 +133,7 @@ def _report(
     positions: Positions,
     moves: tuple[Moved, ...],
     levels: tuple[LevelProgress, ...],
-    commit_id: str | None,
+    commit_id: str | None = None,
 ) -> CutoverReport:
     groups = len({move.group for move in moves} - {SCHEDULE_GROUP})
     waiting = _waiting(positions, broker_name, moves)

@@ -7,6 +7,7 @@ that makes the delivered copies visible: once, never early by this host's clock,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ from rmq_store.lake import tables
 from rmq_store.lake.arrow_maps import edit_maps
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.evidence import tally_of_range
 from rmq_store.lake.segments import waiting_segments
 from rmq_store.lake.shard import Shard
@@ -91,9 +92,9 @@ def deliver(
         reached("3.staged")
         claim.stop_renewing()
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
-    dispatch(shard, host, fresh=False)
+    warnings = follow_up(shard, host)
     reached("7.dispatched")
-    return committed_delivery(shard.name, committed.ctl, due)
+    return replace(committed_delivery(shard.name, committed.ctl, due), warnings=warnings)
 
 
 def _plan(

@@ -217,6 +217,20 @@ def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
     return _cursor(table) + 1 < versions - versions % kind.every
 
 
+def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
+    """Step 7 of a commit: ``dispatch``. Returns warnings for the report: the commit stands, whatever goes wrong here, and
+    whoever dispatches next makes up for it."""
+    try:
+        dispatch(shard, host, fresh=False)
+    except Exception as error:
+        warning = (
+            f"shard {shard.name}: committed, but the tables that follow from it were not brought up to it "
+            f"({type(error).__name__}: {error}). The next commit does so, or 'rmq dispatch'."
+        )
+        return (warning,)
+    return ()
+
+
 def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
     table = kind.table(shard)
     for _ in range(8):

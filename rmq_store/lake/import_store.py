@@ -34,7 +34,7 @@ from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord, WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.engine import Engine
 from rmq_store.lake.import_slice import HOLE, ImportJob, ImportResult, ImportTask, Skipped, import_file
 from rmq_store.lake.object_store import Root, file_source
@@ -56,7 +56,8 @@ MAX_QUEUES = 65_536
 @dataclass(frozen=True, slots=True)
 class ImportReport:
     """``status``: committed, already_committed, or unchanged (nothing new in the files). ``begin``, ``end``: physical
-    offsets of the broker's log. ``notes``: what a person should know, such as a ``.bak`` that was used."""
+    offsets of the broker's log. ``notes``: what a person should know, such as a ``.bak`` that was used. ``warnings``: what
+    went wrong after the commit."""
 
     status: str
     shard: str
@@ -69,6 +70,7 @@ class ImportReport:
     salvaged: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     commit_id: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +160,9 @@ def import_store(
         claim.stop_renewing()
         proposal = claim.taken.ended_by(Proposal(ctl, expect, advance, staged, newest))
         committed = commit(shard, proposal, host, started_ms=started_ms)
-    dispatch(shard, host, fresh=False)
+    warnings = follow_up(shard, host)
     reached("7.dispatched")
-    return _report("committed", shard, broker_name, request_id, committed.ctl, configs)
+    return replace(_report("committed", shard, broker_name, request_id, committed.ctl, configs), warnings=warnings)
 
 
 def _commit_of(shard: Shard, request_id: str, broker_name: str) -> Ctl | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.shard import Shard
 from rmq_store.moves import MoveReport, MoveRequest, done_before
@@ -38,5 +38,5 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host, *, dry_run: boo
     if request.dry_run or dry_run:
         return MoveReport("dry_run", *said, moves, parameters=proposal.ctl.parameters)
     committed = commit(shard, proposal, host, started_ms=started_ms)
-    dispatch(shard, host, fresh=False)
-    return MoveReport("committed", *said, moves, committed.ctl.commit_id, committed.ctl.parameters)
+    warnings = follow_up(shard, host)
+    return MoveReport("committed", *said, moves, committed.ctl.commit_id, committed.ctl.parameters, warnings)

@@ -21,7 +21,7 @@ from rmq_store.lake import tables
 from rmq_store.lake.arrow_maps import edit_maps
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.evidence import tally_of_range
 from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.segments import segments_of
@@ -90,9 +90,11 @@ def _checked(found: list[tuple[Shard, RedriveRequest]]) -> list[tuple[Shard, Red
 def redrive_all(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
     """All parts of a redrive; the report of the last one tells of all. Raises the errors of ``redrive``."""
     report, committed = redrive(shard, request, host), False
+    warnings = report.warnings
     while not report.complete:
         report, committed = redrive(shard, request, host), True
-    return replace(report, status="committed") if committed else report
+        warnings += report.warnings
+    return replace(report, status="committed", warnings=warnings) if committed else report
 
 
 def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
@@ -131,9 +133,10 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
         reached("3.staged")
         claim.stop_renewing()
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
-    dispatch(shard, host, fresh=False)
+    warnings = follow_up(shard, host)
     reached("7.dispatched")
-    return redriven("committed", shard.name, request, plan.positions, [*parts, committed.ctl])
+    report = redriven("committed", shard.name, request, plan.positions, [*parts, committed.ctl])
+    return replace(report, warnings=warnings)
 
 
 # --- which letters ---------------------------------------------------------------------------------------------------

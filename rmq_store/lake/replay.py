@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.plan import ConsumeRequest, Scope
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
@@ -41,5 +41,5 @@ def begin_attempt(
     if attempt.begun is None:
         proposal = attempt_proposal(host.new_commit_id(), group.name, attempt, request, shard.positions())
         commit(shard, proposal, host, started_ms=started_ms)
-        dispatch(shard, host, fresh=False)
+        follow_up(shard, host)  # the attempt's first window does so too, and says what goes wrong
     return asked

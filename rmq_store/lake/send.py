@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from rmq_store.errors import StaleAttempt
 from rmq_store.host import Host
 from rmq_store.lake import tables
 from rmq_store.lake.commit import commit, reached
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.stage import stage
 from rmq_store.lake.store import LakeStore
@@ -85,9 +86,9 @@ def send(
                 raise
             host.sleep(wait_s(attempt, host))
             continue
-        dispatch(shard, host, fresh=False)
+        warnings = follow_up(shard, host)
         reached("7.dispatched")
-        return sent("committed", shard.name, committed.ctl)
+        return replace(sent("committed", shard.name, committed.ctl), warnings=warnings)
     return would_send(shard.name, request_id, plan)
 
 

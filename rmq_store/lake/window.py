@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.consume_job import ConsumeJob, ConsumeTask, TaskResult
 from rmq_store.lake.consume_slice import run_task
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.engine import Engine
 from rmq_store.lake.evidence import tally_of, tally_of_range
 from rmq_store.lake.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
@@ -104,11 +105,11 @@ def consume_window(
         # 4. Decide. 5. Commit. 6. Read back.
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     # 7. Follow up.
-    dispatch(shard, host, fresh=False)
+    warnings = follow_up(shard, host)
     reached("7.dispatched")
-    return committed_window(
-        shard.name, request, engine.name, committed.ctl, committed.version, held_of(plan, claim.taken)
-    )
+    held = held_of(plan, claim.taken)
+    report = committed_window(shard.name, request, engine.name, committed.ctl, committed.version, held)
+    return replace(report, warnings=warnings)
 
 
 def _plan(

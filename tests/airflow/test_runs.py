@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,29 @@ def wait_until_due(store: LakeStore, group: str) -> None:
     due_ms = value(store, f"SELECT max(deliver_at) FROM delayed WHERE real_topic = '%RETRY%{group}'")
     while Host().now_ms() < due_ms:
         time.sleep(0.05)
+
+
+def test_what_goes_wrong_after_a_commit_is_a_warning_in_the_log_and_the_task_succeeds(
+    deployed: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from rmq_store.lake import dispatch
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(dispatch, "_stage", full)
+    consumed = run(CONSUME)
+    (done,) = consumed["consume"]
+    (warning,) = done["warnings"]
+    assert (consumed["state"], done["status"]) == ("success", "committed")
+    assert warning.startswith("shard broker-a: committed, but ")
+    assert consumed["report_offsets"]["warnings"] == [warning]
+    wait_until_due(deployed, "payments")
+    delivered = run("rmq_deliver_delayed")
+    assert (delivered["state"], delivered["deliver"][0]["delivered"]) == ("success", NO_PRICE + 1)
+    assert len(delivered["deliver"][0]["warnings"]) == 1
+    logged = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning in logged
 
 
 def test_a_second_delivery_finds_nothing(deployed: LakeStore, run: Run) -> None:

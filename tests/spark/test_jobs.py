@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from rmq_store.consumer.claim import Wish
 from rmq_store.host import Host, day_of
+from rmq_store.lake import dispatch
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.store import LakeStore
@@ -128,6 +130,22 @@ def test_an_error_after_a_window_tells_both(root: str, capsys: pytest.CaptureFix
     assert [told[name] for name in ("status", "error", "request_id")] == ["error", "HeldByAnother", f"{TODAY}/mine"]
     assert [one["status"] for one in told["windows"]] == ["committed"]
     assert 0 < told["messages"] == sum(one["messages"] for one in told["shards"]) < 5100
+
+
+def test_what_goes_wrong_after_a_commit_is_a_warning(
+    root: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(dispatch, "_stage", full)
+    assert consume_window.main(
+        ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--engine", "local"]
+    ) == 0  # fmt: skip
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert (told["status"], len(told["warnings"])) == ("committed", 1)
+    assert "warning: shard broker-a: committed, but " in err
 
 
 def test_an_import_that_was_done_or_is_refused_starts_no_jvm(

@@ -111,6 +111,7 @@ def test_a_summary_says_how_many_had_which_outcome_and_where_the_queues_stand() 
         "outcomes": {"acked": 13, "retried": 2},
         "offsets": {"Orders broker-a:0": 15},
         "commit_id": "c15",
+        "warnings": [],
     }
 
 
