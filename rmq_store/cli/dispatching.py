@@ -83,13 +83,17 @@ def _compare(output: Output, shards: list[Shard], *, check: bool, dry_run: bool)
         ]
     rows = [_shown(name, asdict(difference)) for name, report in reports for difference in report.differences]
     if check or dry_run:
-        output.table(rows, _COLUMNS, empty="the tables say what the log says")
-    status = "dry_run" if dry_run else "done" if not check else "differs" if rows else "ok"
+        output.table(rows, _COLUMNS, empty="no row differs")
+        for _, report in reports:
+            if report.damage:
+                output.line(report.damage)
+    differs = any(report.differs for _, report in reports)
+    status = "dry_run" if dry_run else "done" if not check else "differs" if differs else "ok"
     output.answer(
         {"status": status, "tables": [_told(name, report) for name, report in reports], "differences": rows},
         *(_line(name, report, check) for name, report in reports),
     )
-    if check and rows:
+    if check and differs:
         raise typer.Exit(1)
 
 
@@ -104,14 +108,14 @@ def _shown(shard: str, difference: dict[str, Any]) -> dict[str, Any]:
 def _told(shard: str, report: TableReport) -> dict[str, Any]:
     return {
         "shard": shard, "table": report.table, "rows": report.rows, "differences": len(report.differences),
-        "rebuilt": report.rebuilt,
+        "damage": report.damage, "rebuilt": report.rebuilt,
     }  # fmt: skip
 
 
 def _line(shard: str, report: TableReport, check: bool) -> str:
     if report.rebuilt:
         then = ", written again"
-    elif report.differences:
+    elif report.differs:
         then = ": rmq dispatch --rebuild" if check else ", would be written again"
     else:
         then = ""

@@ -34,6 +34,7 @@ class DeltaLog:
         self._root = root
         self._folder = f"{path}/_delta_log"
         self._known: Positions | None = None
+        self._newest: tuple[int, list[dict[str, Any]]] = (-1, [])  # several ask for the same one after a commit
 
     def positions(self, version: int) -> Positions:
         """All positions as of ``version``; from the last answer on when the versions between are still there.
@@ -61,7 +62,19 @@ class DeltaLog:
         with ThreadPoolExecutor(min(_PARALLEL_READS, len(versions))) as pool:
             yield from zip(versions, pool.map(self._version, versions), strict=True)
 
+    def commit_info(self, version: int) -> dict[str, Any]:
+        """What the commit of a version says of itself, with the metadata that it was given. Raises LogCleaned when the
+        version is gone, or not there yet."""
+        return next((action["commitInfo"] for action in self._version(version) if "commitInfo" in action), {})
+
     def _version(self, version: int) -> list[dict[str, Any]]:
+        number, actions = self._newest
+        if number != version:
+            actions = self._read(version)
+            self._newest = max(self._newest, (version, actions), key=lambda one: one[0])
+        return actions
+
+    def _read(self, version: int) -> list[dict[str, Any]]:
         try:
             text = self._root.read(f"{self._folder}/{version:020d}.json")
         except FileNotFoundError as error:

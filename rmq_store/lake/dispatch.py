@@ -1,6 +1,7 @@
 """Dispatch: RocketMQ's reput. Derives ``consumequeue``, ``offsets`` and ``commits`` from the commit log's ctl rows.
 
-Each derived table has its own cursor, committed with its rows: the commit log version up to which everything is in it.
+Each derived table has its own cursor (``cursor.py``), committed with its rows: the commit log version up to which
+everything is in it.
 The normal road reads the log entries after the cursor. When these have been cleaned away, the ctl rows of the days since
 a low-water mark are compared with the rows that are there, by commit id; nothing older can appear, since a run older
 than ``MAX_RUN_AGE_MS`` cannot commit. Racing dispatchers are harmless: the cursor is a position, one of them wins.
@@ -24,6 +25,7 @@ from deltalake.exceptions import DeltaError
 from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.host import Host, day_of, uuid7_floor
 from rmq_store.lake import tables
+from rmq_store.lake.cursor import cursor_of, cursor_positions, low_water_ms, refuse_other_history
 from rmq_store.lake.delta_log import LogCleaned
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
@@ -31,8 +33,6 @@ from rmq_store.lake.stage import derived
 from rmq_store.message import MessageQueue
 from rmq_store.store import Ctl, StagedFile
 
-CURSOR = "dispatch/version"
-LOW_WATER = "dispatch/low-water-ms"
 COMMITS_EVERY = 256
 """About how many ctl rows of ``commits`` are in one file, and at most that many are read from files of their own."""
 
@@ -111,8 +111,9 @@ KINDS = (COMMITS, QUEUES, MOVES)
 
 def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> list[Ctl]:
     """The commits of the commit log's handle that are not in ``table``'s handle, in commit order. Those about claims
-    only with ``claims``."""
-    cursor = _cursor(table)
+    only with ``claims``. Raises DerivedTableDamaged when the table was made from another history of the log."""
+    refuse_other_history(shard, table)
+    cursor = cursor_of(table)
     if cursor >= shard.commitlog.version:
         return []
     if cursor >= 0:
@@ -125,12 +126,6 @@ def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> lis
             if not added or pc.all(pc.is_in(pa.array(added), value_set=live)).as_py():
                 return shard.ctls_in(added)
     return _by_commit_id(shard, table, claims)
-
-
-def _cursor(table: LakeTable) -> int:
-    """The version of the commit log up to which everything is in the table's handle, -1: nothing."""
-    cursor = table.log.positions(table.version).get(CURSOR)
-    return -1 if cursor is None else cursor
 
 
 def ctl_files(commitlog: LakeTable, since: str = "") -> pa.Table:
@@ -164,8 +159,7 @@ def _about_a_claim(stats: str) -> bool:
 def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
     """The rebuild: every commit since the low-water mark that is not in the table. Of a file with one commit the
     statistics name it, so as a rule only what is missing is opened."""
-    low_water_ms = table.log.positions(table.version).get(LOW_WATER) or 0
-    since_ms = max(0, low_water_ms - MAX_RUN_AGE_MS)
+    since_ms = max(0, low_water_ms(table) - MAX_RUN_AGE_MS)
     there = _commits_in(table, since_ms)
     files = ctl_files(shard.commitlog, uuid7_floor(since_ms))
     if files.num_rows:
@@ -203,7 +197,7 @@ def behind(shard: Shard) -> int:
 def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
     """Bring the derived tables up to the newest commit, and ``commits`` when it is due; returns how many commits were
     taken, the sum over the tables. Safe to run anywhere, any number of times, at once. ``fresh`` False: the handles have
-    just been refreshed."""
+    just been refreshed. Raises DerivedTableDamaged when a table was made from another history of the log."""
     if fresh:
         shard.commitlog.refresh()
     # Opening a table has its price: after a window the one that is open anyway tells whether this one may be due.
@@ -212,9 +206,11 @@ def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
 
 
 def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
-    """Whether the commit log has passed a multiple of ``kind.every`` since the table's cursor."""
+    """Whether the commit log has passed a multiple of ``kind.every`` since the table's cursor. Raises DerivedTableDamaged
+    when the table was made from another history of the log."""
+    refuse_other_history(shard, table)
     versions = shard.commitlog.version + 1
-    return _cursor(table) + 1 < versions - versions % kind.every
+    return cursor_of(table) + 1 < versions - versions % kind.every
 
 
 def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
@@ -239,11 +235,11 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
             return 0
         ctls = undispatched(shard, table, claims=kind.claims)
         files = staged(shard, kind, ctls, host)
-        if not files and shard.commitlog.version - _cursor(table) < _QUIET_VERSIONS:
+        if not files and shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS:
             return 0
         now_ms = host.now_ms()
         try:
-            table.put(files, reached_positions(shard, now_ms), metadata={"action": "dispatch"}, now_ms=now_ms)
+            table.put(files, cursor_positions(shard, now_ms), metadata={"action": "dispatch"}, now_ms=now_ms)
         except (DeltaError, OSError):
             # Somebody else dispatched, or the answer was lost: the cursor tells.
             host.sleep(host.uniform(0, 0.05))
@@ -251,12 +247,6 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
         table.refresh()
         return len(ctls)
     return 0
-
-
-def reached_positions(shard: Shard, now_ms: int) -> dict[str, int]:
-    """What a derived table with all commits of the commit log's handle records. ``now_ms``: when that was looked at, or
-    before (UTC ms)."""
-    return {CURSOR: shard.commitlog.version, LOW_WATER: now_ms - MAX_RUN_AGE_MS}
 
 
 def staged(shard: Shard, kind: Derived, ctls: Iterable[Ctl], host: Host) -> list[StagedFile]:

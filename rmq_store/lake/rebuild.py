@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import DerivedTableDamaged, StoreUnusable
 from rmq_store.host import Host
-from rmq_store.lake.dispatch import KINDS, Derived, ctl_files, dispatch, reached_positions, staged, undispatched
+from rmq_store.lake.cursor import cursor_positions
+from rmq_store.lake.dispatch import KINDS, Derived, ctl_files, dispatch, staged, undispatched
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.store import Ctl
 
@@ -43,12 +44,18 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One derived table. ``rows``: how many the log says. ``rebuilt``: it was written again."""
+    """One derived table. ``rows``: how many the log says. ``damage``: why its cursor is refused. ``rebuilt``: it was written
+    again."""
 
     table: str
     rows: int
     differences: tuple[Difference, ...] = ()
+    damage: str = ""
     rebuilt: bool = False
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.differences or self.damage)
 
 
 def check(shard: Shard, progress: Progress | None = None) -> list[TableReport]:
@@ -91,7 +98,11 @@ def _compared(shard: Shard, kind: Derived, ctls: Iterable[Ctl]) -> TableReport:
     table = kind.table(shard)
     named: dict[str, Row] = {}
     stored = table.read(table.files().column("path").to_pylist()).to_pylist()
-    tail = _rows(kind, undispatched(shard, table, claims=kind.claims))
+    damage, tail = "", list[Row]()
+    try:
+        tail = _rows(kind, undispatched(shard, table, claims=kind.claims))
+    except DerivedTableDamaged as error:
+        damage = str(error)
     in_table, in_log = _counted([*stored, *tail], named), _counted(_rows(kind, _of(kind, ctls)), named)
     name = table.path.rpartition("/")[2]
     differences = tuple(
@@ -99,7 +110,7 @@ def _compared(shard: Shard, kind: Derived, ctls: Iterable[Ctl]) -> TableReport:
         for text, row in named.items()
         if in_table[text] != in_log[text]
     )
-    return TableReport(name, in_log.total(), differences)
+    return TableReport(name, in_log.total(), differences, damage)
 
 
 def _rows(kind: Derived, ctls: Iterable[Ctl]) -> list[Row]:
@@ -120,9 +131,9 @@ def _counted(rows: Iterable[Row], named: dict[str, Row]) -> Counter[str]:
 
 def _rebuilt(shard: Shard, kind: Derived, ctls: Iterable[Ctl], now_ms: int, host: Host) -> TableReport:
     report = _compared(shard, kind, ctls)
-    if not report.differences:
+    if not report.differs:
         return report
-    table, positions = kind.table(shard), reached_positions(shard, now_ms)
+    table, positions = kind.table(shard), cursor_positions(shard, now_ms)
     files = staged(shard, kind, _of(kind, ctls), host)
     for _ in range(_TRIES):
         table.refresh()

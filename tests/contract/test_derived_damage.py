@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from rmq_store.lake.dispatch import dispatch
+from rmq_store.lake.cursor import COMMIT, cursor_positions
+from rmq_store.lake.dispatch import COMMITS, KINDS, dispatch, staged, undispatched
+from rmq_store.lake.rebuild import check
+from rmq_store.lake.shard import Shard
+from rmq_store.message import MessageQueue
 from tests.contract.rmq import ALL_DUE, Rmq
+from tests.contract.test_dispatch import doubled, shard_of
+from tests.faults.answers import clean_log
 from tests.lake_damages import QUEUE
 from tests.lake_fixtures import Bench
 
@@ -102,6 +108,102 @@ def test_a_redrive_does_not_pass_over_letters_that_the_consume_queue_lacks(
     assert "%DLQ%shop" in refused(rmq, *redrive)
     rmq.json("dispatch", "--rebuild")
     assert rmq.json(*redrive)["letters"] == 1
+
+
+# --- a log that was restored from a backup ---------------------------------------------------------------------------
+
+
+def entries(rmq: Rmq) -> list[Path]:
+    """The versions of the commit log."""
+    return sorted((rmq.root / "broker-a" / "commitlog" / "_delta_log").glob("*.json"))
+
+
+def send(rmq: Rmq, body: str) -> None:
+    rmq.json("send", "--topic", "OrderEvents", "--create", body)
+
+
+@pytest.fixture
+def rolled_back(imported: Rmq) -> Rmq:
+    """The commit log lacks its last two versions, a claim and a window; the derived tables have them."""
+    shard = shard_of(imported)
+    imported.json(*CONSUME)
+    doubled(shard, COMMITS)
+    for entry in entries(imported)[-2:]:
+        entry.unlink()
+    return imported
+
+
+def assert_mended_by_a_rebuild(rmq: Rmq) -> None:
+    check = rmq("dispatch", "--check", "--json")
+    assert (check.exit_code, check.json()["status"]) == (1, "differs")
+    assert all("restored from a backup" in table["damage"] for table in check.json()["tables"])
+    rmq.json("dispatch", "--rebuild")
+    assert rmq.json("dispatch", "--check")["status"] == "ok"
+    (window,) = rmq.json(*CONSUME)["windows"]
+    assert window["status"] == "committed"
+    send(rmq, "after")
+    assert rmq.json("audit")["audit"] == []
+    assert rmq.json("dispatch", "--check")["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [CONSUME, ("print", "--topic", "OrderEvents"), ("dispatch",), ("dispatch", "--dry-run"), ("audit",)],
+    ids=lambda c: " ".join(c[:2]),
+)
+def test_a_cursor_beyond_the_log_is_refused(rolled_back: Rmq, command: tuple[str, ...]) -> None:
+    newest = int(entries(rolled_back)[-1].stem)
+    message = refused(rolled_back, *command)
+    assert "broker-a/co" in message
+    assert f"up to version {newest + 2}" in message
+    claimed = command == CONSUME  # a window asks for its messages when it has its claim, which it gives back
+    assert f"newest version is {newest + claimed}" in message
+    assert rolled_back.json("dispatch", "--rebuild")["status"] == "done"
+    assert rolled_back.json("sql", "SELECT * FROM windows") == []
+
+
+def test_a_rebuild_mends_a_cursor_beyond_the_log(rolled_back: Rmq) -> None:
+    assert_mended_by_a_rebuild(rolled_back)
+
+
+def test_a_log_with_other_commits_under_the_same_versions_is_refused_and_mended(rolled_back: Rmq) -> None:
+    """Who sends without the derived tables has committed, and goes on until the log is longer than it was."""
+    for n in range(3):
+        bench = Bench(shard_of(rolled_back))
+        bench.move("other", MessageQueue("OrderEvents", "broker-a", 0), n - 1 if n else None, n)
+    newest = int(entries(rolled_back)[-1].stem)
+    for command in (("dispatch",), ("audit",), CONSUME):
+        message = refused(rolled_back, *command)
+        assert f"up to version {newest - 1}" in message
+        assert f"at its version {newest + (command == CONSUME)}" in message
+    assert_mended_by_a_rebuild(rolled_back)
+
+
+def test_a_derived_table_that_records_no_commit_is_accepted(hand: Bench) -> None:
+    hand.window("shop", QUEUE, 0, 4, start_rule="first", dead=[3])
+    shard = hand.shard
+    for kind in KINDS:
+        recorded = cursor_positions(shard, hand.host.now_ms())
+        del recorded[COMMIT]
+        kind.table(shard).put(staged(shard, kind, shard.ctls_since(0), hand.host), recorded)
+        kind.table(shard).refresh()
+    hand.window("shop", QUEUE, 4, 5, dead=[4])
+    assert dispatch(shard, hand.host)
+    assert [report.differs for report in check(Shard(shard.root, shard.name))] == [False] * 3
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_table_that_others_brought_further_than_our_handle_of_the_log_is_accepted(hand: Bench, cleaned: bool) -> None:
+    dispatch(hand.shard, hand.host)
+    other = Bench(Shard(hand.shard.root, hand.shard.name))
+    for begin in (0, 4):
+        other.window("shop", QUEUE, begin, begin + 4, start_rule="stored" if begin else "first", dead=[begin])
+        dispatch(other.shard, other.host)
+    if cleaned:
+        other.window("shop", QUEUE, 8, 9)
+        clean_log(other.shard.commitlog)
+    hand.shard.consumequeue.refresh()
+    assert undispatched(hand.shard, hand.shard.consumequeue) == []
 
 
 def test_the_log_is_asked_only_where_there_is_a_hole(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:

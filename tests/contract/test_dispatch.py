@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.host import Host
-from rmq_store.lake.dispatch import COMMITS, KINDS, Derived, dispatch, reached_positions, staged
+from rmq_store.lake.cursor import cursor_positions
+from rmq_store.lake.dispatch import COMMITS, KINDS, Derived, dispatch, staged
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.rebuild import check, rebuild
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
@@ -29,7 +30,7 @@ def doubled(shard: Shard, kind: Derived) -> int:
     ctls = [ctl for ctl in shard.ctls_since(0) if kind.claims or ctl.action not in ABOUT_CLAIMS]
     host, table = Host(), kind.table(shard)
     table.refresh()
-    table.put(staged(shard, kind, ctls, host), reached_positions(shard, host.now_ms()), metadata={"action": "twice"})
+    table.put(staged(shard, kind, ctls, host), cursor_positions(shard, host.now_ms()), metadata={"action": "twice"})
     return sum(len(kind.rows(ctl)) for ctl in ctls)
 
 

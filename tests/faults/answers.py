@@ -125,9 +125,9 @@ def other_commits(lake: Lake, count: int) -> None:
         lake.reset(f"2026-01-01-other-{n}", 0, group="other")
 
 
-def clean_log(lake: Lake) -> None:
+def clean_log(table: LakeTable) -> None:
     """A checkpoint of the newest version; what is older is removed from the log, as its retention does in time."""
-    table = lake.shard.commitlog
+    table.refresh()
     table._handle.create_checkpoint()
     for file in Path(table.root.location, table.path, "_delta_log").glob("*.json"):
         if int(file.stem) < table.version:

@@ -427,7 +427,7 @@ def test_a_success_that_is_in_no_snapshot_is_noticed(
         puts.append(put)
         held = put.held_back()
         other_commits(patient, others + 1)
-        clean_log(patient)
+        clean_log(patient.shard.commitlog)
         assert held.arrive(), "the slot is not free"
         return None  # the store says: done
 
@@ -445,7 +445,7 @@ def test_the_log_may_be_cleaned_while_a_window_runs(
 ) -> None:
     def others() -> None:
         other_commits(lake, 3)
-        clean_log(lake)
+        clean_log(lake.shard.commitlog)
 
     at_step(wrong, step, others)
     assert lake.consume().status == "committed"

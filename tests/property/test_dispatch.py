@@ -26,6 +26,7 @@ from rmq_store.reset import ResetTo
 from rmq_store.store import Action, Ctl
 from tests.contract.engines import LakeWorld
 from tests.contract.world import DAY, HOUR, SHARD, fail, group, orders, several
+from tests.faults.answers import clean_log
 
 WHAT = ("import", "window", "send", "reset")
 EVERY = {"COMMITS": 8, "QUEUES": 3, "MOVES": 2}
@@ -57,7 +58,7 @@ def test_every_commit_is_dispatched_once_over_days_of_slow_traffic(steps: list[S
             world.clock.advance(hours * HOUR)
             happen(world, what, n)
             if cleaned:
-                clean_log(world)
+                clean_log(world.shard.commitlog)
             shard, ctls = world.store.shards(SHARD)[0], world.ctls()
             for kind in (COMMITS, QUEUES, MOVES):
                 assert told(shard, kind) == Counter(ids(ctls, kind))
@@ -83,15 +84,6 @@ def happen(world: LakeWorld, what: str, n: int) -> None:
             world.send([Message("Orders", b"%d" % n)], f"{DAY}-send-{n}", create_queues=1)
         case "reset" if world.positions().queues_of("Orders"):
             world.reset_to(ResetTo.MIN, request_id=f"{DAY}-reset-{n}")
-
-
-def clean_log(world: LakeWorld) -> None:
-    """A checkpoint of the newest version; what is older is removed from the log, as its retention does in time."""
-    table = world.shard.commitlog
-    table._handle.create_checkpoint()
-    for file in Path(table.root.location, table.path, "_delta_log").glob("*.json"):
-        if int(file.stem) < table.version:
-            file.unlink()
 
 
 def told(shard: Shard, kind: Derived) -> Counter[object]:
