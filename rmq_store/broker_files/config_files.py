@@ -246,23 +246,27 @@ def parse_data_version(text: str) -> DataVersion:
 def write_config(path: Path, text: str) -> None:
     """Write a configuration file in ``MixAll#string2File``'s order: the old one becomes ``.bak``, then the new one.
 
-    The new one is whole before it gets its name, so whatever moment the process dies at, one of the two can be read. A file
-    that holds no object, which RocketMQ removes when it loads, is written over: it must not take the place of a good
-    ``.bak``.
+    Both get their names when they are whole, so whatever moment the process dies at, they can be read. A file that holds no
+    object, which RocketMQ removes when it loads, is written over: it must not take the place of a good ``.bak``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_readable(path):
+        _write_whole(path.with_name(f"{path.name}.bak"), path.read_bytes())
+    _write_whole(path, text.encode())
+    _sync_folder(path.parent)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """The file appears with all of it or stays as it was."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
-            file.write(text.encode())
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if _is_readable(path):
-            os.replace(path, path.with_name(f"{path.name}.bak"))
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-    _sync_folder(path.parent)
 
 
 def split_key(key: str) -> tuple[str, str] | None:

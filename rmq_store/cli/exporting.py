@@ -41,7 +41,8 @@ def export(
     import saw them; delayOffset.json how far its delay levels are delivered, here after a cut-over. A file that knows more,
     a group or a later offset, is not written over. With --merge its other keys stay, an offset that was committed here wins,
     and one that was only seen never lowers the file's. The file before stays as .bak. What waits in the lake's own queues is
-    not in them: the broker would not see it, and how much it is is said.
+    not in them: the broker would not see it, and how much it is is said. A broker reads its files when it starts and writes
+    over them while it runs: stop it first.
     """
     output = Output(as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
@@ -90,8 +91,8 @@ def _notes(exported: OffsetsExport) -> list[str]:
     ]
     if exported.waiting_levels:
         notes.append(
-            f"{exported.waiting_levels:,} messages wait in the broker's own delay levels: with this delayOffset.json it "
-            "delivers them, so do not deliver them here any more"
+            f"{exported.waiting_levels:,} messages wait in the broker's own delay levels: it goes on with them at this "
+            "delayOffset.json, so do not deliver them here as well"
         )
     return notes
 

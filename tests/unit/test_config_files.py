@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,29 @@ def test_a_file_that_cannot_be_read_does_not_take_the_place_of_its_bak(tmp_path:
 
 class Died(Exception):
     """The process, while it wrote."""
+
+
+@pytest.mark.parametrize("dies_at", [1, 2])
+def test_a_file_is_never_missing_while_another_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    path = tmp_path / "consumerOffset.json"
+    write_config(path, '{"old":1}')
+    replace, calls = os.replace, []
+
+    def dying(source: Path, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == dies_at:
+            raise Died
+        replace(source, target)
+
+    monkeypatch.setattr("rmq_store.broker_files.config_files.os.replace", dying)
+    with pytest.raises(Died):
+        write_config(path, '{"new":1}')
+    assert path.read_text(encoding="utf-8") == '{"old":1}'
+    assert (
+        sorted(one.name for one in tmp_path.iterdir()) == ["consumerOffset.json", "consumerOffset.json.bak"][:dies_at]
+    )
 
 
 def test_whatever_moment_writing_dies_at_one_of_the_two_files_is_whole(
