@@ -246,7 +246,12 @@ def export_all() -> list[Answer]:
             known = export_offsets(shard, broker_name)
             file = here.export_folder / shard.name / quote(broker_name, safe="") / CONSUMER_OFFSETS.name
             planned = planned_writes(file, known.offsets, known.delays, known.version, How.MERGE)
-            written = [one.write() for one in planned]
+            try:
+                written = [one.write() for one in planned]
+            except WrongUse as error:
+                raise WrongUse(
+                    f"{error}. RMQ_EXPORT_FOLDER names the folder; the user of Airflow's processes must be able to write there"
+                ) from error
             answers.append(
                 _logged(
                     {

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import time
@@ -367,6 +368,20 @@ def test_offsets_are_exported_in_the_brokers_own_form_and_the_file_before_is_kep
     assert changed["changed"] is True
     assert file.with_name("consumerOffset.json.bak").read_text() == text != file.read_text()
     assert ("Elsewhere", "others", 0, 9) in parse_consumer_offsets(file.read_text()).commits()
+
+
+def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_set(
+    deployed: LakeStore, dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from rmq_operators import export_all
+
+    def may_not(file: Path, text: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(file))
+
+    monkeypatch.setattr("rmq_store.broker_files.offsets_back.write_config", may_not)
+    with pytest.raises(AirflowFailException, match=r"consumerOffset\.json .*Permission denied\. RMQ_EXPORT_FOLDER names"):
+        export_all()
 
 
 def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_nothing(
