@@ -15,7 +15,7 @@ COPY rmq_store/__init__.py rmq_store/errors.py rmq_store/
 COPY spark_jobs/__init__.py spark_jobs/java.py spark_jobs/jars.py spark_jobs/jars.lock spark_jobs/
 RUN python -m spark_jobs.jars --group delta
 
-COPY pyproject.toml LICENSE ./
+COPY pyproject.toml LICENSE README.md ./
 COPY rmq_store rmq_store
 COPY spark_jobs spark_jobs
 COPY dags dags
@@ -23,7 +23,7 @@ COPY plugins plugins
 COPY demo demo
 COPY scripts/compose_init.py scripts/
 RUN pip install --no-cache-dir --no-deps --no-build-isolation -e . \
- && install -d -o rmq -g rmq /opt/rmq/airflow /opt/rmq/state
+ && install -d -o rmq -g rmq /opt/rmq/airflow /opt/rmq/airflow/logs /opt/rmq/state
 
 ENV AIRFLOW_HOME=/opt/rmq/airflow \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/rmq/dags \

@@ -13,7 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 OURS_ALREADY = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
-S3_START_S = 60.0
+S3_START_S = 300.0
 
 
 def main() -> None:

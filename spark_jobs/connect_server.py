@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if chosen.stop_with_stdin:
         threading.Thread(target=_when_stdin_ends, args=(told, ready), daemon=True).start()
+    os.environ.pop("SPARK_REMOTE", None)  # where clients find this server; to itself Spark refuses it
     token_is_ours = _TOKEN_VARIABLE not in os.environ
     token = os.environ.setdefault(_TOKEN_VARIABLE, secrets.token_urlsafe(24))
     try:

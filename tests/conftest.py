@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.postgres import airflow_database
 from tests.s3 import s3_root, s3_server
 
-__all__ = ["s3_root", "s3_server"]
+__all__ = ["airflow_database", "s3_root", "s3_server"]
 
 # The same examples in every run, and no time limit: machines differ. Search deeper with --hypothesis-profile=deep.
 settings.register_profile("house", deadline=None, derandomize=True, database=None)
