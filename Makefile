@@ -33,8 +33,8 @@ check: setup ## ruff, mypy --strict on rmq_store, import-linter
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-up: setup ## Airflow with its UI on loopback; Ctrl-C stops it
-	@.venv/bin/python scripts/up.py
+up: setup ## Airflow with its UI on loopback, SPARK=1 with a warm Spark server; Ctrl-C stops it
+	@.venv/bin/python scripts/up.py $(if $(filter-out 0,$(SPARK)),--spark)
 
 bench: setup ## the speed table, with the peers in the same run
 	@.venv/bin/python -m benchmarks
