@@ -42,7 +42,7 @@ def test_of_sixteen_racing_creates_one_wins_and_its_body_is_stored(root: Root, s
     start = threading.Barrier(len(bodies))
 
     def create(body: bytes) -> bool:
-        start.wait(30)
+        start.wait(600)
         return root.create_exclusively("a/b/name.json", body)
 
     with ThreadPoolExecutor(len(bodies)) as pool:

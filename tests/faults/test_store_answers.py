@@ -404,7 +404,7 @@ def test_a_store_that_is_silent_for_a_while_does_not_end_the_renewals(
 
     wrong.setattr(claim, "commit", commit)
     wrong.setattr(claim, "RENEW_EVERY_S", 0.001)
-    at_step(wrong, "2.claimed", lambda: renewed.wait(30))
+    at_step(wrong, "2.claimed", lambda: renewed.wait(600))
     assert patient.consume().status == "committed"
     assert renewed.is_set()
     assert_committed_once(patient, windowed)
