@@ -54,7 +54,8 @@ def _commit_at(log: LakeTable) -> int:
 
 def refuse_other_history(shard: Shard, table: LakeTable) -> None:
     """Raise DerivedTableDamaged when the commit log has not come as far as the table's cursor, or does not hold the commit
-    there: one of the two tables was restored from a backup."""
+    there: one of the two tables was restored from a backup. Who commits without reading the table asks this before, so that
+    nothing is committed that nobody would find."""
     log, cursor = shard.commitlog, cursor_of(table)
     if cursor > log.version:
         newest = _newest_version(shard, cursor)

@@ -34,6 +34,7 @@ from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord, WrongUse
 from rmq_store.host import Host
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
+from rmq_store.lake.cursor import refuse_other_history
 from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.engine import Engine
 from rmq_store.lake.import_slice import HOLE, ImportJob, ImportResult, ImportTask, Skipped, import_file
@@ -116,6 +117,7 @@ def import_store(
     if done := _commit_of(shard, request_id, broker_name):
         return _report("already_committed", shard, broker_name, request_id, done, configs)
     refuse_batch_topics(files, configs.topics)
+    refuse_other_history(shard, shard.consumequeue)
     reached("1.planned")
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         reached("2.claimed")

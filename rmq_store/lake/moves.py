@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rmq_store.host import Host
 from rmq_store.lake.commit import commit
+from rmq_store.lake.cursor import refuse_other_history
 from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.plan import ShardLookup
 from rmq_store.lake.shard import Shard
@@ -32,6 +33,7 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host, *, dry_run: boo
     said = (shard.name, request.group, request.request_id)
     if done := done_before(request, shard.ctls_of_request(request.request_id, request.group, request.action)):
         return MoveReport("already_committed", *said, done.moved, done.commit_id, done.parameters)
+    refuse_other_history(shard, shard.consumequeue)
     positions = shard.positions()
     moves = request.moves(ShardLookup(shard), positions)
     proposal = request.proposal(host.new_commit_id(), positions, moves)

@@ -140,7 +140,7 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Iterable[Ctl], now_ms: int, host
         with suppress(DeltaError, OSError):  # somebody dispatched, or the answer was lost: the table tells
             table.put(files, positions, metadata={"action": "rebuild"}, now_ms=now_ms, overwrite=True)
         table.refresh()
-        if all(table.is_live(file.path) for file in files):
+        if all(table.is_live(file.path) for file in files) and (files or not table.files().num_rows):
             return replace(report, rebuilt=True)
         host.sleep(host.uniform(0, 0.05))
     raise StoreUnusable(f"others wrote to {table.path} {_TRIES} times while it was written again. Try once more.")

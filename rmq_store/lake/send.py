@@ -12,6 +12,7 @@ from rmq_store.errors import StaleAttempt
 from rmq_store.host import Host
 from rmq_store.lake import tables
 from rmq_store.lake.commit import commit, reached
+from rmq_store.lake.cursor import refuse_other_history
 from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.stage import stage
@@ -68,6 +69,7 @@ def send(
         shard.commitlog.refresh()
         if done := shard.ctls_of_request(request_id, None, Action.SEND):
             return sent_before(shard.name, done[0], messages)
+        refuse_other_history(shard, shard.consumequeue)
         positions = shard.positions()
         plan = plan_send(
             positions, shard.local_broker, shard.lane(""), messages, request_id, store.levels, create_queues, host

@@ -14,11 +14,12 @@ from rmq_store.lake.shard import Shard
 from rmq_store.message import MessageQueue
 from tests.contract.rmq import ALL_DUE, Rmq
 from tests.contract.test_dispatch import doubled, shard_of
-from tests.faults.answers import clean_log
+from tests.faults.answers import NoAnswer, Put, answer_puts, clean_log
 from tests.lake_damages import QUEUE
 from tests.lake_fixtures import Bench
 
 CONSUME = ("consume", "--group", "orders", "--engine", "local")
+RESET = ("reset", "--group", "orders", "--topic", "OrderEvents", "--to-min", "--reason", "test")
 OF_ORDERS = "topic = 'OrderEvents' AND queue_id = 0"
 
 
@@ -148,7 +149,14 @@ def assert_mended_by_a_rebuild(rmq: Rmq) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [CONSUME, ("print", "--topic", "OrderEvents"), ("dispatch",), ("dispatch", "--dry-run"), ("audit",)],
+    [
+        CONSUME,
+        ("send", "--topic", "OrderEvents", "--create", "x"),
+        RESET,
+        ("dispatch",),
+        ("dispatch", "--dry-run"),
+        ("audit",),
+    ],
     ids=lambda c: " ".join(c[:2]),
 )
 def test_a_cursor_beyond_the_log_is_refused(rolled_back: Rmq, command: tuple[str, ...]) -> None:
@@ -212,3 +220,21 @@ def test_the_log_is_asked_only_where_there_is_a_hole(imported: Rmq, monkeypatch:
     imported.json(*CONSUME)
     imported.json("deliver", "--now", ALL_DUE)
     assert asked == []
+
+
+def test_a_rebuild_to_no_rows_is_not_done_before_they_are_gone(
+    rolled_back: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restored log has no move of an offset, and the first write of the table is not answered."""
+    silent = []
+
+    def answer(put: Put) -> None:
+        if put.table.path.endswith("/offsets") and not silent:
+            silent.append(put)
+            raise NoAnswer("silence")
+        put.send()
+
+    answer_puts(monkeypatch, answer)
+    rolled_back.json("dispatch", "--rebuild")
+    assert silent
+    assert rolled_back.json("dispatch", "--check")["status"] == "ok"
