@@ -20,6 +20,7 @@ from rmq_store.lake.delta_log import LogCleaned
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.shard import Shard
+from rmq_store.offsets import Claim
 from rmq_store.store import SCHEDULE_GROUP, Action, Proposal, StagedFile
 from tests.faults.answers import (
     Clock,
@@ -293,6 +294,36 @@ def test_a_window_that_is_given_up_is_withdrawn_first_and_its_late_put_finds_the
     assert_not_committed(patient)
     assert patient.consume().status == "committed"
     assert_committed_once(patient, windowed)
+
+
+def test_a_withdrawal_leaves_every_position_as_it_is_and_frees_the_claims(
+    patient: Lake, wrong: pytest.MonkeyPatch
+) -> None:
+    """It writes all that the run would have written: a PUT that is still on its way conflicts with it in each."""
+    patient.consume()
+    patient.reset("2026-01-02-back", 3)
+    before = patient.shard.positions()
+    tried: list[Put] = []
+
+    def answer(put: Put) -> None:
+        tried.append(put)
+        if put.action == "consume":
+            raise NoAnswer("lost")
+        put.send()
+
+    answer_puts(wrong, answer)
+    with pytest.raises(StaleAttempt, match="withdrawn"):
+        patient.consume("2026-01-02-r2")
+    wrong.undo()
+    planned = next(put.positions for put in tried if put.action == "consume")
+    withdrawal = next(put.positions for put in tried if put.action == "release")
+    assert withdrawal.keys() == {app_id for app_id in planned if not app_id.startswith("max/")}
+    claims = {app_id for app_id in withdrawal if app_id.startswith("own/")}
+    assert {Claim.of(withdrawal[app_id]).lease_end_s for app_id in claims} == {0}
+    others = withdrawal.keys() - claims
+    assert {app_id: withdrawal[app_id] for app_id in others} == {app_id: before.get(app_id) for app_id in others}
+    released = next(ctl for ctl in patient.shard.ctls_since(0, group=GROUP) if ctl.action is Action.RELEASE)
+    assert (released.request_id, released.consumed, released.produced) == ("2026-01-02-r2", (), ())
 
 
 def test_a_put_that_lands_while_it_is_given_up_is_a_commit(

@@ -1,0 +1,173 @@
+"""The guards of the lake's own ``commit``, each with a commit that it refuses: through a real store in a folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store.errors import EvidenceMismatch, StagedFileGone, StaleAttempt
+from rmq_store.lake import tables
+from rmq_store.lake import window as windows
+from rmq_store.lake.commit import commit
+from rmq_store.lake.object_store import Root
+from rmq_store.lake.shard import Shard
+from rmq_store.lake.stage import stage
+from rmq_store.lake.store import LakeStore
+from rmq_store.message import MessageQueue
+from rmq_store.offsets import Outcome, QueueRange, Tally, grp_id, max_id, off_id, tally
+from rmq_store.store import Action, Consumed, Ctl, Produced, Proposal
+from tests.faults.stores import SHARD, TESTS, Lake
+
+HOUR_MS = 3_600_000
+QUEUE = MessageQueue("Orders", "broker-a", 0)
+OURS = MessageQueue("Orders", "lake-s1", 0)
+GRP, OFF = grp_id("g"), off_id("g", QUEUE)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Shard:
+    """An empty one."""
+    store, _ = LakeStore.init(Root.parse(str(tmp_path / "store")))
+    return store.create_shard(SHARD)
+
+
+def window_of(lake: Lake, tallies: dict[Outcome, Tally], begin: int = 0, end: int = 5) -> Proposal:
+    """A window that says that it answered ``[begin, end)`` so."""
+    consumed = Consumed(QueueRange(QUEUE, begin, end), 0, tallies)
+    ctl = Ctl(
+        lake.host.new_commit_id(), Action.CONSUME, TESTS, request_id="2026-01-01-w", group="g", consumed=(consumed,)
+    )
+    return Proposal(ctl, {GRP: None, OFF: None}, {GRP: 0, OFF: end})
+
+
+def sent(shard: Shard, lake: Lake, **changes: Any) -> Proposal:
+    """A commit with one staged file of two messages; ``changes``: what is said of the file instead."""
+    commit_id = lake.host.new_commit_id()
+    row = {"commit_id": commit_id, "part": 0, "topic": "Orders", "broker_name": "lake-s1", "queue_id": 0, "body": b"1"}
+    rows = pa.Table.from_pylist([row | {"rel": 0}, row | {"rel": 1}], schema=tables.MSG)
+    path = shard.commitlog.path
+    file = stage(shard.root, path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
+    ctl = Ctl(commit_id, Action.SEND, TESTS, request_id="2026-01-01-s", produced=(Produced(OURS, 0, 2, 0, file.path),))
+    return Proposal(ctl, {}, {"snd/Orders": 1}, (replace(file, **changes),))
+
+
+def assert_refused(shard: Shard, lake: Lake, proposal: Proposal, error: type[Exception], says: str) -> None:
+    """Nothing of it is in the log, and what is there can be read."""
+    version = shard.commitlog.version
+    with pytest.raises(error, match=says):
+        commit(shard, proposal, lake.host, started_ms=lake.host.now_ms())
+    shard.commitlog.refresh()
+    assert shard.commitlog.version == version
+    assert shard.ctl_of(proposal.ctl.commit_id) is None
+    assert shard.positions().values.keys().isdisjoint(proposal.advance)
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "tallies",
+    [
+        {Outcome.ACKED: tally(range(4))},
+        {Outcome.ACKED: tally(range(6))},
+        {Outcome.ACKED: tally([0, 1, 2, 3, 3])},
+        {Outcome.ACKED: tally(range(1, 6))},
+        {Outcome.ACKED: tally(range(5)), Outcome.RETRIED: tally([2])},
+        {},
+    ],
+    ids=["one is missing", "one too many", "one twice", "others", "two outcomes of one", "none"],
+)
+def test_a_commit_whose_outcomes_do_not_add_up_to_its_range_is_refused(
+    shard: Shard, lake: Lake, tallies: dict[Outcome, Tally]
+) -> None:
+    assert_refused(shard, lake, window_of(lake, tallies), EvidenceMismatch, r"\[0, 5\) of .* does not add up")
+
+
+def test_a_commit_whose_outcomes_add_up_is_made(shard: Shard, lake: Lake) -> None:
+    proposal = window_of(lake, {Outcome.ACKED: tally([0, 2, 4]), Outcome.FILTERED: tally([1, 3])})
+    committed = commit(shard, proposal, lake.host, started_ms=lake.host.now_ms())
+    assert shard.positions().get(OFF) == 5
+    assert shard.ctl_of(proposal.ctl.commit_id) == committed.ctl
+
+
+def test_a_window_with_a_task_that_lost_a_message_is_refused_and_moves_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole street: only what the task tells of one queue is wrong."""
+    honest = windows._proposal
+
+    def forgetful(*arguments: Any) -> Proposal:
+        proposal = honest(*arguments)
+        first, *others = proposal.ctl.consumed
+        acked = first.tallies[Outcome.ACKED]
+        spoilt = replace(first, tallies={**first.tallies, Outcome.ACKED: replace(acked, count=acked.count - 1)})
+        return replace(proposal, ctl=replace(proposal.ctl, consumed=(spoilt, *others)))
+
+    monkeypatch.setattr(windows, "_proposal", forgetful)
+    with pytest.raises(EvidenceMismatch, match="9 offsets answered of 10"):
+        lake.consume()
+    monkeypatch.undo()
+    assert lake.commits("consume") == []
+    assert lake.offsets() == {}
+    assert lake.consume().status == "committed"
+    assert lake.audit() == []
+
+
+# --- staged files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"size": 1}, StagedFileGone, r"staged file kind=msg/\S+ has \d+ bytes, not 1\. Run"),
+        ({"path": "kind=msg/none.parquet"}, StagedFileGone, "staged file kind=msg/none.parquet is gone"),
+        ({"rows": 3}, ValueError, "do not say 3 rows"),
+        ({"rows": 0, "stats": json.dumps({"numRecords": 0})}, ValueError, "do not say 0 rows"),
+        ({"store_day": "2026-1-1"}, ValueError, "Invalid isoformat|not a day"),
+        ({"store_day": "20260101"}, ValueError, "not a day: '20260101'"),
+    ],
+    ids=["cut", "gone", "rows", "no rows", "no day", "a day in another form"],
+)
+def test_a_commit_of_a_file_that_is_not_as_it_says_is_refused(
+    shard: Shard, lake: Lake, changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    assert_refused(shard, lake, sent(shard, lake, **changes), error, says)
+
+
+def test_a_commit_that_names_a_file_twice_is_refused(shard: Shard, lake: Lake) -> None:
+    proposal = sent(shard, lake)
+    twice = replace(proposal, files=proposal.files * 2)
+    assert_refused(shard, lake, twice, ValueError, "staged twice")
+
+
+def test_a_file_without_a_day_gets_that_of_its_commit(shard: Shard, lake: Lake) -> None:
+    proposal = sent(shard, lake)
+    assert proposal.files[0].store_day is None
+    commit(shard, proposal, lake.host, started_ms=lake.host.now_ms())
+    days = shard.commitlog.files().column("partition.store_day").to_pylist()
+    assert len(days) == 2
+    assert len(set(map(str, days))) == 1
+    assert shard.positions().get(max_id(OURS)) == 2
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_began_more_than_a_day_ago_is_refused(shard: Shard, lake: Lake) -> None:
+    """The derived tables no longer look for it, and what it staged may be gone."""
+    proposal = window_of(lake, {Outcome.ACKED: tally(range(5))})
+    with pytest.raises(StaleAttempt, match="began 25 h ago"):
+        commit(shard, proposal, lake.host, started_ms=lake.host.now_ms() - 25 * HOUR_MS)
+    assert shard.commitlog.version == 0
+
+
+def test_a_commit_that_expects_what_it_does_not_write_is_a_defect(shard: Shard, lake: Lake) -> None:
+    """Who moved it after the decision would not conflict."""
+    proposal = window_of(lake, {Outcome.ACKED: tally(range(5))})
+    loose = replace(proposal, expect={**proposal.expect, "off/other": None})
+    assert_refused(shard, lake, loose, AssertionError, "what is expected is written too")
