@@ -33,7 +33,7 @@ from tests.faults.answers import (
     other_commits,
     set_clock,
 )
-from tests.faults.stores import GROUP, OPERATOR, REQUEST, Lake, group_named, write_broker
+from tests.faults.stores import GROUP, HOUR_MS, OPERATOR, REQUEST, Lake, group_named, write_broker
 
 
 @pytest.fixture
@@ -324,6 +324,35 @@ def test_a_withdrawal_leaves_every_position_as_it_is_and_frees_the_claims(
     assert {app_id: withdrawal[app_id] for app_id in others} == {app_id: before.get(app_id) for app_id in others}
     released = next(ctl for ctl in patient.shard.ctls_since(0, group=GROUP) if ctl.action is Action.RELEASE)
     assert (released.request_id, released.consumed, released.produced) == ("2026-01-02-r2", (), ())
+
+
+@pytest.mark.parametrize("lands", [False, True])
+def test_a_clock_that_goes_wrong_after_a_put_without_an_answer_does_not_end_the_window(
+    patient: Lake, windowed: Lake, clock: Clock, wrong: pytest.MonkeyPatch, lands: bool
+) -> None:
+    """The PUT is still on its way: only the log or a withdrawal tells what became of it."""
+    late: list[InFlight] = []
+
+    def answer(put: Put) -> None:
+        if put.action != "consume":
+            return put.send()
+        late.append(put.held_back())
+        wrong.setattr(Root, "server_time_ms", lambda root: clock.ms + HOUR_MS)
+        clock.while_asleep.extend([late[0].arrive] if lands else [])
+        raise NoAnswer("late")
+
+    answer_puts(wrong, answer)
+    if lands:
+        assert patient.consume().status == "committed"
+    else:
+        with pytest.raises(StaleAttempt, match=r"withdrawn .*last answer of the store: this host's clock"):
+            patient.consume()
+        assert not late[0].arrive()
+    wrong.undo()
+    if lands:
+        assert_committed_once(patient, windowed)
+    else:
+        assert_not_committed(patient)
 
 
 def test_a_put_that_lands_while_it_is_given_up_is_a_commit(
