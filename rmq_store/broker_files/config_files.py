@@ -219,7 +219,7 @@ def parse_consumer_filters(text: str) -> dict[tuple[str, str], ConsumerFilterDat
     """``consumerFilter.json`` by topic and group. Raises as :func:`parse_consumer_offsets`."""
     return {
         (topic, group): ConsumerFilterData(
-            **_known_fields(ConsumerFilterData, {"topic": topic, "consumerGroup": group}, value)
+            **_known_fields(ConsumerFilterData, {"topic": topic, "consumerGroup": group, "expression": ""}, value)
         )
         for topic, by_topic in _texts(object_of(_root(text).get("filterDataByTopic")))
         for group, value in _texts(object_of(object_of(by_topic).get("groupFilterData")))
@@ -334,8 +334,8 @@ def _known_fields(kind: type, first: dict[str, Any], value: Any) -> dict[str, An
     """``first`` and the entries whose Java names the class knows under its own, in the type that they have there; null and
     a later broker's new fields are left out. Raises BadData for another type."""
     types = {java_name(field.name): (field.name, str(field.type)) for field in fields(kind)}
-    known = (types[key] + (item,) for key, item in (first | object_of(value)).items() if key in types)
-    return {name: _typed(name, type_, item) for name, type_, item in known if item is not None}
+    known = first | {key: item for key, item in object_of(value).items() if key in types and item is not None}
+    return {types[key][0]: _typed(*types[key], item) for key, item in known.items()}
 
 
 def _typed(name: str, type_: str, value: Any) -> Any:
