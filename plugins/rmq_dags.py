@@ -8,6 +8,8 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Param, dag
 
+from rmq_store.times import TIME_PATTERN
+
 TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin"})
 """The only tags there are."""
 
@@ -71,14 +73,22 @@ def optional(title: str, description: str | None = None, *, kind: str = "string"
 
 
 def moment(title: str, description: str) -> Param:
-    """A time as ``rmq_store.times.parse_time`` reads it, or None."""
+    """A time as ``rmq_store.times.parse_time`` reads it, "" or None. A date-time picker would take none of its other
+    forms."""
     return Param(
         None,
         type=["null", "string", "integer"],
+        pattern=f"^$|{TIME_PATTERN}",
         title=title,
         description=f"{description} ISO 8601 with a zone, or epoch milliseconds.",
         examples=["2026-01-31T12:00:00Z"],
+        **{"not": {"type": "integer", "anyOf": [_digits(10), _digits(14)]}},
     )
+
+
+def _digits(count: int) -> dict[str, int]:
+    """Whole numbers of so many digits: 10 are seconds, 14 are a date that lacks its zone."""
+    return {"minimum": 10 ** (count - 1), "maximum": 10**count - 1}
 
 
 def most_messages() -> Param:

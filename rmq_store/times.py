@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from rmq_store.consumer.start import parse_consume_timestamp
+from rmq_store.consumer.start import TIMESTAMP_PATTERN, parse_consume_timestamp
 from rmq_store.errors import WrongUse
 from rmq_store.numbers import whole_number
 
@@ -22,13 +22,17 @@ _SECONDS_DIGITS = 10
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,12})ms)?", re.ASCII)
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1000, 1)
 _LONG_MAX = 2**63 - 1
+_MILLISECONDS = "(?:-[0-9]{1,20}|[0-9]{1,9}|[0-9]{11,13}|[0-9]{15,20})"
+TIME_PATTERN = rf"^\s*(?:{_MILLISECONDS}|{TIMESTAMP_PATTERN})\s*$"
+"""What ``parse_time`` reads, as a regular expression of JSON Schema. It knows no calendar and no 64 bits."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_time(text: str) -> int:
     """The moment in epoch ms. Raises WrongUse saying what is wrong and how to write it."""
     stripped = text.strip()
-    if not _NUMBER.fullmatch(stripped) or len(stripped) == _COMPACT_DIGITS:
+    if not _NUMBER.fullmatch(stripped) or (stripped.isdecimal() and len(stripped) == _COMPACT_DIGITS):
         return parse_consume_timestamp(stripped)
     if len(stripped) == _SECONDS_DIGITS and stripped.isdecimal():
         raise WrongUse(

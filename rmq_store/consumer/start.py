@@ -125,6 +125,17 @@ def compute_pull_from_where(
     return Start(offset, rule)
 
 
+_HOUR, _SIXTY, _FRACTION = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]", "(?:[.,][0-9]+)?"
+_CLOCK = f"(?:{_HOUR}(?::{_SIXTY}(?::{_SIXTY}{_FRACTION})?)?|{_HOUR}{_SIXTY}(?:{_SIXTY}{_FRACTION})?)"
+_MONTH, _DAY = "(?:0[1-9]|1[0-2])", "(?:0[1-9]|[12][0-9]|3[01])"
+_ISO_TIME = f"[0-9]{{4}}-{_MONTH}-{_DAY}[T ]{_CLOCK}"
+_COMPACT_TIME = f"[0-9]{{4}}{_MONTH}{_DAY}{_HOUR}{_SIXTY}{_SIXTY}"
+_ZONE = f"(?:Z|[+-]{_HOUR}(?::?{_SIXTY})?)"
+TIMESTAMP_PATTERN = f"(?:{_ISO_TIME}|{_COMPACT_TIME}){_ZONE}"
+"""What ``parse_consume_timestamp`` reads, as a regular expression of JSON Schema too. It knows no calendar: it takes
+30 February."""
+
+_TIMESTAMP = re.compile(f"{TIMESTAMP_PATTERN}?")  # where the zone is missing, that is said
 _COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -137,7 +148,7 @@ def parse_consume_timestamp(value: str | datetime) -> int:
     """
     moment = value if isinstance(value, datetime) else _parsed(value.strip())
     if moment is None:
-        raise WrongUse(f"no such time: {value!r}. Write 20240229235959Z or 2024-02-29T23:59:59+08:00.")
+        raise WrongUse(f"no such time: {value!r}. Write 2026-01-31T12:00:00Z or 2026-01-31T20:00:00+08:00.")
     if moment.tzinfo is None:
         raise WrongUse(f"the time {str(value)!r} has no zone: add Z for UTC or an offset like +08:00")
     return (moment - _EPOCH) // timedelta(milliseconds=1)
@@ -145,11 +156,11 @@ def parse_consume_timestamp(value: str | datetime) -> int:
 
 def _parsed(text: str) -> datetime | None:
     """The moment, with or without a zone; None when there is no such time."""
+    if not _TIMESTAMP.fullmatch(text):
+        return None  # Python reads much that is no time, like "2026-10-03 046Z"
     if compact := _COMPACT.fullmatch(text):
         year, month, day, hour, minute, second, zone = compact.groups(default="")
         text = f"{year}-{month}-{day}T{hour}:{minute}:{second}{zone}"
-    elif not re.match(r"\d{4}-\d\d-\d\d[T ]\d", text, re.ASCII):
-        return None  # a date alone names no moment
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -182,9 +182,25 @@ print(json.dumps({"errors": errors, "loaded": [name for name in sys.modules if n
     assert in_a_new_process(code, env=airflow_home.environment()) == {"errors": {}, "loaded": []}
 
 
+@pytest.mark.parametrize("until", [None, "", " 2026-01-31T12:00:00Z ", "20260131120000+0800", 0, -1, "1769860800000"])
+def test_airflow_takes_a_time_in_every_form_and_its_own_examples(until: object, dags: dict[str, Any]) -> None:
+    params = copy.deepcopy(dags[CONSUME].params)
+    (example,) = params.get_param("until").schema["examples"]
+    for given in (until, example):
+        params.update({"until": given})
+        assert params.validate()["until"] == given
+
+
 BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     (CONSUME, {"max_messages": 0}),
     (CONSUME, {"until": 1.5}),
+    (CONSUME, {"until": "yesterday"}),
+    (CONSUME, {"until": "2026-01-31T12:00:00"}),
+    (CONSUME, {"until": 1_709_222_399}),
+    (CONSUME, {"until": 20_240_229_155_959}),
+    ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "time": "2026-01-31"}),
+    ("rmq_replay", {"group": "g", "topic": "t", "from": "noon"}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": "r", "until": "1709222399"}),
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": ""}),
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "to": "yesterday"}),
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "queues": ["broker-a"]}),

@@ -1,29 +1,31 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import WrongUse
-from rmq_store.times import format_time, parse_duration, parse_time
+from rmq_store.times import TIME_PATTERN, format_time, parse_duration, parse_time
 
 FEBRUARY_29_MS = 1_709_222_399_000
 """2024-02-29T15:59:59Z."""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1709222399000",
-        " 1709222399000 ",
-        "2024-02-29T15:59:59Z",
-        "2024-02-29T15:59:59.000Z",
-        "2024-02-29 15:59:59+00:00",
-        "2024-02-29T23:59:59+08:00",
-        "20240229235959+0800",
-        "20240229155959Z",
-    ],
-)
+SAME_MOMENT = [
+    "1709222399000",
+    " 1709222399000 ",
+    "2024-02-29T15:59:59Z",
+    "2024-02-29T15:59:59.000Z",
+    "2024-02-29 15:59:59+00:00",
+    "2024-02-29T23:59:59+08:00",
+    "20240229235959+0800",
+    "20240229155959Z",
+]
+
+
+@pytest.mark.parametrize("text", SAME_MOMENT)
 def test_one_moment_in_every_way_to_write_it(text: str) -> None:
     assert parse_time(text) == FEBRUARY_29_MS
 
@@ -47,6 +49,57 @@ def test_a_time_without_a_zone_is_refused_and_the_zone_asked_for(text: str) -> N
 def test_what_names_no_moment_is_refused(text: str) -> None:
     with pytest.raises(WrongUse, match="no such time"):
         parse_time(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-10-03 046Z",
+        "2026-10-03T170438Z9",
+        "2026-10-03T17:04:38.Z",
+        "2026-10-03T170438.5.3Z",
+        "2026-10-03T1704,2870-11:00",
+        "20261003170438-2272",
+        "2026-10-03T17:04:38+24:00",
+    ],
+)
+def test_what_python_would_read_by_guessing_is_refused(text: str) -> None:
+    with pytest.raises(WrongUse, match="no such time"):
+        parse_time(text)
+
+
+def test_thirteen_digits_below_0_are_milliseconds_and_no_date() -> None:
+    assert parse_time("-1709222399000") == -1_709_222_399_000
+
+
+@st.composite
+def nearly_times(draw: st.DrawFn) -> str:
+    """Texts that ``TIME_PATTERN`` takes, with a slip of the pen."""
+    text = draw(st.from_regex(TIME_PATTERN))
+    place = draw(st.integers(0, len(text)))
+    return text[:place] + draw(st.text("0123456789TZ:+-., z", max_size=2)) + text[place + draw(st.integers(0, 2)) :]
+
+
+NO_DAY = re.compile(r"\s*(0000|[0-9]{4}-?(02-?(29|3[01])|(04|06|09|11)-?31))")
+
+
+@given(nearly_times())
+def test_the_pattern_takes_what_can_be_read_but_for_the_calendar_and_64_bits(text: str) -> None:
+    takes = re.search(TIME_PATTERN, text) is not None
+    try:
+        parse_time(text)
+    except WrongUse as error:
+        assert not takes or NO_DAY.match(text) or "beyond 64-bit" in str(error)
+    else:
+        assert takes
+
+
+@pytest.mark.parametrize(
+    "text", [*SAME_MOMENT, "0", "-1", "1709222399000", "2024-02-29T15:59:59,007Z", "2024-02-29T15Z"]
+)
+def test_the_pattern_takes_every_way_to_write_a_time(text: str) -> None:
+    assert re.search(TIME_PATTERN, text)
+    parse_time(text)
 
 
 def test_seconds_are_refused_because_as_milliseconds_they_would_mean_1970() -> None:
