@@ -438,7 +438,7 @@ def test_giving_up_does_not_undo_what_an_operator_did_meanwhile(patient: Lake, w
         raise NoAnswer("silence")
 
     answer_puts(wrong, answer)
-    with pytest.raises(StaleAttempt):
+    with pytest.raises(StaleAttempt, match=r"Moved by reset 2026-01-02-operator of olga \(airflow\)"):
         patient.consume("2026-01-02-r2")
     wrong.undo()
     assert resets == ["committed"]
