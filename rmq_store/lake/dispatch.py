@@ -221,7 +221,7 @@ def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
     except Exception as error:
         warning = (
             f"shard {shard.name}: committed, but the tables that follow from it were not brought up to it "
-            f"({type(error).__name__}: {error}). The next commit does so, or 'rmq dispatch'."
+            f"({type(error).__name__}: {error}). 'rmq dispatch' does so, or says what to do first."
         )
         return (warning,)
     return ()

@@ -379,7 +379,9 @@ def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_s
         raise PermissionError(errno.EACCES, "Permission denied", str(file))
 
     monkeypatch.setattr("rmq_store.broker_files.offsets_back.write_config", may_not)
-    with pytest.raises(AirflowFailException, match=r"consumerOffset\.json .*Permission denied\. RMQ_EXPORT_FOLDER names"):
+    with pytest.raises(
+        AirflowFailException, match=r"consumerOffset\.json .*Permission denied\. RMQ_EXPORT_FOLDER names"
+    ):
         export_all()
 
 
