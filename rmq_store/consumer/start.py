@@ -136,7 +136,7 @@ TIMESTAMP_PATTERN = f"(?:{_ISO_TIME}|{_COMPACT_TIME}){_ZONE}"
 30 February."""
 
 _TIMESTAMP = re.compile(f"{TIMESTAMP_PATTERN}?")  # where the zone is missing, that is said
-_COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_COMPACT = re.compile(rf"(\d{{4}})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)({_ZONE})?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -97,7 +97,8 @@ def test_the_pattern_takes_what_can_be_read_but_for_the_calendar_and_64_bits(tex
 
 
 @pytest.mark.parametrize(
-    "text", [*SAME_MOMENT, "0", "-1", "1709222399000", "2024-02-29T15:59:59,007Z", "2024-02-29T15Z"]
+    "text",
+    [*SAME_MOMENT, "0", "-1", "1709222399000", "2024-02-29T15:59:59,007Z", "2024-02-29T15Z", "20240229235959+08"],
 )
 def test_the_pattern_takes_every_way_to_write_a_time(text: str) -> None:
     assert re.search(TIME_PATTERN, text)
