@@ -2,7 +2,8 @@
 
 **What it does.** Looks in every shard what the group has not consumed yet, up to the window's upper bound, and consumes
 it: allocate, pull, filter, the group's listener, retries and dead letters, all committed together with the offsets.
-Where nothing is waiting it ends after the first task and no JVM is started.
+Where nothing is waiting it ends after the first task and no JVM is started; the XCom `nothing_to_do` says why. A
+scheduled run waits so for a topic that is not there yet; a run that a person asks for fails and names it.
 
 **The window.** It always begins at the committed offset. It ends at the first message stored at or after: the parameter
 `until`, else the run's partition key, else the end of its data interval, else it takes all there is. A run with a

@@ -5,7 +5,7 @@ it is at first, the second one sends them, with who asked and why: to the group'
 reads, or to the topic that is named, for all its readers. Their retries begin anew.
 
 **Again.** A letter that was sent before is left out, whichever run sent it. A cleared run that has sent its letters
-answers `already_committed` and sends nothing.
+answers `already_committed` and sends nothing. A group that has no dead letters has nothing to do, and the run is green.
 
 **When not to use it.** To look at messages that were consumed well once more: that is `rmq_replay`.
 

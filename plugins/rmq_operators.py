@@ -19,7 +19,7 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from rmq_deployment import Deployment
 
-from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, StoreUnusable, WrongUse
+from rmq_store.errors import ClockSkew, HeldByAnother, NothingThere, RmqError, StaleAttempt, StoreUnusable, WrongUse
 from rmq_store.host import Host
 from rmq_store.plan import ConsumeRequest, Scope
 from rmq_store.redaction import cleaned, secret_values
@@ -97,6 +97,12 @@ def run_of(dag_run: DagRunProtocol) -> Run:
     )
 
 
+def _nothing_to_do(reason: str) -> None:
+    """Say it in the log and as the task's XCom ``nothing_to_do``: in Airflow 3.3 no task can write a note."""
+    log.info("nothing to do: %s", reason)
+    get_current_context()["ti"].xcom_push("nothing_to_do", reason)
+
+
 def _settings_of(here: Deployment, group: str) -> GroupSettings:
     return read_settings(here.settings).group(group)
 
@@ -106,7 +112,10 @@ def _settings_of(here: Deployment, group: str) -> GroupSettings:
 
 @translated
 def plan_shards(group_name: str) -> list[str]:
-    """The shards in which the run has something to do, or to say again. Starts no JVM."""
+    """The shards in which the run has something to do, or to say again; none is a success. Starts no JVM.
+
+    What the store does not hold yet is nothing to do for a schedule; a person is told, who may have mistaken a name.
+    """
     from rmq_store.lake.consumption import has_work, shards_of
 
     run, params = current_run()
@@ -114,8 +123,17 @@ def plan_shards(group_name: str) -> list[str]:
     request = consume_request(run, params)
     group = _settings_of(here, group_name)
     log.info("request %s: until %s (%s)", request.request_id, request.until_ms, request.parameters["until_rule"])
-    found = [shard.name for shard in shards_of(here.open_store(), group) if has_work(shard, group, request, Host())]
+    try:
+        shards = shards_of(here.open_store(), group)
+    except NothingThere as missing:
+        if not run.on_its_own:
+            raise
+        _nothing_to_do(str(missing))
+        return []
+    found = [shard.name for shard in shards if has_work(shard, group, request, Host())]
     log.info("shards with work: %s", ", ".join(found) or "none")
+    if not found:
+        _nothing_to_do(f"group {group.name} has consumed all that the window may read")
     return found
 
 
@@ -217,6 +235,8 @@ def deliver_due() -> list[Answer]:
         delivered = sum(report.delivered for report in done)
         told = {"shard": shard.name, "delivered": delivered, "next_due_ms": done[-1].next_due_ms}
         answers.append(_logged(told | {"warnings": [warning for report in done for warning in report.warnings]}))
+    if not any(answer["delivered"] for answer in answers):
+        _nothing_to_do("nothing is due")
     return answers
 
 
@@ -303,20 +323,27 @@ def redrive_letters(*, dry_run: bool) -> list[Answer]:
     """Which dead letters would be sent again, or send them. All shards that have dead letters of the group."""
     from dataclasses import replace
 
+    from rmq_store.lake.groups import need_group
     from rmq_store.lake.redrive import redrive_all, shards_with_letters
-    from rmq_store.redrive import of_settings
+    from rmq_store.redrive import NO_SUCH_LETTER, no_letters, of_settings
 
     run, params = current_run()
     here = Deployment.from_env()
-    asked, readers = of_settings(redrive_request(run, params), read_settings(here.settings))
+    settings, store = read_settings(here.settings), here.open_store()
+    asked, readers = of_settings(redrive_request(run, params), settings)
+    having = shards_with_letters(store.shards(), replace(asked, dry_run=dry_run))
+    if not having:
+        need_group(store, asked.group, [group.name for group in settings.groups])
     answers = []
-    for shard, its in shards_with_letters(here.open_store().shards(), replace(asked, dry_run=dry_run)):
+    for shard, its in having:
         done = redrive_all(shard, its, Host())
         for letter in done.listed:
             log.info("%s offset %s: %s %s", letter.queue, letter.offset, letter.unique_key, letter.original_topic)
         told = {"status": done.status, "shard": shard.name, "letters": done.letters, "topic": done.topic}
         told |= {"readers": sorted({*readers, *done.readers}), "warnings": list(done.warnings)}
         answers.append(_logged(told))
+    if not any(answer["letters"] for answer in answers):
+        _nothing_to_do(NO_SUCH_LETTER if having else no_letters(asked.group))
     return answers
 
 

@@ -2,6 +2,7 @@
 
     RmqError
     ├── WrongUse            fix the call            (exit 2)
+    │   └── NothingThere        the store holds nothing to consume: it is empty, or a topic is nowhere
     ├── BadData             fix the data or the files behind it, nothing was written   (exit 1)
     │   ├── DamagedRecord       a record of a broker's file does not check
     │   ├── UnsupportedRecord   a record of a broker's file is sound, but cannot be imported as it is
@@ -44,6 +45,10 @@ class WrongUse(RmqError):
     """The call itself is wrong: unknown group, bad time, contradicting options."""
 
     exit_code = 2
+
+
+class NothingThere(WrongUse):
+    """The store is empty, or holds none of the topics: a mistake, or they have not been imported yet."""
 
 
 class BadData(RmqError):

@@ -193,6 +193,13 @@ def plan_redrive(
     )
 
 
+NO_SUCH_LETTER = "no such letter waits; in the view dead_letters redriven_at says which were sent"
+
+
+def no_letters(group: str) -> str:
+    return f"group {group} has no dead letters"
+
+
 def of_settings(request: RedriveRequest, settings: Settings) -> tuple[RedriveRequest, tuple[str, ...]]:
     """The request with what the settings say of its group, and the groups that read its topic by them."""
     group = known_settings(settings, request.group)

@@ -73,9 +73,14 @@ class Run:
         return f"{self.run_after.astimezone(UTC).date().isoformat()}/{self.dag_id}/{self.run_id}"
 
     @property
+    def on_its_own(self) -> bool:
+        """No person asked for it."""
+        return self.run_type in _ON_THEIR_OWN
+
+    @property
     def actor(self) -> Actor:
         """Who asked, and how that is known: airflow (a login), schedule, or unverified."""
-        if self.run_type in _ON_THEIR_OWN:
+        if self.on_its_own:
             return Actor(self.dag_id, "schedule")
         return Actor(self.user, "airflow") if self.user else Actor("unknown", "unverified")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmq_store.cli.common import new_request, open_store, settings_if_there
+from rmq_store.cli.common import check_group, new_request, open_store, settings_if_there
 from rmq_store.cli.options import (
     TIME,
     ActorOption,
@@ -107,7 +107,7 @@ def redrive(
     store = open_store(root)
     from rmq_store.lake.redrive import redrive_all, shards_with_letters
     from rmq_store.letters import Letters
-    from rmq_store.redrive import RedriveRequest, of_settings
+    from rmq_store.redrive import NO_SUCH_LETTER, RedriveRequest, no_letters, of_settings
 
     letters = Letters(since, until, original_topic, frozenset(key or ()), tuple(letter or ()), every)
     request_id, who = new_request("redrive", request, host), actor_of(actor)
@@ -117,7 +117,10 @@ def redrive(
     if (there := settings_if_there(settings)) is not None:
         asked, known = of_settings(asked, there)
         readers.update(known)
-    reports = [redrive_all(one, its, host) for one, its in shards_with_letters(store.shards(shard), asked)]
+    having = shards_with_letters(store.shards(shard), asked)
+    if not having:
+        check_group(store, group, settings)
+    reports = [redrive_all(one, its, host) for one, its in having]
     readers.update(name for report in reports for name in report.readers)
     count = sum(report.letters for report in reports)
     found = {
@@ -140,7 +143,8 @@ def redrive(
     groups = ", ".join(sorted(readers)) or "no group that is known here"
     lines = [f"letters: {count:,}", f"topic: {asked.target_topic}, read by {groups}", f"request: {request_id}"]
     if not count:
-        lines.append("nothing to send: no such letter waits; in the view dead_letters redriven_at says which were sent")
+        found["nothing_to_do"] = NO_SUCH_LETTER if having else no_letters(group)
+        lines.append(f"nothing to do: {found['nothing_to_do']}")
     elif not dry_run and to_topic is None:
         lines.append(f"to consume them: rmq consume --group {group}")
     output.answer(found, *lines)

@@ -13,7 +13,7 @@ from typing import Any
 from rmq_store.consume import WindowReport
 from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.claim import Held
-from rmq_store.errors import WrongUse
+from rmq_store.errors import NothingThere, WrongUse
 from rmq_store.host import Host
 from rmq_store.known_names import did_you_mean, listed
 from rmq_store.lake.plan import LIVE, ConsumeRequest, Planner, Scope
@@ -33,14 +33,14 @@ def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, ch
     """The group's shards: the chosen one, else those that its settings name, else all; of these the ones that hold a
     topic of it. What a replay left to retry may be in any.
 
-    Raises WrongUse: a shard that is not the group's or not there, an empty store, topics that are nowhere.
+    Raises WrongUse: a shard that is not the group's or not there; NothingThere: an empty store, topics that are nowhere.
     """
     if chosen is not None and group.shards is not None and chosen not in group.shards:
         raise WrongUse(f"shard {chosen} is none of the group's; its settings say {', '.join(group.shards)}")
     names = (chosen,) if chosen is not None else group.shards
     shards = store.shards() if names is None else [shard for name in names for shard in store.shards(name)]
     if not shards:
-        raise WrongUse(
+        raise NothingThere(
             f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store', or send to it with "
             "'rmq send'"
         )
@@ -50,13 +50,13 @@ def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, ch
 
 
 def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Shard]:
-    """Those that hold one of the topics. Raises WrongUse when none does, naming what there is."""
+    """Those that hold one of the topics. Raises NothingThere when none does, naming what there is."""
     found = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
     if not found:
         there = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
         known = sorted(topic for topic in there if not (topic.startswith("%") or is_system_topic(topic)))
         missing = " or ".join(topics)
-        raise WrongUse(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
+        raise NothingThere(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
     return found
 
 

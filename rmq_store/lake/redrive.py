@@ -16,11 +16,12 @@ from rmq_store.consumer.claim import Wish
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
-from rmq_store.known_names import did_you_mean, listed
+from rmq_store.known_names import listed
 from rmq_store.lake import tables
 from rmq_store.lake.arrow_maps import edit_maps
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
+from rmq_store.lake.consumption import shards_with_topic
 from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.evidence import tally_of_range
 from rmq_store.lake.plan import ShardLookup
@@ -29,7 +30,6 @@ from rmq_store.lake.shard import Shard
 from rmq_store.lake.slice_reader import SliceReader
 from rmq_store.lake.stage import stage
 from rmq_store.letters import Letter, Letters
-from rmq_store.message import DLQ_GROUP_TOPIC_PREFIX as _DLQ
 from rmq_store.message import MessageConst, MessageQueue, dlq_topic
 from rmq_store.redrive import (
     CAP,
@@ -56,16 +56,13 @@ Found = list[tuple[Slice, Offsets]]
 def shards_with_letters(shards: Sequence[Shard], request: RedriveRequest) -> list[tuple[Shard, RedriveRequest]]:
     """The shards that have a dead-letter queue of the group, each with what is asked of it.
 
-    Raises WrongUse when none has, or none the queue of a letter that is named, and when one of them cannot do its part:
-    before any does.
+    None at all has nothing to do, whether or not there is such a group. Raises WrongUse when none has the queue of a letter
+    that is named, or the topic that letters are to go to, and when one of them cannot do its part: before any does.
     """
     topic = dlq_topic(request.group)
     held = [(shard, shard.positions().queues_of(topic)) for shard in shards]
-    if not any(queues for _, queues in held):
-        topics = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
-        groups = sorted(there.removeprefix(_DLQ) for there in topics if there.startswith(_DLQ))
-        near = did_you_mean(request.group, groups)
-        raise WrongUse(f"group {request.group!r} has no dead letters{near}; groups that have some: {listed(groups)}")
+    if request.to_topic is not None and not any(queues for _, queues in held):
+        shards_with_topic(shards, [request.to_topic])
     if not request.letters.places:
         return _checked([(shard, request) for shard, queues in held if queues])
     known = [queue for _, queues in held for queue in queues]

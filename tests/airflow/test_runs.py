@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
 from rmq_store.errors import WrongUse
 from rmq_store.host import Host
+from rmq_store.lake.object_store import Root
 from rmq_store.lake.sql import query
 from rmq_store.lake.store import LakeStore
 from scripts.airflow_home import AirflowHome
@@ -223,6 +225,34 @@ def test_an_empty_window_imports_no_pyspark_and_starts_no_java(
     assert "java" not in told["children"]
 
 
+def note_of(told: dict[str, Any], task_id: str) -> Any:
+    return told["run"].get_task_instance(task_id).xcom_pull(task_ids=task_id, key="nothing_to_do")
+
+
+def test_a_schedule_waits_for_a_topic_that_is_not_there_yet_and_a_person_is_told(
+    run: Run, airflow_home: AirflowHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dags: dict[str, Any]
+) -> None:
+    import rmq_operators
+
+    LakeStore.init(Root.parse(str(tmp_path / "store")))
+    monkeypatch.setenv("RMQ_ROOT", str(tmp_path / "store"))
+    assert run(CONSUME)["plan"] == "failed"
+    by_hand = rmq_operators.run_of
+    monkeypatch.setattr(rmq_operators, "run_of", lambda dag_run: replace(by_hand(dag_run), run_type="scheduled"))
+    told = run(CONSUME)
+    assert (told["state"], told["plan"], told["report_offsets"]) == ("success", [], "skipped")
+    assert "is empty: import a broker's files" in note_of(told, "plan")
+    told = run("rmq_deliver_delayed")
+    assert (told["state"], told["deliver"], note_of(told, "deliver")) == ("success", [], "nothing is due")
+
+
+def test_a_redrive_of_a_group_without_dead_letters_is_green_and_says_so(deployed: LakeStore, run: Run) -> None:
+    asked = {"group": "capped|%x", "all": True, "reason": "mended", "dry_run": False}
+    told = run("rmq_redrive_dlq", asked)
+    assert (told["state"], told["preview"], told["send"]) == ("success", [], [])
+    assert note_of(told, "preview") == "group capped|%x has no dead letters"
+
+
 # --- reset, replay, persist, import ----------------------------------------------------------------------------------
 
 TO_MIN = {"group": "payments", "topic": "PaymentFlow", "to": "min", "reason": "the listener had a defect"}
@@ -264,6 +294,7 @@ UNKNOWN = "there is no parameter 'queue'"
         ("rmq_reset_offset", TO_MIN | {"topic": "NoSuchTopic"}, "there is no topic NoSuchTopic"),
         ("rmq_reset_offset", TO_MIN | {"queues": ["broker-a:99"]}, "has no queue broker-a:99"),
         ("rmq_reset_offset", TO_MIN | {"to": "time"}, "a reset to time needs the time"),
+        ("rmq_redrive_dlq", {"group": "paymnts", "all": True, "reason": "r"}, "there is no group 'paymnts'"),
         ("rmq_replay", {"group": "nobody", "topic": "PaymentFlow", "from": 0}, "has no group 'nobody'"),
         ("rmq_replay", {"group": "payments", "topic": "OrderEvents", "from": 0}, "does not read OrderEvents"),
         ("rmq_replay", {"group": "payments"}, "payments is no replay group"),

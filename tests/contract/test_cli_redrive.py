@@ -30,7 +30,7 @@ def test_letters_are_sent_again_once_and_a_dry_run_shows_them_before(imported: R
     assert imported.json(*again)["status"] == "already_committed"
     nothing = imported("redrive", "-g", group, "--all", "--reason", "more").out
     assert lines_of(nothing)["status"] == "empty"
-    assert "nothing to send: no such letter waits" in nothing
+    assert "nothing to do: no such letter waits" in nothing
     (after,) = imported.json("sql", f"{LETTERS}'{group}'")
     assert after == {"n": before["n"], "sent": before["n"], "topic": f"%RETRY%{group}"}
     assert imported.json("audit")["audit"] == []
@@ -75,6 +75,21 @@ def test_a_letter_is_named_by_its_place_and_may_go_to_a_topic_for_everybody(impo
     even = [f"--letter={broker_and_queue}:{offset}" for offset in range(4, 10, 2)]
     assert imported.json("redrive", "-g", group, *even, "--reason", "x")["letters"] == 3
     assert imported.json("audit")["audit"] == []
+
+
+def test_a_group_without_dead_letters_has_nothing_to_do_but_a_name_that_is_wrong_is_refused(imported: Rmq) -> None:
+    asked = ["redrive", "-g", "orders", "--all", "--reason", "mended"]
+    answer = imported.json(*asked)
+    assert (answer["status"], answer["letters"]) == ("empty", 0)
+    assert answer["nothing_to_do"] == "group orders has no dead letters"
+    assert "nothing to do: group orders has no dead letters" in imported(*asked).out
+    for wrong, says in (
+        (["redrive", "-g", "ordres", "--all", "--reason", "x"], "there is no group 'ordres', did you mean 'orders'?"),
+        ([*asked, "--to-topic", "Nowhere"], "there is no topic Nowhere"),
+        (["redrive", "-g", "orders", "--letter", "lake-broker-a:0:1", "--reason", "x"], "has no queue lake-broker-a:0"),
+    ):
+        refused = imported(*wrong)
+        assert (refused.exit_code, says in refused.err) == (2, True), refused
 
 
 def test_a_redrive_says_which_letters_of_whom_and_why(imported: Rmq) -> None:
