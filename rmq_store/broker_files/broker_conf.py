@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL
 from rmq_store.errors import WrongUse
 
 _BLANKS: Final = " \t\f"
@@ -16,8 +15,8 @@ _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)?", re.DOTALL)
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def message_delay_level(path: Path) -> str:
-    """The delay levels of the broker that starts with this file: RocketMQ's own where it does not set them.
+def message_delay_level(path: Path) -> str | None:
+    """The delay levels that the file sets; None where it does not, and the broker has RocketMQ's own.
 
     Raises WrongUse when it cannot be read.
     """
@@ -25,7 +24,7 @@ def message_delay_level(path: Path) -> str:
         text = path.read_text("iso-8859-1")
     except OSError as error:
         raise WrongUse(f"{path} cannot be read: {error.strerror or error}") from error
-    return parse_properties(text).get("messageDelayLevel", MESSAGE_DELAY_LEVEL)
+    return parse_properties(text).get("messageDelayLevel")
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -91,11 +91,12 @@ def init(
 def _levels(text: str | None, broker_conf: Path | None) -> str | None:
     """The levels that are asked for. Raises WrongUse when the two ask for different ones."""
     from rmq_store.broker_files.broker_conf import message_delay_level
-    from rmq_store.consumer.delay import parse_delay_level
+    from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, parse_delay_level
 
     if broker_conf is None:
         return text
     of_broker = message_delay_level(broker_conf.expanduser())
+    of_broker = MESSAGE_DELAY_LEVEL if of_broker is None else of_broker
     if text is not None and parse_delay_level(text) != parse_delay_level(of_broker):
         raise WrongUse(f"--levels says {text!r} and {broker_conf} says {of_broker!r}: give one of the two")
     return of_broker
