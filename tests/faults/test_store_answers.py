@@ -292,6 +292,7 @@ def test_a_window_that_is_given_up_is_withdrawn_first_and_its_late_put_finds_the
     assert late
     assert not any(put.arrive() for put in late)
     assert_not_committed(patient)
+    assert not list(patient.shard.positions().prefixed("off/")), "a group that never began has no offset"
     assert patient.consume().status == "committed"
     assert_committed_once(patient, windowed)
 
