@@ -60,7 +60,7 @@ class Output:
         for text in lines:
             self.line(text)
         for warning in answer.get("warnings", ()):
-            typer.secho(f"warning: {warning}", err=True, fg="yellow", color=_colour())
+            _say(f"warning: {warning}", "yellow")
         self.document(answer)
 
 

@@ -31,6 +31,7 @@ from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.lake.stage import derived
 from rmq_store.message import MessageQueue
+from rmq_store.redaction import cleaned, secret_values
 from rmq_store.store import Ctl, StagedFile
 
 COMMITS_EVERY = 256
@@ -223,7 +224,7 @@ def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
             f"shard {shard.name}: committed, but the tables that follow from it were not brought up to it "
             f"({type(error).__name__}: {error}). 'rmq dispatch' does so, or says what to do first."
         )
-        return (warning,)
+        return (cleaned(warning, secret_values(shard.root.storage_options)),)
     return ()
 
 

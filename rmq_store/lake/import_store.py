@@ -8,30 +8,21 @@ are still the same. All or nothing: a damaged record, a gap or a contradiction s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store.broker_files.batch_consume_queue import refuse_batch_topics
 from rmq_store.broker_files.commit_log_file import list_commit_log
-from rmq_store.broker_files.config_files import (
-    SubscriptionGroupConfig,
-    TopicConfig,
-    has_abort_file,
-    read_consumer_offsets,
-    read_delay_offsets,
-    read_subscription_groups,
-    read_topics,
-)
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit_log import Damage
 from rmq_store.consumer.claim import Wish
-from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord, WrongUse
 from rmq_store.host import Host
+from rmq_store.lake.broker_configs import BrokerConfigs, queues_of_users, read_configs, same_configs
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.cursor import refuse_other_history
@@ -41,17 +32,13 @@ from rmq_store.lake.import_slice import HOLE, ImportJob, ImportResult, ImportTas
 from rmq_store.lake.object_store import Root, file_source
 from rmq_store.lake.shard import Shard
 from rmq_store.lake.store import LakeStore
-from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, cutover_id, import_id, max_id, min_id
-from rmq_store.perm_name import is_inherited, is_readable
 from rmq_store.requester import refuse_other_request
-from rmq_store.store import SCHEDULE_GROUP, Action, Actor, Ctl, Observed, Produced, Proposal, canonical_json
+from rmq_store.store import Action, Actor, Ctl, Produced, Proposal, canonical_json
 from rmq_store.sys_flag import MAX_BODY_BYTES, MOST_BODY_BYTES
-from rmq_store.validators import is_user_topic
 
 _FINGERPRINT_BYTES = 4096
-MAX_QUEUES = 65_536
-"""Of a topic or of a group's retry topic, in an import. RocketMQ's own limit is that of an int."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +59,6 @@ class ImportReport:
     notes: tuple[str, ...] = ()
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Configs:
-    """What the broker's config files say."""
-
-    observed: tuple[Observed, ...]
-    topics: Mapping[str, TopicConfig]
-    parameters: dict[str, Any]
-    notes: tuple[str, ...]
 
 
 def import_store(
@@ -111,7 +88,7 @@ def import_store(
     files = file_source(source)
     log = list_commit_log(files, allow_missing=salvage)
     refuse_rocksdb(files)
-    configs = _configs(files, broker_name)
+    configs = read_configs(files, broker_name)
     shard = store.create_shard(shard_name)
     shard.commitlog.refresh()
     if done := _commit_of(shard, request_id, broker_name):
@@ -148,7 +125,7 @@ def import_store(
         if any(result.goes_on and result.end == end for result in results):
             configs = replace(configs, notes=(*configs.notes, _hole_note(log, end)))
         ctl, advance = _ctl(job, positions, results, configs, files, log, begin, end, request_id, actor)
-        if end == begin and before is not None and not advance and _same_configs(before, ctl):
+        if end == begin and before is not None and not advance and same_configs(before, ctl):
             claim.release()
             return ImportReport("unchanged", shard.name, broker_name, request_id, begin, end, notes=configs.notes)
         imported = import_id(broker_name)
@@ -176,7 +153,9 @@ def _commit_of(shard: Shard, request_id: str, broker_name: str) -> Ctl | None:
     return done
 
 
-def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: _Configs) -> ImportReport:
+def _report(
+    status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: BrokerConfigs
+) -> ImportReport:
     skipped = tuple(Skipped(*item) for item in ctl.parameter("skipped") or ())
     begin, end = ctl.parameter("range")
     return ImportReport(
@@ -197,55 +176,11 @@ def _report(status: str, shard: Shard, broker_name: str, request_id: str, ctl: C
 # --- what is there ----------------------------------------------------------------------------------------------------
 
 
-def _configs(source: FileSource, broker_name: str) -> _Configs:
-    offsets, delays = read_consumer_offsets(source), read_delay_offsets(source)
-    topics, groups = read_topics(source), read_subscription_groups(source)
-    _check_queue_nums(topics.value, groups.value)
-    observed = [
-        Observed(group, MessageQueue(topic, broker_name, queue_id), offset)
-        for topic, group, queue_id, offset in offsets.value.commits()
-        if offset >= 0 and queue_id >= 0  # the broker answers "not found" for a negative one (Appendix E, C8)
-    ]
-    observed += [
-        Observed(SCHEDULE_GROUP, MessageQueue(SCHEDULE_TOPIC, broker_name, delay_level_to_queue_id(level)), offset)
-        for level, offset in delays.value.items()
-        if level > 0
-    ]
-    observed.sort(key=lambda o: (o.group, o.queue))
-    parameters: dict[str, Any] = {
-        "topics": {name: asdict(topic) for name, topic in topics.value.items()},
-        "groups": {name: asdict(group) for name, group in groups.value.items()},
-    }
-    if has_abort_file(source):
-        parameters["abort"] = True
-    files = (offsets, delays, topics, groups)
-    notes = tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
-    return _Configs(tuple(observed), topics.value, parameters, notes)
-
-
-def _check_queue_nums(topics: Mapping[str, TopicConfig], groups: Mapping[str, SubscriptionGroupConfig]) -> None:
-    """Raises BadData for a number of queues that no broker has; each would become a position."""
-    said = [(f"topic {name!r}", "readQueueNums", topic.read_queue_nums) for name, topic in topics.items()]
-    said += [(f"topic {name!r}", "writeQueueNums", topic.write_queue_nums) for name, topic in topics.items()]
-    said += [(f"group {name!r}", "retryQueueNums", group.retry_queue_nums) for name, group in groups.items()]
-    for whose, field, number in said:
-        if number > MAX_QUEUES:
-            raise BadData(
-                f"{whose} has {field} {number}, an import takes up to {MAX_QUEUES}. Correct it at the broker "
-                "(mqadmin updateTopic, updateSubGroup) and import again"
-            )
-
-
 def last_import(shard: Shard, broker_name: str) -> Ctl | None:
     """The newest import of the broker in this shard."""
     imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in shard.ctls_since(0, action=str(action))]
     of_broker = [ctl for ctl in imports if ctl.parameter("broker_name") == broker_name]
     return max(of_broker, key=lambda ctl: ctl.read_version, default=None)
-
-
-def _same_configs(before: Ctl, now: Ctl) -> bool:
-    same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups", "abort"))
-    return same and before.observed == now.observed
 
 
 def _begin(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
@@ -349,7 +284,7 @@ def _ctl(
     job: ImportJob,
     positions: Positions,
     results: Sequence[ImportResult],
-    configs: _Configs,
+    configs: BrokerConfigs,
     source: FileSource,
     log: MappedFileQueue,
     begin: int,
@@ -361,7 +296,7 @@ def _ctl(
     produced = tuple(segment for result in results for segment in result.produced)
     skipped = tuple(skip for result in results for skip in result.skipped)
     advance = _queue_positions(job, positions, produced, log, end, gaps_are_known=bool(skipped) or job.salvage)
-    empty = (queue for queue in _queues_of_users(configs.topics, job.broker_name) if max_id(queue) not in advance)
+    empty = (queue for queue in queues_of_users(configs.topics, job.broker_name) if max_id(queue) not in advance)
     advance |= {max_id(queue): 0 for queue in empty if positions.get(max_id(queue)) is None}
     ctl = Ctl(
         job.commit_id,
@@ -421,17 +356,6 @@ def _queue_positions(
         if queue not in ends and positions.get(max_id(queue)) is None:
             advance |= _emptied(queue, files, log.files[0].start_offset, end)
     return advance
-
-
-def _queues_of_users(topics: Mapping[str, TopicConfig], broker_name: str) -> list[MessageQueue]:
-    """The readable queues of topics that users made, with or without messages. Others, a retry topic for example, are
-    made when something is stored in them."""
-    return [
-        MessageQueue(name, broker_name, queue_id)
-        for name, topic in sorted(topics.items())
-        if is_readable(topic.perm) and not is_inherited(topic.perm) and is_user_topic(name)
-        for queue_id in range(topic.read_queue_nums)
-    ]
 
 
 def _emptied(queue: MessageQueue, files: ConsumeQueueFiles, log_begin: int, log_end: int) -> dict[str, int]:

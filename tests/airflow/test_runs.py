@@ -138,7 +138,7 @@ def test_what_goes_wrong_after_a_commit_is_a_warning_in_the_log_and_the_task_suc
     def full(*_: object, **__: object) -> None:
         raise OSError(ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(dispatch, "_stage", full)
+    monkeypatch.setattr(dispatch, "staged", full)
     consumed = run(CONSUME)
     (done,) = consumed["consume"]
     (warning,) = done["warnings"]

@@ -33,7 +33,7 @@ def disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object, **options: object) -> None:
         raise OSError(ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(dispatching, "_stage", full)
+    monkeypatch.setattr(dispatching, "staged", full)
 
 
 @pytest.mark.usefixtures("disk_is_full")

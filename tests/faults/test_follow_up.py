@@ -113,7 +113,7 @@ def derived(lake: Lake) -> list[int]:
 
 @pytest.mark.parametrize(
     ("caller", "step", "error"),
-    [*((caller, "_stage", DISK_FULL) for caller in CALLERS), (consume, "undispatched", SLOW_DOWN)],
+    [*((caller, "staged", DISK_FULL) for caller in CALLERS), (consume, "undispatched", SLOW_DOWN)],
 )
 def test_what_goes_wrong_after_a_commit_is_a_warning(
     worked: Lake,
@@ -151,7 +151,7 @@ def test_an_attempt_of_a_replay_goes_on_to_its_window_which_warns(
     group, engine = group_named(), LocalEngine(lake.host)
     replaying, request, scope = as_replay(group, TOPIC, 0, ConsumeRequest("2026-01-02-replay", TESTS))
     consume_window(lake.store, lake.shard, replaying, request, lambda _: engine, lake.host, scope)
-    fails("_stage", DISK_FULL)
+    fails("staged", DISK_FULL)
     again = ConsumeRequest(R, TESTS, "the listener is mended")
     settings, asked, scope = begin_attempt(lake.shard, replaying, again, lake.host)
     report = consume_window(lake.store, lake.shard, settings, asked, lambda _: engine, lake.host, scope)

@@ -138,7 +138,7 @@ def test_what_goes_wrong_after_a_commit_is_a_warning(
     def full(*_: object, **__: object) -> None:
         raise OSError(ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(dispatch, "_stage", full)
+    monkeypatch.setattr(dispatch, "staged", full)
     assert consume_window.main(
         ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--engine", "local"]
     ) == 0  # fmt: skip
