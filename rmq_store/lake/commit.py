@@ -182,8 +182,9 @@ def _put(shard: Shard, decided: Decided, files: Sequence[StagedFile]) -> Excepti
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether waiting cannot help. Everything else may pass, and the run may have worked for hours."""
-    return isinstance(error, ClockSkew | StagedFileGone) or is_refused(error)
+    """Whether waiting cannot help. Everything else may pass, and the run may have worked for hours. A staged file that is
+    gone ends a run at once after a PUT as well."""
+    return isinstance(error, ClockSkew) or is_refused(error)
 
 
 def _nothing_written(proposal: Proposal, error: Exception | None) -> RmqError:
