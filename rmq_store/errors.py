@@ -4,8 +4,9 @@
     ├── WrongUse            fix the call            (exit 2)
     │   └── NothingThere        the store holds nothing to consume: it is empty, or a topic is nowhere
     ├── BadData             fix the data or the files behind it, nothing was written   (exit 1)
-    │   ├── DamagedRecord       a record of a broker's file does not check
-    │   ├── UnsupportedRecord   a record of a broker's file is sound, but cannot be imported as it is
+    │   ├── RecordError         a record of a broker's file is refused
+    │   │   ├── DamagedRecord       it does not check
+    │   │   └── UnsupportedRecord   it is sound, but cannot be imported as it is
     │   ├── BodyTooLarge        a body is larger, decompressed, than was allowed
     │   ├── MissingFile         a file of the store that holds messages is gone
     │   ├── DerivedTableDamaged a derived table is not what the commit log says: rmq dispatch --rebuild
@@ -55,39 +56,37 @@ class BadData(RmqError):
     """The data is wrong; nothing was written."""
 
 
-class DamagedRecord(BadData):
-    """A record of a broker's file fails its check.
+class RecordError(BadData):
+    """A record of a broker's file is refused.
 
     ``file`` and ``position`` say where (bytes from the start of that file);
     ``commit_log_offset`` is the physical offset in the broker's log.
     """
 
+    text = "record {place}: {reason}"
+
     def __init__(self, file: str, position: int, commit_log_offset: int, reason: str) -> None:
-        super().__init__(
-            f"damaged record in {file} at byte {position} (commit log offset {commit_log_offset}): {reason}. "
-            "Everything before it is good. Restore the file, or import with --salvage to skip and record what is skipped."
-        )
+        place = f"in {file} at byte {position} (commit log offset {commit_log_offset})"
+        super().__init__(self.text.format(place=place, reason=reason))
         self.file = file
         self.position = position
         self.commit_log_offset = commit_log_offset
         self.reason = reason
 
 
-class UnsupportedRecord(BadData):
-    """A record of a broker's file is sound, but cannot be imported as it is. No salvage skips it: nothing is damaged.
+class DamagedRecord(RecordError):
+    """It fails its check."""
 
-    The fields are those of :class:`DamagedRecord`; ``reason`` says what to do.
-    """
+    text = (
+        "damaged record {place}: {reason}. "
+        "Everything before it is good. Restore the file, or import with --salvage to skip and record what is skipped."
+    )
 
-    def __init__(self, file: str, position: int, commit_log_offset: int, reason: str) -> None:
-        super().__init__(
-            f"the record in {file} at byte {position} (commit log offset {commit_log_offset}) cannot be imported: {reason}. "
-            "Nothing was changed."
-        )
-        self.file = file
-        self.position = position
-        self.commit_log_offset = commit_log_offset
-        self.reason = reason
+
+class UnsupportedRecord(RecordError):
+    """It is sound, but cannot be imported as it is. No salvage skips it: nothing is damaged. ``reason`` says what to do."""
+
+    text = "the record {place} cannot be imported: {reason}. Nothing was changed."
 
 
 class BodyTooLarge(BadData):

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq_store.errors import DamagedRecord, RmqError, UnsupportedRecord
+from rmq_store.errors import DamagedRecord, RecordError, RmqError, UnsupportedRecord
 from rmq_store.sql92_parser import InvalidSelector, TooDeep
 from rmq_store.sql92_values import EvaluationError
 
 ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
+    RecordError: ("commitlog/0", 17, 1017, "{it} is not good"),
     DamagedRecord: ("commitlog/0", 17, 1017, "BODYCRC is wrong"),
     UnsupportedRecord: ("commitlog/0", 17, 1017, "it is an inner batch"),
     InvalidSelector: ("a >", 3, "it ends too early"),
