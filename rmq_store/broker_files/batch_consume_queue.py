@@ -17,9 +17,9 @@ from rmq_store.message import MessageConst, MessageSysFlag
 FOLDER: Final = "batchconsumequeue"
 INNER_BATCH_FLAGS: Final = MessageSysFlag.INNER_BATCH_FLAG | MessageSysFlag.NEED_UNWRAP_FLAG
 ADVICE: Final = (
-    "BatchCQ topics are not supported, also not with --salvage. Do not remove any of the broker's files: read such a topic with a "
-    "consumer of RocketMQ, send its messages here with 'rmq send', and import this broker when it has no such topic and "
-    "its log no message of one any more"
+    "BatchCQ topics are not supported, also not with --salvage. Do not remove any of the broker's files: read such a topic "
+    "with a consumer of RocketMQ, send its messages here with 'rmq send', and import this broker when it has no such topic "
+    "any more and no message of one is left in its log"
 )
 _NAMED: Final = 5
 
