@@ -267,7 +267,8 @@ def test_a_reset_shows_first_and_moves_only_when_told_to(deployed: LakeStore, ru
     assert value(deployed, offsets) == 225
 
     moved = run("rmq_reset_offset", TO_MIN | {"dry_run": False, "queues": ["broker-a:0", "broker-a:1"]})
-    assert moved["move"] == [{"status": "committed", "shard": "broker-a", "moves": shown["preview"][0]["moves"][:2]}]
+    of_shard = {"status": "committed", "shard": "broker-a", "moves": shown["preview"][0]["moves"][:2], "warnings": []}
+    assert moved["move"] == [of_shard]
     history = rows(deployed, "SELECT actor, actor_source, reason FROM offset_history WHERE action = 'reset'")
     assert history == [{"actor": "dag_test", "actor_source": "airflow", "reason": TO_MIN["reason"]}] * 2
 
@@ -363,7 +364,7 @@ def test_dead_letters_are_shown_first_and_sent_once_when_told_to(deployed: LakeS
     shown = run("rmq_redrive_dlq", asked)
     assert (shown["state"], shown["send"]) == ("success", "skipped")
     told = {"shard": "broker-a", "letters": most["letters"], "topic": f"%RETRY%{most['group_name']}"}
-    assert shown["preview"] == [{"status": "dry_run", "readers": [most["group_name"]]} | told]
+    assert shown["preview"] == [{"status": "dry_run", "readers": [most["group_name"]], "warnings": []} | told]
     sent = run("rmq_redrive_dlq", asked | {"dry_run": False})
     assert [answer["status"] for answer in sent["send"]] == ["committed"]
     again = run("rmq_redrive_dlq", asked | {"dry_run": False}, again=sent["run"])

@@ -414,7 +414,9 @@ def test_who_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, name: s
     (imported.folder / "cli_listener.py").write_text(STOPPED.format(name=name))
     request = f"{day_of(Host().now_ms())}-stopped"
     consume = ["consume", "-g", "orders", "--request", request, "--json"]
-    done = in_a_process("import sys; from rmq_store.cli import main; sys.exit(main())", *consume)
+    # A shell that starts the tests in the background has SIGINT ignored.
+    listening = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    done = in_a_process(f"{listening} from rmq_store.cli import main; sys.exit(main())", *consume)
     said = f"stopped by {by}; what it has committed stays, and the same request again does the rest (request {request})"
     assert (done.returncode, done.stderr) == (exit_code, f"error: {said}\n")
     assert json.loads(done.stdout) == {

@@ -57,7 +57,7 @@ def test_a_wrong_group_is_named_and_refused_and_the_others_are_consumed(imported
     settings.write_text(settings.read_text() + '[[group]]\nname = "bad"\n')
     answer = imported("consume", "-g", "orders", "--json")
     assert (answer.exit_code, answer.json()["status"]) == (0, "committed")
-    assert "note: consumers.toml has 2 problem(s):\n- group bad: listener is missing\n" in answer.err
+    assert "note: consumers.toml has 2 problem(s):\n  - group bad: listener is missing\n" in answer.err
     for asked in (
         ("consume", "-g", "bad"),
         ("replay", "-g", "bad", "-t", "OrderEvents", "--from", "0"),
@@ -66,7 +66,7 @@ def test_a_wrong_group_is_named_and_refused_and_the_others_are_consumed(imported
     ):
         refused = imported(*asked)
         assert refused.exit_code == 2, asked
-        assert refused.err.startswith("error: consumers.toml: group bad has 2 problem(s):\n- listener is missing"), (
+        assert refused.err.startswith("error: consumers.toml: group bad has 2 problem(s):\n  - listener is missing"), (
             asked
         )
     (wrong,) = [one for one in imported("doctor", "--json").json()["checks"] if one["status"] == "failed"]

@@ -683,7 +683,7 @@ def test_a_store_that_an_older_version_imported_gets_its_empty_queues_with_the_n
     lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.setattr(import_of_stores, "_queues_of_users", lambda *_: [])
+        older.setattr(import_of_stores, "queues_of_users", lambda *_: [])
         lake.load(broker)
     assert queue_bounds(lake, "EmptyRoom") == []
     assert lake.load(broker).status == "committed"
