@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice, takewhile
 from typing import Any
 
@@ -36,7 +37,6 @@ from rmq_store.consumer.listener import (
     ask,
     failure,
     quoted,
-    reading_answer,
 )
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.errors import ListenerError
@@ -101,7 +101,8 @@ def consume_orderly(
 
 
 class _InOrder:
-    """The loop's state: ``_messages`` are those that were pulled and are not finished, in offset order."""
+    """The loop's state: ``_messages`` are those that were pulled and are not finished, in offset order. ``_times``: how
+    often each was tried, which a listener may write over in the message."""
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class _InOrder:
         self._process_queue = ProcessQueue()
         self._messages: dict[int, MessageExt] = {}
         self._tries: dict[int, int] = defaultdict(int)
+        self._times: dict[int, int] = {}
         self._over: dict[int, Answer] = {}
         self._acked = Tally()
         self._dead: list[DeadLetter] = []
@@ -154,18 +156,17 @@ class _InOrder:
             if before.range.begin <= offset < before.range.end and before.attempts:
                 self._tries[offset] = before.attempts
                 message.reconsume_times += before.attempts
+        self._times[offset] = message.reconsume_times
 
     def _batch(self, taken: Sequence[int]) -> OrderlyResult:
         """Ask the listener about one batch, and decide what becomes of it."""
         messages = [self._messages[offset] for offset in taken]
-        context = ConsumeOrderlyContext(self._queue, self._rules.group)
-        answer, error = ask(self._listener, messages, context)
-        with reading_answer(self._listener, self._queue, taken[0]):
-            self._status = status = orderly_status_of(answer if error is None else None)
-            self._why = Answer(False) if error is None else failure(error, secrets=self._listener.secrets)
-            auto_commit, suspend_ms = _said(context)
+        context = partial(ConsumeOrderlyContext, self._queue, self._rules.group)
+        told = ask(self._listener, (self._queue, taken[0]), messages, context, self._read)
+        self._status, self._why, auto_commit, suspend_ms = told
+        status = self._status
         self._asked_to = taken[-1]
-        batch = [OrderlyMessage(message.queue_offset, message.reconsume_times) for message in messages]
+        batch = [OrderlyMessage(offset, self._times[offset]) for offset in taken]
         over = {offset for offset, _ in messages_over_limit(status, batch, self._rules.max_reconsume_times)}
         for offset in taken:  # what is tried again is not over any more, until its new answer says so
             self._over.pop(offset, None)
@@ -173,18 +174,27 @@ class _InOrder:
         result = process_consume_result(status, batch, over, auto_commit=auto_commit, suspend_ms=suspend_ms)
         for offset in result.tried_again:
             self._tries[offset] += 1
-            self._messages[offset].reconsume_times += 1
+            self._times[offset] += 1
+            self._messages[offset].reconsume_times = self._times[offset]
         return result
+
+    def _read(
+        self, answer: Any, error: BaseException | None, n: int, context: ConsumeOrderlyContext
+    ) -> tuple[ConsumeOrderlyStatus, Answer, bool, int]:
+        status = orderly_status_of(answer if error is None else None)
+        why = Answer(False) if error is None else failure(error, secrets=self._listener.secrets)
+        return status, why, *_said(context)
 
     def _finish(self, committed: int) -> None:
         """Everything below the offset is finished: what was taken is always the first of what is left."""
         finished = list(takewhile(lambda offset: offset < committed, self._messages))
         self._acked += tally(offset for offset in finished if offset not in self._over)
         for offset in finished:
-            message, answer = self._messages.pop(offset), self._over.pop(offset, None)
+            answer, times = self._over.pop(offset, None), self._times.pop(offset)
+            del self._messages[offset]
             self._tries.pop(offset, None)
             if answer is not None:
-                self._dead.append(DeadLetter(offset, message.reconsume_times, answer))
+                self._dead.append(DeadLetter(offset, times, answer))
 
     def _blocked(self) -> Iterator[Blocked]:
         """The messages that were tried and are left; those that failed as often and as long as each other are one run."""
@@ -215,4 +225,4 @@ def _said(context: ConsumeOrderlyContext) -> tuple[bool, int]:
         raise ListenerError(f"auto_commit must be True or False, it is {quoted(auto_commit)}")
     if not isinstance(suspend_ms, int) or isinstance(suspend_ms, bool):
         raise ListenerError(f"suspend_current_queue_time_millis must be a whole number, it is {quoted(suspend_ms)}")
-    return auto_commit, suspend_ms
+    return auto_commit, int.__index__(suspend_ms)

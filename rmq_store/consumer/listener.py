@@ -21,10 +21,10 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 from rmq_store.consumer.own_process import OwnProcess
@@ -49,6 +49,8 @@ class ConsumeOrderlyStatus(StrEnum):
 
 
 Status = TypeVar("Status", ConsumeConcurrentlyStatus, ConsumeOrderlyStatus)
+Context = TypeVar("Context")
+Told = TypeVar("Told")
 
 
 @dataclass(slots=True)
@@ -220,11 +222,64 @@ def _columns(name: str, found: Any) -> tuple[str, ...] | None:
 # --- asking it -------------------------------------------------------------------------------------------------------
 
 
-def ask(listener: Listener, messages: Any, context: Any) -> tuple[Any, BaseException | None]:
-    """Call the listener: (what it answered, what it raised), whatever that is, as RocketMQ catches Throwable.
+def ask(
+    listener: Listener,
+    begin: tuple[MessageQueue, int],
+    messages: Any,
+    context: Callable[[], Context],
+    read: Callable[[Any, BaseException | None, int, Context], Told],
+) -> Told:
+    """Ask the listener about a batch that begins at ``begin`` (queue, offset), with a context of its own, and read what it
+    says: ``read(answer, error, n, context)`` of ``n`` messages, in plain values.
+
+    An answer, an exception and a context may have methods of the listener's own, ``__del__`` too. So all of this is one
+    ``OwnProcess``, and no object of the listener's leaves it.
+
+    Raises ListenerError, with listener, queue and offset, when ``read`` raises; else what stops the run from outside
+    (``is_stop``).
+    """
+    with OwnProcess():
+        try:
+            return _heard(listener, messages, len(messages), context(), read)
+        except BaseException as error:
+            if is_stop(error):
+                raise
+            said = text_of(error) if type(error) is ListenerError else f"its answer cannot be read: {_named(error)}"
+            said = cleaned(said, listener.secrets)
+            _forget_frames(error)
+    queue, offset = begin
+    raise ListenerError(f"listener {listener.name}, {queue}, batch at offset {offset}: {said}")
+
+
+def _heard(
+    listener: Listener,
+    messages: Any,
+    n: int,
+    context: Context,
+    read: Callable[[Any, BaseException | None, int, Context], Told],
+) -> Told:
+    answer, error = _call(listener, messages, n, context)
+    try:
+        return read(answer, error, n, context)
+    finally:
+        _forget_frames(error)
+        del answer, error  # this frame is behind those of its traceback
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Empty the frames of its traceback: one that holds the exception would keep it until garbage is collected."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _call(listener: Listener, messages: Any, n: int, context: Any) -> tuple[Any, BaseException | None]:
+    """(what the listener answered, what it raised), whatever that is, as RocketMQ catches Throwable.
 
     A listener that yields is run to its end; if it raises, the statuses so far are the answer and the exception says
-    at which message. Raises only what stops the run from outside (``is_stop``).
+    at which message. A process that it has forked ends here, with its own exit code.
     """
     statuses: list[Any] | None = None
     try:
@@ -238,7 +293,7 @@ def ask(listener: Listener, messages: Any, context: Any) -> tuple[Any, BaseExcep
     except BaseException as error:
         if is_stop(error):
             raise
-        if statuses is None or isinstance(error, ConsumeFailed) or len(statuses) >= len(messages):
+        if statuses is None or isinstance(error, ConsumeFailed) or len(statuses) >= n:
             return statuses, error
         return statuses, ConsumeFailed(len(statuses), error)
     return statuses, None
@@ -345,20 +400,6 @@ def _judge_error(
     before = [ACKED if ok else later for ok in _statuses(known, len(known))] + [ACKED] * (k - len(known))
     behind = Answer(False, level, NOT_REACHED, f"message {k} of the batch failed first: {failed.error_type}")
     return (*before, failed, *(behind,) * (n - k - 1))
-
-
-@contextmanager
-def reading_answer(listener: Listener, queue: MessageQueue, offset: int) -> Iterator[None]:
-    """For ``with``, around what looks at the answer to a batch that begins at ``offset``: what goes wrong there, also in
-    the answer's own methods, is a ListenerError that says of which listener and batch."""
-    try:
-        yield
-    except BaseException as error:
-        if is_stop(error):
-            raise
-        said = str(error) if type(error) is ListenerError else f"its answer cannot be read: {_named(error)}"
-        said = cleaned(said, listener.secrets)
-        raise ListenerError(f"listener {listener.name}, {queue}, batch at offset {offset}: {said}") from error
 
 
 def failure(error: BaseException, level: int = 0, secrets: Sequence[str] = ()) -> Answer:

@@ -15,16 +15,19 @@ _EXIT = os._exit
 
 
 class OwnProcess:
-    """For ``with``, around a listener's code. ``os._exit`` raises SystemExit there, but in a forked process, which ends."""
+    """For ``with``, around a listener's code. ``os._exit`` raises SystemExit there, but in a forked process, which ends.
 
-    __slots__ = ("_pid",)
+    One may stand in another: around each batch, and around the window for what is collected between the batches.
+    """
+
+    __slots__ = ("_outer", "_pid")
 
     def __enter__(self) -> None:
-        self._pid = os.getpid()
+        self._pid, self._outer = os.getpid(), os._exit
         os._exit = self._refuse
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        os._exit = _EXIT
+        os._exit = self._outer
         if os.getpid() != self._pid:
             _EXIT(_exit_code(error))
 

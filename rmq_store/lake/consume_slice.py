@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,8 @@ from rmq_store.consumer.listener import (
     ask,
     judge,
     load_listener,
-    reading_answer,
 )
+from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.consumer.pull import Slice, piece_rows
 from rmq_store.lake import tables
 from rmq_store.lake.batch_answers import judge_batch
@@ -83,6 +84,11 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
 
     Raises ListenerError for an answer that is none, BadData for a file that does not hold what its segment says.
     """
+    with OwnProcess():
+        return _run_task(job, task, attempt)
+
+
+def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     listener = load_listener(job.listener)
     done, failures = [], []
     waits: dict[MessageQueue, int] = {}
@@ -234,31 +240,29 @@ def _ask(
 ) -> tuple[Mask | None, Sequence[Answer]]:
     """Which rows failed (None: none) and the answer for each of these."""
     switches: _Switches = {"all_or_nothing": job.all_or_nothing, "secrets": listener.secrets}
+    context = partial(ConsumeConcurrentlyContext, slice_.queue, job.group)
     if listener.kind is ListenerKind.BATCH:
-        context = ConsumeConcurrentlyContext(slice_.queue, job.group)
         view = batch if listener.columns is None else batch.select(list(listener.columns))
         began_ms = job.now_ms()
-        answer, error = ask(listener, view, context)
+        mask, told = ask(listener, (slice_.queue, int(offsets[0])), view, context, partial(_read_batch, switches))
         took_ms = job.now_ms() - began_ms
-        with reading_answer(listener, slice_.queue, int(offsets[0])):
-            mask, told = judge_batch(answer, batch.num_rows, context, error, **switches)
         return _unless_expired(mask, told, batch.num_rows, took_ms, job.consume_timeout_ms)
     views = MessageViews(slice_, offsets, batch)
     size = job.batch_max_size
     failed: list[int] = []
     why: list[Answer] = []
     now_ms, timeout_ms = job.now_ms, job.consume_timeout_ms
+    read = partial(_read, switches)
     began_ms = now_ms()
     for begin in range(0, batch.num_rows, size):
-        messages = views.messages(begin, min(begin + size, batch.num_rows))
-        context = ConsumeConcurrentlyContext(slice_.queue, job.group)
-        answer, error = ask(listener, messages, context)
+        end = min(begin + size, batch.num_rows)
+        judged = ask(listener, (slice_.queue, int(offsets[begin])), views.messages(begin, end), context, read)
         ended_ms = now_ms()
         began_ms, took_ms = ended_ms, ended_ms - began_ms
-        if error is None and not is_expired(took_ms, timeout_ms) and _all_succeeded(answer, context):
-            continue
-        with reading_answer(listener, slice_.queue, int(offsets[begin])):
-            judged = judge(answer, len(messages), context, error, **switches)
+        if judged is None:
+            if not is_expired(took_ms, timeout_ms):
+                continue
+            judged = (ACKED,) * (end - begin)
         for index, one in enumerate(clean_expired_msg(judged, took_ms, timeout_ms), begin):
             if not one.acked:
                 failed.append(index)
@@ -268,6 +272,21 @@ def _ask(
     mask = np.zeros(batch.num_rows, dtype=np.bool_)
     mask[failed] = True
     return mask, why
+
+
+def _read(
+    switches: _Switches, answer: Any, error: BaseException | None, n: int, context: ConsumeConcurrentlyContext
+) -> tuple[Answer, ...] | None:
+    """None: all are acked."""
+    if error is None and _all_succeeded(answer, context):
+        return None
+    return judge(answer, n, context, error, **switches)
+
+
+def _read_batch(
+    switches: _Switches, answer: Any, error: BaseException | None, n: int, context: ConsumeConcurrentlyContext
+) -> tuple[Mask | None, Sequence[Answer]]:
+    return judge_batch(answer, n, context, error, **switches)
 
 
 def _unless_expired(

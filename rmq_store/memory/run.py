@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from rmq_store.absorb import AbsorbRule, Keyed, acks_count_since, key_tally, take_turn
 from rmq_store.consume import (
@@ -25,7 +27,8 @@ from rmq_store.consumer.consume_result import (
     process_consume_result,
     void_ranges,
 )
-from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, ask, judge, reading_answer
+from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, ask, judge
+from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.consumer.pull import Slice, cover, piece_rows
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.host import Host
@@ -94,7 +97,8 @@ class Run:
         self.window = window_id(group.name, self.plan.epoch, self.plan.ranges)
         slices_of = {queue: slices for queue, (slices, _) in covered.items()}
         rule = group.absorb_duplicates
-        produced, files = self._consume(slices_of) if rule is None else self._consume_absorbing(rule, slices_of)
+        with OwnProcess():
+            produced, files = self._consume(slices_of) if rule is None else self._consume_absorbing(rule, slices_of)
         lost = [*holes, *(planned.lost for planned in self.plan.ranges if planned.lost)]
         files += self._lose(done_part(lost, self.waits))
         return consume_proposal(
@@ -263,19 +267,11 @@ class Run:
     def _batch(self, queue: MessageQueue, batch: Sequence[Stored]) -> list[_Copy]:
         """Ask the listener about one batch (S9.1)."""
         group = self.plan.group
-        context = ConsumeConcurrentlyContext(queue, group.name)
+        messages = [message.message() for message in batch]
+        context = partial(ConsumeConcurrentlyContext, queue, group.name)
         began_ms = self.host.now_ms()
-        answer, error = ask(self.listener, [message.message() for message in batch], context)
+        judged = ask(self.listener, (queue, batch[0].queue_offset), messages, context, self._read)
         took_ms = self.host.now_ms() - began_ms
-        with reading_answer(self.listener, queue, batch[0].queue_offset):
-            judged = judge(
-                answer,
-                len(batch),
-                context,
-                error,
-                all_or_nothing=group.all_or_nothing,
-                secrets=self.listener.secrets,
-            )
         answers = clean_expired_msg(judged, took_ms, group.consume_timeout_ms)
         offsets = [message.queue_offset for message in batch]
         result = process_consume_result(group.message_model, offsets, answers)
@@ -293,6 +289,12 @@ class Run:
                 if dropped:
                     self.given_up.append((message.queue_offset, told))
         return copies
+
+    def _read(
+        self, answer: Any, error: BaseException | None, n: int, context: ConsumeConcurrentlyContext
+    ) -> tuple[Answer, ...]:
+        group = self.plan.group
+        return judge(answer, n, context, error, all_or_nothing=group.all_or_nothing, secrets=self.listener.secrets)
 
     def _send_back(self, message: Stored, delay_level: int) -> SendBack:
         group, queue = self.plan.group, message.queue

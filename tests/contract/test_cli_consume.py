@@ -185,6 +185,22 @@ def at_once(msgs, context):
 def mute(msgs, context):
     raise Mute
 
+class LeavesInText(Exception):
+    def __str__(self):
+        os._exit(0)
+
+    __del__ = __str__
+
+class LeavesInLength(list):
+    def __len__(self):
+        os._exit(0)
+
+def left_in_text(msgs, context):
+    raise LeavesInText
+
+def left_in_length(msgs, context):
+    return LeavesInLength()
+
 def nonsense(msgs, context):
     context.delay_level_when_next_consume = 10**30
 """
@@ -212,7 +228,7 @@ def with_listener(rmq: Rmq, text: str, name: str) -> list[str]:
 
 
 def test_a_listener_that_ends_the_process_never_looks_like_success_with_nothing_done(imported: Rmq) -> None:
-    for name in ("at_once", "mute"):
+    for name in ("at_once", "mute", "left_in_text"):
         answer = imported(*with_listener(imported, EXITS, name))
         told = answer.json()
         assert (answer.exit_code, told["status"], told["windows"][0]["counts"]["retried"]) == (0, "committed", 8)
@@ -221,7 +237,11 @@ def test_a_listener_that_ends_the_process_never_looks_like_success_with_nothing_
 def test_a_listener_that_answers_nonsense_or_ends_the_process_when_it_is_imported_is_an_error_in_words(
     imported: Rmq,
 ) -> None:
-    cases = {"nonsense": (EXITS, "batch at offset 0"), "gone": ("import sys; sys.exit(0)", "SystemExit: 0")}
+    cases = {
+        "nonsense": (EXITS, "batch at offset 0"),
+        "left_in_length": (EXITS, "batch at offset 0: its answer cannot be read: SystemExit: os._exit(0)"),
+        "gone": ("import sys; sys.exit(0)", "SystemExit: 0"),
+    }
     for name, (text, says) in cases.items():
         answer = imported(*with_listener(imported, text, name))
         told = answer.json()

@@ -24,7 +24,6 @@ from rmq_store.consumer.listener import (
     judge,
     load_listener,
     quoted,
-    reading_answer,
     status_of,
 )
 from rmq_store.errors import ListenerError, Terminated
@@ -198,19 +197,24 @@ def test_a_list_that_is_shorter_than_it_says_acks_nothing() -> None:
 
 @pytest.mark.parametrize("raised", [ZeroDivisionError("no"), SystemExit(0), StopIteration()])
 def test_an_answer_that_cannot_be_read_names_listener_queue_and_offset(raised: BaseException) -> None:
-    listener = Listener(ListenerKind.MESSAGE, lambda *_: None, None, "shop:Orders")
-    with pytest.raises(ListenerError) as told, reading_answer(listener, QUEUE, 17):
+    def read(*_: Any) -> None:
         raise raised
+
+    listener = Listener(ListenerKind.MESSAGE, lambda *_: None, None, "shop:Orders")
+    with pytest.raises(ListenerError) as told:
+        ask(listener, (QUEUE, 17), [], context, read)
     assert f"listener shop:Orders, {QUEUE}, batch at offset 17: its answer cannot be read" in str(told.value)
+    assert (told.value.__cause__, told.value.__context__) == (None, None)
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
 def heard(function: Any, n: int = 4, **switches: Any) -> tuple[Answer, ...]:
-    told = context()
-    answer, error = ask(Listener(ListenerKind.MESSAGE, function, None, "test"), list(range(n)), told)
-    return judge(answer, n, told, error, **switches)
+    def read(answer: Any, error: BaseException | None, n: int, told: ConsumeConcurrentlyContext) -> tuple[Answer, ...]:
+        return judge(answer, n, told, error, **switches)
+
+    return ask(Listener(ListenerKind.MESSAGE, function, None, "test"), (QUEUE, 0), list(range(n)), context, read)
 
 
 def test_a_listener_that_yields_keeps_what_it_said_before_it_failed() -> None:
@@ -312,7 +316,8 @@ def fail():
     raise ValueError("in the child")
 
 for then in (lambda: "CONSUME_SUCCESS", fail, lambda: sys.exit(5), lambda: sys.exit(), lambda: os._exit(9)):
-    print(ask(Listener(ListenerKind.MESSAGE, fork(then), None, "test"), [1], None)[0], flush=True)
+    listener = Listener(ListenerKind.MESSAGE, fork(then), None, "test")
+    print(ask(listener, ("a queue", 0), [1], object, lambda answer, *_: answer), flush=True)
 """
 
 
