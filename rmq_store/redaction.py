@@ -18,8 +18,11 @@ _LEAST_SECRET = 6
 """A shorter value is no secret that could be kept, and would stand in many words."""
 
 _IN_URL: Final = re.compile(
-    r"""(?<=://)(?:[^\s/"'<>]{0,1024}|[^\s/@:"'<>]{0,256}:(?!\d{1,5}/)[^\s@"'<>]{0,1024})@"""
-)  # the second form: a secret with a slash, but no port with a path
+    r"""://(?:(?:[^\s/@"'<>]*+@)++|[^\s/@:"'<>]*+:(?!\d{1,5}/)[^\s@"'<>]*+@?)"""
+)  # the second form: a secret with a slash, but no port with a path. Without @ it is passed over at once: no later :// has one
+_LONGEST_IN_URL = 1280
+"""Of what a URL says before ``@``, where the text is cut there."""
+
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -38,9 +41,22 @@ def _forms(value: str) -> Iterator[str]:
 
 def cleaned(text: str, secrets: Sequence[str] = (), most_bytes: int = TEXT_BYTES) -> str:
     """The text as valid UTF-8 of at most so many bytes. ``***`` stands for each of the secrets (``secret_values``) and for
-    what a URL says before ``@``; a control character is written as Python escapes it, but a tab and the end of a line."""
+    what a URL says before ``@``; a control character is written as Python escapes it, but a tab and the end of a line.
+
+    Linear: no more of the text is looked at than what may be shown, and one secret and one address behind it."""
+    longest = max(map(len, secrets), default=0)
+    most = most_bytes + longest + _LONGEST_IN_URL
+    is_cut = str.__len__(text) > most
+    text = str.__getitem__(text, slice(most))  # a plain one, whatever its class
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
-    text = _IN_URL.sub(f"{HIDDEN}@", text)[:most_bytes]
+    if is_cut:  # the head of a secret may be left
+        text = text[: len(text) - longest]
+    text = _IN_URL.sub(_without_credentials, text)
+    text = (text[:-_LONGEST_IN_URL] if is_cut else text)[:most_bytes]
     text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
     return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
+
+
+def _without_credentials(found: re.Match[str]) -> str:
+    return f"://{HIDDEN}@" if found[0].endswith("@") else found[0]

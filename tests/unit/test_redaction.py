@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from rmq_store import redaction
 from rmq_store.redaction import NAME_BYTES, TEXT_BYTES, cleaned, secret_values
 
 ENV = {
@@ -47,6 +50,9 @@ def test_a_secret_that_is_part_of_another_one_leaves_nothing_of_it() -> None:
         ('URL: "http://user:SECRET@host:9000/bucket"', 'URL: "http://***@host:9000/bucket"'),
         ("s3://KEY:SE/CR/ET@bucket/x", "s3://***@bucket/x"),
         ("mysql://u:p@ss@db/shop and amqp://:x@q", "mysql://***@db/shop and amqp://***@q"),
+        ("http://a:1/x://u:p/w@h", "http://a:1/x://***@h"),
+        ("http://h:x/y s3://k:p/w@b://c:d@e", "http://h:x/y s3://***@b://***@e"),
+        ("http://u:" + "p" * 2000 + "@h", "http://***@h"),
         ("https://ghp_token@git.example/x", "https://***@git.example/x"),
         ("http://host:9000/bucket/a@b", "http://host:9000/bucket/a@b"),
         ("http://host:9000/a, mail to a@b", "http://host:9000/a, mail to a@b"),
@@ -68,6 +74,60 @@ def test_a_text_is_cut_at_whole_characters_of_utf_8() -> None:
     assert cleaned("\udc80") == "?"
     assert cleaned("C" * 100_000, (), NAME_BYTES) == "C" * 256
     assert len(cleaned("\0" * 5000)) == TEXT_BYTES
+
+
+class Own(str):
+    """A text with methods of its own."""
+
+    def __getitem__(self, at: object) -> str:  # type: ignore[override]
+        raise AssertionError("only Python's own str is asked")
+
+    encode = replace = __str__ = __getitem__  # type: ignore[assignment]
+
+
+def test_a_text_is_a_plain_one_whatever_its_class_says() -> None:
+    assert type(cleaned(Own("hidden"))) is str
+    assert cleaned(Own("a" * 9999), ("secret",)) == "a" * TEXT_BYTES
+
+
+class Looked:
+    """In place of a pattern: how long the texts were that it was given."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.pattern = pattern
+        self.most = 0
+
+    def sub(self, by: Any, text: str) -> str:
+        self.most = max(self.most, len(text))
+        return self.pattern.sub(by, text)
+
+
+def test_only_the_beginning_of_a_long_text_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Looked(redaction._IN_URL)
+    monkeypatch.setattr(redaction, "_IN_URL", looked)
+    assert cleaned("://" * 1_000_000, ("s" * 5000,)).startswith("://")
+    assert TEXT_BYTES <= looked.most <= TEXT_BYTES + 5000
+
+
+@pytest.mark.parametrize(
+    "unit", ["://", "://a:", "://a:b/", "://a@", "://1:2/", "://a:b/@", "@", ":", "://a:" + "b" * 300]
+)
+def test_the_search_for_addresses_is_linear(unit: str) -> None:
+    """Of a text as long as the longest log that is cleaned. A square of it would run into the time limit of the tests."""
+    text = unit * ((1 << 20) // len(unit))
+    assert cleaned(text, (), 1 << 20)
+    assert "pw" not in cleaned(text + " ftp://u:pw@h", (), 1 << 21)
+
+
+@pytest.mark.parametrize("before", range(TEXT_BYTES - 60, TEXT_BYTES + 60, 7))
+def test_neither_a_secret_nor_an_address_at_any_cut_shows_its_head(before: int) -> None:
+    secrets = ("hunter2-" * 6, "longer-" * 8)
+    for text in ("." * before + secrets[0], secrets[1] * 60 + "." * before + secrets[0]):
+        assert "hunter" not in cleaned(text, secrets)
+    assert "tok" not in cleaned("." * before + "://u:tok" + "e" * 900 + "@h", secrets)
+    assert "hunter" not in cleaned(secrets[1] * 200 + secrets[0], secrets)
+    for many in range(60, 120):
+        assert "hunt" not in cleaned(secrets[1] * many + "." * (before % 60) + secrets[0] * 3, secrets)
 
 
 def test_a_secret_at_the_cut_leaves_no_part_of_it() -> None:
