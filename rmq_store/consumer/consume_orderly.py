@@ -21,6 +21,7 @@ from functools import partial
 from itertools import groupby, islice, takewhile
 from typing import Any
 
+from rmq_store.consumer.ask import ask
 from rmq_store.consumer.consume_result_orderly import (
     OrderlyMessage,
     OrderlyResult,
@@ -34,7 +35,6 @@ from rmq_store.consumer.listener import (
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     Listener,
-    ask,
     failure,
     quoted,
 )
@@ -179,7 +179,7 @@ class _InOrder:
         return result
 
     def _read(
-        self, answer: Any, error: BaseException | None, n: int, context: ConsumeOrderlyContext
+        self, answer: Any, n: int, context: ConsumeOrderlyContext, error: BaseException | None
     ) -> tuple[ConsumeOrderlyStatus, Answer, bool, int]:
         status = orderly_status_of(answer if error is None else None)
         why = Answer(False) if error is None else failure(error, secrets=self._listener.secrets)

@@ -1,4 +1,4 @@
-"""The user's code: how it is found, what it may answer, and what an answer means for each message (S9.1).
+"""The user's code: how it is found, what it may answer, and what an answer means for each message (S9.1). ``ask`` asks it.
 
 A listener has one of two shapes, and the first may answer in several ways:
 
@@ -20,11 +20,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
-from traceback import clear_frames
 from typing import Any, TypeVar
 
 from rmq_store.consumer.own_process import OwnProcess
@@ -49,8 +48,6 @@ class ConsumeOrderlyStatus(StrEnum):
 
 
 Status = TypeVar("Status", ConsumeConcurrentlyStatus, ConsumeOrderlyStatus)
-Context = TypeVar("Context")
-Told = TypeVar("Told")
 
 
 @dataclass(slots=True)
@@ -136,7 +133,7 @@ def load_listener(name: str, env: Mapping[str, str] | None = None) -> Listener:
     except BaseException as error:
         if is_stop(error):
             raise
-        said = str(error) if type(error) is ListenerError else f"listener {name} cannot be loaded: {_named(error)}"
+        said = str(error) if type(error) is ListenerError else f"listener {name} cannot be loaded: {named(error)}"
         raise ListenerError(cleaned(said, secret_values(env))) from error
 
 
@@ -146,7 +143,7 @@ def _loaded(name: str) -> Listener:
         try:
             found = found()
         except Exception as error:
-            raise ListenerError(f"listener {name}: {found.__name__}() fails: {_named(error)}") from error
+            raise ListenerError(f"listener {name}: {found.__name__}() fails: {named(error)}") from error
     kind, function = _shape(name, found)
     call, version = _with_context(name, kind, function), str(getattr(found, "version", ""))
     return Listener(kind, call, _columns(name, found), name, version)
@@ -159,7 +156,7 @@ def _attribute(name: str) -> Any:
     try:
         found = importlib.import_module(module_name)
     except Exception as error:
-        raise ListenerError(f"listener {name}: module {module_name} cannot be imported: {_named(error)}") from error
+        raise ListenerError(f"listener {name}: module {module_name} cannot be imported: {named(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise ListenerError(f"listener {name}: {module_name} has no attribute {path}")
@@ -216,87 +213,7 @@ def _columns(name: str, found: Any) -> tuple[str, ...] | None:
     chosen = tuple(columns)
     if not chosen or not all(isinstance(column, str) for column in chosen):
         raise ListenerError(f"listener {name}: columns must name at least one column by text, it is {columns!r}")
-    return chosen
-
-
-# --- asking it -------------------------------------------------------------------------------------------------------
-
-
-def ask(
-    listener: Listener,
-    begin: tuple[MessageQueue, int],
-    messages: Any,
-    context: Callable[[], Context],
-    read: Callable[[Any, BaseException | None, int, Context], Told],
-) -> Told:
-    """Ask the listener about a batch that begins at ``begin`` (queue, offset), with a context of its own, and read what it
-    says: ``read(answer, error, n, context)`` of ``n`` messages, in plain values.
-
-    An answer, an exception and a context may have methods of the listener's own, ``__del__`` too. So all of this is one
-    ``OwnProcess``, and no object of the listener's leaves it.
-
-    Raises ListenerError, with listener, queue and offset, when ``read`` raises; else what stops the run from outside
-    (``is_stop``).
-    """
-    with OwnProcess():
-        try:
-            return _heard(listener, messages, len(messages), context(), read)
-        except BaseException as error:
-            if is_stop(error):
-                raise
-            said = text_of(error) if type(error) is ListenerError else f"its answer cannot be read: {_named(error)}"
-            said = cleaned(said, listener.secrets)
-            _forget_frames(error)
-    queue, offset = begin
-    raise ListenerError(f"listener {listener.name}, {queue}, batch at offset {offset}: {said}")
-
-
-def _heard(
-    listener: Listener,
-    messages: Any,
-    n: int,
-    context: Context,
-    read: Callable[[Any, BaseException | None, int, Context], Told],
-) -> Told:
-    answer, error = _call(listener, messages, n, context)
-    try:
-        return read(answer, error, n, context)
-    finally:
-        _forget_frames(error)
-        del answer, error  # this frame is behind those of its traceback
-
-
-def _forget_frames(error: BaseException | None) -> None:
-    """Empty the frames of its traceback: one that holds the exception would keep it until garbage is collected."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
-
-
-def _call(listener: Listener, messages: Any, n: int, context: Any) -> tuple[Any, BaseException | None]:
-    """(what the listener answered, what it raised), whatever that is, as RocketMQ catches Throwable.
-
-    A listener that yields is run to its end; if it raises, the statuses so far are the answer and the exception says
-    at which message. A process that it has forked ends here, with its own exit code.
-    """
-    statuses: list[Any] | None = None
-    try:
-        with OwnProcess():
-            answer = listener.call(messages, context)
-            if not isinstance(answer, Iterator):
-                return answer, None
-            statuses = []
-            for status in answer:
-                statuses.append(status)
-    except BaseException as error:
-        if is_stop(error):
-            raise
-        if statuses is None or isinstance(error, ConsumeFailed) or len(statuses) >= n:
-            return statuses, error
-        return statuses, ConsumeFailed(len(statuses), error)
-    return statuses, None
+    return tuple(str.__str__(column) for column in chosen)
 
 
 # --- what the answer means -------------------------------------------------------------------------------------------
@@ -429,5 +346,6 @@ def java_int(what: str, value: Any) -> int:
     return number
 
 
-def _named(error: BaseException) -> str:
+def named(error: BaseException) -> str:
+    """Its type and text."""
     return f"{type(error).__name__:.{NAME_BYTES}}: {text_of(error)}"

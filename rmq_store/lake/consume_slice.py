@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.consumer.ask import ask
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
 from rmq_store.consumer.consume_result import (
     DroppedRange,
@@ -37,12 +38,12 @@ from rmq_store.consumer.listener import (
     ConsumeConcurrentlyStatus,
     Listener,
     ListenerKind,
-    ask,
     judge,
     load_listener,
 )
 from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.consumer.pull import Slice, piece_rows
+from rmq_store.errors import ListenerError
 from rmq_store.lake import tables
 from rmq_store.lake.batch_answers import judge_batch
 from rmq_store.lake.consume_job import NO_OFFSETS, ConsumeJob, ConsumeTask, Offsets, RangeDone, TaskResult
@@ -50,7 +51,7 @@ from rmq_store.lake.evidence import hashes, tally_of
 from rmq_store.lake.filter import Mask, filter_columns, matching
 from rmq_store.lake.message_view import MessageViews
 from rmq_store.lake.retry_rows import COPY_COLUMNS, TOLD_BY_PROPERTIES, Failures, retry_rows
-from rmq_store.lake.slice_reader import SliceReader
+from rmq_store.lake.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.stage import stage
 from rmq_store.lake.void_rows import void_rows, with_epoch, without_epoch
 from rmq_store.message import MessageExt, MessageQueue
@@ -235,6 +236,15 @@ def _columns_for(listener: Listener, subscription: SubscriptionData) -> list[str
     return [*dict.fromkeys([*listener.columns, *filter_columns(subscription)])]
 
 
+def refuse_unknown_columns(listener: Listener) -> None:
+    """Raise ListenerError for a listener that names a column which no message has."""
+    if strange := [name for name in listener.columns or () if name not in tables.MSG.names]:
+        raise ListenerError(
+            f"listener {listener.name}: its columns name {', '.join(strange):.200}, which no message has; "
+            f"known are {', '.join(MESSAGE_COLUMNS)}"
+        )
+
+
 def _ask(
     job: ConsumeJob, listener: Listener, slice_: Slice, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch
 ) -> tuple[Mask | None, Sequence[Answer]]:
@@ -244,7 +254,7 @@ def _ask(
     if listener.kind is ListenerKind.BATCH:
         view = batch if listener.columns is None else batch.select(list(listener.columns))
         began_ms = job.now_ms()
-        mask, told = ask(listener, (slice_.queue, int(offsets[0])), view, context, partial(_read_batch, switches))
+        mask, told = ask(listener, (slice_.queue, int(offsets[0])), view, context, partial(judge_batch, **switches))
         took_ms = job.now_ms() - began_ms
         return _unless_expired(mask, told, batch.num_rows, took_ms, job.consume_timeout_ms)
     views = MessageViews(slice_, offsets, batch)
@@ -275,18 +285,12 @@ def _ask(
 
 
 def _read(
-    switches: _Switches, answer: Any, error: BaseException | None, n: int, context: ConsumeConcurrentlyContext
+    switches: _Switches, answer: Any, n: int, context: ConsumeConcurrentlyContext, error: BaseException | None
 ) -> tuple[Answer, ...] | None:
     """None: all are acked."""
     if error is None and _all_succeeded(answer, context):
         return None
     return judge(answer, n, context, error, **switches)
-
-
-def _read_batch(
-    switches: _Switches, answer: Any, error: BaseException | None, n: int, context: ConsumeConcurrentlyContext
-) -> tuple[Mask | None, Sequence[Answer]]:
-    return judge_batch(answer, n, context, error, **switches)
 
 
 def _unless_expired(

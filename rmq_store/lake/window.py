@@ -36,7 +36,7 @@ from rmq_store.lake.absorb import Absorbed, consume_absorbing, duplicate_outcome
 from rmq_store.lake.claim import claimed
 from rmq_store.lake.commit import commit, reached
 from rmq_store.lake.consume_job import ConsumeJob, ConsumeTask, TaskResult
-from rmq_store.lake.consume_slice import run_task
+from rmq_store.lake.consume_slice import refuse_unknown_columns, run_task
 from rmq_store.lake.dispatch import follow_up
 from rmq_store.lake.engine import Engine
 from rmq_store.lake.evidence import tally_of, tally_of_range
@@ -85,7 +85,7 @@ def consume_window(
     if isinstance(plan, WindowReport):
         return plan
     reached("1.planned")
-    listener_of(group)
+    refuse_unknown_columns(listener_of(group))
     engine = engine_of(plan)
     # 2. Claim.
     with claimed(shard, wish(plan, request), host) as claim:

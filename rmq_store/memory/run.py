@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from rmq_store.absorb import AbsorbRule, Keyed, acks_count_since, key_tally, take_turn
 from rmq_store.consume import (
@@ -18,6 +17,7 @@ from rmq_store.consume import (
     shares,
     subscriptions_of,
 )
+from rmq_store.consumer.ask import ask
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
 from rmq_store.consumer.consume_result import (
     DroppedRange,
@@ -27,7 +27,7 @@ from rmq_store.consumer.consume_result import (
     process_consume_result,
     void_ranges,
 )
-from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, ask, judge
+from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, judge
 from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.consumer.pull import Slice, cover, piece_rows
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
@@ -270,7 +270,8 @@ class Run:
         messages = [message.message() for message in batch]
         context = partial(ConsumeConcurrentlyContext, queue, group.name)
         began_ms = self.host.now_ms()
-        judged = ask(self.listener, (queue, batch[0].queue_offset), messages, context, self._read)
+        read = partial(judge, all_or_nothing=group.all_or_nothing, secrets=self.listener.secrets)
+        judged = ask(self.listener, (queue, batch[0].queue_offset), messages, context, read)
         took_ms = self.host.now_ms() - began_ms
         answers = clean_expired_msg(judged, took_ms, group.consume_timeout_ms)
         offsets = [message.queue_offset for message in batch]
@@ -289,12 +290,6 @@ class Run:
                 if dropped:
                     self.given_up.append((message.queue_offset, told))
         return copies
-
-    def _read(
-        self, answer: Any, error: BaseException | None, n: int, context: ConsumeConcurrentlyContext
-    ) -> tuple[Answer, ...]:
-        group = self.plan.group
-        return judge(answer, n, context, error, all_or_nothing=group.all_or_nothing, secrets=self.listener.secrets)
 
     def _send_back(self, message: Stored, delay_level: int) -> SendBack:
         group, queue = self.plan.group, message.queue

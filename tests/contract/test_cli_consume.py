@@ -227,6 +227,7 @@ def with_listener(rmq: Rmq, text: str, name: str) -> list[str]:
     ]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of __del__
 def test_a_listener_that_ends_the_process_never_looks_like_success_with_nothing_done(imported: Rmq) -> None:
     for name in ("at_once", "mute", "left_in_text"):
         answer = imported(*with_listener(imported, EXITS, name))
@@ -383,3 +384,13 @@ def test_diff_says_which_messages_another_listener_ended_differently(imported: R
 
 
 # --- questions -------------------------------------------------------------------------------------------------------
+
+
+def test_a_column_that_no_message_has_is_refused_before_anything_is_read(imported: Rmq) -> None:
+    text = "def wrong(batch):\n    raise AssertionError\n\nwrong.columns = ('body', 'nope')\n"
+    answer = imported(*with_listener(imported, text, "wrong"))
+    told = answer.json()
+    assert (answer.exit_code, told["error"]) == (1, "ListenerError")
+    assert (
+        "listener wrong_module:wrong: its columns name nope, which no message has; known are topic, " in told["message"]
+    )

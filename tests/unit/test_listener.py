@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from rmq_store.consumer.ask import ask
 from rmq_store.consumer.listener import (
     ACKED,
     NOT_REACHED,
@@ -19,7 +21,6 @@ from rmq_store.consumer.listener import (
     ConsumeOrderlyStatus,
     Listener,
     ListenerKind,
-    ask,
     failure,
     judge,
     load_listener,
@@ -211,9 +212,7 @@ def test_an_answer_that_cannot_be_read_names_listener_queue_and_offset(raised: B
 
 
 def heard(function: Any, n: int = 4, **switches: Any) -> tuple[Answer, ...]:
-    def read(answer: Any, error: BaseException | None, n: int, told: ConsumeConcurrentlyContext) -> tuple[Answer, ...]:
-        return judge(answer, n, told, error, **switches)
-
+    read = partial(judge, **switches)
     return ask(Listener(ListenerKind.MESSAGE, function, None, "test"), (QUEUE, 0), list(range(n)), context, read)
 
 
@@ -302,7 +301,8 @@ def test_a_listener_cannot_end_the_process() -> None:
 
 FORKS = """
 import os, sys
-from rmq_store.consumer.listener import Listener, ListenerKind, ask
+from rmq_store.consumer.ask import ask
+from rmq_store.consumer.listener import Listener, ListenerKind
 
 def fork(then):
     def consume(msgs, context):
