@@ -159,15 +159,25 @@ def has_abort_file(source: FileSource) -> bool:
 
 def load_config(source: FileSource, name: str, parse_text: Callable[[str], T]) -> ConfigFile[T]:
     """Read a configuration file by RocketMQ's rule; ``parse_text("")`` is the empty table. Nothing else is opened."""
-    main, bak = f"{FOLDER}/{name}", f"{FOLDER}/{name}.bak"
-    text = _text(source, main)
+    return chosen_config(f"{FOLDER}/{name}", lambda path: _text(source, path), parse_text, f"{source}: ")
+
+
+def chosen_config(
+    main: str, text_of: Callable[[str], str | None], parse_text: Callable[[str], T], where: str = ""
+) -> ConfigFile[T]:
+    """RocketMQ's rule for the file ``main`` and its ``.bak``. ``text_of``: None for a file that is missing.
+
+    :raises BadData: neither can be read; ``where`` begins its message.
+    """
+    bak = f"{main}.bak"
+    text = text_of(main)
     why_not_main = "is missing" if text is None else "is empty"
     if text and text.strip():
         try:
             return ConfigFile(parse_text(text), main, f"{main} is readable")
         except BadData as error:
             why_not_main = f"cannot be read ({error})"
-    text = _text(source, bak)
+    text = text_of(bak)
     if not text:
         found = "is missing" if text is None else "is empty"
         return ConfigFile(parse_text(""), None, f"{main} {why_not_main} and {bak} {found}: an empty table, as RocketMQ")
@@ -175,7 +185,7 @@ def load_config(source: FileSource, name: str, parse_text: Callable[[str], T]) -
         return ConfigFile(parse_text(text), bak, f"{main} {why_not_main}: {bak} is used, as RocketMQ would")
     except BadData as error:
         raise BadData(
-            f"{source}: {main} {why_not_main} and {bak} cannot be read ({error}). "
+            f"{where}{main} {why_not_main} and {bak} cannot be read ({error}). "
             f"RocketMQ would not start with them; restore one of the two"
         ) from error
 
@@ -243,14 +253,15 @@ def parse_data_version(text: str) -> DataVersion:
     return _data_version(_root(text))
 
 
-def write_config(path: Path, text: str) -> None:
+def write_config(path: Path, text: str, *, keep_bak: bool = False) -> None:
     """Write a configuration file in ``MixAll#string2File``'s order: the old one becomes ``.bak``, then the new one.
 
     Both get their names when they are whole, so whatever moment the process dies at, they can be read. A file that holds no
-    object, which RocketMQ removes when it loads, is written over: it must not take the place of a good ``.bak``.
+    object, which RocketMQ removes when it loads, is written over: it must not take the place of a good ``.bak``. Nor does
+    any file with ``keep_bak``, for a table that came from the ``.bak``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if _is_readable(path):
+    if not keep_bak and _is_readable(path):
         _write_whole(path.with_name(f"{path.name}.bak"), path.read_bytes())
     _write_whole(path, text.encode())
     _sync_folder(path.parent)

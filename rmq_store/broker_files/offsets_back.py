@@ -12,8 +12,10 @@ from enum import Enum, auto
 from pathlib import Path
 
 from rmq_store.broker_files.config_files import (
+    ConfigFile,
     DataVersion,
     OffsetTable,
+    chosen_config,
     parse_consumer_offsets,
     parse_data_version,
     parse_delay_offsets,
@@ -118,18 +120,21 @@ DELAY_OFFSETS = OffsetForm(
 
 @dataclass(frozen=True, slots=True)
 class OffsetWrite:
-    """What is to be written. ``changed``: whether the file is not there, or says something else."""
+    """What is to be written. ``changed``: whether the file is not there, or says something else. ``notes``: what a person
+    should know of what was there. ``keep_bak``: the broker would read the ``.bak``, so nothing takes its place."""
 
     path: Path
     text: str
     changes: tuple[Change, ...]
     changed: bool
+    notes: tuple[str, ...] = ()
+    keep_bak: bool = False
 
     def write(self) -> bool:
         """Write the file where it changes; the one before stays as ``.bak``. Raises WrongUse when it cannot be written."""
         if self.changed:
             try:
-                write_config(self.path, self.text)
+                write_config(self.path, self.text, keep_bak=self.keep_bak)
             except OSError as error:
                 raise WrongUse(f"{self.path} cannot be written: {error.strerror or error}") from error
         return self.changed
@@ -149,32 +154,55 @@ def planned_writes(
 
 
 def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: DataVersion, how: How) -> OffsetWrite:
-    """What writing the file would do; reads only.
+    """What writing the file would do; reads only. What is there, the broker's rule says: the file, or else its ``.bak``.
 
     Raises WrongUse for a file that knows more and is to be kept, or cannot be read; BadData when it is no such file.
     """
-    try:
-        text = path.read_text("utf-8", "replace")
-    except FileNotFoundError:
-        text = ""
-    except OSError as error:
-        raise WrongUse(f"{path} cannot be read: {error.strerror or error}") from error
-    try:
-        before, held = form.parse(text), parse_data_version(text)
-    except BadData as error:
-        if how is not How.OVERWRITE:
-            raise BadData(
-                f"{path} cannot be read as {form.name} ({error}): restore it, or use --overwrite. Nothing was written."
-            ) from error
-        before, held = {}, DataVersion()
+    there = _there(path, form, how)
+    before, held = there.value
     after = known.merged_into(before) if how is How.MERGE else known.table
     differing = changes(before, after)
     if how is How.KEEP and (lost := [str(change) for change in differing if change.loses]):
         raise WrongUse(
-            f"{path} knows more than the export: {listed(lost, 5)}. Merge into it with --merge, or write over it with "
-            "--overwrite. Nothing was written."
+            f"{there.used} knows more than the export: {listed(lost, 5)}. Merge into it with --merge; --overwrite would "
+            "lose that. Nothing was written."
         )
-    if text.strip() and not differing:
-        return OffsetWrite(path, text, (), changed=False)
+    if there.used == str(path) and not differing:
+        return OffsetWrite(path, form.text(before, held), (), changed=False)
     newer = replace(held, timestamp=max(held.timestamp, version.timestamp), counter=held.counter + 1)
-    return OffsetWrite(path, form.text(after, newer if before else version), differing, changed=True)
+    from_bak = there.used not in (None, str(path))
+    return OffsetWrite(
+        path,
+        form.text(after, newer if before else version),
+        differing,
+        changed=True,
+        notes=(there.note,) if from_bak else (),
+        keep_bak=from_bak,
+    )
+
+
+def _there(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetTable, DataVersion]]:
+    """What the broker would read. Raises BadData for damaged files, unless they are to be written over."""
+    try:
+        there = chosen_config(
+            str(path), _text_of, lambda text: (form.parse(text), parse_data_version(text)), "Nothing was written. "
+        )
+    except BadData:
+        if how is not How.OVERWRITE:
+            raise
+        return ConfigFile(({}, DataVersion()), None, "")
+    if there.used is None and how is not How.OVERWRITE and (_text_of(str(path)) or "").strip():
+        raise BadData(
+            f"{there.note} would have. Nothing was written. Restore {form.name}; --overwrite would lose what only it knows."
+        )
+    return there
+
+
+def _text_of(path: str) -> str | None:
+    """None when it is not there. Raises WrongUse when it cannot be read."""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise WrongUse(f"{path} cannot be read: {error.strerror or error}") from error

@@ -40,9 +40,10 @@ def export(
     They hold what was committed here on the broker's queues and, where nothing was, the broker's own offsets as the last
     import saw them; delayOffset.json how far its delay levels are delivered, here after a cut-over. A file that knows more,
     a group or a later offset, is not written over. With --merge its other keys stay, an offset that was committed here wins,
-    and one that was only seen never lowers the file's. The file before stays as .bak. What waits in the lake's own queues is
-    not in them: the broker would not see it, and how much it is is said. A broker reads its files when it starts and writes
-    over them while it runs: stop it first.
+    and one that was only seen never lowers the file's. The file before stays as .bak; where the broker would read the .bak,
+    since the file is missing, empty or damaged, it is what the file says. What waits in the lake's own queues is not in them:
+    the broker would not see it, and how much it is is said. A broker reads its files when it starts and writes over them
+    while it runs: stop it first.
     """
     output = Output(as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
@@ -66,6 +67,8 @@ def export(
         output.document(answer | {"text": exported.text, "delay_text": exported.delay_text})
         return
     planned = planned_writes(target, exported.offsets, exported.delays, exported.version, how)
+    for note in (note for one in planned for note in one.notes):
+        output.note(note)
     changes = [{"file": one.path.name} | asdict(change) for one in planned for change in one.changes]
     if dry_run:
         output.table(changes, _CHANGE, empty="nothing would change")
@@ -114,7 +117,7 @@ def _export_target(file: Path | None, merge: Path | None, overwrite: bool, dry_r
             raise WrongUse("--dry-run and --overwrite are about a file: give FILE or --merge FILE")
         return None, How.KEEP
     target = target.expanduser()
-    if merge is not None and not target.is_file():
+    if merge is not None and not (target.exists() or target.with_name(f"{target.name}.bak").exists()):
         raise WrongUse(f"there is no file {target} to merge into: export to it without --merge")
     if not target.parent.is_dir():
         raise WrongUse(f"{target} cannot be written: there is no folder {target.parent}")

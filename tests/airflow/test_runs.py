@@ -407,7 +407,7 @@ def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_s
     from airflow.sdk.exceptions import AirflowFailException
     from rmq_operators import export_all
 
-    def may_not(file: Path, text: str) -> None:
+    def may_not(file: Path, text: str, **_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(file))
 
     monkeypatch.setattr("rmq_store.broker_files.offsets_back.write_config", may_not)

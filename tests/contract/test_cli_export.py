@@ -121,11 +121,23 @@ def test_after_the_cut_over_the_delay_levels_stand_where_the_lake_delivered_them
 
 
 def test_neither_file_is_written_when_the_delay_levels_of_the_broker_know_more(imported: Rmq, config: Path) -> None:
-    (config / "consumerOffset.json").unlink()
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (config / name).unlink()
     (config / "delayOffset.json").write_text('{"offsetTable":{3:433}}')
     refused = imported(*EXPORT, str(config / "consumerOffset.json"))
     assert (refused.exit_code, (config / "consumerOffset.json").exists()) == (2, False)
     assert "delayOffset.json knows more than the export: SCHEDULE_TOPIC_XXXX queue 2 at 433 (432 here)" in refused.err
+
+
+def test_a_merge_into_a_missing_file_goes_on_from_its_bak(imported: Rmq, config: Path) -> None:
+    file = config / "consumerOffset.json"
+    before, text = offsets_in(file), file.read_text()
+    file.rename(file.with_name("consumerOffset.json.bak"))
+    refused = imported(*EXPORT, str(file))
+    assert (refused.exit_code, file.exists()) == (2, False)
+    merged = imported(*EXPORT, "--merge", str(file))
+    assert f"{file} is missing: {file}.bak is used, as RocketMQ would" in merged.err
+    assert (offsets_in(file), file.with_name("consumerOffset.json.bak").read_text()) == (before, text)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def test_a_merged_file_is_newer_than_the_one_before(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_left_alone(tmp_path: Path, how: How, text: str) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_text(text)
-    with pytest.raises(BadData, match=r"cannot be read as consumerOffset\.json"):
+    with pytest.raises(
+        BadData, match=r"consumerOffset\.json cannot be read .*--overwrite would lose what only it knows"
+    ):
         planned(path, how)
     assert path.read_text() == text
     assert planned(path, How.OVERWRITE)
@@ -107,3 +109,57 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WrongUse, match=r"file/consumerOffset\.json cannot be (read|written)"):
         planned(tmp_path / "file" / "consumerOffset.json", How.KEEP)
+
+
+NO_MAIN = {
+    "missing": None,
+    "empty": "",
+    "damaged": '{"offsetTable":{"T@here":',
+    "null": '{"offsetTable":{"T@here":null}}',
+}
+
+
+def of_killed_broker(folder: Path, main: str | None, bak: str) -> Path:
+    """The place of the file, with what a kill left."""
+    path = folder / "consumerOffset.json"
+    if main is not None:
+        path.write_text(main)
+    path.with_name("consumerOffset.json.bak").write_text(bak)
+    return path
+
+
+@pytest.mark.parametrize("main", NO_MAIN.values(), ids=NO_MAIN)
+def test_the_bak_is_merged_with_where_the_broker_would_read_it(tmp_path: Path, main: str | None) -> None:
+    bak = consumer_offsets_text(FILE, DataVersion(3, 5000, 41))
+    path = of_killed_broker(tmp_path, main, bak)
+    plan = planned_write(path, CONSUMER_OFFSETS, KNOWN, VERSION, How.MERGE)
+    assert [f"{path}.bak is used, as RocketMQ would" in note for note in plan.notes] == [True]
+    assert plan.write()
+    assert table(path) == KNOWN.merged_into(FILE)
+    assert parse_data_version(path.read_text()) == DataVersion(3, 5000, 42)
+    assert path.with_name("consumerOffset.json.bak").read_text() == bak
+
+
+@pytest.mark.parametrize("main", NO_MAIN.values(), ids=NO_MAIN)
+def test_a_bak_that_knows_more_is_not_written_past_unless_told(tmp_path: Path, main: str | None) -> None:
+    path = of_killed_broker(tmp_path, main, consumer_offsets_text({"T@other": {0: 4}}, VERSION))
+    with pytest.raises(WrongUse, match=r"consumerOffset\.json\.bak knows more than the export: T@other queue 0 at 4"):
+        planned(path, How.KEEP)
+    assert (path.read_text() if path.exists() else None) == main
+    assert planned(path, How.OVERWRITE)
+    assert table(path) == KNOWN.table
+
+
+@pytest.mark.parametrize("main", NO_MAIN.values(), ids=NO_MAIN)
+def test_the_file_is_made_again_where_its_bak_says_the_same(tmp_path: Path, main: str | None) -> None:
+    path = of_killed_broker(tmp_path, main, consumer_offsets_text(KNOWN.table, VERSION))
+    assert planned(path, How.KEEP)
+    assert table(path) == KNOWN.table
+
+
+@pytest.mark.parametrize("main", [None, "", "garbage"])
+def test_where_neither_file_can_be_read_nothing_is_merged(tmp_path: Path, main: str | None) -> None:
+    path = of_killed_broker(tmp_path, main, "garbage")
+    with pytest.raises(BadData, match="RocketMQ would not start with them; restore one of the two"):
+        planned(path, How.MERGE)
+    assert (path.read_text() if path.exists() else None) == main
