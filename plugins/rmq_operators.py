@@ -278,6 +278,8 @@ def export_all() -> list[Answer]:
                         "broker_name": broker_name,
                         "file": str(file),
                         "changed": any(written),
+                        "lowered": sum(len(one.lowered) for one in planned),
+                        "notes": [note for one in planned for note in one.notes],
                         "groups": known.groups,
                         "waiting_retries": dict(known.waiting_retries),
                         "waiting_messages": dict(known.waiting_messages),

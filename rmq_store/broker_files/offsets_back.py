@@ -6,7 +6,7 @@ a file. A file that knows more than the export is not written over unless somebo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -31,11 +31,13 @@ from rmq_store.message import SCHEDULE_TOPIC
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
     """Key -> queue id -> next offset. ``committed``: here. ``observed``: by the broker, at its newest import.
-    ``gone``: groups that were deleted here and are no longer the broker's, so that their offsets go from its file."""
+    ``gone``: groups that were deleted here and are no longer the broker's, so that their offsets go from its file.
+    ``never_back``: no reset moves these offsets, so a commit does not lower a file either."""
 
     committed: OffsetTable = field(default_factory=dict)
     observed: OffsetTable = field(default_factory=dict)
     gone: frozenset[str] = frozenset()
+    never_back: bool = False
 
     @property
     def table(self) -> OffsetTable:
@@ -46,15 +48,26 @@ class KnownOffsets:
         """The table of a file with what is known: keys that are not known stay as they are."""
         merged = {key: dict(queues) for key, queues in table.items() if not self._is_gone(key)}
         for key, queues in self.observed.items():
-            held = merged.setdefault(key, {})
-            held.update({queue_id: max(offset, held.get(queue_id, offset)) for queue_id, offset in queues.items()})
+            _raise(merged.setdefault(key, {}), queues)
         for key, queues in self.committed.items():
-            merged.setdefault(key, {}).update(queues)
+            held = merged.setdefault(key, {})
+            if self.never_back:
+                _raise(held, queues)
+            else:
+                held.update(queues)
         return merged
+
+    def behind(self, table: OffsetTable) -> tuple[Change, ...]:
+        """Where the table of a file is further than what is known."""
+        return tuple(one for one in changes(table, self.table) if one.lowers)
 
     def _is_gone(self, key: str) -> bool:
         pair = split_key(key)
         return pair is not None and pair[1] in self.gone
+
+
+def _raise(held: dict[int, int], offsets: Mapping[int, int]) -> None:
+    held.update({queue_id: max(offset, held.get(queue_id, offset)) for queue_id, offset in offsets.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,10 @@ class Change:
     def loses(self) -> bool:
         """Whether the file knew more: an offset that is gone, or one further on."""
         return self.from_offset is not None and (self.to_offset is None or self.to_offset < self.from_offset)
+
+    @property
+    def lowers(self) -> bool:
+        return self.loses and self.to_offset is not None
 
     def __str__(self) -> str:
         here = "not known here" if self.to_offset is None else f"{self.to_offset} here"
@@ -130,6 +147,11 @@ class OffsetWrite:
     notes: tuple[str, ...] = ()
     keep_bak: bool = False
 
+    @property
+    def lowered(self) -> tuple[Change, ...]:
+        """Offsets that were further on before."""
+        return tuple(change for change in self.changes if change.lowers)
+
     def write(self) -> bool:
         """Write the file where it changes; the one before stays as ``.bak``. Raises WrongUse when it cannot be written."""
         if self.changed:
@@ -167,18 +189,35 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
             f"{there.used} knows more than the export: {listed(lost, 5)}. Merge into it with --merge; --overwrite would "
             "lose that. Nothing was written."
         )
-    if there.used == str(path) and not differing:
-        return OffsetWrite(path, form.text(before, held), (), changed=False)
-    newer = replace(held, timestamp=max(held.timestamp, version.timestamp), counter=held.counter + 1)
     from_bak = there.used not in (None, str(path))
+    newer = replace(held, timestamp=max(held.timestamp, version.timestamp), counter=held.counter + 1)
     return OffsetWrite(
         path,
         form.text(after, newer if before else version),
         differing,
-        changed=True,
-        notes=(there.note,) if from_bak else (),
+        changed=bool(differing) or there.used != str(path),
+        notes=(
+            *((there.note,) if from_bak else ()),
+            *(_told_of_levels(path, known, before) if how is How.MERGE and known.never_back else ()),
+            *_told_of_lowered(path, [change for change in differing if change.lowers]),
+        ),
         keep_bak=from_bak,
     )
+
+
+def _told_of_levels(path: Path, known: KnownOffsets, before: OffsetTable) -> tuple[str, ...]:
+    """Of delay levels that a broker has gone on with since the last import."""
+    further = [
+        f"level {one.queue_id + 1} is delivered up to {one.from_offset} there, {one.to_offset} here"
+        for one in known.behind(before)
+    ]
+    return (f"{path}: {listed(further)}. What is further stays, so that nothing is delivered twice",) if further else ()
+
+
+def _told_of_lowered(path: Path, lowered: Sequence[Change]) -> tuple[str, ...]:
+    offsets = listed([str(change) for change in lowered], 5)
+    said = f"{path}: {len(lowered):,} offsets are lowered, the broker consumes again from there: {offsets}"
+    return (said,) if lowered else ()
 
 
 def _there(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetTable, DataVersion]]:

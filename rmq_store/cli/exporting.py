@@ -38,12 +38,12 @@ def export(
     """Write a broker's consumerOffset.json and, beside it, its delayOffset.json.
 
     They hold what was committed here on the broker's queues and, where nothing was, the broker's own offsets as the last
-    import saw them; delayOffset.json how far its delay levels are delivered, here after a cut-over. A file that knows more,
-    a group or a later offset, is not written over. With --merge its other keys stay, an offset that was committed here wins,
-    and one that was only seen never lowers the file's. The file before stays as .bak; where the broker would read the .bak,
-    since the file is missing, empty or damaged, it is what the file says. What waits in the lake's own queues is not in them:
-    the broker would not see it, and how much it is is said. A broker reads its files when it starts and writes over them
-    while it runs: stop it first.
+    import saw them; delayOffset.json how far its delay levels are delivered, here after a cut-over. A file that knows more, a
+    group or a later offset, is not written over. With --merge its other keys stay, an offset that was committed here wins,
+    and one that was only seen, or of a delay level, never lowers the file's; what is lowered is told. The file before stays
+    as .bak; where the broker would read the .bak, since the file is missing, empty or damaged, it is what the file says. What
+    waits in the lake's own queues is not in them: the broker would not see it, and how much it is is said. A broker reads its
+    files when it starts and writes over them while it runs: stop it first.
     """
     output = Output(as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
@@ -75,10 +75,11 @@ def export(
     else:
         for one in planned:
             one.write()
+    lowered = sum(len(one.lowered) for one in planned)
     files = {"file": str(target), "delay_file": str(planned[1].path)}
     would = "would change" if dry_run else "changed"
     output.answer(
-        answer | files | {"changed": any(one.changed for one in planned), "changes": changes},
+        answer | files | {"changed": any(one.changed for one in planned), "lowered": lowered, "changes": changes},
         *(f"{len(one.changes)} offsets of {broker} {would} in {one.path}" for one in planned),
     )
 

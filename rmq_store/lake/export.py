@@ -64,7 +64,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     # Until the cut-over a group is the broker's, whatever was deleted here.
     not_the_brokers = gone if positions.get(cutover_id(broker_name)) else frozenset()
     offsets = KnownOffsets(_groups(committed), _groups(observed), not_the_brokers)
-    delays = KnownOffsets(_levels(committed), _levels(observed))
+    delays = KnownOffsets(_levels(committed), _levels(observed), never_back=True)
     return OffsetsExport(
         offsets,
         delays,

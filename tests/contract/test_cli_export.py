@@ -120,6 +120,26 @@ def test_after_the_cut_over_the_delay_levels_stand_where_the_lake_delivered_them
     assert "delay levels" not in answer.err
 
 
+def test_a_merge_keeps_what_a_broker_that_ran_on_has_delivered_and_tells_lowered_offsets(
+    imported: Rmq, config: Path
+) -> None:
+    file = config / "consumerOffset.json"
+    imported("cutover", "-b", "broker-a", "--reason", "it was switched off")
+    imported("reset", "-g", "gm_back", "-t", "OrderEvents", "--to-offset", "7", "--reason", "again")
+    text = (config / "delayOffset.json").read_text()
+    (config / "delayOffset.json").write_text(text.replace("3:432", "3:511"))
+    assert imported.json(*EXPORT, "--merge", str(file), "--dry-run")["lowered"] == 8
+    dry = imported(*EXPORT, "--merge", str(file), "--dry-run")
+    for said in (
+        "8 offsets are lowered",
+        "OrderEvents@gm_back queue 0 at 518 (7 here)",
+        "level 3 is delivered up to 511",
+    ):
+        assert said in dry.err
+    assert imported.json(*EXPORT, "--merge", str(file))["lowered"] == 8
+    assert levels_in(config) == OBSERVED_LEVELS | {3: 511}
+
+
 def test_neither_file_is_written_when_the_delay_levels_of_the_broker_know_more(imported: Rmq, config: Path) -> None:
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
         (config / name).unlink()

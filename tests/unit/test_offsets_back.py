@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.broker_files.config_files import DataVersion, parse_consumer_offsets, parse_data_version
-from rmq_store.broker_files.config_texts import consumer_offsets_text
+from rmq_store.broker_files.config_files import (
+    DataVersion,
+    parse_consumer_offsets,
+    parse_data_version,
+    parse_delay_offsets,
+)
+from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_offsets_text
 from rmq_store.broker_files.offsets_back import (
     CONSUMER_OFFSETS,
+    DELAY_OFFSETS,
     Change,
     How,
     KnownOffsets,
@@ -17,6 +23,7 @@ from rmq_store.broker_files.offsets_back import (
     planned_write,
 )
 from rmq_store.errors import BadData, WrongUse
+from rmq_store.message import SCHEDULE_TOPIC
 
 KNOWN = KnownOffsets(committed={"T@here": {0: 5, 1: 6}}, observed={"T@here": {1: 9, 2: 7}, "T@there": {0: 3}})
 FILE = {"T@here": {0: 8, 1: 8, 2: 9}, "T@there": {0: 2}, "T@other": {0: 4}, "T@client@host": {0: 1}, "no key": {0: 2}}
@@ -133,7 +140,7 @@ def test_the_bak_is_merged_with_where_the_broker_would_read_it(tmp_path: Path, m
     bak = consumer_offsets_text(FILE, DataVersion(3, 5000, 41))
     path = of_killed_broker(tmp_path, main, bak)
     plan = planned_write(path, CONSUMER_OFFSETS, KNOWN, VERSION, How.MERGE)
-    assert [f"{path}.bak is used, as RocketMQ would" in note for note in plan.notes] == [True]
+    assert [f"{path}.bak is used, as RocketMQ would" in note for note in plan.notes] == [True, False]
     assert plan.write()
     assert table(path) == KNOWN.merged_into(FILE)
     assert parse_data_version(path.read_text()) == DataVersion(3, 5000, 42)
@@ -163,3 +170,41 @@ def test_where_neither_file_can_be_read_nothing_is_merged(tmp_path: Path, main: 
     with pytest.raises(BadData, match="RocketMQ would not start with them; restore one of the two"):
         planned(path, How.MERGE)
     assert (path.read_text() if path.exists() else None) == main
+
+
+LEVELS = KnownOffsets(committed={SCHEDULE_TOPIC: {2: 124, 3: 9}}, never_back=True)
+
+
+def test_a_merge_lowers_no_delay_level_and_names_those_that_are_further_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "delayOffset.json"
+    path.write_text(delay_offsets_text({3: 211, 4: 5, 17: 2}, VERSION))
+    plan = planned_write(path, DELAY_OFFSETS, LEVELS, VERSION, How.MERGE)
+    assert plan.notes == (
+        f"{path}: level 3 is delivered up to 211 there, 124 here. What is further stays, so that nothing is delivered twice",
+    )
+    assert plan.write()
+    assert parse_delay_offsets(path.read_text()) == {3: 211, 4: 9, 17: 2}
+
+
+def test_a_file_without_a_level_that_is_further_gets_no_note(tmp_path: Path) -> None:
+    path = tmp_path / "delayOffset.json"
+    path.write_text(delay_offsets_text({3: 124, 4: 5, 17: 2}, VERSION))
+    assert planned_write(path, DELAY_OFFSETS, LEVELS, VERSION, How.MERGE).notes == ()
+
+
+def test_a_plain_export_does_not_lower_a_delay_level(tmp_path: Path) -> None:
+    path = tmp_path / "delayOffset.json"
+    path.write_text(delay_offsets_text({3: 211}, VERSION))
+    with pytest.raises(WrongUse, match="queue 2 at 211 \\(124 here\\)"):
+        planned_write(path, DELAY_OFFSETS, LEVELS, VERSION, How.KEEP)
+
+
+@pytest.mark.parametrize("how", [How.MERGE, How.OVERWRITE])
+def test_offsets_of_the_file_that_are_lowered_are_told(tmp_path: Path, how: How) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text(consumer_offsets_text({"T@here": {0: 8, 1: 6}}, VERSION))
+    plan = planned_write(path, CONSUMER_OFFSETS, KNOWN, VERSION, how)
+    assert plan.lowered == (Change("T@here", 0, 8, 5),)
+    assert plan.notes == (
+        f"{path}: 1 offsets are lowered, the broker consumes again from there: T@here queue 0 at 8 (5 here)",
+    )
