@@ -91,7 +91,8 @@ def _notes(exported: OffsetsExport) -> list[str]:
         for group, count in exported.waiting_retries.items()
     ]
     notes += [
-        f"{key}: {count:,} messages still wait here; {unseen}" for key, count in exported.waiting_messages.items()
+        f"{key}: {count:,} messages still wait here{'' if '@' in key else ', which no group has consumed'}; {unseen}"
+        for key, count in exported.waiting_messages.items()
     ]
     if exported.waiting_levels:
         notes.append(

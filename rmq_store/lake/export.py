@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, OffsetTable
+from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, OffsetTable, split_key
 from rmq_store.broker_files.consumer_offset_manager import Table, key_of
 from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
 from rmq_store.delete_group import is_gone
@@ -23,7 +23,8 @@ class OffsetsExport:
 
     What a broker that takes these over would not see: ``waiting_retries``, per group the messages that still wait in the
     lake's own retry topic and delay levels, and ``waiting_messages``, per ``topic@group`` those in the lake's own queues of
-    the topic. ``waiting_levels``: what waits in the broker's own delay levels behind ``delays``, for it to deliver.
+    the topic, per topic where no group has an offset. ``waiting_levels``: what waits in the broker's own delay levels behind
+    ``delays``, for it to deliver.
     """
 
     offsets: KnownOffsets
@@ -70,7 +71,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         delays,
         DataVersion(timestamp=max(positions.updated_ms.values(), default=0)),
         _waiting_retries(shard, positions, gone),
-        _waiting_messages(shard, positions, offsets.table),
+        _waiting_messages(shard, positions, offsets.table, stands, gone),
         _waiting_levels(positions, broker_name, delays.table),
     )
 
@@ -114,16 +115,39 @@ def _waiting_retries(shard: Shard, positions: Positions, gone: frozenset[str]) -
     return {group: count for group, count in sorted(waiting.items()) if count}
 
 
-def _waiting_messages(shard: Shard, positions: Positions, table: OffsetTable) -> dict[str, int]:
-    """Per key of the table what lies in the lake's own queues of the topic: sent here, or delayed and delivered here."""
-    waiting = {}
-    for key in sorted(table):
-        topic, group = key.partition(TOPIC_GROUP_SEPARATOR)[0], _group_of(key)
-        queues = [queue for queue in positions.queues_of(topic) if queue.broker_name == shard.local_broker]
-        count = sum(_unread(positions, group, queue) for queue in queues if topic != retry_topic(group))
-        if count:
-            waiting[key] = count
-    return waiting
+def _waiting_messages(
+    shard: Shard, positions: Positions, table: OffsetTable, stands: Sequence[_Stand], gone: frozenset[str]
+) -> dict[str, int]:
+    """What lies in the lake's own queues of topics: sent here, or delayed and delivered here. Per ``topic@group`` for the
+    groups that have an offset of the topic, there or here; of a topic that no group has one of, per topic. What was sent here
+    with a delay and still waits is counted per topic of the delay levels and the timer."""
+    ours = [
+        queue
+        for queue in positions.all_queues()
+        if queue.broker_name == shard.local_broker and _is_sent_to(queue.topic)
+    ]
+    readers: dict[str, set[str]] = {queue.topic: set() for queue in ours}
+    pairs = [split_key(key) for key in table] + [
+        (queue.topic, group) for group, queue, _ in stands if queue.broker_name == shard.local_broker
+    ]
+    for topic, group in filter(None, pairs):
+        if topic in readers and group not in gone:
+            readers[topic].add(group)
+    waiting: dict[str, int] = defaultdict(int)
+    for queue in ours:
+        for group in readers[queue.topic]:
+            waiting[key_of(queue.topic, group)] += _unread(positions, group, queue)
+        if not readers[queue.topic]:
+            waiting[queue.topic] += positions.max_offset(queue) - positions.min_offset(queue)
+    for queue in positions.all_queues():
+        if queue.broker_name == shard.lane(""):
+            waiting[queue.topic] += _unread(positions, SCHEDULE_GROUP, queue)
+    return {key: count for key, count in sorted(waiting.items()) if count}
+
+
+def _is_sent_to(topic: str) -> bool:
+    """Whether it is no topic of retries and delays, which ``_waiting_retries`` counts."""
+    return topic not in (SCHEDULE_TOPIC, TIMER_TOPIC) and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
 
 
 def _waiting_levels(positions: Positions, broker_name: str, delays: OffsetTable) -> int:

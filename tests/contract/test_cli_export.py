@@ -120,6 +120,18 @@ def test_after_the_cut_over_the_delay_levels_stand_where_the_lake_delivered_them
     assert "delay levels" not in answer.err
 
 
+def test_what_waits_here_for_no_group_is_told_by_its_topic(imported: Rmq) -> None:
+    imported("delete-group", "-g", "gm_drain", "--reason", "not used any more")
+    imported("cutover", "-b", "broker-a", "--reason", "it was switched off")
+    assert imported("deliver", "--now", ALL_DUE).exit_code == 0
+    for number in range(2):
+        imported("send", "--topic", "Letters", "--create", f"number {number}")
+    imported("send", "--topic", "Letters", "--delay-level", "18", "later")
+    waiting = imported.json(*EXPORT, "out.json")["waiting_messages"]
+    assert waiting == {"LaterBox": 24, "Letters": 2, "SCHEDULE_TOPIC_XXXX": 1}
+    assert "Letters: 2 messages still wait here, which no group has consumed" in imported(*EXPORT).err
+
+
 def test_a_merge_keeps_what_a_broker_that_ran_on_has_delivered_and_tells_lowered_offsets(
     imported: Rmq, config: Path
 ) -> None:
