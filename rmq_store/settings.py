@@ -32,6 +32,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.known_names import did_you_mean
 from rmq_store.message import retry_topic
 from rmq_store.settings_values import CHECKS, is_int, value_problems
+from rmq_store.small_file import read_small_file
 from rmq_store.subscription import SubscriptionData, build_subscription_data
 from rmq_store.validators import check_topic
 from rmq_store.without_effect import WITHOUT_EFFECT, snake_case
@@ -140,13 +141,15 @@ class Settings:
 def read_settings(path: str | Path) -> Settings:
     """Settings from a file. Raises WrongUse when it cannot be read, and as ``load_settings`` does."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_small_file(Path(path)).decode("utf-8")
     except FileNotFoundError as error:
         raise WrongUse(
             f"the settings {path} cannot be read: no such file. Write it (docs/settings.md), or name another (--settings, or "
             "RMQ_SETTINGS)"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise WrongUse(f"the settings {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise WrongUse(f"the settings {path} cannot be read: {error}") from error
     return load_settings(text, str(path))
 

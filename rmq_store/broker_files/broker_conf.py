@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_store.errors import WrongUse
+from rmq_store.small_file import read_small_file
 
 _BLANKS: Final = " \t\f"
 _LINES: Final = re.compile(r"\r\n|\r|\n")
@@ -21,7 +22,7 @@ def message_delay_level(path: Path) -> str | None:
     Raises WrongUse when it cannot be read.
     """
     try:
-        text = path.read_text("iso-8859-1")
+        text = read_small_file(path).decode("iso-8859-1")
     except OSError as error:
         raise WrongUse(f"{path} cannot be read: {error.strerror or error}") from error
     return parse_properties(text).get("messageDelayLevel")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from rmq_store.errors import BadData, WrongUse
+from rmq_store.small_file import kind_of
 
 FEW_NAMES: Final = 20
 _COPY: Final = "Import a copy of the store that holds the files themselves"
@@ -144,7 +145,7 @@ class LocalFileSource:
 
     def _check_is_file(self, name: str, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
-            raise BadData(f"{name} in {self} is no file ({_kind(status.st_mode)}), so it is not opened. {_COPY}")
+            raise BadData(f"{name} in {self} is no file ({kind_of(status.st_mode)}), so it is not opened. {_COPY}")
 
     @contextmanager
     def _in_words(self, name: str) -> Iterator[None]:
@@ -152,8 +153,3 @@ class LocalFileSource:
             yield
         except OSError as error:
             raise BadData(f"{error.filename or name} in {self} cannot be read: {error.strerror or error}") from error
-
-
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
-    return kinds.get(stat.S_IFMT(mode), "a device")

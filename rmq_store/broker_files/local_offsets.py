@@ -15,6 +15,7 @@ from rmq_store.broker_files.config_files import write_config
 from rmq_store.errors import BadData
 from rmq_store.java_hash import in_hash_map_order
 from rmq_store.message import MessageQueue
+from rmq_store.small_file import read_small_file
 
 
 def local_offsets_path(root: Path, client_id: str, group: str) -> Path:
@@ -91,6 +92,6 @@ def _queue(key: Any) -> MessageQueue:
 def _text(path: Path) -> str | None:
     """None also for a file that cannot be opened; RocketMQ goes on to the ``.bak`` then."""
     try:
-        return path.read_text("utf-8", "replace")
+        return read_small_file(path).decode("utf-8", "replace")
     except OSError:
         return None

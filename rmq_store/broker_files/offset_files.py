@@ -13,6 +13,7 @@ from rmq_store.broker_files.config_files import parse_consumer_offsets
 from rmq_store.broker_files.local_offsets import parse_local_offsets
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.message import MessageQueue
+from rmq_store.small_file import read_small_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def read_offsets(path: Path, group: str, broker_name: str | None) -> FoundOffset
     why_not: list[str] = []
     for file in (path, path.with_name(f"{path.name}.bak")):
         try:
-            text = file.read_text("utf-8", "replace")
+            text = read_small_file(file).decode("utf-8", "replace")
             if text.strip():
                 found = _offsets_of(text, file, group, broker_name)
                 return FoundOffsets(found, file, f"{why_not[0]}, so {file.name} is used" if why_not else "")

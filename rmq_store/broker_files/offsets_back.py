@@ -26,6 +26,7 @@ from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_off
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.known_names import listed
 from rmq_store.message import SCHEDULE_TOPIC
+from rmq_store.small_file import read_small_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ def _there(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetTab
 def _text_of(path: str) -> str | None:
     """None when it is not there. Raises WrongUse when it cannot be read."""
     try:
-        return Path(path).read_text("utf-8", "replace")
+        return read_small_file(Path(path)).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     except OSError as error:
