@@ -254,7 +254,7 @@ def dispatch_all() -> Answer:
 def export_all() -> list[Answer]:
     """``consumerOffset.json`` and ``delayOffset.json`` of every imported broker, merged into the files that are there and
     written where they change."""
-    from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, planned_writes
+    from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, planned_writes, write_both
     from rmq_store.lake.export import export_offsets
     from rmq_store.offsets import split_id
 
@@ -265,9 +265,9 @@ def export_all() -> list[Answer]:
             broker_name = split_id(app_id)[1]
             known = export_offsets(shard, broker_name)
             file = here.export_folder / shard.name / quote(broker_name, safe="") / CONSUMER_OFFSETS.name
-            planned = planned_writes(file, known.offsets, known.delays, known.version, How.MERGE)
             try:
-                written = [one.write() for one in planned]
+                planned = planned_writes(file, known.offsets, known.delays, known.version, How.MERGE)
+                written = write_both(planned)
             except WrongUse as error:
                 raise WrongUse(
                     f"{error}. RMQ_EXPORT_FOLDER names the folder; the user of Airflow's processes must be able to write there"

@@ -6,7 +6,8 @@ a file. A file that knows more than the export is not written over unless somebo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -26,7 +27,7 @@ from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_off
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.known_names import listed
 from rmq_store.message import SCHEDULE_TOPIC
-from rmq_store.small_file import read_small_file
+from rmq_store.small_file import check_is_file, read_small_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,23 @@ def planned_writes(
     )
 
 
+def write_both(planned: Iterable[OffsetWrite]) -> list[bool]:
+    """Write the files one after the other, and whether each changed. Raises WrongUse, which says what was changed before."""
+    written: dict[Path, bool] = {}
+    for one in planned:
+        try:
+            written[one.path] = one.write()
+        except WrongUse as error:
+            done = [str(path) for path, changed in written.items() if changed]
+            said = (
+                f". {listed(done)} was changed before it: mend this and export again, what is done stays"
+                if done
+                else ""
+            )
+            raise WrongUse(f"{error}{said}") from error
+    return list(written.values())
+
+
 def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: DataVersion, how: How) -> OffsetWrite:
     """What writing the file would do; reads only. What is there, the broker's rule says: the file, or else its ``.bak``.
 
@@ -192,11 +210,14 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
         )
     from_bak = there.used not in (None, str(path))
     newer = replace(held, timestamp=max(held.timestamp, version.timestamp), counter=held.counter + 1)
+    changed = bool(differing) or there.used != str(path)
+    if changed:
+        _check_writable(path)
     return OffsetWrite(
         path,
         form.text(after, newer if before else version),
         differing,
-        changed=bool(differing) or there.used != str(path),
+        changed=changed,
         notes=(
             *((there.note,) if from_bak else ()),
             *(_told_of_levels(path, known, before) if how is How.MERGE and known.never_back else ()),
@@ -236,6 +257,21 @@ def _there(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetTab
             f"{there.note} would have. Nothing was written. Restore {form.name}; --overwrite would lose what only it knows."
         )
     return there
+
+
+def _check_writable(path: Path) -> None:
+    """Raises WrongUse when the file or its ``.bak`` is none, or a folder that they are written in may not be written to."""
+    for file in (path, path.with_name(f"{path.name}.bak")):
+        place = Path(os.path.realpath(file))
+        folder = next(folder for folder in place.parents if folder.exists())
+        try:
+            check_is_file(place)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise WrongUse(f"{file} cannot be written: {error.strerror or error}; nothing was written") from error
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise WrongUse(f"{file} cannot be written: {folder} is not writable; nothing was written")
 
 
 def _text_of(path: str) -> str | None:

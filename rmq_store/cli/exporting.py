@@ -48,7 +48,7 @@ def export(
     output = Output(as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
     store = open_store(root)
-    from rmq_store.broker_files.offsets_back import planned_writes
+    from rmq_store.broker_files.offsets_back import planned_writes, write_both
     from rmq_store.lake.export import export_offsets
 
     exported = export_offsets(shard_of_broker(store, broker, shard), broker)
@@ -73,8 +73,7 @@ def export(
     if dry_run:
         output.table(changes, _CHANGE, empty="nothing would change")
     else:
-        for one in planned:
-            one.write()
+        write_both(planned)
     lowered = sum(len(one.lowered) for one in planned)
     files = {"file": str(target), "delay_file": str(planned[1].path)}
     would = "would change" if dry_run else "changed"

@@ -19,8 +19,11 @@ from rmq_store.broker_files.offsets_back import (
     Change,
     How,
     KnownOffsets,
+    OffsetWrite,
     changes,
     planned_write,
+    planned_writes,
+    write_both,
 )
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.message import SCHEDULE_TOPIC
@@ -208,3 +211,37 @@ def test_offsets_of_the_file_that_are_lowered_are_told(tmp_path: Path, how: How)
     assert plan.notes == (
         f"{path}: 1 offsets are lowered, the broker consumes again from there: T@here queue 0 at 8 (5 here)",
     )
+
+
+def both(file: Path) -> tuple[OffsetWrite, OffsetWrite]:
+    return planned_writes(file, KNOWN, LEVELS, VERSION, How.MERGE)
+
+
+@pytest.mark.parametrize("name", ["consumerOffset.json", "delayOffset.json"])
+@pytest.mark.parametrize("end", ["", ".bak"])
+def test_neither_file_is_written_where_one_of_them_or_a_bak_is_a_folder(tmp_path: Path, name: str, end: str) -> None:
+    for one in ("consumerOffset.json", "delayOffset.json"):
+        (tmp_path / one).write_text('{"offsetTable":{}}')
+    (tmp_path / f"{name}{end}").unlink(missing_ok=True)
+    (tmp_path / f"{name}{end}").mkdir()
+    with pytest.raises(WrongUse, match=r"cannot be (read|written): it is no file but a folder"):
+        both(tmp_path / "consumerOffset.json")
+
+
+def test_neither_file_is_written_in_a_folder_without_the_right_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.broker_files.offsets_back.os.access", lambda path, _: Path(path) != tmp_path)
+    with pytest.raises(WrongUse, match=f"cannot be written: {tmp_path} is not writable"):
+        both(tmp_path / "new" / "consumerOffset.json")
+
+
+def test_when_the_second_file_fails_all_the_same_it_is_said_that_the_first_was_changed(tmp_path: Path) -> None:
+    planned = both(tmp_path / "consumerOffset.json")
+    (tmp_path / "delayOffset.json").mkdir()
+    with pytest.raises(
+        WrongUse, match=r"delayOffset\.json cannot be .*consumerOffset\.json was changed before it.*again"
+    ):
+        write_both(planned)
+    (tmp_path / "delayOffset.json").rmdir()
+    assert write_both(both(tmp_path / "consumerOffset.json")) == [False, True]
