@@ -31,8 +31,8 @@ _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _KNOWN_MAGIC: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, BLANK_MAGIC)
 _PIECE_BYTES: Final = 1 << 20
 
-QUEUE_OFFSETS: Final = range((1 << 63) - 1)
-"""The next offset fits into a long, too."""
+QUEUE_OFFSETS: Final = range(1 << 62)
+"""The next offset, and the sum of two of them, fit into a long, too."""
 
 
 @dataclass(frozen=True, slots=True)

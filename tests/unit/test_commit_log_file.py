@@ -120,6 +120,7 @@ def test_a_record_must_stand_where_it_says() -> None:
     ("field", "value", "reason"),
     [
         ("queue_offset", 2**63 - 1, "which no queue has"),
+        ("queue_offset", 2**62, "which no queue has"),
         ("queue_offset", -1, "which no queue has"),
         ("store_timestamp", 2**63 - 1, "is no time from"),
         ("store_timestamp", -(2**63), "is no time from"),
