@@ -4,6 +4,7 @@
 1. *Plan*    (``window.py``)  look for the request, read positions, choose ranges, take a new commit id.
 2. *Claim*   (``claim.py``)   a small commit on ``own/…``, made by the steps below.
 3. *Run*     (``consume_slice.py``) tasks write data files under names no other attempt uses. Orphans are harmless.
+             A file that the store did not take is tried again (``stage.py``): the rows are what listeners answered.
 4. *Decide*  reload; my commit id is there: I have committed, go to 7. Compare epoch, claim and offsets with the plan:
              any difference means drop (StaleAttempt). Take the bases now. Choose the store timestamp, or stop with
              ClockSkew, also where the request would not be looked for on its day. Write the one-row ctl file.

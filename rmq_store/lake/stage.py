@@ -2,10 +2,14 @@
 
 A file carries min, max and null count for exactly the columns of ``delta.dataSkippingStatsColumns``: partial statistics
 make pyarrow and DuckDB lose rows silently. Staged rows hold no clock; their times come from the ctl row.
+
+The rows may be what listeners answered for hours, so a file that a store did not take is written again for about a minute
+(``TRIES``). Every try has a name of its own: a part of an earlier one may still arrive.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -14,10 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import tenacity
 
+from rmq_store.errors import StoreUnusable
 from rmq_store.host import day_of
 from rmq_store.lake import tables
-from rmq_store.lake.object_store import Root
+from rmq_store.lake.object_store import Root, is_refused
+from rmq_store.redaction import cleaned, secret_values
 from rmq_store.store import Ctl, StagedFile
 
 ROW_GROUP_ROWS = 10_000
@@ -35,6 +42,22 @@ _PROPERTY_NAMES = "properties.key_value.key"
 _HASH = "key_hash"
 """Numbers without a pattern, which every window that absorbs duplicates reads: written without compression, and their
 files without the statistics of row groups, which nobody looks at."""
+
+
+_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno not in _REFUSALS and not is_refused(error)
+
+
+TRIES = tenacity.Retrying(
+    retry=tenacity.retry_if_exception(_may_pass),
+    wait=tenacity.wait_random_exponential(multiplier=0.2, max=10),
+    stop=tenacity.stop_after_delay(60) | tenacity.stop_after_attempt(15),
+    reraise=True,
+)
+"""How often and for how long a file is written again."""
 
 
 def statistics(table: pa.Table, columns: Sequence[str]) -> str:
@@ -74,8 +97,38 @@ def stage(
     runs: Sequence[int] = (),
     row_group_rows: int = ROW_GROUP_ROWS,
 ) -> StagedFile:
-    """Write ``rows`` to ``<table>/kind=<kind>/<name>.parquet``; the name must be new. ``runs``: the rows, in order, with
-    which another queue begins. ``row_group_rows``: at most so many rows in a row group."""
+    """Write ``rows`` to ``<table>/kind=<kind>/<name>.parquet``, or after a hiccup of the store under a name that begins so;
+    the name must be new. ``runs``: the rows, in order, with which another queue begins. ``row_group_rows``: at most so many
+    rows in a row group.
+
+    Raises StoreUnusable when the store refuses the file, or takes none for about a minute.
+    """
+    try:
+        for attempt in TRIES.copy():
+            with attempt:
+                number = attempt.retry_state.attempt_number
+                try_name = name if number == 1 else f"{name}-{number}"
+                file = _stage_once(root, table_path, kind, try_name, rows, stats, store_day, runs, row_group_rows)
+    except OSError as error:
+        said = cleaned(str(error), secret_values(root.storage_options))
+        raise StoreUnusable(
+            f"cannot write kind={kind}/{name}.parquet at {root.location}: {said}. Nothing of this run was committed; when the "
+            "store takes files again, run the same request again."
+        ) from None
+    return file
+
+
+def _stage_once(
+    root: Root,
+    table_path: str,
+    kind: str,
+    name: str,
+    rows: pa.Table,
+    stats: Sequence[str],
+    store_day: str | None = None,
+    runs: Sequence[int] = (),
+    row_group_rows: int = ROW_GROUP_ROWS,
+) -> StagedFile:
     path = f"kind={kind}/{name}.parquet" if kind else f"{name}.parquet"
     names = rows.schema.names
     dictionary = [
@@ -119,8 +172,8 @@ def row_groups(rows: int, runs: Sequence[int], most: int = ROW_GROUP_ROWS) -> It
 
 
 def stage_ctl(root: Root, table_path: str, ctl: Ctl, attempt: int) -> StagedFile:
-    """The one row that makes a commit what it is."""
-    return stage(
+    """The one row that makes a commit what it is. Written once: a commit has its own tries."""
+    return _stage_once(
         root,
         table_path,
         "ctl",
@@ -140,6 +193,6 @@ def derived(
     stats: Sequence[str],
     day: str,
 ) -> StagedFile:
-    """A file of a derived table (partitioned by day only)."""
+    """A file of a derived table (partitioned by day only). Written once: who follows up can do it again."""
     stored = pa.schema([field for field in schema if field.name != "store_day"])
-    return stage(root, table_path, "", name, pa.Table.from_pylist(list(rows), schema=stored), stats, day)
+    return _stage_once(root, table_path, "", name, pa.Table.from_pylist(list(rows), schema=stored), stats, day)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from errno import EACCES, ENOSPC
+from errno import EACCES, EIO, ENOSPC, EROFS
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from pyarrow.parquet import ParquetWriter
 
 from rmq_store.errors import ClockSkew, CommitOutcomeUnknown, RmqError, StagedFileGone, StaleAttempt, StoreUnusable
 from rmq_store.host import Host
 from rmq_store.lake import claim
 from rmq_store.lake import commit as commit_steps
+from rmq_store.lake import stage as staging
 from rmq_store.lake.commit import Committed
 from rmq_store.lake.delta_log import LogCleaned
 from rmq_store.lake.delta_table import LakeTable
@@ -22,6 +24,7 @@ from rmq_store.lake.object_store import Root
 from rmq_store.lake.shard import Shard
 from rmq_store.offsets import Claim
 from rmq_store.store import SCHEDULE_GROUP, Action, Proposal, StagedFile
+from tests.faults import listeners
 from tests.faults.answers import (
     Clock,
     InFlight,
@@ -75,6 +78,91 @@ def at_step(wrong: pytest.MonkeyPatch, step: str, do: Callable[[], object]) -> N
             do()
 
     wrong.setattr(commit_steps, "on_step", at)
+
+
+# --- while the data files are written --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(wrong: pytest.MonkeyPatch) -> list[object]:
+    """What the group's listener was asked about."""
+    messages: list[object] = []
+
+    def listener(msgs: Any, context: Any) -> Any:
+        messages.extend(msgs)
+        return real(msgs, context)
+
+    real = listeners.fail_some
+    wrong.setattr(listeners, "fail_some", listener)
+    return messages
+
+
+@pytest.fixture
+def naps(wrong: pytest.MonkeyPatch) -> list[float]:
+    """How long staging would have waited, in seconds."""
+    waits: list[float] = []
+    wrong.setattr(staging.TRIES, "sleep", waits.append)
+    return waits
+
+
+TOO_BUSY = OSError("AWS Error SLOW_DOWN during CompleteMultipartUpload operation: Please reduce your request rate.")
+
+
+@pytest.mark.parametrize("where", [(staging.pq, "ParquetWriter"), (ParquetWriter, "write_table")])
+@pytest.mark.parametrize("error", [OSError(EIO, "Input/output error"), TOO_BUSY])
+def test_a_hiccup_while_a_task_stages_its_rows_does_not_throw_the_window_away(
+    patient: Lake,
+    windowed: Lake,
+    wrong: pytest.MonkeyPatch,
+    asked: list[object],
+    naps: list[float],
+    where: tuple[Any, str],
+    error: Exception,
+) -> None:
+    """Nobody is asked again about messages that were answered."""
+    at_step(wrong, "2.claimed", lambda: fail_first(wrong, *where, error, times=2))
+    report = patient.consume()
+    assert asked
+    count, tries = len(asked), len(naps)
+    wrong.undo()
+    assert (report.status, count, tries) == ("committed", len(set(map(str, asked))), 2)
+    assert_committed_once(patient, windowed)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(ENOSPC, "No space left on device"),
+        OSError(EROFS, "Read-only file system"),
+        PermissionError(EACCES, "Permission denied"),
+        OSError("AWS Error ACCESS_DENIED during PutObject operation: Access Denied"),
+    ],
+    ids=str,
+)
+def test_a_store_that_refuses_the_rows_of_a_task_ends_the_window_at_once(
+    patient: Lake, wrong: pytest.MonkeyPatch, asked: list[object], naps: list[float], error: OSError
+) -> None:
+    said = error.strerror or str(error)
+    at_step(wrong, "2.claimed", lambda: fail_first(wrong, staging.pq, "ParquetWriter", error))
+    with pytest.raises(
+        StoreUnusable, match=f"cannot write kind=msg/.*{re.escape(said)}.*Nothing of this run was committed"
+    ):
+        patient.consume()
+    wrong.undo()
+    assert naps == []
+    assert_not_committed(patient)
+
+
+def test_a_store_that_stays_silent_ends_the_staging_after_about_a_minute(
+    patient: Lake, wrong: pytest.MonkeyPatch, naps: list[float]
+) -> None:
+    at_step(wrong, "2.claimed", lambda: fail_first(wrong, staging.pq, "ParquetWriter", TOO_BUSY, times=1000))
+    with pytest.raises(StoreUnusable, match="SLOW_DOWN"):
+        patient.consume()
+    wrong.undo()
+    assert 5 < len(naps) < 20
+    assert sum(naps) < 120
+    assert_not_committed(patient)
 
 
 # --- before the first PUT --------------------------------------------------------------------------------------------
