@@ -386,7 +386,9 @@ def import_files() -> Answer:
             progress=lambda done, total: log.info("%s of %s bytes", f"{done:,}", f"{total:,}"),
         )
     return _logged(
-        asdict(done) | {"salvaged": len(done.salvaged), "notes": list(done.notes), "warnings": list(done.warnings)}
+        asdict(done)
+        | {"salvaged": len(done.salvaged), "queue_gaps": len(done.queue_gaps)}
+        | {"notes": list(done.notes), "warnings": list(done.warnings)}
     )
 
 

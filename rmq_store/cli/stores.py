@@ -157,6 +157,8 @@ def import_store(
         output.note(note)
     for skipped in report.salvaged:
         output.line(f"skipped: [{skipped.begin}, {skipped.end}) of the log: {skipped.reason}")
+    for gap in report.queue_gaps:
+        output.line(f"gap: [{gap.begin}, {gap.end}) of topic {gap.topic!r}, queue {gap.queue_id}: {gap.reason}")
     output.answer(
         asdict(report),
         f"{report.messages:,} messages in {report.queues} queues of {broker}, bytes [{report.begin}, {report.end}) of "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from rmq_store.broker_files.batch_consume_queue import refuse_batch_topics
@@ -41,10 +42,27 @@ from rmq_store.sys_flag import MAX_BODY_BYTES, MOST_BODY_BYTES
 _FINGERPRINT_BYTES = 4096
 
 
+GONE = "the broker removed it before it was imported"
+MISSING_FILES = "the log's files are missing here"
+NO_MESSAGE = "no message is here, but the queue goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGap:
+    """Offsets ``[begin, end)`` of a queue of which a salvage found no message between others, and why."""
+
+    topic: str
+    queue_id: int
+    begin: int
+    end: int
+    reason: str = NO_MESSAGE
+
+
 @dataclass(frozen=True, slots=True)
 class ImportReport:
     """``status``: committed, already_committed, or unchanged (nothing new in the files). ``begin``, ``end``: physical
-    offsets of the broker's log. ``notes``: what a person should know, such as a ``.bak`` that was used. ``warnings``: what
+    offsets of the broker's log. ``salvaged``, ``queue_gaps``: what a salvage left out of the log, and the offsets of queues
+    that hold no message therefore. ``notes``: what a person should know, such as a ``.bak`` that was used. ``warnings``: what
     went wrong after the commit."""
 
     status: str
@@ -56,6 +74,7 @@ class ImportReport:
     messages: int = 0
     queues: int = 0
     salvaged: tuple[Skipped, ...] = ()
+    queue_gaps: tuple[QueueGap, ...] = ()
     notes: tuple[str, ...] = ()
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
@@ -125,7 +144,8 @@ def import_store(
         if any(result.goes_on and result.end == end for result in results):
             configs = replace(configs, notes=(*configs.notes, _hole_note(log, end)))
         ctl, advance = _ctl(job, positions, results, configs, files, log, begin, end, request_id, actor)
-        if end == begin and before is not None and not advance and same_configs(before, ctl):
+        new = end > begin or ctl.action is Action.SALVAGE or advance
+        if not new and before is not None and same_configs(before, ctl):
             claim.release()
             return ImportReport("unchanged", shard.name, broker_name, request_id, begin, end, notes=configs.notes)
         imported = import_id(broker_name)
@@ -157,6 +177,7 @@ def _report(
     status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: BrokerConfigs
 ) -> ImportReport:
     skipped = tuple(Skipped(*item) for item in ctl.parameter("skipped") or ())
+    gaps = tuple(QueueGap(*item) for item in ctl.parameter("queue_gaps") or ())
     begin, end = ctl.parameter("range")
     return ImportReport(
         status,
@@ -168,6 +189,7 @@ def _report(
         ctl.parameter("messages"),
         len({segment.queue for segment in ctl.produced}),
         skipped,
+        gaps,
         configs.notes,
         ctl.commit_id,
     )
@@ -294,13 +316,13 @@ def _ctl(
 ) -> tuple[Ctl, dict[str, int]]:
     """The commit's row, and the queue positions that it moves."""
     produced = tuple(segment for result in results for segment in result.produced)
-    skipped = tuple(skip for result in results for skip in result.skipped)
-    advance = _queue_positions(job, positions, produced, log, end, gaps_are_known=bool(skipped) or job.salvage)
+    skipped = _skipped(log, results, positions.get(import_id(job.broker_name)), begin, end)
+    advance, gaps = _queue_positions(job, positions, produced, log, end)
     empty = (queue for queue in queues_of_users(configs.topics, job.broker_name) if max_id(queue) not in advance)
     advance |= {max_id(queue): 0 for queue in empty if positions.get(max_id(queue)) is None}
     ctl = Ctl(
         job.commit_id,
-        Action.SALVAGE if skipped else Action.IMPORT,
+        Action.SALVAGE if skipped or gaps else Action.IMPORT,
         actor,
         request_id=request_id,
         parameters=canonical_json(
@@ -311,6 +333,7 @@ def _ctl(
                 "messages": sum(result.messages for result in results),
                 "fingerprint": _fingerprint(source, log, end),
                 "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
+                "queue_gaps": [[gap.topic, gap.queue_id, gap.begin, gap.end, gap.reason] for gap in gaps],
                 "missing_files": [[gap.first, gap.last, gap.count] for gap in log.missing],
             }
         ),
@@ -320,20 +343,27 @@ def _ctl(
     return ctl, advance
 
 
-def _queue_positions(
-    job: ImportJob,
-    positions: Positions,
-    produced: Sequence[Produced],
-    log: MappedFileQueue,
-    end: int,
-    *,
-    gaps_are_known: bool,
-) -> dict[str, int]:
-    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log.
+def _skipped(
+    log: MappedFileQueue, results: Sequence[ImportResult], imported: int | None, begin: int, end: int
+) -> list[Skipped]:
+    """The bytes of the log up to ``end`` that a salvage leaves out, in order."""
+    skipped = [skip for result in results for skip in result.skipped]
+    if imported is not None and imported < begin:
+        skipped.append(Skipped(imported, begin, GONE))
+    between = ((before.end_offset, after.start_offset) for before, after in pairwise(log.files))
+    skipped += [Skipped(*hole, MISSING_FILES) for hole in between if hole[0] < hole[1] and begin < hole[1] <= end]
+    return sorted(skipped, key=lambda skip: skip.begin)
 
-    Raises BadData when a queue's offsets overlap what is there, or leave a gap that no salvage explains.
+
+def _queue_positions(
+    job: ImportJob, positions: Positions, produced: Sequence[Produced], log: MappedFileQueue, end: int
+) -> tuple[dict[str, int], list[QueueGap]]:
+    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log, and the gaps in queues.
+
+    Raises BadData when a queue's offsets overlap what is there, or leave a gap and this is no salvage.
     """
     advance: dict[str, int] = {}
+    gaps: list[QueueGap] = []
     ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in produced}}
     for segment in sorted(produced, key=lambda s: (s.queue, s.base or 0)):
         base, known = segment.base or 0, ends[segment.queue]
@@ -344,7 +374,9 @@ def _queue_positions(
             raise BadData(
                 f"{segment.queue}: offset {base} comes again, the queue is known up to {known}. Nothing was changed."
             )
-        elif base > known and not gaps_are_known:
+        elif base > known and job.salvage:
+            gaps.append(QueueGap(segment.queue.topic, segment.queue.queue_id, known, base))
+        elif base > known:
             raise BadData(
                 f"{segment.queue}: no message at [{known}, {base}), the log goes on at {base}. Nothing was changed; import "
                 "with --salvage to go on and record the gap."
@@ -355,7 +387,7 @@ def _queue_positions(
         queue = MessageQueue(topic, job.broker_name, queue_id)
         if queue not in ends and positions.get(max_id(queue)) is None:
             advance |= _emptied(queue, files, log.files[0].start_offset, end)
-    return advance
+    return advance, gaps
 
 
 def _emptied(queue: MessageQueue, files: ConsumeQueueFiles, log_begin: int, log_end: int) -> dict[str, int]:

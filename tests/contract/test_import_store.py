@@ -24,7 +24,8 @@ from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.cutover import cutover
 from rmq_store.lake.deliver import deliver
 from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.import_store import ImportReport, import_store
+from rmq_store.lake.import_slice import Skipped
+from rmq_store.lake.import_store import GONE, MISSING_FILES, NO_MESSAGE, ImportReport, QueueGap, import_store
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.plan import ConsumeRequest, Planner
 from rmq_store.lake.reset import ResetRequest, ResetTo, reset
@@ -605,6 +606,44 @@ def test_salvage_goes_on_behind_a_hole_and_records_it(lake: Lake, broker: Path, 
     (shard,) = lake.store.shards()
     (ctl,) = shard.ctls_since(0, action="salvage")
     assert ctl.parameter("range") == [0, sum(starts[-1])]
+
+
+def salvages(lake: Lake) -> list[dict[str, Any]]:
+    """What SQL tells of the salvages, oldest first."""
+    found = query(lake.store, "SELECT parameters FROM ctl WHERE action = 'salvage' ORDER BY read_version").to_pylist()
+    return [json.loads(row["parameters"]) for row in found]
+
+
+def test_salvage_records_the_gap_in_a_queue(lake: Lake, tmp_path: Path) -> None:
+    """Also where no byte of the log was skipped: no check sum covers a queue offset."""
+    source = store_of(tmp_path / "made", {}, {}, {"queue_offset": 5}, {"queue_offset": 10**12})
+    with pytest.raises(BadData, match=r"no message at \[2, 5\).*--salvage to go on and record the gap"):
+        lake.load(source)
+    report = lake.load(source, salvage=True, request="2026-01-01-gap")
+    gaps = [QueueGap("T", 3, 2, 5), QueueGap("T", 3, 6, 10**12)]
+    assert (report.status, report.messages, report.queue_gaps) == ("committed", 4, tuple(gaps))
+    assert lake.load(source, salvage=True, request="2026-01-01-gap").queue_gaps == tuple(gaps)
+    (said,) = salvages(lake)
+    assert said["queue_gaps"] == [["T", 3, 2, 5, NO_MESSAGE], ["T", 3, 6, 10**12, NO_MESSAGE]]
+    assert lake.load(source, salvage=True).status == "unchanged"
+
+
+def test_salvage_records_the_files_that_are_missing_and_what_the_broker_removed(lake: Lake, broker: Path) -> None:
+    kept = {path.name: path.read_bytes() for path in (broker / "commitlog").iterdir()}
+    remove_from(broker, FILE_BYTES)
+    first = lake.load(broker)
+    commit_log(broker, 0).unlink()
+    for name, data in kept.items():
+        if int(name) >= 2 * FILE_BYTES:
+            (broker / "commitlog" / name).write_bytes(data)
+    with pytest.raises(BadData, match=r"removed .* of its log before it was imported"):
+        lake.load(broker)
+    report = lake.load(broker, salvage=True)
+    assert report.salvaged == (Skipped(first.end, 2 * FILE_BYTES, GONE),)
+    assert report.queue_gaps
+    other = Lake(Path(lake.store.root.location).with_name("other"))
+    (broker / "commitlog" / f"{0:020}").write_bytes(kept[f"{0:020}"])
+    assert other.load(broker, salvage=True).salvaged == (Skipped(FILE_BYTES, 2 * FILE_BYTES, MISSING_FILES),)
 
 
 def test_a_log_that_ends_at_a_hole_says_that_more_follows_until_it_is_filled(lake: Lake, broker: Path) -> None:
