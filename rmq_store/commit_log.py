@@ -7,6 +7,8 @@ looked at, because nothing says where the next record would begin; ``Damage.size
 - TOTALSIZE 0 means that nothing was written there yet
 - ours, RocketMQ does not look at it: a record must stand at the offset it names, else the file was copied wrongly; and its
   queue offset and its store time must be ones that a queue and a calendar have, because no check sum covers them
+- ours too: an end-of-file marker says how many bytes are left in its file. One that says another number is damage when
+  something was written behind it, because nobody would ever hear of it
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
         if total_size == 0:
             return NothingWritten(offset)
         if magic == BLANK_MAGIC and total_size <= file_end - offset:
-            return Blank(offset, total_size, file_end - offset)
+            return _blank_at(data, position, start_offset, file_end)
         if remaining < total_size <= file_end - offset and magic in _KNOWN_MAGIC:
             return MoreBytes(offset, total_size)
     checked = check(data, position, check_crc=check_crc)
@@ -146,6 +148,19 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
         )
         return damage_at(data, position, start_offset, file_end, reason)
     return record
+
+
+def _blank_at(data: Bytes, position: int, start_offset: int, file_end: int) -> Blank | MoreBytes | Damage:
+    """The end-of-file marker at ``position``, which says no more bytes than the file has left."""
+    offset = start_offset + position
+    (marked_size, _), left = _SIZE_AND_MAGIC.unpack_from(data, position), file_end - offset
+    if marked_size != left:
+        if not only_zeros(data, position + _SIZE_AND_MAGIC.size):
+            reason = f"the end-of-file marker says that {marked_size} bytes are left, but {left} are, and not only zeros follow"
+            return damage_at(data, position, start_offset, file_end, reason)
+        if start_offset + len(data) < file_end:
+            return MoreBytes(offset, left)
+    return Blank(offset, marked_size, left)
 
 
 def damage_at(data: Bytes, position: int, start_offset: int, file_end: int, reason: str) -> Damage:

@@ -608,6 +608,18 @@ def test_salvage_goes_on_behind_a_hole_and_records_it(lake: Lake, broker: Path, 
     assert ctl.parameter("range") == [0, sum(starts[-1])]
 
 
+def test_records_behind_a_marker_in_the_middle_of_a_file_are_not_dropped_without_a_word(
+    lake: Lake, broker: Path
+) -> None:
+    start, size = record_starts()[5]
+    overwrite(commit_log(broker, 0), start, struct.pack(">iI", 5, 0xCBD43194))
+    with pytest.raises(DamagedRecord, match=f"at byte {start} .*end-of-file marker says that 5 bytes are left"):
+        lake.load(broker)
+    report = lake.load(broker, salvage=True)
+    assert [(skip.begin, skip.end) for skip in report.salvaged] == [(start, start + size)]
+    assert report.messages == len(record_starts()) - 1
+
+
 def salvages(lake: Lake) -> list[dict[str, Any]]:
     """What SQL tells of the salvages, oldest first."""
     found = query(lake.store, "SELECT parameters FROM ctl WHERE action = 'salvage' ORDER BY read_version").to_pylist()

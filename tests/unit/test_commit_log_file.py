@@ -70,6 +70,21 @@ def test_the_rest_of_a_file_behind_its_marker_is_skipped_whatever_it_holds() -> 
     assert list(walk(marked, 0, FILE_BYTES)) == [*records, Blank(end, FILE_BYTES - end, FILE_BYTES - end)]
 
 
+@pytest.mark.parametrize("marked_size", [-1, 0x7F, 5, 8])
+def test_a_marker_that_does_not_say_what_is_left_is_damage_where_more_was_written(marked_size: int) -> None:
+    data, records = file_of(0, 2)
+    end = 2 * records[0].store_size
+    marker = marked_size.to_bytes(4, "big", signed=True) + bytes.fromhex("CBD43194")
+    bare = (data[:end] + marker).ljust(FILE_BYTES, b"\0")
+    assert list(walk(bare, 0, FILE_BYTES)) == [*records, Blank(end, marked_size, FILE_BYTES - end)]
+    assert list(walk(bare[:-10], 0, FILE_BYTES)) == [*records, MoreBytes(end, FILE_BYTES - end)]
+    *seen, stop = walk(bare[:-1] + b"x", 0, FILE_BYTES)
+    assert seen == records
+    assert isinstance(stop, Damage)
+    assert (stop.commit_log_offset, stop.torn) == (end, False)
+    assert f"marker says that {marked_size} bytes are left, but {FILE_BYTES - end} are" in stop.reason
+
+
 def test_a_file_that_is_full_to_the_last_byte_ends_there() -> None:
     record = a_record(700)
     assert list(walk(encode(record), 700, 700 + record.store_size)) == [record, FileEnd(700 + record.store_size)]

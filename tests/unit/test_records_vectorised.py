@@ -387,6 +387,9 @@ def test_the_ends_of_a_file_are_told_apart() -> None:
     data = log_of([plain()], 0)
     size = len(data)
     blank = struct.pack(">ii", 100, BLANK_MAGIC)
+    wrong = (data + struct.pack(">ii", 95, BLANK_MAGIC)).ljust(size + 99, b"\0") + b"x"
+    assert isinstance(vectorised(wrong, 0, size + 100)[1], Damage)
+    assert vectorised(wrong, 0, size + 100) == by_rule(wrong, 0, size + 100)
     assert vectorised(data, 0, size)[1] == FileEnd(size)
     assert vectorised(data + bytes(100), 0, size + 100)[1] == NothingWritten(size)
     assert vectorised(data + blank.ljust(100), 0, size + 100)[1] == Blank(size, 100, 100)
