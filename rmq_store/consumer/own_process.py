@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 _EXIT = os._exit
 
@@ -17,17 +17,22 @@ _EXIT = os._exit
 class OwnProcess:
     """For ``with``, around a listener's code. ``os._exit`` raises SystemExit there, but in a forked process, which ends.
 
-    One may stand in another: around each batch, and around the window for what is collected between the batches.
+    One may stand in another: around each batch, and around the window for what is collected between the batches. The last
+    one that ends, in whatever thread, gives ``os._exit`` back.
     """
 
-    __slots__ = ("_outer", "_pid")
+    __slots__ = ("_pid",)
+    _open: ClassVar[int] = 0
 
     def __enter__(self) -> None:
-        self._pid, self._outer = os.getpid(), os._exit
+        self._pid = os.getpid()
+        OwnProcess._open += 1
         os._exit = self._refuse
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        os._exit = self._outer
+        OwnProcess._open -= 1
+        if not OwnProcess._open:
+            os._exit = _EXIT
         if os.getpid() != self._pid:
             _EXIT(_exit_code(error))
 
