@@ -1,15 +1,16 @@
 """The cursor of a derived table: how far in the commit log it has come, and by which commit that log is known again.
 
 A version is only a number: a log that was restored from a backup and went on has other commits under the same ones. So the
-commit at the cursor is recorded too, and a log that does not hold it is refused. Stores that were written before this was
-recorded are accepted.
+commit at the cursor is recorded too, and a log that does not hold it is refused. Recorded is also how many commits the log
+had then: what came since is known by it without the log's entries. Stores that were written before these were recorded are
+accepted.
 """
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.consumer.commit import MAX_RUN_AGE_MS
 from rmq_store.errors import DerivedTableDamaged
 from rmq_store.lake.delta_log import LogCleaned
 from rmq_store.lake.delta_table import LakeTable
@@ -20,7 +21,8 @@ VERSION = "dispatch/version"
 COMMIT = "dispatch/commit"
 """The first half of the id of the commit at the cursor (its ms and 12 random bits) as a number. ABSENT: none of ours made that
 version, or its log entry was cleaned away."""
-LOW_WATER = "dispatch/low-water-ms"
+COMMITS = "dispatch/commits"
+"""How many ctl rows the commit log had at the cursor."""
 
 _HALF = 16
 """Hex digits of a commit id that a position can hold."""
@@ -32,16 +34,25 @@ def cursor_of(table: LakeTable) -> int:
     return -1 if cursor is None else cursor
 
 
-def low_water_ms(table: LakeTable) -> int:
-    """Everything whose id was made before (UTC ms) is in the table's handle."""
-    return table.log.positions(table.version).get(LOW_WATER) or 0
+def commits_at_cursor(table: LakeTable) -> int | None:
+    """How many ctl rows the commit log had at the cursor of the table's handle, None: not recorded."""
+    return table.log.positions(table.version).get(COMMITS)
 
 
-def cursor_positions(shard: Shard, now_ms: int) -> dict[str, int]:
-    """What a derived table with all commits of the commit log's handle records. ``now_ms``: when that was looked at, or
-    before (UTC ms)."""
+def cursor_positions(shard: Shard) -> dict[str, int]:
+    """What a derived table with all commits of the commit log's handle records."""
     log = shard.commitlog
-    return {VERSION: log.version, COMMIT: _commit_at(log), LOW_WATER: now_ms - MAX_RUN_AGE_MS}
+    return {VERSION: log.version, COMMIT: _commit_at(log), COMMITS: rows_in(ctl_files(log))}
+
+
+def ctl_files(commitlog: LakeTable) -> pa.Table:
+    """The live ctl files of the handle, as ``LakeTable.files`` tells them."""
+    return commitlog.files(pc.field("partition.kind") == "ctl")
+
+
+def rows_in(files: pa.Table) -> int:
+    """How many rows the files have together."""
+    return sum(files.column("num_records").to_pylist()) if files.num_rows else 0
 
 
 def _commit_at(log: LakeTable) -> int:

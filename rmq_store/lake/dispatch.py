@@ -2,9 +2,10 @@
 
 Each derived table has its own cursor (``cursor.py``), committed with its rows: the commit log version up to which
 everything is in it.
-The normal road reads the log entries after the cursor. When these have been cleaned away, the ctl rows of the days since
-a low-water mark are compared with the rows that are there, by commit id; nothing older can appear, since a run older
-than ``MAX_RUN_AGE_MS`` cannot commit. Racing dispatchers are harmless: the cursor is a position, one of them wins.
+The normal road reads the log entries after the cursor. When these have been cleaned away, the number of commits at the
+cursor says how many are missing. The newest by id are these when all were decided at the cursor or later; otherwise all
+commits are compared with the rows that are there. No clock has a say in it, since the clocks of hosts may be wrong by
+days. Racing dispatchers are harmless: the cursor is a position, one of them wins.
 
 ``commits`` is there for its few files: a table that got a file for every commit would be as slow to read as the log itself.
 It is brought up every COMMITS_EVERY versions, and its readers take the rest from the log.
@@ -22,10 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from rmq_store.consumer.commit import MAX_RUN_AGE_MS
-from rmq_store.host import Host, day_of, uuid7_floor
+from rmq_store.host import Host, day_of
 from rmq_store.lake import tables
-from rmq_store.lake.cursor import cursor_of, cursor_positions, low_water_ms, refuse_other_history
+from rmq_store.lake.cursor import (
+    commits_at_cursor,
+    ctl_files,
+    cursor_of,
+    cursor_positions,
+    refuse_other_history,
+    rows_in,
+)
 from rmq_store.lake.delta_log import LogCleaned
 from rmq_store.lake.delta_table import LakeTable
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
@@ -37,10 +44,9 @@ from rmq_store.store import Ctl, StagedFile
 COMMITS_EVERY = 256
 """About how many ctl rows of ``commits`` are in one file, and at most that many are read from files of their own."""
 
-_DAY_MS = 24 * 3600 * 1000
-
 _QUIET_VERSIONS = 32
-"""A tail without rows is left alone until it is this long: an empty commit is not worth its file."""
+"""A tail without rows is left alone until it is this long, or its log entries are gone: an empty commit is not worth its
+file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +120,22 @@ def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> lis
     """The commits of the commit log's handle that are not in ``table``'s handle, in commit order. Those about claims
     only with ``claims``. Raises DerivedTableDamaged when the table was made from another history of the log."""
     refuse_other_history(shard, table)
-    cursor = cursor_of(table)
-    if cursor >= shard.commitlog.version:
+    if cursor_of(table) >= shard.commitlog.version:
         return []
-    if cursor >= 0:
-        try:
-            added = _ctl_files_after(shard.commitlog, cursor, claims)
-        except LogCleaned:
-            pass
-        else:
-            live = shard.commitlog.files().column("path")
-            if not added or pc.all(pc.is_in(pa.array(added), value_set=live)).as_py():
-                return shard.ctls_in(added)
-    return _by_commit_id(shard, table, claims)
+    logged = _logged(shard, table, claims)
+    return _without_log(shard, table, claims) if logged is None else logged
 
 
-def ctl_files(commitlog: LakeTable, since: str = "") -> pa.Table:
-    """The live ctl files of the handle, as ``LakeTable.files`` tells them; ``since``: the least id of a commit."""
-    return commitlog.files((pc.field("partition.kind") == "ctl") & (pc.field("max.commit_id") >= since))
+def _logged(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl] | None:
+    """The commits that the log entries after the cursor name; None where an entry, or a file that one names, is gone."""
+    try:
+        added = _ctl_files_after(shard.commitlog, cursor_of(table), claims)
+    except LogCleaned:
+        return None
+    live = shard.commitlog.files().column("path")
+    if added and not pc.all(pc.is_in(pa.array(added), value_set=live)).as_py():
+        return None
+    return shard.ctls_in(added)
 
 
 def _ctl_files_after(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
@@ -157,12 +161,34 @@ def _about_a_claim(stats: str) -> bool:
     return least == most and least in ABOUT_CLAIMS
 
 
+def _without_log(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
+    counted = _counted(shard, table)
+    if counted is None:
+        return _by_commit_id(shard, table, claims)
+    return [ctl for ctl in counted if claims or ctl.action not in ABOUT_CLAIMS]
+
+
+def _counted(shard: Shard, table: LakeTable) -> list[Ctl] | None:
+    """The commits after the cursor, where their number proves them: what was decided at the cursor or later landed after
+    it, so as many of these as the log has more than it had at the cursor are all. Looked for among the newest ids only;
+    None where they are not there: a clock was wrong, or a commit was decided before the cursor and landed after it."""
+    recorded, files = commits_at_cursor(table), ctl_files(shard.commitlog)
+    if recorded is None:
+        return None
+    missing, newest, rows = rows_in(files) - recorded, list[str](), 0
+    for file in files.sort_by([("max.commit_id", "descending")]).select(["path", "num_records"]).to_pylist():
+        if rows >= missing:
+            break
+        newest.append(file["path"])
+        rows += file["num_records"]
+    ctls = [ctl for ctl in shard.ctls_in(newest) if ctl.read_version >= cursor_of(table)]
+    return ctls if len(ctls) == missing else None
+
+
 def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
-    """The rebuild: every commit since the low-water mark that is not in the table. Of a file with one commit the
-    statistics name it, so as a rule only what is missing is opened."""
-    since_ms = max(0, low_water_ms(table) - MAX_RUN_AGE_MS)
-    there = _commits_in(table, since_ms)
-    files = ctl_files(shard.commitlog, uuid7_floor(since_ms))
+    """Every commit that is not in the table; those without rows in it among them. Of a file with one commit the
+    statistics name it, so what is there is not opened."""
+    there, files = _commits_in(table), ctl_files(shard.commitlog)
     if files.num_rows:
         about = pa.array([] if claims else [str(action) for action in ABOUT_CLAIMS], pa.string())
         of_claim = ONE_ACTION & pc.field("min.action").isin(about)
@@ -171,10 +197,9 @@ def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
     return [ctl for ctl in shard.ctls_in(files.column("path").to_pylist()) if ctl.commit_id not in known]
 
 
-def _commits_in(table: LakeTable, since_ms: int) -> pa.Array:
-    """The ids of the commits with rows in the table, of all whose ids were made at ``since_ms`` or later and some more: a
-    commit's day is that of its store time, which a wrong clock may put before its id."""
-    files = table.files(pc.field("partition.store_day").cast("string") >= day_of(max(0, since_ms - _DAY_MS)))
+def _commits_in(table: LakeTable) -> pa.Array:
+    """The ids of the commits with rows in the table."""
+    files = table.files()
     if not files.num_rows:
         return pa.array([], pa.string())
     of_one, of_more = files.filter(_ONE_COMMIT), files.filter(~_ONE_COMMIT)
@@ -234,13 +259,14 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
         table.refresh()
         if not _is_due(shard, table, kind):
             return 0
-        ctls = undispatched(shard, table, claims=kind.claims)
+        logged = _logged(shard, table, kind.claims)
+        ctls = _without_log(shard, table, kind.claims) if logged is None else logged
         files = staged(shard, kind, ctls, host)
-        if not files and shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS:
+        quiet = logged is not None and shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS
+        if quiet and not files:
             return 0
-        now_ms = host.now_ms()
         try:
-            table.put(files, cursor_positions(shard, now_ms), metadata={"action": "dispatch"}, now_ms=now_ms)
+            table.put(files, cursor_positions(shard), metadata={"action": "dispatch"}, now_ms=host.now_ms())
         except (DeltaError, OSError):
             # Somebody else dispatched, or the answer was lost: the cursor tells.
             host.sleep(host.uniform(0, 0.05))

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow.compute as pc
 
 from rmq_store.errors import DerivedTableDamaged
-from rmq_store.lake.dispatch import ONE_ACTION, ctl_files
+from rmq_store.lake.cursor import ctl_files
+from rmq_store.lake.dispatch import ONE_ACTION
 from rmq_store.lake.shard import Shard
 from rmq_store.message import MessageQueue
 from rmq_store.offsets import Positions, QueueRange

@@ -18,8 +18,8 @@ from deltalake.exceptions import DeltaError
 
 from rmq_store.errors import DerivedTableDamaged, StoreUnusable
 from rmq_store.host import Host
-from rmq_store.lake.cursor import cursor_positions
-from rmq_store.lake.dispatch import KINDS, Derived, ctl_files, dispatch, staged, undispatched
+from rmq_store.lake.cursor import ctl_files, cursor_positions
+from rmq_store.lake.dispatch import KINDS, Derived, dispatch, staged, undispatched
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.store import Ctl
 
@@ -133,7 +133,7 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Iterable[Ctl], now_ms: int, host
     report = _compared(shard, kind, ctls)
     if not report.differs:
         return report
-    table, positions = kind.table(shard), cursor_positions(shard, now_ms)
+    table, positions = kind.table(shard), cursor_positions(shard)
     files = staged(shard, kind, _of(kind, ctls), host)
     for _ in range(_TRIES):
         table.refresh()

@@ -191,7 +191,7 @@ def test_a_derived_table_that_records_no_commit_is_accepted(hand: Bench) -> None
     hand.window("shop", QUEUE, 0, 4, start_rule="first", dead=[3])
     shard = hand.shard
     for kind in KINDS:
-        recorded = cursor_positions(shard, hand.host.now_ms())
+        recorded = cursor_positions(shard)
         del recorded[COMMIT]
         kind.table(shard).put(staged(shard, kind, shard.ctls_since(0), hand.host), recorded)
         kind.table(shard).refresh()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rmq_store.host import Host
-from rmq_store.lake.cursor import cursor_positions
-from rmq_store.lake.dispatch import COMMITS, KINDS, Derived, dispatch, staged
+from rmq_store.lake.cursor import COMMITS as COMMITS_AT_CURSOR
+from rmq_store.lake.cursor import cursor_of, cursor_positions
+from rmq_store.lake.dispatch import COMMITS, KINDS, Derived, dispatch, staged, undispatched
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.rebuild import check, rebuild
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.lake.store import LakeStore
+from rmq_store.store import Action, Ctl, Moved
 from tests.contract.rmq import Rmq
-from tests.faults.answers import Put, answer_puts
+from tests.faults.answers import Put, answer_puts, clean_log
 from tests.lake_damages import QUEUE
 from tests.lake_fixtures import Bench
 
@@ -30,7 +34,7 @@ def doubled(shard: Shard, kind: Derived) -> int:
     ctls = [ctl for ctl in shard.ctls_since(0) if kind.claims or ctl.action not in ABOUT_CLAIMS]
     host, table = Host(), kind.table(shard)
     table.refresh()
-    table.put(staged(shard, kind, ctls, host), cursor_positions(shard, host.now_ms()), metadata={"action": "twice"})
+    table.put(staged(shard, kind, ctls, host), cursor_positions(shard), metadata={"action": "twice"})
     return sum(len(kind.rows(ctl)) for ctl in ctls)
 
 
@@ -140,3 +144,93 @@ def test_a_dispatch_says_what_it_would_take(hand: Bench, rmq: Rmq, monkeypatch: 
 @pytest.mark.parametrize("other", ["--rebuild", "--dry-run"])
 def test_a_check_that_is_to_change_something_is_wrong_use(imported: Rmq, other: str) -> None:
     assert imported("dispatch", "--check", other).exit_code == 2
+
+
+# --- hosts whose clocks are wrong by days ----------------------------------------------------------------------------
+
+MOVED = Moved("shop", QUEUE, None, 1, 0)
+DAY_MS = 24 * 3600 * 1000
+
+
+def off_by(days: float) -> Host:
+    return Host(now_ms=lambda: Host().now_ms() + int(days * DAY_MS))
+
+
+def move(bench: Bench, begin: int) -> Ctl:
+    return bench.move("shop", QUEUE, begin or None, begin + 1).ctl
+
+
+def assert_all_is_dispatched(bench: Bench) -> None:
+    """Whoever reads is told every commit, and after a dispatch the tables hold every commit once."""
+    fresh = Shard(bench.shard.root, bench.shard.name)
+    assert [report.differences for report in check(fresh)] == [(), (), ()]
+    dispatch(fresh, bench.host)
+    assert [report.differences for report in check(fresh)] == [(), (), ()]
+
+
+def test_a_dispatch_by_a_clock_that_is_ahead_hides_no_later_commit(hand: Bench) -> None:
+    move(hand, 0)
+    dispatch(hand.shard, off_by(5))
+    for begin in range(1, 4):
+        move(hand, begin)
+    clean_log(hand.shard.commitlog)
+    assert len(undispatched(hand.shard, hand.shard.offsets)) == 3
+    assert_all_is_dispatched(hand)
+
+
+def test_a_clock_that_steps_back_in_a_run_doubles_no_row(hand: Bench) -> None:
+    """The id is made three days ahead of the store time, so the row lies in an older day than its id says."""
+    ahead = replace(hand, host=off_by(3)).ctl(Action.RESET, group="shop", request_id="x", moved=(MOVED,))
+    hand.commit(ahead, {"off/shop": 1})
+    dispatch(hand.shard, off_by(4.3))
+    move(hand, 1)
+    clean_log(hand.shard.commitlog)
+    assert_all_is_dispatched(hand)
+
+
+def test_a_commit_that_decided_before_the_cursor_and_landed_after_it_is_taken(
+    hand: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is right, and its ``read_version`` does not prove it new."""
+    held: list[Put] = []
+
+    def answer(put: Put) -> None:
+        if put.action == "reset" and not held:
+            held.append(put)
+            move(Bench(Shard(hand.shard.root, hand.shard.name)), 4)
+            dispatch(Shard(hand.shard.root, hand.shard.name), hand.host)
+        put.send()
+
+    answer_puts(monkeypatch, answer)
+    late = hand.commit(hand.ctl(Action.RESET, group="late", request_id="x", moved=(MOVED,)), {"off/late": 1}).ctl
+    clean_log(hand.shard.commitlog)
+    hand.shard.offsets.refresh()
+    assert late.read_version < cursor_of(hand.shard.offsets)
+    assert late.commit_id in [ctl.commit_id for ctl in undispatched(hand.shard, hand.shard.offsets)]
+    assert_all_is_dispatched(hand)
+
+
+def test_without_its_log_the_number_of_commits_says_what_is_missing_and_the_table_is_not_read(
+    hand: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move(hand, 0)
+    for kind in KINDS:
+        doubled(hand.shard, kind)
+    later = move(hand, 1)
+    clean_log(hand.shard.commitlog)
+    shard = Shard(hand.shard.root, hand.shard.name)
+    monkeypatch.setattr("rmq_store.lake.dispatch._by_commit_id", None)
+    assert [ctl.commit_id for ctl in undispatched(shard, shard.commits, claims=True)] == [later.commit_id]
+
+
+def test_a_table_without_the_number_of_commits_is_compared_by_their_ids(hand: Bench) -> None:
+    move(hand, 0)
+    for kind in KINDS:
+        recorded = cursor_positions(hand.shard)
+        del recorded[COMMITS_AT_CURSOR]
+        kind.table(hand.shard).put(staged(hand.shard, kind, hand.shard.ctls_since(0), hand.host), recorded)
+        kind.table(hand.shard).refresh()
+    move(hand, 1)
+    clean_log(hand.shard.commitlog)
+    assert_all_is_dispatched(hand)
+    assert cursor_of(hand.shard.offsets) < hand.shard.commitlog.version

@@ -113,7 +113,7 @@ def derived(lake: Lake) -> list[int]:
 
 @pytest.mark.parametrize(
     ("caller", "step", "error"),
-    [*((caller, "staged", DISK_FULL) for caller in CALLERS), (consume, "undispatched", SLOW_DOWN)],
+    [*((caller, "staged", DISK_FULL) for caller in CALLERS), (consume, "_is_due", SLOW_DOWN)],
 )
 def test_what_goes_wrong_after_a_commit_is_a_warning(
     worked: Lake,

@@ -1,14 +1,15 @@
 """The derived tables hold every commit once, however slow the traffic is, whenever the log is cleaned, and whoever lags behind.
 
 Histories over several days: the clock is moved between the commits, the tables are brought up every few versions, and the
-entries of the log that a checkpoint covers are deleted, as Delta does it. The same examples every time.
+entries of the log that a checkpoint covers are deleted, as Delta does it. At a step the clocks of the host and of the store
+may be wrong by days. The same examples every time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,32 +18,45 @@ from unittest import mock
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from rmq_store.errors import ClockSkew
+from rmq_store.host import day_of
 from rmq_store.lake import dispatch as module
-from rmq_store.lake.dispatch import COMMITS, MOVES, QUEUES, Derived, undispatched
+from rmq_store.lake.dispatch import COMMITS, MOVES, QUEUES, Derived, dispatch, undispatched
 from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
 from rmq_store.lake.sql import query
 from rmq_store.producer import Message
 from rmq_store.reset import ResetTo
 from rmq_store.store import Action, Ctl
 from tests.contract.engines import LakeWorld
-from tests.contract.world import DAY, HOUR, SHARD, fail, group, orders, several
+from tests.contract.world import HOUR, SHARD, fail, group, orders, several
 from tests.faults.answers import clean_log
 
-WHAT = ("import", "window", "send", "reset")
+WHAT = ("import", "window", "send", "reset", "dispatch")
+DAYS = 24 * HOUR
 EVERY = {"COMMITS": 8, "QUEUES": 3, "MOVES": 2}
 """How many versions a table may lag behind, so that a short history has both roads of ``undispatched`` in it."""
 
-Step = tuple[str, int, bool]
-"""What happens, how many hours after the step before, and whether the log is cleaned after it."""
+Step = tuple[str, int, int, bool]
+"""What happens, how many hours after the step before, by how many days its clocks are wrong, and whether the log is cleaned
+after it."""
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(WHAT), st.sampled_from((0, 1, 2, 20, 30, 40)), st.booleans()), min_size=1, max_size=9
+    st.tuples(
+        st.sampled_from(WHAT), st.sampled_from((0, 1, 2, 20, 30, 40)), st.sampled_from((0, 0, 5, -3)), st.booleans()
+    ),
+    min_size=1,
+    max_size=9,
 )
 SLOW_TRAFFIC: list[Step] = [
-    ("import", 0, False), ("window", 0, False), ("send", 0, False),
-    ("send", 40, False), ("send", 0, False), ("reset", 0, False), ("reset", 2, False), ("reset", 0, True),
+    ("import", 0, 0, False), ("window", 0, 0, False), ("send", 0, 0, False),
+    ("send", 40, 0, False), ("send", 0, 0, False), ("reset", 0, 0, False), ("reset", 2, 0, False), ("reset", 0, 0, True),
 ]  # fmt: skip
 """Two days with little to do, then commits behind the cursor of a log that was cleaned."""
+AHEAD_AND_BACK: list[Step] = [
+    ("import", 0, 0, False), *[("send", 0, 5, False)] * 6, ("reset", 0, 0, True), ("dispatch", 0, -3, False),
+    ("send", 1, -3, False), ("reset", 1, 5, False), ("send", 1, 0, True), ("send", 0, 0, True),
+]  # fmt: skip
+"""The cursor is written by a clock that is ahead; what follows has smaller ids, and the log is cleaned."""
 
 
 @settings(
@@ -50,13 +64,17 @@ SLOW_TRAFFIC: list[Step] = [
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 @example(SLOW_TRAFFIC)
+@example(AHEAD_AND_BACK)
 @given(STEPS)
 def test_every_commit_is_dispatched_once_over_days_of_slow_traffic(steps: list[Step]) -> None:
     with TemporaryDirectory() as folder, lagging():
         world = LakeWorld(Path(folder))
-        for n, (what, hours, cleaned) in enumerate(steps):
+        for n, (what, hours, wrong_by, cleaned) in enumerate(steps):
             world.clock.advance(hours * HOUR)
-            happen(world, what, n)
+            world.clock.advance(wrong_by * DAYS)
+            with suppress(ClockSkew):  # a queue that a clock ahead has filled takes nothing from a right one
+                happen(world, what, n)
+            world.clock.advance(-wrong_by * DAYS)
             if cleaned:
                 clean_log(world.shard.commitlog)
             shard, ctls = world.store.shards(SHARD)[0], world.ctls()
@@ -75,15 +93,18 @@ def lagging() -> Iterator[None]:
 
 
 def happen(world: LakeWorld, what: str, n: int) -> None:
+    request_id = f"{day_of(world.clock())}-{what}-{n}"
     match what:
         case "import":
             world.fill(orders(), several(4, n * 10))
         case "window" if world.positions().queues_of("Orders"):
-            world.consume(group(), f"{DAY}-window-{n}", fail, max_messages=6)
+            world.consume(group(), request_id, fail, max_messages=6)
         case "send":
-            world.send([Message("Orders", b"%d" % n)], f"{DAY}-send-{n}", create_queues=1)
+            world.send([Message(f"Orders{n}", b"%d" % n)], request_id, create_queues=1)
         case "reset" if world.positions().queues_of("Orders"):
-            world.reset_to(ResetTo.MIN, request_id=f"{DAY}-reset-{n}")
+            world.reset_to(ResetTo.MIN, request_id=request_id)
+        case "dispatch":
+            dispatch(world.store.shards(SHARD)[0], world.host)
 
 
 def told(shard: Shard, kind: Derived) -> Counter[object]:
