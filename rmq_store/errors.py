@@ -98,12 +98,18 @@ class MissingFile(BadData):
 
 
 class DerivedTableDamaged(BadData):
-    """A derived table lacks what the commit log has, or was made from another history of it."""
+    """A derived table lacks what the commit log has, cannot be read, or was made from another history of the log."""
 
-    def __init__(self, facts: str) -> None:
-        super().__init__(
-            f"{facts} Nothing is lost: 'rmq dispatch --rebuild' writes the table again from the commit log."
-        )
+    _REBUILD = "'rmq dispatch --rebuild' writes the table again from the commit log."
+
+    def __init__(self, facts: str, *, other_history: bool = False) -> None:
+        advice = f"Nothing is lost: {self._REBUILD}"
+        if other_history:
+            advice = (
+                "If the commit log is the older of the two, bring its newer state back first: what it no longer has is not "
+                f"in the store. Otherwise {self._REBUILD}"
+            )
+        super().__init__(f"{facts} {advice}")
 
 
 class OffsetOutOfRange(BadData):

@@ -87,6 +87,9 @@ def _compare(output: Output, shards: list[Shard], *, check: bool, dry_run: bool)
         for _, report in reports:
             if report.damage:
                 output.line(report.damage)
+    for name, report in reports:
+        if report.not_in_log:
+            output.note(_of_another_history(name, report))
     differs = any(report.differs for _, report in reports)
     status = "dry_run" if dry_run else "done" if not check else "differs" if differs else "ok"
     output.answer(
@@ -108,8 +111,16 @@ def _shown(shard: str, difference: dict[str, Any]) -> dict[str, Any]:
 def _told(shard: str, report: TableReport) -> dict[str, Any]:
     return {
         "shard": shard, "table": report.table, "rows": report.rows, "differences": len(report.differences),
-        "damage": report.damage, "rebuilt": report.rebuilt,
+        "not_in_log": report.not_in_log, "damage": report.damage, "rebuilt": report.rebuilt,
     }  # fmt: skip
+
+
+def _of_another_history(shard: str, report: TableReport) -> str:
+    named = "named" if report.rebuilt else "name"
+    return (
+        f"shard {shard}, {report.table}: {report.not_in_log:,} rows {named} commits that the commit log does not have: it was "
+        "restored from a backup, or rows of it were deleted. What it no longer has is not in the store."
+    )
 
 
 def _line(shard: str, report: TableReport, check: bool) -> str:

@@ -73,14 +73,16 @@ def refuse_other_history(shard: Shard, table: LakeTable) -> None:
         if cursor > newest:
             raise DerivedTableDamaged(
                 f"the table {table.path} was made from {log.path} up to version {cursor}, but its newest version is {newest}: "
-                "one of them was restored from a backup."
+                "one of them was restored from a backup.",
+                other_history=True,
             )
         return
     commit = table.log.positions(table.version).get(COMMIT)
     if commit is not None and not _holds(log, f"{commit:0{_HALF}x}"):
         raise DerivedTableDamaged(
             f"the table {table.path} was made from {log.path} up to version {cursor} with the commit {commit:0{_HALF}x}..., "
-            f"which {log.path} does not hold at its version {log.version}: one of them was restored from a backup."
+            f"which {log.path} does not hold at its version {log.version}: one of them was restored from a backup.",
+            other_history=True,
         )
 
 

@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from rmq_store.errors import StagedFileGone, StoreUnusable
+from rmq_store.errors import BadData, DerivedTableDamaged, RmqError, StagedFileGone, StoreUnusable
 from rmq_store.lake.delta_log import DeltaLog
 from rmq_store.lake.object_store import Root
 from rmq_store.store import StagedFile
@@ -38,15 +38,6 @@ CONFIGURATION = {
     # settings deletes it, nor what a running window has staged.
     "delta.deletedFileRetentionDuration": "interval 36500 days",
 }
-
-
-def _handle_of(root: Root, path: str) -> DeltaTable:
-    try:
-        return DeltaTable(root.uri_of(path), storage_options=root.storage_options)
-    except TableNotFoundError as error:
-        raise StoreUnusable(f"no table at {root.uri_of(path)}: run 'rmq init' or import a store first") from error
-    except (DeltaError, OSError) as error:
-        raise StoreUnusable(f"the table at {root.uri_of(path)} cannot be read: {error}") from error
 
 
 class LakeTable:
@@ -66,7 +57,7 @@ class LakeTable:
     @classmethod
     def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> LakeTable:
         """Raises StoreUnusable when there is no such table, or the store does not answer."""
-        return cls(root, path, schema, partition_by, _handle_of(root, path))
+        return cls(root, path, schema, partition_by, cls._handle_of(root, path))
 
     @classmethod
     def create(
@@ -87,6 +78,19 @@ class LakeTable:
                 raise
         return cls.open(root, path, schema, partition_by)
 
+    @classmethod
+    def _handle_of(cls, root: Root, path: str) -> DeltaTable:
+        try:
+            return DeltaTable(root.uri_of(path), storage_options=root.storage_options)
+        except TableNotFoundError as error:
+            raise cls._missing(root.uri_of(path)) from error
+        except (DeltaError, OSError) as error:
+            raise StoreUnusable(f"the table at {root.uri_of(path)} cannot be read: {error}") from error
+
+    @classmethod
+    def _missing(cls, uri: str) -> RmqError:
+        return StoreUnusable(f"no table at {uri}: run 'rmq init' or import a store first")
+
     @property
     def version(self) -> int:
         return int(self._handle.version())
@@ -97,7 +101,7 @@ class LakeTable:
             self._handle.update_incremental()
         except (DeltaError, OSError):
             # The versions between were cleaned away: start from the newest checkpoint.
-            self._handle = _handle_of(self.root, self.path)
+            self._handle = self._handle_of(self.root, self.path)
 
     # --- live files ---
 
@@ -134,9 +138,14 @@ class LakeTable:
         return pa.schema([f for f in self._stored if columns is None or f.name in columns])
 
     def _read_file(self, path: str, wanted: pa.Schema) -> pa.Table:
-        with pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{path}")) as file:
-            present = set(file.schema_arrow.names)
-            rows = file.read(columns=[f.name for f in wanted if f.name in present], use_threads=False)
+        try:
+            with pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{path}")) as file:
+                present = set(file.schema_arrow.names)
+                rows = file.read(columns=[f.name for f in wanted if f.name in present], use_threads=False)
+        except pa.ArrowInvalid as error:
+            raise BadData(
+                f"{self.root.uri_of(self.path)}/{path} is damaged: {error}. Restore it from a backup."
+            ) from error
         columns = [rows.column(f.name) if f.name in present else pa.nulls(rows.num_rows, f.type) for f in wanted]
         return pa.table(columns, names=wanted.names).cast(wanted)
 
@@ -229,3 +238,17 @@ class LakeTable:
             raise StagedFileGone(
                 f"staged file {file.path} has {size} bytes, not {file.size}. Run the same request again."
             )
+
+
+class DerivedTable(LakeTable):
+    """A table that is made from the commit log: what is gone of it can be written again."""
+
+    @classmethod
+    def _missing(cls, uri: str) -> RmqError:
+        return DerivedTableDamaged(f"the table {uri} is gone.")
+
+    def _read_file(self, path: str, wanted: pa.Schema) -> pa.Table:
+        try:
+            return super()._read_file(path, wanted)
+        except (FileNotFoundError, BadData) as error:
+            raise DerivedTableDamaged(f"the file {path} of the table {self.path} is gone or damaged.") from error

@@ -51,12 +51,13 @@ file."""
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """How one derived table is made.
+    """How one derived table is made. ``name``: its folder in the shard's.
 
     ``claims``: whether commits about claims have rows in it. ``every``: it is brought up when the commit log has passed a
     multiple of so many versions.
     """
 
+    name: str
     table: Callable[[Shard], LakeTable]
     rows: Callable[[Ctl], list[dict[str, Any]]]
     schema: pa.Schema
@@ -107,10 +108,22 @@ def commits_rows(ctl: Ctl) -> list[dict[str, Any]]:
     return [tables.ctl_to_row(ctl)]
 
 
-QUEUES = Derived(lambda shard: shard.consumequeue, consumequeue_rows, tables.CONSUMEQUEUE, tables.CONSUMEQUEUE_STATS)
-MOVES = Derived(lambda shard: shard.offsets, offsets_rows, tables.OFFSETS, tables.OFFSETS_STATS)
+QUEUES = Derived(
+    "consumequeue",
+    lambda shard: shard.consumequeue,
+    consumequeue_rows,
+    tables.CONSUMEQUEUE,
+    tables.CONSUMEQUEUE_STATS,
+)
+MOVES = Derived("offsets", lambda shard: shard.offsets, offsets_rows, tables.OFFSETS, tables.OFFSETS_STATS)
 COMMITS = Derived(
-    lambda shard: shard.commits, commits_rows, tables.COMMITS, tables.COMMITS_STATS, claims=True, every=COMMITS_EVERY
+    "commits",
+    lambda shard: shard.commits,
+    commits_rows,
+    tables.COMMITS,
+    tables.COMMITS_STATS,
+    claims=True,
+    every=COMMITS_EVERY,
 )
 
 KINDS = (COMMITS, QUEUES, MOVES)

@@ -8,7 +8,7 @@ quicker makes only that one write start over, not the reading.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,13 +44,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One derived table. ``rows``: how many the log says. ``damage``: why its cursor is refused. ``rebuilt``: it was written
-    again."""
+    """One derived table. ``rows``: how many the log says. ``damage``: why it cannot be read, or its cursor is refused.
+    ``not_in_log``: how many of its rows name commits that the log does not have. ``rebuilt``: it was written again."""
 
     table: str
     rows: int
     differences: tuple[Difference, ...] = ()
     damage: str = ""
+    not_in_log: int = 0
     rebuilt: bool = False
 
     @property
@@ -80,7 +81,8 @@ def rebuild(shard: Shard, host: Host, progress: Progress | None = None) -> list[
 def _ctls(shard: Shard, progress: Progress | None) -> list[Ctl]:
     """All commits. The derived tables are refreshed before the log, so that they are never ahead of it."""
     for kind in KINDS:
-        kind.table(shard).refresh()
+        with suppress(DerivedTableDamaged):
+            kind.table(shard).refresh()
     shard.commitlog.refresh()
     paths = ctl_files(shard.commitlog).column("path").to_pylist()
     for done in range(0, len(paths), _READ_AT_ONCE):
@@ -94,23 +96,28 @@ def _of(kind: Derived, ctls: Iterable[Ctl]) -> list[Ctl]:
     return [ctl for ctl in ctls if kind.claims or ctl.action not in ABOUT_CLAIMS]
 
 
-def _compared(shard: Shard, kind: Derived, ctls: Iterable[Ctl]) -> TableReport:
-    table = kind.table(shard)
+def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
     named: dict[str, Row] = {}
-    stored = table.read(table.files().column("path").to_pylist()).to_pylist()
+    in_log = _counted(_rows(kind, _of(kind, ctls)), named)
+    try:
+        table = kind.table(shard)
+        stored: list[Row] = table.read(table.files().column("path").to_pylist()).to_pylist()
+    except DerivedTableDamaged as error:
+        return TableReport(kind.name, in_log.total(), damage=str(error))
     damage, tail = "", list[Row]()
     try:
         tail = _rows(kind, undispatched(shard, table, claims=kind.claims))
     except DerivedTableDamaged as error:
         damage = str(error)
-    in_table, in_log = _counted([*stored, *tail], named), _counted(_rows(kind, _of(kind, ctls)), named)
-    name = table.path.rpartition("/")[2]
+    in_table = _counted([*stored, *tail], named)
     differences = tuple(
-        Difference(name, in_table[text], in_log[text], {column: row[column] for column in kind.stats})
+        Difference(kind.name, in_table[text], in_log[text], {column: row[column] for column in kind.stats})
         for text, row in named.items()
         if in_table[text] != in_log[text]
     )
-    return TableReport(name, in_log.total(), differences, damage)
+    known = {ctl.commit_id for ctl in ctls}
+    not_in_log = sum(row["commit_id"] not in known for row in stored)
+    return TableReport(kind.name, in_log.total(), differences, damage, not_in_log)
 
 
 def _rows(kind: Derived, ctls: Iterable[Ctl]) -> list[Row]:
@@ -129,10 +136,11 @@ def _counted(rows: Iterable[Row], named: dict[str, Row]) -> Counter[str]:
     return Counter(texts)
 
 
-def _rebuilt(shard: Shard, kind: Derived, ctls: Iterable[Ctl], now_ms: int, host: Host) -> TableReport:
+def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host: Host) -> TableReport:
     report = _compared(shard, kind, ctls)
     if not report.differs:
         return report
+    Shard.create(shard.root, shard.name)  # where its folder is gone
     table, positions = kind.table(shard), cursor_positions(shard)
     files = staged(shard, kind, _of(kind, ctls), host)
     for _ in range(_TRIES):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from rmq_store.consumer.commit import MAX_SKEW_MS, first_day
 from rmq_store.host import uuid7_floor, uuid7_ms
 from rmq_store.lake import tables
-from rmq_store.lake.delta_table import LakeTable
+from rmq_store.lake.delta_table import DerivedTable, LakeTable
 from rmq_store.lake.object_store import Root
 from rmq_store.offsets import Positions
 from rmq_store.store import Action, Ctl, lane, local_broker
@@ -33,15 +33,15 @@ class Shard:
 
     @cached_property
     def consumequeue(self) -> LakeTable:
-        return LakeTable.open(self.root, f"{self.name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"])
+        return DerivedTable.open(self.root, f"{self.name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"])
 
     @cached_property
     def offsets(self) -> LakeTable:
-        return LakeTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS, ["store_day"])
+        return DerivedTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS, ["store_day"])
 
     @cached_property
     def commits(self) -> LakeTable:
-        return LakeTable.open(self.root, f"{self.name}/commits", tables.COMMITS, ["store_day"])
+        return DerivedTable.open(self.root, f"{self.name}/commits", tables.COMMITS, ["store_day"])
 
     @classmethod
     def create(cls, root: Root, name: str) -> Shard:

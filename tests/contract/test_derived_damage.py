@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,7 @@ def test_messages_that_only_the_consume_queue_lacks_are_not_lost(imported: Rmq, 
     drop_rows(imported.root, OF_ORDERS)
     assert "[0, " in (message := refused(imported, *CONSUME))
     assert "OrderEvents" in message
+    assert "Nothing is lost" in message
     assert imported.json("sql", "SELECT * FROM windows") == []
     imported.json("dispatch", "--rebuild")
     (window,) = imported.json(*CONSUME)["windows"]
@@ -138,7 +141,12 @@ def assert_mended_by_a_rebuild(rmq: Rmq) -> None:
     check = rmq("dispatch", "--check", "--json")
     assert (check.exit_code, check.json()["status"]) == (1, "differs")
     assert all("restored from a backup" in table["damage"] for table in check.json()["tables"])
-    rmq.json("dispatch", "--rebuild")
+    not_in_log = [table["not_in_log"] for table in check.json()["tables"]]
+    assert all(not_in_log), "the claim and the window of before"
+    assert "that the commit log does not have" in check.err
+    rebuilt = rmq("dispatch", "--rebuild", "--json")
+    assert [table["not_in_log"] for table in rebuilt.json()["tables"]] == not_in_log
+    assert rebuilt.err.count("that the commit log does not have") == 3
     assert rmq.json("dispatch", "--check")["status"] == "ok"
     (window,) = rmq.json(*CONSUME)["windows"]
     assert window["status"] == "committed"
@@ -164,6 +172,8 @@ def test_a_cursor_beyond_the_log_is_refused(rolled_back: Rmq, command: tuple[str
     message = refused(rolled_back, *command)
     assert "broker-a/co" in message
     assert f"up to version {newest + 2}" in message
+    assert "Nothing is lost" not in message
+    assert "bring its newer state back first" in message
     claimed = command == CONSUME  # a window asks for its messages when it has its claim, which it gives back
     assert f"newest version is {newest + claimed}" in message
     assert rolled_back.json("dispatch", "--rebuild")["status"] == "done"
@@ -238,3 +248,76 @@ def test_a_rebuild_to_no_rows_is_not_done_before_they_are_gone(
     rolled_back.json("dispatch", "--rebuild")
     assert silent
     assert rolled_back.json("dispatch", "--check")["status"] == "ok"
+
+
+# --- files that are gone ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def consumed(imported: Rmq) -> Rmq:
+    """Imported, and a window whose retries wait; ``commits`` has a file."""
+    imported.json(*CONSUME)
+    doubled(shard_of(imported), COMMITS)
+    imported.json("dispatch", "--rebuild")
+    return imported
+
+
+def lose_the_folder(table: Path) -> None:
+    shutil.rmtree(table)
+
+
+def lose_the_log(table: Path) -> None:
+    shutil.rmtree(table / "_delta_log")
+
+
+def lose_a_file(table: Path) -> None:
+    next(table.rglob("*.parquet")).unlink()
+
+
+def empty_a_file(table: Path) -> None:
+    next(table.rglob("*.parquet")).write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "lose"),
+    [
+        ("consumequeue", lose_the_folder),
+        ("offsets", lose_the_folder),
+        ("commits", lose_the_folder),
+        ("consumequeue", lose_the_log),
+        ("offsets", empty_a_file),
+        ("commits", lose_a_file),
+    ],
+)
+def test_a_derived_table_of_which_files_are_gone_is_written_again(
+    consumed: Rmq, name: str, lose: Callable[[Path], None]
+) -> None:
+    windows = consumed.json("sql", "SELECT * FROM windows")
+    lose(consumed.root / "broker-a" / name)
+    answer = consumed("dispatch", "--check", "--json")
+    assert (answer.exit_code, answer.json()["status"]) == (1, "differs")
+    assert [bool(table["damage"]) for table in answer.json()["tables"]] == [one.name == name for one in KINDS]
+    assert consumed.json("dispatch", "--rebuild", "--dry-run")["status"] == "dry_run"
+    rebuilt = consumed.json("dispatch", "--rebuild")["tables"]
+    assert [table["rebuilt"] for table in rebuilt] == [one.name == name for one in KINDS]
+    assert consumed.json("dispatch", "--check")["status"] == "ok"
+    assert consumed.json("audit")["audit"] == []
+    assert consumed.json("sql", "SELECT * FROM windows") == windows
+    assert consumed.json("deliver", "--now", ALL_DUE)["delivered"]
+
+
+@pytest.mark.parametrize("lose", [lose_the_folder, lose_a_file])
+@pytest.mark.parametrize("command", [("print", "--topic", "OrderEvents"), CONSUME], ids=lambda c: c[0])
+def test_whoever_reads_a_derived_table_whose_files_are_gone_is_told_to_write_it_again(
+    imported: Rmq, command: tuple[str, ...], lose: Callable[[Path], None]
+) -> None:
+    lose(imported.root / "broker-a" / "consumequeue")
+    refused(imported, *command)
+    assert imported.json("sql", "SELECT * FROM windows") == []
+
+
+def test_a_commit_whose_derived_tables_are_gone_stands(consumed: Rmq) -> None:
+    lose_the_folder(consumed.root / "broker-a" / "offsets")
+    assert "dispatch --rebuild" in " ".join(consumed.json(*RESET)["warnings"])
+    consumed.json("dispatch", "--rebuild")
+    assert consumed.json("audit")["audit"] == []
