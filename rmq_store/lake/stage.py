@@ -80,7 +80,7 @@ def statistics(table: pa.Table, columns: Sequence[str]) -> str:
         if isinstance(most[name], str):
             least[name] = least[name][:_LONGEST_STATISTIC]
             if len(most[name]) > _LONGEST_STATISTIC:
-                most[name] = most[name][:_LONGEST_STATISTIC] + _LAST_CHARACTER
+                most[name] = max(most[name], most[name][:_LONGEST_STATISTIC] + _LAST_CHARACTER)
     return json.dumps(
         {"numRecords": table.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}, ensure_ascii=False
     )
