@@ -57,7 +57,8 @@ def _heard(
     try:
         return read(answer, n, context, error)
     finally:
-        _forget_frames(error)
+        if error is not None:
+            _forget_frames(error)
         del answer, error  # this frame is behind those of its traceback
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -324,6 +325,38 @@ for then in (lambda: "CONSUME_SUCCESS", fail, lambda: sys.exit(5), lambda: sys.e
 def test_a_process_that_a_listener_forks_never_goes_on_with_the_window() -> None:
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["1", "1", "5", "0", "9"]
+
+
+def test_a_listener_that_empties_its_messages_is_judged_by_how_many_there_were() -> None:
+    def consume(msgs: list[int], context: Any) -> Any:
+        msgs.clear()
+        return LATER
+
+    assert acked(heard(consume)) == "llll"
+
+
+def test_an_exception_is_gone_when_it_was_read_also_where_a_frame_of_its_traceback_holds_it() -> None:
+    gone: list[str] = []
+
+    class Told(Exception):
+        def __del__(self) -> None:
+            gone.append(str(self))
+
+    def fail(error: Exception) -> Any:
+        raise error
+
+    def consume(msgs: list[int], context: Any) -> Any:
+        try:
+            fail(Told("cause"))
+        except Told as cause:
+            raise Told("effect") from cause
+
+    gc.disable()
+    try:
+        heard(consume)
+        assert sorted(gone) == ["cause", "effect"]
+    finally:
+        gc.enable()
 
 
 def test_the_idempotency_key_is_the_same_for_a_retry_and_another_for_another_group() -> None:
