@@ -52,7 +52,7 @@ def ctl_files(commitlog: LakeTable) -> pa.Table:
 
 def rows_in(files: pa.Table) -> int:
     """How many rows the files have together."""
-    return sum(files.column("num_records").to_pylist()) if files.num_rows else 0
+    return pc.sum(files.column("num_records")).as_py() or 0 if files.num_rows else 0
 
 
 def _commit_at(log: LakeTable) -> int:
