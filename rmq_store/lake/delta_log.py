@@ -101,6 +101,11 @@ class DeltaLog:
         except (ValueError, TypeError, KeyError):
             return max(self._checkpoints(), default=-1)
 
+    def lost_checkpoint(self) -> int | None:
+        """The version of the checkpoint that the hint names and that is not there, None when it is."""
+        hint = self._last_checkpoint()
+        return None if hint < 0 or hint in self._checkpoints() else hint
+
     def _checkpoints(self) -> list[int]:
         """The versions that have a checkpoint, by a listing."""
         names = (name.rsplit("/", 1)[-1] for name, _ in self._root.list(self._folder))

@@ -85,7 +85,13 @@ class LakeTable:
         except TableNotFoundError as error:
             raise cls._missing(root.uri_of(path)) from error
         except (DeltaError, OSError) as error:
-            raise StoreUnusable(f"the table at {root.uri_of(path)} cannot be read: {error}") from error
+            lost = DeltaLog(root, path).lost_checkpoint() if "_last_checkpoint" in str(error) else None
+            if lost is None:
+                raise StoreUnusable(f"the table at {root.uri_of(path)} cannot be read: {error}") from error
+            raise StoreUnusable(
+                f"{root.uri_of(path)}/_delta_log/_last_checkpoint names the checkpoint of version {lost}, which is not there. "
+                "Bring it back from a backup, or remove that file: then the checkpoint before it is looked for."
+            ) from error
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
+from rmq_store.errors import StoreUnusable
 from rmq_store.host import Host, day_of
 from rmq_store.lake import tables
 from rmq_store.lake.cursor import (
@@ -44,6 +45,7 @@ from rmq_store.store import Ctl, StagedFile
 COMMITS_EVERY = 256
 """About how many ctl rows of ``commits`` are in one file, and at most that many are read from files of their own."""
 
+_TRIES = 8
 _QUIET_VERSIONS = 32
 """A tail without rows is left alone until it is this long, or its log entries are gone: an empty commit is not worth its
 file."""
@@ -236,7 +238,8 @@ def behind(shard: Shard) -> int:
 def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
     """Bring the derived tables up to the newest commit, and ``commits`` when it is due; returns how many commits were
     taken, the sum over the tables. Safe to run anywhere, any number of times, at once. ``fresh`` False: the handles have
-    just been refreshed. Raises DerivedTableDamaged when a table was made from another history of the log."""
+    just been refreshed. Raises DerivedTableDamaged when a table was made from another history of the log, StoreUnusable when
+    the store takes no files."""
     if fresh:
         shard.commitlog.refresh()
     # Opening a table has its price: after a window the one that is open anyway tells whether this one may be due.
@@ -268,7 +271,8 @@ def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
 
 def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
     table = kind.table(shard)
-    for _ in range(8):
+    answer: Exception | None = None
+    for _ in range(_TRIES):
         table.refresh()
         if not _is_due(shard, table, kind):
             return 0
@@ -280,23 +284,33 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
             return 0
         try:
             table.put(files, cursor_positions(shard), metadata={"action": "dispatch"}, now_ms=host.now_ms())
-        except (DeltaError, OSError):
+        except (DeltaError, OSError) as error:
             # Somebody else dispatched, or the answer was lost: the cursor tells.
+            answer = error
             host.sleep(host.uniform(0, 0.05))
             continue
         table.refresh()
         return len(ctls)
-    return 0
+    raise StoreUnusable(
+        f"{table.path} could not be written in {_TRIES} tries (last answer: {answer}). What was committed stands: run 'rmq "
+        "dispatch' when the store takes files again."
+    )
 
 
 def staged(shard: Shard, kind: Derived, ctls: Iterable[Ctl], host: Host) -> list[StagedFile]:
-    """The rows of some commits as files of the table, one for each day that has any."""
+    """The rows of some commits as files of the table, one for each day that has any. Raises StoreUnusable when they cannot
+    be written."""
     table = kind.table(shard)
     by_day: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for ctl in ctls:
         by_day[day_of(ctl.store_timestamp)].extend(kind.rows(ctl))
-    return [
-        derived(shard.root, table.path, host.new_commit_id(), rows, kind.schema, kind.stats, day)
-        for day, rows in sorted(by_day.items())
-        if rows
-    ]
+    try:
+        return [
+            derived(shard.root, table.path, host.new_commit_id(), rows, kind.schema, kind.stats, day)
+            for day, rows in sorted(by_day.items())
+            if rows
+        ]
+    except OSError as error:
+        raise StoreUnusable(
+            f"cannot write to {shard.root.uri_of(table.path)}: {error}. The table is as it was, and what was committed stands."
+        ) from error

@@ -69,7 +69,7 @@ def rebuild(shard: Shard, host: Host, progress: Progress | None = None) -> list[
     """Write every derived table again that differs from the commit log, and bring all up to the newest commit. Safe
     beside everything else, any number of times.
 
-    Raises StoreUnusable when others wrote to a table whenever this did.
+    Raises StoreUnusable when others wrote to a table whenever this did, or the store takes no files.
     """
     now_ms = host.now_ms()
     ctls = _ctls(shard, progress)
@@ -143,12 +143,18 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host
     Shard.create(shard.root, shard.name)  # where its folder is gone
     table, positions = kind.table(shard), cursor_positions(shard)
     files = staged(shard, kind, _of(kind, ctls), host)
+    answer: Exception | None = None
     for _ in range(_TRIES):
         table.refresh()
-        with suppress(DeltaError, OSError):  # somebody dispatched, or the answer was lost: the table tells
+        try:
             table.put(files, positions, metadata={"action": "rebuild"}, now_ms=now_ms, overwrite=True)
+        except (DeltaError, OSError) as error:  # somebody dispatched, or the answer was lost: the table tells
+            answer = error
         table.refresh()
         if all(table.is_live(file.path) for file in files) and (files or not table.files().num_rows):
             return replace(report, rebuilt=True)
         host.sleep(host.uniform(0, 0.05))
-    raise StoreUnusable(f"others wrote to {table.path} {_TRIES} times while it was written again. Try once more.")
+    raise StoreUnusable(
+        f"{table.path} could not be written again in {_TRIES} tries (last answer: {answer}). Others wrote to it, or the store "
+        "takes no files. Try once more."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from errno import ENOSPC
 
 import pytest
 
@@ -234,3 +235,46 @@ def test_a_table_without_the_number_of_commits_is_compared_by_their_ids(hand: Be
     clean_log(hand.shard.commitlog)
     assert_all_is_dispatched(hand)
     assert cursor_of(hand.shard.offsets) < hand.shard.commitlog.version
+
+
+# --- a store that takes no files, or has damaged ones ----------------------------------------------------------------
+
+DISK_FULL = OSError(ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def undone(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> Rmq:
+    """``offsets`` lacks the last commits."""
+    monkeypatch.setattr("rmq_store.lake.window.follow_up", lambda shard, host: ())
+    imported.json("consume", "--group", "orders", "--engine", "local")
+    return imported
+
+
+@pytest.mark.parametrize("how", [(), ("--rebuild",)])
+@pytest.mark.parametrize("step", ["dispatch.derived", "delta_table.LakeTable.put"])
+def test_a_full_disk_is_said_in_words(
+    undone: Rmq, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], step: str
+) -> None:
+    if how:
+        doubled(shard_of(undone), COMMITS)
+        doubled(shard_of(undone), COMMITS)
+
+    def full(*arguments: object, **options: object) -> None:
+        raise DISK_FULL
+
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr(f"rmq_store.lake.{step}", full)
+        answer = undone("dispatch", *how, "--json")
+    assert (answer.exit_code, answer.json()["error"]) == (1, "StoreUnusable")
+    assert "No space left on device" in answer.json()["message"]
+    undone.json("dispatch", *how)
+    assert undone.json("dispatch", "--check")["status"] == "ok"
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more"])
+def test_a_ctl_file_that_is_no_parquet_any_more_is_named(imported: Rmq, content: bytes) -> None:
+    file = max((imported.root / "broker-a" / "commitlog" / "kind=ctl").rglob("*.parquet"))
+    file.write_bytes(content)
+    answer = imported("dispatch", "--check", "--json")
+    assert (answer.exit_code, answer.json()["error"]) == (1, "BadData")
+    assert file.name in answer.json()["message"]

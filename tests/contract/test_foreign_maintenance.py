@@ -95,3 +95,15 @@ def test_a_damaged_hint_at_the_last_checkpoint_is_replaced_by_a_listing(imported
     (imported.root / "broker-a" / "commitlog" / "_delta_log" / "_last_checkpoint").write_text(hint)
     (window,) = imported.json("consume", "--group", "orders", "--engine", "local")["windows"]
     assert window["status"] == "committed"
+
+
+def test_a_hint_at_a_checkpoint_that_is_not_there_is_named_with_what_to_do(imported: Rmq) -> None:
+    _commit_log(imported).create_checkpoint()
+    hint = imported.root / "broker-a" / "commitlog" / "_delta_log" / "_last_checkpoint"
+    hint.write_text('{"version": 77, "size": 3}')
+    answer = imported("progress", "--group", "orders", "--json")
+    assert (answer.exit_code, answer.json()["error"]) == (1, "StoreUnusable")
+    assert "_last_checkpoint names the checkpoint of version 77" in answer.json()["message"]
+    hint.unlink()
+    (window,) = imported.json("consume", "--group", "orders", "--engine", "local")["windows"]
+    assert window["status"] == "committed"
