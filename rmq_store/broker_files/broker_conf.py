@@ -19,12 +19,14 @@ _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def message_delay_level(path: Path) -> str | None:
     """The delay levels that the file sets; None where it does not, and the broker has RocketMQ's own.
 
-    Raises WrongUse when it cannot be read.
+    Raises WrongUse when it cannot be read, or is no text.
     """
     try:
         text = read_small_file(path).decode("iso-8859-1")
     except OSError as error:
         raise WrongUse(f"{path} cannot be read: {error.strerror or error}") from error
+    if "\0" in text:
+        raise WrongUse(f"{path} is no text: give the broker.conf that the broker is started with")
     return parse_properties(text).get("messageDelayLevel")
 
 

@@ -82,13 +82,13 @@ def init(
     where = root_of(root)
     from rmq_store.lake.store import LakeStore
 
-    store, made = LakeStore.init(where, levels=_levels(levels, broker_conf))
+    store, made = LakeStore.init(where, levels=_levels(levels, broker_conf, output))
     status = "created" if made else "already_there"
     answer = {"status": status, "root": where.location, "store_id": store.store_id, "levels": store.levels.text}
     output.answer(answer, f"store {store.store_id} at {where.location}", f"delay levels: {store.levels.text}")
 
 
-def _levels(text: str | None, broker_conf: Path | None) -> str | None:
+def _levels(text: str | None, broker_conf: Path | None, output: Output) -> str | None:
     """The levels that are asked for. Raises WrongUse when the two ask for different ones."""
     from rmq_store.broker_files.broker_conf import message_delay_level
     from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, parse_delay_level
@@ -96,7 +96,9 @@ def _levels(text: str | None, broker_conf: Path | None) -> str | None:
     if broker_conf is None:
         return text
     of_broker = message_delay_level(broker_conf.expanduser())
-    of_broker = MESSAGE_DELAY_LEVEL if of_broker is None else of_broker
+    if of_broker is None:
+        output.note(f"{broker_conf} sets no messageDelayLevel: RocketMQ's default is taken")
+        of_broker = MESSAGE_DELAY_LEVEL
     if text is not None and parse_delay_level(text) != parse_delay_level(of_broker):
         raise WrongUse(f"--levels says {text!r} and {broker_conf} says {of_broker!r}: give one of the two")
     return of_broker

@@ -43,6 +43,20 @@ def parse_delay_level(text: str) -> tuple[int, ...]:
     return tuple(delays)
 
 
+MAX_LEVEL_DAYS = 365
+"""The longest delay of a level that a store is made with; RocketMQ has no limit."""
+
+
+def check_delays(text: str) -> None:
+    """Raises WrongUse naming the first level with a delay that no store should have: none, negative, or so long that a due
+    time may lie outside the years of a date."""
+    for item, delay_ms in zip(text.split(" "), parse_delay_level(text), strict=False):
+        if not 0 < delay_ms <= MAX_LEVEL_DAYS * _UNITS_MS["d"]:
+            raise WrongUse(
+                f"delay levels {text!r}: {item!r} is a delay of {delay_ms} ms, give more than 0 and at most {MAX_LEVEL_DAYS}d"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class DelayLevels:
     """One version of the level table. Raises WrongUse for a text that RocketMQ could not parse."""

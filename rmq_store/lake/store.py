@@ -11,7 +11,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels
+from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels, check_delays
 from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.object_store import Root
 from rmq_store.lake.shard import Shard
@@ -36,11 +36,12 @@ class LakeStore:
 
         ``levels``: as a broker's ``messageDelayLevel``; None: RocketMQ's default, or those of the store that is there.
         Raises StoreUnusable when the root cannot be written or does not create exclusively, WrongUse for no delay
-        levels, and for others than those of the store that is there.
+        levels, for delays that are none or longer than a year, and for others than those of the store that is there.
         """
         asked = DelayLevels(MESSAGE_DELAY_LEVEL if levels is None else levels)
         if not asked.max_level:
             raise WrongUse("a store needs delay levels, retries wait in them")
+        check_delays(asked.text)
         root.check_exclusive_create()
         made = root.create_exclusively(
             _STORE,

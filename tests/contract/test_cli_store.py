@@ -39,6 +39,11 @@ def test_a_store_has_the_delay_levels_of_its_broker(rmq: Rmq) -> None:
         (("--levels", "1s 5x"), "'5x' is not a number with one of the units s, m, h, d"),
         (("--levels", "1s,5s"), "'1s,5s' is not a number"),
         (("--levels", " "), "needs delay levels"),
+        (("--levels", "1s 0s"), "'0s' is a delay of 0 ms, give more than 0 and at most 365d"),
+        (("--levels", "-1s"), "'-1s' is a delay of -1000 ms"),
+        (("--levels", "1s 366d"), "'366d' is a delay of 31622400000 ms"),
+        (("--levels", "106751991167d"), "'106751991167d' is a delay of"),
+        (("--broker-conf", "binary.conf"), "binary.conf is no text"),
         (
             ("--levels", "1s 5s", "--broker-conf", "broker.conf"),
             "--levels says '1s 5s' and broker.conf says '1s 20s 1m'",
@@ -48,8 +53,20 @@ def test_a_store_has_the_delay_levels_of_its_broker(rmq: Rmq) -> None:
 )
 def test_delay_levels_that_cannot_be_meant_make_no_store(rmq: Rmq, options: tuple[str, ...], says: str) -> None:
     (rmq.folder / "broker.conf").write_text("messageDelayLevel=1s 20s 1m")
+    (rmq.folder / "binary.conf").write_bytes(b"\0messageDelayLevel=1s 20s 1m")
     refused = rmq("init", *options)
     assert (refused.exit_code, says in refused.err, rmq.root.exists()) == (2, True, False)
+
+
+def test_of_a_broker_without_levels_of_its_own_rocketmqs_are_taken_which_is_told(rmq: Rmq) -> None:
+    (rmq.folder / "broker.conf").write_text("brokerName=broker-a")
+    made = rmq("init", "--broker-conf", "broker.conf", "--json")
+    assert "note: broker.conf sets no messageDelayLevel: RocketMQ's default is taken" in made.err
+    assert '"levels": "1s 5s 10s 30s' in made.out
+
+
+def test_a_level_of_a_year_is_the_longest(rmq: Rmq) -> None:
+    assert rmq.json("init", "--levels", "1s 365d")["levels"] == "1s 365d"
 
 
 def test_a_store_keeps_the_delay_levels_it_was_made_with(rmq: Rmq) -> None:
