@@ -26,6 +26,9 @@ from rmq_store.validators import is_user_topic
 MAX_QUEUES = 65_536
 """Of a topic or of a group's retry topic, in an import. RocketMQ's own limit is that of an int."""
 
+MAX_ALL_QUEUES = 262_144
+"""Readable ones of all topics that users made: each becomes a position of the shard."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfigs:
@@ -75,6 +78,14 @@ def _check_queue_nums(topics: Mapping[str, TopicConfig], groups: Mapping[str, Su
                 f"{whose} has {field} {number}, an import takes up to {MAX_QUEUES}. Correct it at the broker "
                 "(mqadmin updateTopic, updateSubGroup) and import again"
             )
+    users = dict(_of_users(topics))
+    if (count := sum(users.values())) > MAX_ALL_QUEUES:
+        largest = sorted(users, key=lambda name: (-users[name], name))[:5]
+        listed = ", ".join(f"{name!r} ({users[name]})" for name in largest)
+        raise BadData(
+            f"the topics of config/topics.json have {count} queues to read, an import takes up to {MAX_ALL_QUEUES}. The "
+            f"largest: {listed}. Correct them at the broker (mqadmin updateTopic) and import again"
+        )
 
 
 def same_configs(before: Ctl, now: Ctl) -> bool:
@@ -86,9 +97,13 @@ def same_configs(before: Ctl, now: Ctl) -> bool:
 def queues_of_users(topics: Mapping[str, TopicConfig], broker_name: str) -> list[MessageQueue]:
     """The readable queues of topics that users made, with or without messages. Others, a retry topic for example, are
     made when something is stored in them."""
+    return [MessageQueue(name, broker_name, queue_id) for name, count in _of_users(topics) for queue_id in range(count)]
+
+
+def _of_users(topics: Mapping[str, TopicConfig]) -> list[tuple[str, int]]:
+    """The topics that users made and may read, by name, and their numbers of queues."""
     return [
-        MessageQueue(name, broker_name, queue_id)
+        (name, max(topic.read_queue_nums, 0))
         for name, topic in sorted(topics.items())
         if is_readable(topic.perm) and not is_inherited(topic.perm) and is_user_topic(name)
-        for queue_id in range(topic.read_queue_nums)
     ]

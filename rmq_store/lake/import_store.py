@@ -372,7 +372,10 @@ def _queue_positions(
                 advance[min_id(segment.queue)] = base
         elif base < known:
             raise BadData(
-                f"{segment.queue}: offset {base} comes again, the queue is known up to {known}. Nothing was changed."
+                f"{segment.queue}: offset {base} comes again, the queue is known up to {known}. Nothing was changed: the topic "
+                "was deleted and made again at the broker, or this is another broker's store, and --salvage cannot mend that. "
+                "Import the store into a shard of its own (--shard), with its consumequeue folder, which tells the messages of "
+                "the topic's lives apart."
             )
         elif base > known and job.salvage:
             gaps.append(QueueGap(segment.queue.topic, segment.queue.queue_id, known, base))

@@ -320,6 +320,11 @@ def endless_retry_queues(broker: Path) -> None:
     path.write_text(re.sub('"retryQueueNums":[0-9]+', '"retryQueueNums":65537', path.read_text()))
 
 
+def many_queues_in_all(broker: Path) -> None:
+    topics = {f"X{n}": {"readQueueNums": 65_536, "writeQueueNums": 1, "perm": 6} for n in range(50)}
+    edit_topics(broker, lambda table: table.update(topics))
+
+
 ROCKSDB_FILES = ("CURRENT", "MANIFEST-000005", "OPTIONS-000007", "000004.log", "000009.sst", "IDENTITY", "LOCK", "LOG")
 
 
@@ -395,6 +400,10 @@ def test_consume_queues_that_are_written_both_ways_are_imported_from_their_files
         (far_away_file, "files are missing"),
         (endless_queues, "has readQueueNums 2147483647, an import takes up to 65536"),
         (endless_retry_queues, "has retryQueueNums 65537, an import takes up to 65536"),
+        (
+            many_queues_in_all,
+            r"have 32768\d\d queues to read, .* up to 262144\. The largest: 'X0' \(65536\), 'X1'",
+        ),
         (shortened_file, "differ in size"),
         (zeroed_middle, "a later file holds records"),
         (broken_offset_files, "consumerOffset.json"),
@@ -618,6 +627,15 @@ def test_records_behind_a_marker_in_the_middle_of_a_file_are_not_dropped_without
     report = lake.load(broker, salvage=True)
     assert [(skip.begin, skip.end) for skip in report.salvaged] == [(start, start + size)]
     assert report.messages == len(record_starts()) - 1
+
+
+def test_a_queue_that_began_again_says_what_it_means_and_what_can_be_done(lake: Lake, tmp_path: Path) -> None:
+    folder = store_of(tmp_path / "made", {}, {}, {"queue_offset": 1})
+    for salvage in (False, True):
+        with pytest.raises(
+            BadData, match=r"offset 1 comes again.*deleted and made again.*a shard of its own \(--shard\)"
+        ):
+            lake.load(folder, salvage=salvage)
 
 
 def salvages(lake: Lake) -> list[dict[str, Any]]:
