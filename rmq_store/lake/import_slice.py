@@ -129,6 +129,8 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             messages += item.num_rows
             part = task.number * PARTS_PER_FILE + len(files)
             for file, segments in _staged(job, item, part, attempt):
+                if len(files) == PARTS_PER_FILE:
+                    raise BadData(_too_many_pieces(task))
                 files.append(file)
                 produced += segments
         match stop:
@@ -163,6 +165,14 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             tuple(skipped),
             isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
         )
+
+
+def _too_many_pieces(task: ImportTask) -> str:
+    return (
+        f"{task.file.name} would become more than {PARTS_PER_FILE} files: its store times fall on too many days, or it is "
+        "damaged in too many places. Nothing was changed; restore the file, or import a copy of the store without it with "
+        "--salvage"
+    )
 
 
 def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[pa.Table | Stop]:

@@ -18,6 +18,7 @@ from rmq_store.broker_files.config_files import parse_delay_offsets
 from rmq_store.delivered_levels import LevelProgress
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.host import Host, day_of
+from rmq_store.lake import import_slice
 from rmq_store.lake import import_store as import_of_stores
 from rmq_store.lake.broker_levels import delivered_levels
 from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
@@ -627,6 +628,19 @@ def test_records_behind_a_marker_in_the_middle_of_a_file_are_not_dropped_without
     report = lake.load(broker, salvage=True)
     assert [(skip.begin, skip.end) for skip in report.salvaged] == [(start, start + size)]
     assert report.messages == len(record_starts()) - 1
+
+
+def test_a_file_that_would_become_too_many_files_is_refused_before_their_numbers_come_again(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day_ms = 86_400_000
+    folder = store_of(tmp_path / "made", *({"store_timestamp": day * day_ms} for day in range(5)))
+    monkeypatch.setattr(import_slice, "PARTS_PER_FILE", 4)
+    with pytest.raises(BadData, match=r"00000000000000000000 would become more than 4 files: .*too many days"):
+        lake.load(folder)
+    assert lake.positions() == {}
+    monkeypatch.setattr(import_slice, "PARTS_PER_FILE", 5)
+    assert lake.load(folder).messages == 5
 
 
 def test_a_queue_that_began_again_says_what_it_means_and_what_can_be_done(lake: Lake, tmp_path: Path) -> None:
