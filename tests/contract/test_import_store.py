@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rmq_store.broker_files.config_files import parse_delay_offsets
+from rmq_store.commit_log import item_at
 from rmq_store.delivered_levels import LevelProgress
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.host import Host, day_of
@@ -628,6 +629,26 @@ def test_records_behind_a_marker_in_the_middle_of_a_file_are_not_dropped_without
     report = lake.load(broker, salvage=True)
     assert [(skip.begin, skip.end) for skip in report.salvaged] == [(start, start + size)]
     assert report.messages == len(record_starts()) - 1
+
+
+def test_the_next_good_record_is_looked_for_where_a_record_names_its_own_place(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are not taken for one: the check of each may read all that follows it."""
+    folder = store_of(tmp_path / "made", {}, {}, {})
+    path = commit_log(folder, 0)
+    (size,) = struct.unpack(">i", path.read_bytes()[:4])
+    overwrite(path, 3 * size, struct.pack(">iI", FILE_BYTES - 100, 0xDAA320A7) * 2000)
+    looked_at: list[int] = []
+
+    def counted(data: bytes, position: int, start: int, file_end: int) -> Any:
+        looked_at.append(start + position)
+        return item_at(data, position, start, file_end)
+
+    monkeypatch.setattr(import_slice, "item_at", counted)
+    report = lake.load(folder, salvage=True)
+    assert (report.messages, [skip.begin for skip in report.salvaged]) == (3, [3 * size])
+    assert looked_at == []
 
 
 def test_a_file_that_would_become_too_many_files_is_refused_before_their_numbers_come_again(
