@@ -8,7 +8,9 @@ answer says which file was used and why, and nothing is removed.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -256,28 +258,42 @@ def parse_data_version(text: str) -> DataVersion:
 def write_config(path: Path, text: str, *, keep_bak: bool = False) -> None:
     """Write a configuration file in ``MixAll#string2File``'s order: the old one becomes ``.bak``, then the new one.
 
+    A link stays, the file that it leads to is written; mode and, where allowed, owner stay the file's or its ``.bak``'s.
     Both get their names when they are whole, so whatever moment the process dies at, they can be read. A file that holds no
     object, which RocketMQ removes when it loads, is written over: it must not take the place of a good ``.bak``. Nor does
     any file with ``keep_bak``, for a table that came from the ``.bak``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    bak = path.with_name(f"{path.name}.bak")
+    before = next((file.stat() for file in (path, bak) if file.exists()), None)
     if not keep_bak and _is_readable(path):
-        _write_whole(path.with_name(f"{path.name}.bak"), path.read_bytes())
-    _write_whole(path, text.encode())
-    _sync_folder(path.parent)
+        _write_whole(bak, path.read_bytes(), before)
+    _write_whole(path, text.encode(), before)
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    """The file appears with all of it or stays as it was."""
+def _write_whole(path: Path, content: bytes, before: os.stat_result | None) -> None:
+    """The file appears with all of it or stays as it was. ``before``: whose owner and mode it has."""
+    path = Path(os.path.realpath(path))
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
+            if before is not None and os.name == "posix":
+                _give_to(file.fileno(), before)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _give_to(handle: int, before: os.stat_result) -> None:
+    """Owner and group as far as this process may, and the mode."""
+    for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
+        with suppress(PermissionError):
+            os.fchown(handle, owner, group)
+    os.fchmod(handle, stat.S_IMODE(before.st_mode))
 
 
 def split_key(key: str) -> tuple[str, str] | None:

@@ -219,6 +219,43 @@ def test_a_file_that_cannot_be_read_does_not_take_the_place_of_its_bak(tmp_path:
     assert (path.read_text(), bak.read_text()) == ("{}", '{"good":1}')
 
 
+def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    path, real = tmp_path / "consumerOffset.json", tmp_path / "real" / "offsets"
+    path.symlink_to(real)
+    for text in ('{"first":1}', '{"second":{2:3}}'):
+        write_config(path, text)
+    assert (path.is_symlink(), real.read_text()) == (True, '{"second":{2:3}}')
+    assert path.with_name("consumerOffset.json.bak").read_text() == '{"first":1}'
+    assert [one.name for one in real.parent.iterdir()] == ["offsets"]
+
+
+@pytest.mark.parametrize("name", ["consumerOffset.json", "consumerOffset.json.bak"])
+def test_a_file_keeps_its_mode_and_owner_also_as_bak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    owners: list[tuple[int, int]] = []
+    monkeypatch.setattr("rmq_store.broker_files.config_files.os.fchown", lambda _, *owner: owners.append(owner))
+    before = tmp_path / name
+    before.write_text('{"old":1}')
+    before.chmod(0o640)
+    write_config(tmp_path / "consumerOffset.json", '{"new":1}')
+    assert {one.stat().st_mode & 0o777 for one in tmp_path.iterdir()} == {0o640}
+    assert set(owners) == {(-1, before.stat().st_gid), (before.stat().st_uid, -1)}
+
+
+def test_a_file_whose_owner_cannot_be_kept_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def may_not(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("rmq_store.broker_files.config_files.os.fchown", may_not)
+    for text in ('{"old":1}', '{"new":1}'):
+        write_config(tmp_path / "consumerOffset.json", text)
+    assert (tmp_path / "consumerOffset.json").read_text() == '{"new":1}'
+
+
 class Died(Exception):
     """The process, while it wrote."""
 
