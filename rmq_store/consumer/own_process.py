@@ -2,7 +2,7 @@
 
 RocketMQ's client catches Throwable around its listener. Here ``SystemExit`` is a failure like any other, ``os._exit``
 becomes one while a listener is asked, and a process that a listener has forked ends where the listener returns. What
-ends a process in C cannot be caught here (``docs/decisions/0012-listener-in-process.md``).
+ends a process in C cannot be caught here (``docs/decisions/0008-listener-in-process.md``).
 """
 
 from __future__ import annotations
