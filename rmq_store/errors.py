@@ -49,7 +49,7 @@ class WrongUse(RmqError):
 
 
 class NothingThere(WrongUse):
-    """The store is empty, or holds none of the topics: a mistake, or they have not been imported yet."""
+    """The store is empty, or has no such topic: a mistake in the name, or it has not been imported yet."""
 
 
 class BadData(RmqError):

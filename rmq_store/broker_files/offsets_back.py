@@ -61,7 +61,7 @@ class KnownOffsets:
 
     def behind(self, table: OffsetTable) -> tuple[Change, ...]:
         """Where the table of a file is further than what is known."""
-        return tuple(one for one in changes(table, self.table) if one.lowers)
+        return lowered_of(changes(table, self.table))
 
     def _is_gone(self, key: str) -> bool:
         pair = split_key(key)
@@ -100,6 +100,11 @@ def changes(before: OffsetTable, after: OffsetTable) -> tuple[Change, ...]:
     old, new = _flat(before), _flat(after)
     places = sorted(place for place in old.keys() | new.keys() if old.get(place) != new.get(place))
     return tuple(Change(*place, old.get(place), new.get(place)) for place in places)
+
+
+def lowered_of(made: Iterable[Change]) -> tuple[Change, ...]:
+    """Those of the changes that set an offset back."""
+    return tuple(change for change in made if change.lowers)
 
 
 def _flat(table: OffsetTable) -> dict[tuple[str, int], int]:
@@ -152,7 +157,7 @@ class OffsetWrite:
     @property
     def lowered(self) -> tuple[Change, ...]:
         """Offsets that were further on before."""
-        return tuple(change for change in self.changes if change.lowers)
+        return lowered_of(self.changes)
 
     def write(self) -> bool:
         """Write the file where it changes; the one before stays as ``.bak``. Raises WrongUse when it cannot be written."""
@@ -221,7 +226,7 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
         notes=(
             *((there.note,) if from_bak else ()),
             *(_told_of_levels(path, known, before) if how is How.MERGE and known.never_back else ()),
-            *_told_of_lowered(path, [change for change in differing if change.lowers]),
+            *_told_of_lowered(path, lowered_of(differing)),
         ),
         keep_bak=from_bak,
     )
