@@ -16,16 +16,16 @@ import pyarrow as pa
 from benchmarks.bench import ACTOR, BROKER, DAY, Bench, Lake, check, group_of, made_once
 from benchmarks.broker_log import TOPIC, unique_keys
 from benchmarks.table import Measurement, Target
-from rmq_store.absorb import UNIQ_KEY, AbsorbRule
-from rmq_store.host import day_of
-from rmq_store.lake.key_files import Keys, stage_keys, text_hashes
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import consume_window
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome
-from rmq_store.plan import ConsumeRequest
+from rmq_store.commit.positions import Outcome
+from rmq_store.consumer.duplicates import UNIQ_KEY, AbsorbRule
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.key_files import Keys, stage_keys, text_hashes
+from rmq_store.lake.window.window import consume_window
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import day_of
+from rmq_store.window.plan import ConsumeRequest
 
 TITLE = "window that absorbs duplicates, warm Spark session"
 MILLION = 1_000_000

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from benchmarks.broker_log import TOPIC, BrokerLog
+from rmq_store.commit.ctl import Actor
 from rmq_store.consumer.start import ConsumeFromWhere
-from rmq_store.host import Host
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.import_store import import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.store import LakeStore
-from rmq_store.settings import GroupSettings
-from rmq_store.store import Actor
-from rmq_store.subscription import build_subscription_data
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
 from spark_jobs.engine import SparkEngine
 from spark_jobs.session import open_session, warm_up
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.consume_queue import UNIT_BYTES
-from rmq_store.lake.record_columns import HEAD
-from rmq_store.message import body_crc, tags_code
-from rmq_store.record import BLANK_MAGIC, encode, new_record
+from rmq_store.lake.broker.record_columns import HEAD
+from rmq_store.log.consume_queue import UNIT_BYTES
+from rmq_store.log.record import BLANK_MAGIC, encode, new_record
+from rmq_store.message.message import body_crc, tags_code
 
 TOPIC = "Orders"
 QUEUES = 8

@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.bench import ACTOR, DAY, Bench, check, group_of, seconds
 from benchmarks.broker_log import TOPIC
 from benchmarks.table import Measurement, Target
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.window import consume_window
-from rmq_store.plan import ConsumeRequest
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.window import consume_window
+from rmq_store.window.plan import ConsumeRequest
 
 TITLE = "command line, from process start"
 MESSAGES = 20_000

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 from benchmarks.bench import ACTOR, DAY, Bench, check, group_of
 from benchmarks.table import Measurement, Target
-from rmq_store.lake import commit
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import consume_window
-from rmq_store.offsets import Outcome
-from rmq_store.plan import ConsumeRequest
+from rmq_store.commit.positions import Outcome
+from rmq_store.lake.commit import commit
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.window import consume_window
+from rmq_store.window.plan import ConsumeRequest
 
 COMMIT_TITLE = "small windows, local disk, this process, 1.2 % fail"
 HISTORY_TITLE = "the same store after many windows"
@@ -32,7 +32,7 @@ PARTS = {
     "6.read-back": "commit (steps 4 to 6)",
     "7.dispatched": "dispatch",
 }
-"""What a window does up to a step of ``lake/commit.py``, since the one before in this table."""
+"""What a window does up to a step of ``lake/commit/commit.py``, since the one before in this table."""
 
 assert set(PARTS) <= set(commit.STEPS)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from benchmarks.bench import ACTOR, BROKER, DAY, Bench, Lake, check, check_imported, seconds
 from benchmarks.broker_log import BrokerLog
 from benchmarks.table import Measurement, Target
-from rmq_store.commit_log import walk
-from rmq_store.lake.engine import Engine, LocalEngine
-from rmq_store.lake.import_store import import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.record import Record
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import Engine, LocalEngine
+from rmq_store.log.commit_log import walk
+from rmq_store.log.record import Record
 
 TITLE = "import of a broker's files, CRC on"
 FILE_BYTES = 128 << 20

@@ -11,14 +11,14 @@ import pyarrow.dataset as ds
 from benchmarks.bench import ACTOR, BROKER, DAY, Bench, Lake, check, group_of
 from benchmarks.broker_log import FIRST_STORE_TIMESTAMP, MESSAGES_A_MS, QUEUES, TOPIC
 from benchmarks.table import Measurement, Target
-from rmq_store.lake.deliver import deliver
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.time_search import search_offsets
-from rmq_store.lake.window import consume_window
-from rmq_store.message import MessageQueue, retry_topic
-from rmq_store.plan import ConsumeRequest
+from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.deliver import deliver
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.window import consume_window
+from rmq_store.message.message import MessageQueue, retry_topic
+from rmq_store.window.plan import ConsumeRequest
 
 DELIVER_TITLE = "delivery of retries that are due, this process"
 SEEK_TITLE = "seek by time"

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from benchmarks import listeners
 from benchmarks.bench import Bench, Lake, check, column_sums
-from rmq_store.lake.slice_reader import MESSAGE_COLUMNS
+from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

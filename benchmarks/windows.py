@@ -12,11 +12,11 @@ from benchmarks.broker_log import QUEUES
 from benchmarks.listeners import failing
 from benchmarks.peers import Peer, peers
 from benchmarks.table import Measurement, Target
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import WindowReport, consume_window
-from rmq_store.offsets import Outcome
-from rmq_store.plan import ConsumeRequest
+from rmq_store.commit.positions import Outcome
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.window import WindowReport, consume_window
+from rmq_store.window.plan import ConsumeRequest
 
 TITLE = "window, warm Spark session, plan to read-back"
 MILLION = 1_000_000

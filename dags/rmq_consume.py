@@ -25,8 +25,8 @@ from rmq_dags import LONGEST_RUN, intervals, moment, most_messages, optional, rm
 from rmq_deployment import Deployment
 from rmq_operators import Answer, consume_shard, plan_shards, report
 
-from rmq_store.requests import dag_id_of
-from rmq_store.settings import GroupSettings, read_settings
+from rmq_store.admin.dag_params import dag_id_of
+from rmq_store.settings.settings import GroupSettings, read_settings
 
 
 def consume_dag(group: GroupSettings) -> None:

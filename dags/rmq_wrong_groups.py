@@ -9,7 +9,7 @@ from __future__ import annotations
 from rmq_deployment import Deployment
 
 from rmq_store.errors import WrongUse
-from rmq_store.settings import read_settings
+from rmq_store.settings.settings import read_settings
 
 try:
     settings = read_settings(Deployment.from_env().settings)

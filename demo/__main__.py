@@ -24,8 +24,8 @@ from demo.narrator import Narrator
 from demo.story import DAGS, GROUP, STEPS, first_value, tell
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import RmqError
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import Airflow, AirflowHome, AirflowNotReady, free_port, only_one, stop_on_signals
 from spark_jobs.session import ConnectServer
 

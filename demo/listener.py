@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
-from rmq_store.message import MessageExt
+from rmq_store.message.message import MessageExt
 
 POISON_SEQ = "2"
 """The ``seq`` property of the payment whose account was closed."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from rmq_store.times import format_time
+from rmq_store.utils.times import format_time
 
 _SIGN_OF_LIFE_S = 10.0
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from demo.airflow_api import AirflowApi, RunFailed
 from demo.narrator import Narrator
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
-from rmq_store.requests import dag_id_of
-from rmq_store.times import format_time
+from rmq_store.admin.dag_params import dag_id_of
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.times import format_time
 from scripts.airflow_home import CHECKOUT
 
 GROUP = "demo-payments"

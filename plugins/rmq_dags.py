@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Param, dag
 
-from rmq_store.times import TIME_PATTERN
+from rmq_store.utils.times import TIME_PATTERN
 
 TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin"})
 """The only tags there are."""
@@ -73,7 +73,7 @@ def optional(title: str, description: str | None = None, *, kind: str = "string"
 
 
 def moment(title: str, description: str) -> Param:
-    """A time as ``rmq_store.times.parse_time`` reads it, "" or None. A date-time picker would take none of its other
+    """A time as ``rmq_store.utils.times.parse_time`` reads it, "" or None. A date-time picker would take none of its other
     forms."""
     return Param(
         None,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmq_store.errors import WrongUse
-from rmq_store.host import Host
+from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
-    from rmq_store.lake.engine import Engines
-    from rmq_store.lake.store import LakeStore
+    from rmq_store.lake.table.store import LakeStore
+    from rmq_store.lake.window.engine import Engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Deployment:
         )
 
     def open_store(self) -> LakeStore:
-        from rmq_store.lake.object_store import Root
-        from rmq_store.lake.store import LakeStore
+        from rmq_store.lake.table.object_store import Root
+        from rmq_store.lake.table.store import LakeStore
 
         return LakeStore.open(Root.parse(self.root))
 
     def engines(self, choice: str) -> Engines:
-        from rmq_store.lake.engine import Engines
+        from rmq_store.lake.window.engine import Engines
         from spark_jobs.engine import opened_engine
 
         return Engines(choice, Host(), functools.partial(opened_engine, "rmq", remote=self.spark_remote))

@@ -19,13 +19,7 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from rmq_deployment import Deployment
 
-from rmq_store.errors import ClockSkew, HeldByAnother, NothingThere, RmqError, StaleAttempt, StoreUnusable, WrongUse
-from rmq_store.host import Host
-from rmq_store.plan import ConsumeRequest, Scope
-from rmq_store.redaction import cleaned, secret_values
-from rmq_store.replay import as_replay, group_settings
-from rmq_store.requester import overall
-from rmq_store.requests import (
+from rmq_store.admin.dag_params import (
     ImportParams,
     ReplayParams,
     Run,
@@ -34,7 +28,13 @@ from rmq_store.requests import (
     redrive_request,
     reset_request,
 )
-from rmq_store.settings import GroupSettings, read_settings
+from rmq_store.admin.replay import as_replay, group_settings
+from rmq_store.commit.request import overall
+from rmq_store.errors import ClockSkew, HeldByAnother, NothingThere, RmqError, StaleAttempt, StoreUnusable, WrongUse
+from rmq_store.settings.settings import GroupSettings, read_settings
+from rmq_store.utils.host import Host
+from rmq_store.utils.redaction import cleaned, secret_values
+from rmq_store.window.plan import ConsumeRequest, Scope
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol
@@ -116,7 +116,7 @@ def plan_shards(group_name: str) -> list[str]:
 
     What the store does not hold yet is nothing to do for a schedule; a person is told, who may have mistaken a name.
     """
-    from rmq_store.lake.consumption import has_work, shards_of
+    from rmq_store.lake.window.consumption import has_work, shards_of
 
     run, params = current_run()
     here = Deployment.from_env()
@@ -140,8 +140,8 @@ def plan_shards(group_name: str) -> list[str]:
 @translated
 def consume_shard(group_name: str, shard_name: str) -> Answer:
     """All windows of the run's request in one shard."""
-    from rmq_store.lake.consumption import Consumption
-    from rmq_store.lake.window import consume_window
+    from rmq_store.lake.window.consumption import Consumption
+    from rmq_store.lake.window.window import consume_window
 
     run, params = current_run()
     here = Deployment.from_env()
@@ -177,8 +177,8 @@ def report(answers: list[Answer]) -> Answer:
 @translated
 def replay_plan() -> list[str]:
     """The shards that the replay, or the follow-up of one, reads. Checks all parameters; starts no JVM."""
-    from rmq_store.lake.consumption import shards_of
-    from rmq_store.lake.replay import shards_replayed
+    from rmq_store.lake.admin.replay import shards_replayed
+    from rmq_store.lake.window.consumption import shards_of
 
     here = Deployment.from_env()
     asked, group, _, scope = _replay_asked(here)
@@ -190,9 +190,9 @@ def replay_plan() -> list[str]:
 @translated
 def replay_shard(shard_name: str) -> Answer:
     """All windows of the replay, or of its next attempt, in one shard, under the replay's own group."""
-    from rmq_store.lake.consumption import Consumption
-    from rmq_store.lake.replay import begin_attempt
-    from rmq_store.lake.window import consume_window
+    from rmq_store.lake.admin.replay import begin_attempt
+    from rmq_store.lake.window.consumption import Consumption
+    from rmq_store.lake.window.window import consume_window
 
     here = Deployment.from_env()
     asked, group, request, scope = _replay_asked(here)
@@ -223,8 +223,8 @@ def _replay_asked(here: Deployment) -> tuple[ReplayParams, GroupSettings, Consum
 @translated
 def deliver_due() -> list[Answer]:
     """Everything due, over all levels and shards; ``next_due_ms`` says when the next one is."""
-    from rmq_store.deliver import deliver_all
-    from rmq_store.lake.deliver import deliver
+    from rmq_store.lake.window.deliver import deliver
+    from rmq_store.window.deliver import deliver_all
 
     run, _ = current_run()
     here, host = Deployment.from_env(), Host()
@@ -243,7 +243,7 @@ def deliver_due() -> list[Answer]:
 @translated
 def dispatch_all() -> Answer:
     """Bring the derived tables up to the newest commit."""
-    from rmq_store.lake.dispatch import dispatch
+    from rmq_store.lake.commit.dispatch import dispatch
 
     current_run()
     host = Host()
@@ -255,8 +255,8 @@ def export_all() -> list[Answer]:
     """``consumerOffset.json`` and ``delayOffset.json`` of every imported broker, merged into the files that are there and
     written where they change."""
     from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, planned_writes, write_both
-    from rmq_store.lake.export import export_offsets
-    from rmq_store.offsets import split_id
+    from rmq_store.commit.positions import split_id
+    from rmq_store.lake.broker.export import export_offsets
 
     here = Deployment.from_env()
     answers = []
@@ -295,8 +295,8 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     """Where the group's offsets would go, or go. All shards that have the topic."""
     from dataclasses import replace
 
-    from rmq_store.lake.consumption import shards_with_queues
-    from rmq_store.lake.moves import move_in_all
+    from rmq_store.lake.admin.moves import move_in_all
+    from rmq_store.lake.window.consumption import shards_with_queues
 
     run, params = current_run()
     asked = reset_request(run, params)
@@ -325,9 +325,9 @@ def redrive_letters(*, dry_run: bool) -> list[Answer]:
     """Which dead letters would be sent again, or send them. All shards that have dead letters of the group."""
     from dataclasses import replace
 
-    from rmq_store.lake.groups import need_group
-    from rmq_store.lake.redrive import redrive_all, shards_with_letters
-    from rmq_store.redrive import NO_SUCH_LETTER, no_letters, of_settings
+    from rmq_store.admin.redrive import NO_SUCH_LETTER, no_letters, of_settings
+    from rmq_store.lake.admin.groups import need_group
+    from rmq_store.lake.admin.redrive import redrive_all, shards_with_letters
 
     run, params = current_run()
     here = Deployment.from_env()
@@ -365,8 +365,8 @@ def check_import() -> str:
 @translated
 def import_files() -> Answer:
     """What is new in the broker's files, into the commit log."""
-    from rmq_store.lake.import_store import import_store
-    from rmq_store.lake.object_store import Root
+    from rmq_store.lake.broker.import_store import import_store
+    from rmq_store.lake.table.object_store import Root
 
     run, params = current_run()
     asked, here = ImportParams.of(params), Deployment.from_env()

@@ -92,8 +92,8 @@ def run(folder: Path, wanted_port: int | None, *, spark: bool) -> None:
 
 def places() -> dict[str, str]:
     """What the DAGs work on. Makes the default store. Raises StoreUnusable for a chosen one that is not there."""
-    from rmq_store.lake.object_store import Root
-    from rmq_store.lake.store import LakeStore
+    from rmq_store.lake.table.object_store import Root
+    from rmq_store.lake.table.store import LakeStore
 
     chosen = os.environ.get("RMQ_ROOT")
     root = Root.parse(chosen or str(VAR / "store"))

@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from rmq_store.consume import WindowReport
-from rmq_store.host import Host
-from rmq_store.lake.consumption import Consumption, answer, answer_so_far, shards_of
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import consume_window
-from rmq_store.plan import ConsumeRequest
-from rmq_store.replay import group_settings
-from rmq_store.requester import actor_of, client_ids_of
-from rmq_store.settings import read_settings
-from rmq_store.settings_values import ENGINES
-from rmq_store.times import parse_time
+from rmq_store.admin.replay import group_settings
+from rmq_store.commit.request import actor_of, client_ids_of
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far, shards_of
+from rmq_store.lake.window.window import consume_window
+from rmq_store.settings.settings import read_settings
+from rmq_store.settings.settings_values import ENGINES
+from rmq_store.utils.host import Host
+from rmq_store.utils.times import parse_time
+from rmq_store.window.consume import WindowReport
+from rmq_store.window.plan import ConsumeRequest
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
 

@@ -1,7 +1,7 @@
 """Spark as the engine of a window: the cluster's scheduler, and nothing that touches a message.
 
 One ``mapInArrow`` stage, one partition per task. The stage gets no rows: every task reads its own row ranges from
-Parquet with pyarrow (``rmq_store/lake/consume_slice.py``), so messages never cross between JVM and Python.
+Parquet with pyarrow (``rmq_store/lake/window/consume_slice.py``), so messages never cross between JVM and Python.
 
 ``opened_engine`` and ``opened_session`` are for ``with``: Spark for as long as the block lasts, or one clear error.
 """
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from rmq_store.errors import RmqError, StoreUnusable
-from rmq_store.lake.engine import keep_loaded
+from rmq_store.lake.window.engine import keep_loaded
 from spark_jobs.session import open_session
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rmq_store.host import Host
-from rmq_store.lake.import_store import import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.requester import actor_of
-from rmq_store.sys_flag import MAX_BODY_BYTES
+from rmq_store.commit.request import actor_of
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.sys_flag import MAX_BODY_BYTES
+from rmq_store.utils.host import Host
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
 

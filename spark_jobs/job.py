@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmq_store.commit.request import request_id_of
 from rmq_store.errors import RmqError, defect, error_answer
-from rmq_store.host import Host
-from rmq_store.lake.engine import Engines
-from rmq_store.numbers import whole_number
-from rmq_store.redaction import NAME_BYTES, cleaned, secret_values
-from rmq_store.requester import request_id_of
+from rmq_store.lake.window.engine import Engines
+from rmq_store.utils.host import Host
+from rmq_store.utils.numbers import whole_number
+from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 from spark_jobs.engine import opened_engine
 
 

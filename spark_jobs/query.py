@@ -1,6 +1,6 @@
 """The store in Spark SQL: the views of ``rmq_store/lake/views`` in a session, classic or Connect.
 
-They are the same files that DuckDB runs (``rmq_store/lake/sql.py``). The tables are read as Parquet, by the exact list of
+They are the same files that DuckDB runs (``rmq_store/lake/sql/sql.py``). The tables are read as Parquet, by the exact list of
 live files of a snapshot, so the session needs no Delta and all relations are of one version.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rmq_store.errors import WrongUse
-from rmq_store.lake.relations import (
+from rmq_store.lake.sql.relations import (
     BASE_SQL,
     FILE_RELATIONS,
     SMALL_RELATIONS,
@@ -22,9 +22,9 @@ from rmq_store.lake.relations import (
     base_needs,
     sql_type,
 )
-from rmq_store.lake.sql_functions import FUNCTIONS
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.views import views, with_needs, words_of
+from rmq_store.lake.sql.sql_functions import FUNCTIONS
+from rmq_store.lake.sql.views import views, with_needs, words_of
+from rmq_store.lake.table.store import LakeStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

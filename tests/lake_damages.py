@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
-from rmq_store.offsets import ABSENT, Outcome, Tally, max_id, off_id, tally
-from rmq_store.store import Action, Produced
+from rmq_store.commit.ctl import Action, Produced
+from rmq_store.commit.positions import ABSENT, Outcome, Tally, max_id, off_id, tally
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
 from tests.lake_fixtures import Bench, message
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)

@@ -17,26 +17,8 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.absorb import key_parameters, key_tally
-from rmq_store.consumer.listener import ConsumeConcurrentlyContext
-from rmq_store.host import Host
-from rmq_store.lake import tables
-from rmq_store.lake.commit import Committed, commit
-from rmq_store.lake.deliver import CAUSE, DeliverReport, deliver
-from rmq_store.lake.dispatch import dispatch
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.key_files import Keys, stage_keys, text_hashes
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.plan import ConsumeRequest
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.stage import stage
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import WindowReport, consume_window
-from rmq_store.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic, retry_topic
-from rmq_store.offsets import ABSENT, Outcome, QueueRange, Tally, del_id, grp_id, max_id, min_id, off_id, red_id, tally
-from rmq_store.redrive import CAUSE as REDRIVE
-from rmq_store.settings import GroupSettings, load_settings
-from rmq_store.store import (
+from rmq_store.admin.redrive import CAUSE as REDRIVE
+from rmq_store.commit.ctl import (
     SCHEDULE_GROUP,
     Action,
     Actor,
@@ -49,6 +31,36 @@ from rmq_store.store import (
     StagedFile,
     canonical_json,
 )
+from rmq_store.commit.positions import (
+    ABSENT,
+    Outcome,
+    QueueRange,
+    Tally,
+    del_id,
+    grp_id,
+    max_id,
+    min_id,
+    off_id,
+    red_id,
+    tally,
+)
+from rmq_store.consumer.duplicates import key_parameters, key_tally
+from rmq_store.consumer.listener import ConsumeConcurrentlyContext
+from rmq_store.lake.commit.commit import Committed, commit
+from rmq_store.lake.commit.dispatch import dispatch
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.deliver import CAUSE, DeliverReport, deliver
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.key_files import Keys, stage_keys, text_hashes
+from rmq_store.lake.window.plan import ConsumeRequest
+from rmq_store.lake.window.window import WindowReport, consume_window
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic, retry_topic
+from rmq_store.settings.settings import GroupSettings, load_settings
+from rmq_store.utils.host import Host
 
 ALICE = Actor("alice", "test")
 HOUR_MS = 3_600_000
@@ -137,7 +149,7 @@ class Bench:
     ) -> Committed:
         """The real commit, except that evidence that does not add up is let through."""
         proposal = Proposal(ctl, expect or {}, advance, tuple(files), updated_ms or {})
-        with mock.patch("rmq_store.lake.commit.check_evidence"):
+        with mock.patch("rmq_store.lake.commit.commit.check_evidence"):
             return commit(self.shard, proposal, self.host, started_ms=self.host.now_ms())
 
     def ctl(self, action: Action, **values: Any) -> Ctl:

@@ -14,7 +14,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from rmq_store.lake.object_store import Root
+from rmq_store.lake.table.object_store import Root
 from spark_jobs.jars import present_jars
 from spark_jobs.java import find_java
 from spark_jobs.progress import signs_of, wait_for_progress

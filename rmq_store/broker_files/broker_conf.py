@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_store.errors import WrongUse
-from rmq_store.small_file import read_small_file
+from rmq_store.utils.small_file import read_small_file
 
 _BLANKS: Final = " \t\f"
 _LINES: Final = re.compile(r"\r\n|\r|\n")

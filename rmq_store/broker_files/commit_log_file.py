@@ -8,9 +8,9 @@ from typing import Final
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile, MappedFileQueue, mapped_file_queue
-from rmq_store.commit_log import Blank, Damage, FileEnd, NothingWritten, Stop, only_zeros, walk
 from rmq_store.errors import BadData
-from rmq_store.record import Record
+from rmq_store.log.commit_log import Blank, Damage, FileEnd, NothingWritten, Stop, only_zeros, walk
+from rmq_store.log.record import Record
 
 FOLDER: Final = "commitlog"
 # The broker makes this file when it starts and removes it when it stops well.

@@ -23,7 +23,7 @@ from rmq_store.broker_files.config_files import (
     split_key,
 )
 from rmq_store.errors import BadData
-from rmq_store.numbers import whole_number
+from rmq_store.utils.numbers import whole_number
 
 
 def consumer_offsets_text(offset_table: OffsetTable, data_version: DataVersion) -> str:

@@ -14,9 +14,9 @@ from typing import Final
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile, mapped_file_queue
 from rmq_store.broker_files.rocks_db import is_rocksdb_file, queues_in_rocksdb
-from rmq_store.consume_queue import FILLER, UNIT_BYTES, ConsumeQueueEntry, decode_entries, max_offset, min_offset
 from rmq_store.errors import BadData
-from rmq_store.numbers import whole_number
+from rmq_store.log.consume_queue import FILLER, UNIT_BYTES, ConsumeQueueEntry, decode_entries, max_offset, min_offset
+from rmq_store.utils.numbers import whole_number
 
 FOLDER: Final = "consumequeue"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.small_file import kind_of
+from rmq_store.utils.small_file import kind_of
 
 FEW_NAMES: Final = 20
 _COPY: Final = "Import a copy of the store that holds the files themselves"

@@ -13,9 +13,9 @@ from typing import Any
 from rmq_store.broker_files.broker_json import key_text, number_of, object_of, parse, render
 from rmq_store.broker_files.config_files import write_config
 from rmq_store.errors import BadData
-from rmq_store.java_hash import in_hash_map_order
-from rmq_store.message import MessageQueue
-from rmq_store.small_file import read_small_file
+from rmq_store.message.java_hash import in_hash_map_order
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.small_file import read_small_file
 
 
 def local_offsets_path(root: Path, client_id: str, group: str) -> Path:

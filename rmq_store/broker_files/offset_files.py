@@ -12,8 +12,8 @@ from rmq_store.broker_files.broker_json import object_of, parse
 from rmq_store.broker_files.config_files import parse_consumer_offsets
 from rmq_store.broker_files.local_offsets import parse_local_offsets
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.message import MessageQueue
-from rmq_store.small_file import read_small_file
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.small_file import read_small_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,23 +11,12 @@ from types import FrameType
 
 import typer
 
-from rmq_store.cli import (
-    comparing,
-    consuming,
-    deleting,
-    dispatching,
-    looking,
-    moving,
-    questions,
-    redriving,
-    sending,
-    stores,
-)
+from rmq_store.cli import diff, dispatch, groups, messages, offsets, redrive, send, store, views, windows
 from rmq_store.cli.common import DONE, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import say_error
 from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
-from rmq_store.redaction import NAME_BYTES, cleaned, secret_values
+from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 
 app = typer.Typer(
     name="rmq",
@@ -60,7 +49,7 @@ def before(
     BEFORE.set(Before(root, as_json))
 
 
-for commands in (stores, dispatching, sending, consuming, redriving, moving, deleting, looking, questions, comparing):
+for commands in (store, dispatch, send, windows, redrive, offsets, groups, messages, views, diff):
     commands.add_to(app)
 
 

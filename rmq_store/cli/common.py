@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.options import QueueName, before_the_command
 from rmq_store.cli.output import Output
-from rmq_store.cli.quick import start_pyarrow
+from rmq_store.cli.startup import start_pyarrow
+from rmq_store.commit.ctl import is_born_here
+from rmq_store.commit.request import request_id_of
 from rmq_store.errors import WrongUse
-from rmq_store.host import Host
-from rmq_store.known_names import did_you_mean, listed
-from rmq_store.message import MessageQueue
-from rmq_store.requester import request_id_of
-from rmq_store.store import is_born_here
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
+from rmq_store.utils.known_names import did_you_mean, listed
 
 if TYPE_CHECKING:
-    from rmq_store.lake.object_store import Root
-    from rmq_store.lake.shard import Shard
-    from rmq_store.lake.store import LakeStore
-    from rmq_store.plan import Scope
-    from rmq_store.settings import GroupSettings, Settings
+    from rmq_store.lake.table.object_store import Root
+    from rmq_store.lake.table.shard import Shard
+    from rmq_store.lake.table.store import LakeStore
+    from rmq_store.settings.settings import GroupSettings, Settings
+    from rmq_store.window.plan import Scope
 
 DEFAULT_ROOT = "var/store"
 DEFAULT_SETTINGS = "consumers.toml"
@@ -46,7 +46,7 @@ def root_text(root: str | None) -> str:
 
 def root_of(root: str | None) -> Root:
     start_pyarrow()
-    from rmq_store.lake.object_store import Root
+    from rmq_store.lake.table.object_store import Root
 
     return Root.parse(root_text(root))
 
@@ -54,7 +54,7 @@ def root_of(root: str | None) -> Root:
 def open_store(root: str | None) -> LakeStore:
     """Raises StoreUnusable when there is none, which says how to make one."""
     start_pyarrow()
-    from rmq_store.lake.store import LakeStore
+    from rmq_store.lake.table.store import LakeStore
 
     return LakeStore.open(root_of(root))
 
@@ -64,7 +64,7 @@ def settings_path(settings: str | None) -> str:
 
 
 def settings_of(settings: str | None) -> Settings:
-    from rmq_store.settings import read_settings
+    from rmq_store.settings.settings import read_settings
 
     return read_settings(settings_path(settings))
 
@@ -92,7 +92,7 @@ def queues_by_shard(
     shards: Sequence[Shard], topic: str, names: Sequence[QueueName]
 ) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
     """See ``shards_with_queues``."""
-    from rmq_store.lake.consumption import shards_with_queues
+    from rmq_store.lake.window.consumption import shards_with_queues
 
     queues = [MessageQueue(topic, name.broker_name, name.queue_id) for name in dict.fromkeys(names)]
     return shards_with_queues(shards, topic, queues)
@@ -117,7 +117,7 @@ def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> S
 
 def asked_group(name: str, settings: str | None, output: Output) -> tuple[GroupSettings, Scope]:
     """See ``group_settings``. Groups that are wrong are noted; the one that is asked for must not be."""
-    from rmq_store.replay import group_settings
+    from rmq_store.admin.replay import group_settings
 
     found = settings_of(settings)
     asked = group_settings(found, name)
@@ -131,7 +131,7 @@ def asked_group(name: str, settings: str | None, output: Output) -> tuple[GroupS
 def known_group(name: str, settings: str | None) -> GroupSettings | None:
     """What the settings say of a group, or of a replay of it; None when they do not know it, or are not there. Raises
     WrongUse with its problems when they say it wrongly."""
-    from rmq_store.replay import known_settings
+    from rmq_store.admin.replay import known_settings
 
     found = settings_if_there(settings)
     return None if found is None else known_settings(found, name)
@@ -139,7 +139,7 @@ def known_group(name: str, settings: str | None) -> GroupSettings | None:
 
 def check_group(store: LakeStore, name: str, settings: str | None) -> None:
     """Raises WrongUse for a group, or a client of a broadcasting one, that neither the store nor the settings know."""
-    from rmq_store.lake.groups import need_group
+    from rmq_store.lake.admin.groups import need_group
 
     found = settings_if_there(settings)
     groups, wrong = ((), {}) if found is None else (found.groups, found.wrong)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from rmq_store.cli.common import root_of, settings_path
 from rmq_store.cli.engines import spark_module, spark_remote
 from rmq_store.errors import StoreUnusable
-from rmq_store.host import Host
+from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
-    from rmq_store.lake.doctor import Check
+    from rmq_store.lake.admin.doctor import Check
 
 
 def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[Check]:
     """In the order in which one would mend."""
-    from rmq_store.lake.doctor import (
+    from rmq_store.lake.admin.doctor import (
         Check,
         NotLooked,
         machine_checks,

@@ -13,18 +13,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.cli.quick import pandas_for_listeners
+from rmq_store.cli.startup import pandas_for_listeners
 from rmq_store.errors import StoreUnusable, WrongUse
-from rmq_store.host import Host
+from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
-    from rmq_store.lake.engine import Engine, Engines
-    from rmq_store.plan import Plan
+    from rmq_store.lake.window.engine import Engine, Engines
+    from rmq_store.window.plan import Plan
 
 
 def engines_of(command: str, choice: str, host: Host, python_path: Sequence[Path] = ()) -> Engines:
     """The engines of one command; ``python_path``: where Spark's workers find the listener."""
-    from rmq_store.lake.engine import Engines
+    from rmq_store.lake.window.engine import Engines
 
     def open_spark() -> AbstractContextManager[Engine]:
         opened: AbstractContextManager[Engine] = spark_module("engine").opened_engine(

@@ -9,8 +9,8 @@ from typing import Annotated, NamedTuple, TypeVar
 import typer
 
 from rmq_store.errors import WrongUse
-from rmq_store.numbers import whole_number
-from rmq_store.times import parse_duration, parse_time
+from rmq_store.utils.numbers import whole_number
+from rmq_store.utils.times import parse_duration, parse_time
 
 Value = TypeVar("Value")
 
@@ -84,7 +84,7 @@ def count_from(least: int) -> Callable[[str | int], int]:
 
 
 def _engine(text: str) -> str:
-    from rmq_store.settings_values import ENGINES
+    from rmq_store.settings.settings_values import ENGINES
 
     if text not in ENGINES:
         raise WrongUse(f"{text!r} is none of {', '.join(ENGINES)}")

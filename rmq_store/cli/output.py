@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from rmq_store.cli.options import before_the_command
-from rmq_store.redaction import cleaned
+from rmq_store.utils.redaction import cleaned
 
 Row = Mapping[str, Any]
 

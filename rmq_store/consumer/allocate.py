@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 
 from rmq_store.errors import WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 
 AllocateMessageQueueStrategy = Callable[
     [str, str | None, Sequence[MessageQueue] | None, Sequence[str] | None], list[MessageQueue]

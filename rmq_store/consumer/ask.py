@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 from rmq_store.consumer.listener import ConsumeFailed, Listener, named
 from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.errors import ListenerError, is_stop, text_of
-from rmq_store.message import MessageQueue
-from rmq_store.redaction import cleaned
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.redaction import cleaned
 
 Context = TypeVar("Context")
 Told = TypeVar("Told")

@@ -21,6 +21,8 @@ from functools import partial
 from itertools import groupby, islice, takewhile
 from typing import Any
 
+from rmq_store.commit.ctl import Blocked
+from rmq_store.commit.positions import QueueRange, Tally, tally
 from rmq_store.consumer.ask import ask
 from rmq_store.consumer.consume_result_orderly import (
     OrderlyMessage,
@@ -40,9 +42,7 @@ from rmq_store.consumer.listener import (
 )
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.errors import ListenerError
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import QueueRange, Tally, tally
-from rmq_store.store import Blocked
+from rmq_store.message.message import MessageExt, MessageQueue
 
 PULL_BATCH_SIZE = 32
 """How many messages are cached at a time (S7.6): what is cached is sorted at every take."""

@@ -14,9 +14,9 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.listener import Answer
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import QueueRange
+from rmq_store.message.message import MessageQueue
 
 RESUBMIT_AFTER_MS = 5000
 """After a failed send-back the client asks its listener again, without limit."""

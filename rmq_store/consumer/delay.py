@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rmq_store.consume_queue import UNLISTED_LEVEL_MS
 from rmq_store.errors import WrongUse
-from rmq_store.java_text import parse_number, wrapped
+from rmq_store.log.consume_queue import UNLISTED_LEVEL_MS
+from rmq_store.message.java_text import parse_number, wrapped
 
 MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's default table."""

@@ -29,8 +29,8 @@ from typing import Any, TypeVar
 from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.consumer.retry import origin_message_id
 from rmq_store.errors import ListenerError, is_stop, text_of
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.redaction import NAME_BYTES, cleaned, secret_values
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 
 INT_MIN, INT_MAX = -2_147_483_648, 2_147_483_647
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import QueueRange
-from rmq_store.store import Produced
+from rmq_store.commit.ctl import Produced
+from rmq_store.commit.positions import QueueRange
+from rmq_store.message.message import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

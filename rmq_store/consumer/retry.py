@@ -23,9 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rmq_store.commit.positions import offset_hash
 from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels, GroupRetryPolicy, delay_level_to_queue_id
 from rmq_store.consumer.timer import TIMER_PROPERTIES, TIMER_REQUESTS, policy_queue_id
-from rmq_store.message import (
+from rmq_store.message.message import (
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
@@ -34,7 +35,6 @@ from rmq_store.message import (
     dlq_topic,
     retry_topic,
 )
-from rmq_store.offsets import offset_hash
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
 """What ``max_reconsume_times`` -1 means for concurrent consumption."""

@@ -13,14 +13,11 @@ window. Differences from RocketMQ, on purpose, each with its rule's name in the 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from rmq_store.errors import BadData, WrongUse
-from rmq_store.message import RETRY_GROUP_TOPIC_PREFIX
-from rmq_store.window import Start
+from rmq_store.errors import BadData
+from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX
 
 NOT_FOUND = -1
 """A stored offset that is not there. Below it are failed queries, which must never become a start."""
@@ -48,6 +45,14 @@ class StartRule(StrEnum):
     FIRST_OFFSET = "first_offset"
     LAST_OFFSET = "last_offset"
     TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a group begins to read a queue, and which rule said so (S5)."""
+
+    offset: int
+    rule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,45 +128,3 @@ def compute_pull_from_where(
     if offset is None or offset < 0:
         raise BadData(f"{queue.topic}: the rule {rule} needs an offset and found {offset}; nothing is consumed")
     return Start(offset, rule)
-
-
-_HOUR, _SIXTY, _FRACTION = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]", "(?:[.,][0-9]+)?"
-_CLOCK = f"(?:{_HOUR}(?::{_SIXTY}(?::{_SIXTY}{_FRACTION})?)?|{_HOUR}{_SIXTY}(?:{_SIXTY}{_FRACTION})?)"
-_MONTH, _DAY = "(?:0[1-9]|1[0-2])", "(?:0[1-9]|[12][0-9]|3[01])"
-_ISO_TIME = f"[0-9]{{4}}-{_MONTH}-{_DAY}[T ]{_CLOCK}"
-_COMPACT_TIME = f"[0-9]{{4}}{_MONTH}{_DAY}{_HOUR}{_SIXTY}{_SIXTY}"
-_ZONE = f"(?:Z|[+-]{_HOUR}(?::?{_SIXTY})?)"
-TIMESTAMP_PATTERN = f"(?:{_ISO_TIME}|{_COMPACT_TIME}){_ZONE}"
-"""What ``parse_consume_timestamp`` reads, as a regular expression of JSON Schema too. It knows no calendar: it takes
-30 February."""
-
-_TIMESTAMP = re.compile(f"{TIMESTAMP_PATTERN}?")  # where the zone is missing, that is said
-_COMPACT = re.compile(rf"(\d{{4}})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)({_ZONE})?", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def parse_consume_timestamp(value: str | datetime) -> int:
-    """A consumeTimestamp in epoch ms: RocketMQ's ``yyyyMMddHHmmss``, or ISO 8601, each with its zone.
-
-    ``20240229235959+08:00``, ``20240229235959Z``, ``2024-02-29T23:59:59+08:00``. RocketMQ takes the zone of the
-    machine and rolls 30 February over to March; both are refused here. Raises WrongUse.
-    """
-    moment = value if isinstance(value, datetime) else _parsed(value.strip())
-    if moment is None:
-        raise WrongUse(f"no such time: {value!r}. Write 2026-01-31T12:00:00Z or 2026-01-31T20:00:00+08:00.")
-    if moment.tzinfo is None:
-        raise WrongUse(f"the time {str(value)!r} has no zone: add Z for UTC or an offset like +08:00")
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _parsed(text: str) -> datetime | None:
-    """The moment, with or without a zone; None when there is no such time."""
-    if not _TIMESTAMP.fullmatch(text):
-        return None  # Python reads much that is no time, like "2026-10-03 046Z"
-    if compact := _COMPACT.fullmatch(text):
-        year, month, day, hour, minute, second, zone = compact.groups(default="")
-        text = f"{year}-{month}-{day}T{hour}:{minute}:{second}{zone}"
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from rmq_store.host import Host
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.import_store import import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.store import Actor
+from rmq_store.commit.ctl import Actor
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.utils.host import Host
 from scripts.airflow_home import CHECKOUT, AirflowHome, free_port
 
 WARNINGS_OF_AIRFLOW = ("ignore:GitWildMatchPattern", "ignore:Using `httpx` with `starlette.testclient`")

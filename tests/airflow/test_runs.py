@@ -21,10 +21,10 @@ import pytest
 
 from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
 from rmq_store.errors import WrongUse
-from rmq_store.host import Host
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host
 from scripts.airflow_home import AirflowHome
 from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, WARNINGS_OF_AIRFLOW, in_a_new_process
 
@@ -133,7 +133,7 @@ def wait_until_due(store: LakeStore, group: str) -> None:
 def test_what_goes_wrong_after_a_commit_is_a_warning_in_the_log_and_the_task_succeeds(
     deployed: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from rmq_store.lake import dispatch
+    from rmq_store.lake.commit import dispatch
 
     def full(*_: object, **__: object) -> None:
         raise OSError(ENOSPC, "No space left on device")

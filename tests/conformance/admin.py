@@ -6,21 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rmq_store.clone import CloneRequest, clone_moves
-from rmq_store.consumer.start import (
-    ConsumeFromWhere,
-    QueueToStart,
-    StartSwitches,
-    compute_pull_from_where,
-    parse_consume_timestamp,
-)
+from rmq_store.admin.clone import CloneRequest, clone_moves
+from rmq_store.admin.reset import ResetRequest, ResetTo, reset_moves
+from rmq_store.commit.ctl import Actor
+from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartSwitches, compute_pull_from_where
 from rmq_store.errors import WrongUse
-from rmq_store.lake.groups import need_group
-from rmq_store.lake.plan import ShardLookup
-from rmq_store.lake.time_search import search_offsets
-from rmq_store.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
-from rmq_store.reset import ResetRequest, ResetTo, reset_moves
-from rmq_store.store import Actor
+from rmq_store.lake.admin.groups import need_group
+from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.message.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from rmq_store.utils.times import parse_consume_timestamp
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 from tests.conformance.consume_stats import check_stats

@@ -18,7 +18,7 @@ from rmq_store.consumer.allocate import (
 )
 from rmq_store.consumer.allocate_rule import allocate_rule_problems
 from rmq_store.errors import WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 from tests.conformance.checks import Line, Outcomes, per_line, refused, same
 
 

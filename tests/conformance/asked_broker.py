@@ -18,10 +18,10 @@ from typing import Any
 from rmq_store.broker_files.config_files import DataVersion, SubscriptionGroupConfig, TopicConfig, write_config
 from rmq_store.broker_files.config_texts import consumer_offsets_text, subscription_groups_text, topics_text
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager, key_of
-from rmq_store.message import MessageConst
-from rmq_store.message_id import decode_offset_message_id
-from rmq_store.record import Record, encode, new_record
-from rmq_store.validators import REPLY_TOPIC_POSTFIX
+from rmq_store.log.record import Record, encode, new_record
+from rmq_store.message.message import MessageConst
+from rmq_store.message.message_id import decode_offset_message_id
+from rmq_store.message.validators import REPLY_TOPIC_POSTFIX
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line
 

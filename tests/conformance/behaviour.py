@@ -29,8 +29,8 @@ from rmq_store.consumer.listener import (
 )
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.consumer.pull import Slice
-from rmq_store.lake.message_view import MessageViews
-from rmq_store.message import (
+from rmq_store.lake.read.message_view import MessageViews
+from rmq_store.message.message import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TRANS_HALF_TOPIC,

@@ -21,21 +21,21 @@ from rmq_store.broker_files.config_files import (
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, QueueBounds, list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
-from rmq_store.commit_log import Stop
-from rmq_store.consume_queue import UNIT_BYTES, is_indexed
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.positions import Positions
 from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels
-from rmq_store.get_message_status import ENTRIES_PER_FILE
-from rmq_store.host import Host
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.import_store import ImportReport, import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
-from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageQueue
-from rmq_store.offsets import Positions
-from rmq_store.record import Record, parse_level
-from rmq_store.store import Actor
+from rmq_store.lake.broker.import_store import ImportReport, import_store
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.log.commit_log import Stop
+from rmq_store.log.consume_queue import UNIT_BYTES, is_indexed
+from rmq_store.log.get_message_status import ENTRIES_PER_FILE
+from rmq_store.log.record import Record, parse_level
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst, MessageQueue
+from rmq_store.utils.host import Host
 
 BROKER = "broker-a"
 """The name to import under; no answer that is compared names the broker."""

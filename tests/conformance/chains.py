@@ -22,8 +22,8 @@ from rmq_store.consumer.retry import (
     route,
     sent_away_edits,
 )
-from rmq_store.message import SCHEDULE_TOPIC, dlq_topic
-from rmq_store.producer import BROKER_PROPERTIES
+from rmq_store.message.message import SCHEDULE_TOPIC, dlq_topic
+from rmq_store.producer.producer import BROKER_PROPERTIES
 from tests.conformance.behaviour import OF_THE_CLIENT, answers, is_concurrent, orderly_status
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, per_line, same

@@ -8,7 +8,7 @@ from rmq_store.consumer.consume_result import MessageModel, offset_to_commit, pr
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext, judge
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.errors import ListenerError
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 from tests.conformance.checks import Line, Outcomes, per_line, same
 
 GIVEN = {

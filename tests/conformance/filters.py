@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store import sql92
-from rmq_store.lake.filter import matching
-from rmq_store.sql92_parser import InvalidSelector, parse
-from rmq_store.subscription import ExpressionType, SubscriptionData, build_subscription_data
+from rmq_store.filter import sql92
+from rmq_store.filter.sql92_parser import InvalidSelector, parse
+from rmq_store.filter.subscription import ExpressionType, SubscriptionData, build_subscription_data
+from rmq_store.lake.read.filter import matching
 
 Row = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.subscription import SubscriptionData, build_subscription_data
+from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
 from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcome, same
 from tests.conformance.scripts import ORDERLY_SCRIPTS

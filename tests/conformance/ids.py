@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from rmq_store.errors import BadData
-from rmq_store.lake.records import DECOMPRESSORS
-from rmq_store.message import (
+from rmq_store.lake.broker.records import DECOMPRESSORS
+from rmq_store.message.message import (
     CompressionType,
     MessageSysFlag,
     body_crc,

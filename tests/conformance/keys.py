@@ -13,7 +13,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from rmq_store.message import MessageSysFlag, tags_code
+from rmq_store.message.message import MessageSysFlag, tags_code
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, same
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rmq_store.broker_files.local_offsets import local_offsets_text, usable_local_offsets
-from rmq_store.consumer.local_offset_store import LocalFileOffsetStore
-from rmq_store.consumer.offset_store import ReadOffsetType
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 from tests.conformance.checks import Line, Outcomes, per_line, same
+from tests.oracle.local_offset_store import LocalFileOffsetStore
+from tests.oracle.offset_store import ReadOffsetType
 
 
 class FileInMemory:

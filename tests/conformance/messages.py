@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rmq_store.commit_log import Blank, NothingWritten, Stop
-from rmq_store.consume_queue import entry_of
-from rmq_store.lake.records import DECOMPRESSORS
-from rmq_store.record import Record
+from rmq_store.lake.broker.records import DECOMPRESSORS
+from rmq_store.log.commit_log import Blank, NothingWritten, Stop
+from rmq_store.log.consume_queue import entry_of
+from rmq_store.log.record import Record
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, same
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from rmq_store.consume_queue import BoundaryType
 from rmq_store.errors import WrongUse
-from rmq_store.message import dlq_topic, retry_topic
-from rmq_store.message_const import pop_normal_topic, pop_retry_group, pop_retry_topic_v1, pop_retry_topic_v2
-from rmq_store.perm_name import is_readable, is_valid, is_writeable, perm_text
-from rmq_store.validators import (
+from rmq_store.log.consume_queue import BoundaryType
+from rmq_store.message.message import dlq_topic, retry_topic
+from rmq_store.message.message_const import pop_normal_topic, pop_retry_group, pop_retry_topic_v1, pop_retry_topic_v2
+from rmq_store.message.perm_name import is_readable, is_valid, is_writeable, perm_text
+from rmq_store.message.validators import (
     NameProblem,
     check_body,
     group_problem,

@@ -28,7 +28,7 @@ from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_off
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager
 from rmq_store.broker_files.local_offsets import local_offsets_text, parse_local_offsets
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 from tests.conformance.checks import Line, Outcomes, by_kind, same
 
 

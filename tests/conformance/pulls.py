@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rmq_store.broker_files import request_checks
+from rmq_store.admin.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.broker_files.config_files import SubscriptionGroupConfig
+from rmq_store.commit.ctl import Actor
+from rmq_store.consumer.start import Start, StartRule
 from rmq_store.errors import BadData, OffsetOutOfRange, RmqError, WrongUse
-from rmq_store.get_message_status import (
+from rmq_store.filter.subscription import SUB_ALL, ExpressionType, build_subscription_data
+from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.log.get_message_status import (
     Entry,
     GetMessageResult,
     GetMessageStatus,
@@ -26,15 +30,12 @@ from rmq_store.get_message_status import (
     get_message_status,
     pull_status,
 )
-from rmq_store.lake.plan import ShardLookup
-from rmq_store.message import MessageQueue
-from rmq_store.reset import ResetRequest, ResetTo, reset_moves
-from rmq_store.store import Actor
-from rmq_store.subscription import SUB_ALL, ExpressionType, build_subscription_data
-from rmq_store.window import STORED, PlannedRange, Start, plan_ranges
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.ranges import PlannedRange, plan_ranges
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, NotChecked, Outcomes, by_kind, refused, same
 from tests.conformance.filters import Filter, Row, filter_of
+from tests.oracle import request_checks
 
 REFUSED_WITH: dict[str, type[RmqError] | None] = {
     "OFFSET_TOO_SMALL": OffsetOutOfRange,
@@ -51,7 +52,7 @@ EMPTY = ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE")
 def _plan(store: BrokerStore, queue: MessageQueue, offset: int, *, skip: bool = False) -> list[PlannedRange]:
     """What a window of a group at ``offset`` would read."""
     bounds = {queue: store.positions.max_offset(queue)}
-    return plan_ranges("g", store.positions, {queue: Start(offset, STORED)}, bounds, lost_is_skipped=skip)
+    return plan_ranges("g", store.positions, {queue: Start(offset, StartRule.STORED)}, bounds, lost_is_skipped=skip)
 
 
 def _answered(store: BrokerStore, line: Line) -> Outcomes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from rmq_store.consume_queue import BoundaryType, offset_by_time
-from rmq_store.lake.time_search import search_offsets
+from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.log.consume_queue import BoundaryType, offset_by_time
 from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, same
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from rmq_store.errors import BadData
-from rmq_store.lake.records import DECOMPRESSORS
-from rmq_store.message import properties_text
-from rmq_store.message_batch import BatchMessage, decode_batch, encode_batch
-from rmq_store.record import (
+from rmq_store.lake.broker.records import DECOMPRESSORS
+from rmq_store.log.message_batch import BatchMessage, decode_batch, encode_batch
+from rmq_store.log.record import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
     Record,
@@ -20,6 +19,7 @@ from rmq_store.record import (
     message_ext,
     new_record,
 )
+from rmq_store.message.message import properties_text
 from tests.conformance.checks import Line, Outcomes, by_kind, per_line, same
 
 MAGIC = {"V1": MESSAGE_MAGIC_V1, "V2": MESSAGE_MAGIC_V2}

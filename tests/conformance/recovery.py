@@ -13,10 +13,10 @@ from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.config_files import read_consumer_offsets
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, QueueBounds, list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.commit_log import Blank, Damage, FileEnd, item_at
-from rmq_store.consume_queue import UNIT_BYTES, is_indexed
 from rmq_store.errors import BadData
-from rmq_store.record import Record, decode
+from rmq_store.log.commit_log import Blank, Damage, FileEnd, item_at
+from rmq_store.log.consume_queue import UNIT_BYTES, is_indexed
+from rmq_store.log.record import Record, decode
 from tests.conformance.behaviour import asked_topic
 from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same

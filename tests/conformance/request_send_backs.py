@@ -7,19 +7,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from rmq_store.broker_files.request_checks import ResponseCode
 from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
-from rmq_store.lake.message_search import message_by_id
-from rmq_store.message import SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic, retry_topic
-from rmq_store.message_id import offset_message_id
-from rmq_store.producer import BROKER_PROPERTIES
-from rmq_store.settings import GroupSettings
+from rmq_store.lake.read.message_search import message_by_id
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic, retry_topic
+from rmq_store.message.message_id import offset_message_id
+from rmq_store.producer.producer import BROKER_PROPERTIES
+from rmq_store.settings.settings import GroupSettings
 from tests.conformance.asked_broker import AskedBroker, Copy
 from tests.conformance.broker_store import BROKER
 from tests.conformance.checks import Line, Outcomes, same
 from tests.conformance.rerun import Hop, Life, Rerun, settings_of
+from tests.oracle.request_checks import ResponseCode
 
 BEYOND_IN_WORDS = re.compile(r"look message by offset failed, (\d+)$")
 MANY = re.compile(r"(\d+) send-backs with retryQueueNums=(\d+), max offset per retry queue")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from rmq_store.broker_files.request_checks import ResponseCode
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.timer import MAX_DELAY_MS, place
 from rmq_store.errors import RmqError
-from rmq_store.java_text import parse_number, wrapped
-from rmq_store.json_messages import message_of
-from rmq_store.message import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, MessageConst
-from rmq_store.perm_name import PERM_READ, is_writeable
-from rmq_store.producer import BROKER_PROPERTIES, Message, check_messages, problems_of, stored_properties
-from rmq_store.properties import parse_properties, properties_text
-from rmq_store.subscription import build_subscription_data
-from rmq_store.validators import is_system_topic, may_be_sent_to, stored_topic_problem, topic_problem
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.message.java_text import parse_number, wrapped
+from rmq_store.message.message import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, MessageConst
+from rmq_store.message.perm_name import PERM_READ, is_writeable
+from rmq_store.message.properties import parse_properties, properties_text
+from rmq_store.message.validators import is_system_topic, may_be_sent_to, stored_topic_problem, topic_problem
+from rmq_store.producer.json_messages import message_of
+from rmq_store.producer.producer import BROKER_PROPERTIES, Message, check_messages, problems_of, stored_properties
 from tests.conformance.asked_broker import AskedBroker
 from tests.conformance.checks import Line, Outcome, Outcomes, same
 from tests.conformance.filters import filter_of
 from tests.conformance.names import problem_in
+from tests.oracle.request_checks import ResponseCode
 
 CODE_IN_WORDS = re.compile(r"CODE: (\d+) ")
 ANY_TIME_MS = 1_717_416_000_000

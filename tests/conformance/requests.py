@@ -9,25 +9,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmq_store.admin.reset import ResetRequest, ResetTo, reset_moves
 from rmq_store.broker_files.config_files import SubscriptionGroupConfig, TopicConfig
 from rmq_store.broker_files.consumer_offset_manager import NOT_FOUND, key_of
-from rmq_store.broker_files.request_checks import ResponseCode, check_commit, check_pull
-from rmq_store.consume_queue import BoundaryType, offset_by_time
+from rmq_store.commit.ctl import Actor
 from rmq_store.errors import WrongUse
-from rmq_store.get_message_status import GetMessageStatus, get_message_status, pull_status
-from rmq_store.lake.groups import need_group
-from rmq_store.lake.message_search import message_by_id, messages_by_key, messages_by_unique_key
-from rmq_store.lake.plan import ShardLookup
-from rmq_store.message import MessageConst
-from rmq_store.perm_name import PERM_WRITE
-from rmq_store.reset import ResetRequest, ResetTo, reset_moves
-from rmq_store.store import Actor
-from rmq_store.subscription import ExpressionType, build_subscription_data
+from rmq_store.filter.subscription import ExpressionType, build_subscription_data
+from rmq_store.lake.admin.groups import need_group
+from rmq_store.lake.read.message_search import message_by_id, messages_by_key, messages_by_unique_key
+from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.log.consume_queue import BoundaryType, offset_by_time
+from rmq_store.log.get_message_status import GetMessageStatus, get_message_status, pull_status
+from rmq_store.message.message import MessageConst
+from rmq_store.message.perm_name import PERM_WRITE
 from tests.conformance import request_send_backs, request_sends
 from tests.conformance.asked_broker import ENABLED, SEND_BACK, STORED, AskedBroker
 from tests.conformance.checks import Line, NotChecked, Outcome, Outcomes, per_line, refused, same
 from tests.conformance.filters import filter_of
 from tests.conformance.pulls import pull_edge
+from tests.oracle.request_checks import ResponseCode, check_commit, check_pull
 
 MOST_IN_ONE_ANSWER = 32
 

@@ -19,15 +19,13 @@ from typing import Any
 
 from rmq_store.broker_files.broker_json import parse, render
 from rmq_store.broker_files.local_offsets import parse_local_offsets
+from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, ConsumeOrderlyStatus
 from rmq_store.consumer.start import ConsumeFromWhere
-from rmq_store.memory.rows import MessageRow, Stored
-from rmq_store.memory.store import MemoryStore
-from rmq_store.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic
-from rmq_store.settings import GroupSettings
-from rmq_store.store import SCHEDULE_GROUP
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic
+from rmq_store.settings.settings import GroupSettings
 from tests.conformance.behaviour import answers, orderly_status
 from tests.conformance.broker_store import BROKER, BrokerStore, QueueKey
 from tests.conformance.chains import check_chains, sent_as_new
@@ -47,6 +45,8 @@ from tests.conformance.groups import (
 from tests.conformance.scripts import LEVEL_ON_FAILURE, SCRIPTS, script_named
 from tests.contract.engines import MemoryWorld
 from tests.contract.world import DAY, LISTENER, SHARD, Listen, World
+from tests.oracle.memory.rows import MessageRow, Stored
+from tests.oracle.memory.store import MemoryStore
 
 TRIES = 10_000
 """In a window: as many as anybody needs, because a broker's consumer does not stop either."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.message.message import MessageExt, MessageQueue
 
 NO_PLAN = "ok"
 LEVEL_ON_FAILURE = re.compile(r"level (\d+) on failure\b")

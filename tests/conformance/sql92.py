@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rmq_store.sql92 import BooleanExpression, evaluate
-from rmq_store.sql92_parser import MOST_NESTED, InvalidSelector, TooDeep, parse
-from rmq_store.sql92_values import EvaluationError
+from rmq_store.filter.sql92 import BooleanExpression, evaluate
+from rmq_store.filter.sql92_parser import MOST_NESTED, InvalidSelector, TooDeep, parse
+from rmq_store.filter.sql92_values import EvaluationError
 
 _DECIMAL: Final = re.compile(r"[0-9]+\.[0-9]+(?:E-?[0-9]+)?")
 _NESTS: Final = re.compile(r"[(<>=+-]|\b(?:NOT|IS|BETWEEN)\b", re.IGNORECASE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmq_store.admin.track import ConsumerConnection, TrackType, message_track_type
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.track import ConsumerConnection, TrackType, message_track_type
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, per_line, same
 from tests.conformance.groups import subscription_of, topics_of

@@ -11,57 +11,52 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.consume import WindowReport
+from rmq_store.admin.diff import DiffReport
+from rmq_store.admin.moves import MoveReport, MoveRequest
+from rmq_store.admin.redrive import RedriveReport, RedriveRequest
+from rmq_store.admin.reset import ResetReport, ResetRequest
+from rmq_store.commit.ctl import Ctl, Proposal, StagedFile, lake_message_id
+from rmq_store.commit.positions import Positions, QueueRange
 from rmq_store.consumer.pull import Slice, cover
-from rmq_store.deliver import DeliverReport
-from rmq_store.diff import DiffReport
-from rmq_store.host import Host, day_of
-from rmq_store.lake import commit as commit_steps
-from rmq_store.lake import tables
-from rmq_store.lake.commit import commit as commit_in_lake
-from rmq_store.lake.deliver import deliver as deliver_in_lake
-from rmq_store.lake.diff import diff as diff_in_lake
-from rmq_store.lake.dispatch import dispatch
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.moves import move_offsets as move_in_lake
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.redrive import redrive as redrive_in_lake
-from rmq_store.lake.replay import begin_attempt as begin_in_lake
-from rmq_store.lake.reset import reset as reset_in_lake
-from rmq_store.lake.segments import segments_of
-from rmq_store.lake.send import send as send_in_lake
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.stage import stage
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.time_search import search_offsets
-from rmq_store.lake.window import consume_window as consume_in_lake
-from rmq_store.memory.commit import commit as commit_in_memory
-from rmq_store.memory.deliver import deliver as deliver_in_memory
-from rmq_store.memory.diff import diff as diff_in_memory
-from rmq_store.memory.moves import move_offsets as move_in_memory
-from rmq_store.memory.redrive import redrive as redrive_in_memory
-from rmq_store.memory.replay import begin_attempt as begin_in_memory
-from rmq_store.memory.reset import reset as reset_in_memory
-from rmq_store.memory.rows import MessageRow, Provenance, Stored
-from rmq_store.memory.send import send as send_in_memory
-from rmq_store.memory.store import MemoryStore
-from rmq_store.memory.window import consume_window as consume_in_memory
-from rmq_store.message import MessageConst, MessageQueue
-from rmq_store.moves import MoveReport, MoveRequest
-from rmq_store.offsets import Positions, QueueRange
-from rmq_store.plan import ConsumeRequest, Scope
-from rmq_store.producer import Message
-from rmq_store.redrive import RedriveReport, RedriveRequest
-from rmq_store.reset import ResetReport, ResetRequest
-from rmq_store.send import SendReport
-from rmq_store.settings import GroupSettings
-from rmq_store.store import (
-    Ctl,
-    Proposal,
-    StagedFile,
-    lake_message_id,
-)
+from rmq_store.lake.admin.diff import diff as diff_in_lake
+from rmq_store.lake.admin.moves import move_offsets as move_in_lake
+from rmq_store.lake.admin.redrive import redrive as redrive_in_lake
+from rmq_store.lake.admin.replay import begin_attempt as begin_in_lake
+from rmq_store.lake.admin.reset import reset as reset_in_lake
+from rmq_store.lake.commit import commit as commit_steps
+from rmq_store.lake.commit.commit import commit as commit_in_lake
+from rmq_store.lake.commit.dispatch import dispatch
+from rmq_store.lake.read.segments import segments_of
+from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.deliver import deliver as deliver_in_lake
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.send import send as send_in_lake
+from rmq_store.lake.window.window import consume_window as consume_in_lake
+from rmq_store.message.message import MessageConst, MessageQueue
+from rmq_store.producer.producer import Message
+from rmq_store.producer.send import SendReport
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host, day_of
+from rmq_store.window.consume import WindowReport
+from rmq_store.window.deliver import DeliverReport
+from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.contract.world import ANA, SHARD, Asked, Key, Lost, Move, World
+from tests.oracle.memory.commit import commit as commit_in_memory
+from tests.oracle.memory.deliver import deliver as deliver_in_memory
+from tests.oracle.memory.diff import diff as diff_in_memory
+from tests.oracle.memory.moves import move_offsets as move_in_memory
+from tests.oracle.memory.redrive import redrive as redrive_in_memory
+from tests.oracle.memory.replay import begin_attempt as begin_in_memory
+from tests.oracle.memory.reset import reset as reset_in_memory
+from tests.oracle.memory.rows import MessageRow, Provenance, Stored
+from tests.oracle.memory.send import send as send_in_memory
+from tests.oracle.memory.store import MemoryStore
+from tests.oracle.memory.window import consume_window as consume_in_memory
 
 # --- the memory engine -----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmq_store.cli import main
-from rmq_store.host import Host, day_of
+from rmq_store.utils.host import Host, day_of
 
 TODAY = day_of(Host().now_ms())
 ORDERS = 4200

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.store import LakeStore
 from tests.lake_damages import QUEUE
 from tests.lake_fixtures import Bench, SmallStore, bench, message, small_store
 

@@ -16,14 +16,14 @@ import typer.main
 from typer.core import TyperCommand
 
 from rmq_store.cli.app import app
-from rmq_store.consumer.claim import Wish
-from rmq_store.host import Host, day_of
-from rmq_store.lake.claim import claimed
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.views import views
-from rmq_store.offsets import own_queue_id
-from rmq_store.store import Actor
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.positions import own_queue_id
+from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.sql.views import views
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host, day_of
 from tests.contract.rmq import LISTENER, Rmq
 
 CHECKOUT = Path(__file__).parents[2]

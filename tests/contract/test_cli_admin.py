@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store.broker_files.local_offsets import local_offsets_text
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 from tests.contract.rmq import ORDERS, TODAY, Rmq, lines_of
 
 EXPECTED = Path(__file__).parents[1] / "data" / "rocketmq" / "expected"

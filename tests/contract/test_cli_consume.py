@@ -8,15 +8,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from rmq_store.consumer.claim import Wish
-from rmq_store.host import Host
-from rmq_store.lake.claim import claimed
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import own_queue_id
-from rmq_store.store import Actor
-from rmq_store.times import format_time
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.positions import own_queue_id
+from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
+from rmq_store.utils.times import format_time
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rmq_store.host import Host
-from rmq_store.lake.engine import LocalEngine
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.utils.host import Host
 from spark_jobs import engine
 from tests.contract.rmq import TODAY, Rmq
 
@@ -96,7 +96,7 @@ def test_auto_stays_in_this_process_for_little_work(
 ) -> None:
     done = imported.json("consume", "-g", "orders", "--max-messages", "100", "--engine", "auto")
     assert (done["windows"][0]["engine"], spark.opened) == ("local", [])
-    monkeypatch.setattr("rmq_store.lake.engine.AUTO_LOCAL_MESSAGES", 1000)
+    monkeypatch.setattr("rmq_store.lake.window.engine.AUTO_LOCAL_MESSAGES", 1000)
     assert imported.json("consume", "-g", "orders")["windows"][0]["engine"] == "spark"
 
 

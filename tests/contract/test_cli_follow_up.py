@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.lake import dispatch as dispatching
+from rmq_store.lake.commit import dispatch as dispatching
 from tests.contract.rmq import ALL_DUE, Rmq
 
 COMMANDS = [

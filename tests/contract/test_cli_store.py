@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import StoreUnusable, WrongUse
-from rmq_store.host import Host
-from rmq_store.lake import doctor
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.admin import doctor
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
 from tests.s3 import S3Root
 

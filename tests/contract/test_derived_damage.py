@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from rmq_store.lake.cursor import COMMIT, cursor_positions
-from rmq_store.lake.dispatch import COMMITS, KINDS, dispatch, staged, undispatched
-from rmq_store.lake.rebuild import check
-from rmq_store.lake.shard import Shard
-from rmq_store.message import MessageQueue
+from rmq_store.lake.commit.cursor import COMMIT, cursor_positions
+from rmq_store.lake.commit.dispatch import COMMITS, KINDS, dispatch, staged, undispatched
+from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message import MessageQueue
 from tests.contract.rmq import ALL_DUE, Rmq
 from tests.contract.test_dispatch import doubled, shard_of
 from tests.faults.answers import NoAnswer, Put, answer_puts, clean_log
@@ -226,7 +226,7 @@ def test_a_table_that_others_brought_further_than_our_handle_of_the_log_is_accep
 
 def test_the_log_is_asked_only_where_there_is_a_hole(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("rmq_store.lake.holes.produced_in_log", lambda *arguments: asked.append(arguments) or [])
+    monkeypatch.setattr("rmq_store.lake.commit.holes.produced_in_log", lambda *arguments: asked.append(arguments) or [])
     imported.json(*CONSUME)
     imported.json("deliver", "--now", ALL_DUE)
     assert asked == []

@@ -7,15 +7,15 @@ from errno import ENOSPC
 
 import pytest
 
-from rmq_store.host import Host
-from rmq_store.lake.cursor import COMMITS as COMMITS_AT_CURSOR
-from rmq_store.lake.cursor import cursor_of, cursor_positions
-from rmq_store.lake.dispatch import COMMITS, KINDS, Derived, dispatch, staged, undispatched
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.rebuild import check, rebuild
-from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
-from rmq_store.lake.store import LakeStore
-from rmq_store.store import Action, Ctl, Moved
+from rmq_store.commit.ctl import Action, Ctl, Moved
+from rmq_store.lake.commit.cursor import COMMITS as COMMITS_AT_CURSOR
+from rmq_store.lake.commit.cursor import cursor_of, cursor_positions
+from rmq_store.lake.commit.dispatch import COMMITS, KINDS, Derived, dispatch, staged, undispatched
+from rmq_store.lake.commit.rebuild import check, rebuild
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host
 from tests.contract.rmq import Rmq
 from tests.faults.answers import Put, answer_puts, clean_log
 from tests.lake_damages import QUEUE
@@ -220,7 +220,7 @@ def test_without_its_log_the_number_of_commits_says_what_is_missing_and_the_tabl
     later = move(hand, 1)
     clean_log(hand.shard.commitlog)
     shard = Shard(hand.shard.root, hand.shard.name)
-    monkeypatch.setattr("rmq_store.lake.dispatch._by_commit_id", None)
+    monkeypatch.setattr("rmq_store.lake.commit.dispatch._by_commit_id", None)
     assert [ctl.commit_id for ctl in undispatched(shard, shard.commits, claims=True)] == [later.commit_id]
 
 
@@ -245,13 +245,13 @@ DISK_FULL = OSError(ENOSPC, "No space left on device")
 @pytest.fixture
 def undone(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> Rmq:
     """``offsets`` lacks the last commits."""
-    monkeypatch.setattr("rmq_store.lake.window.follow_up", lambda shard, host: ())
+    monkeypatch.setattr("rmq_store.lake.window.window.follow_up", lambda shard, host: ())
     imported.json("consume", "--group", "orders", "--engine", "local")
     return imported
 
 
 @pytest.mark.parametrize("how", [(), ("--rebuild",)])
-@pytest.mark.parametrize("step", ["dispatch.derived", "delta_table.LakeTable.put"])
+@pytest.mark.parametrize("step", ["commit.dispatch.derived", "table.delta_table.LakeTable.put"])
 def test_a_full_disk_is_said_in_words(
     undone: Rmq, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], step: str
 ) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.ctl import Action
 from rmq_store.errors import BadData, OffsetOutOfRange, WrongUse
-from rmq_store.message import MessageExt, MessageQueue, tags_code
-from rmq_store.reset import ResetTo
-from rmq_store.store import Action
+from rmq_store.message.message import MessageExt, MessageQueue, tags_code
 from tests.contract.engines import story
 from tests.contract.world import (
     BILLING,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rmq_store.clone import CloneRequest
+from rmq_store.admin.clone import CloneRequest
+from rmq_store.admin.moves import MoveReport
+from rmq_store.admin.set_offsets import SetOffsetsRequest
+from rmq_store.commit.positions import grp_id, pas_id
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.errors import StaleAttempt, WrongUse
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.moves import MoveReport
-from rmq_store.offsets import grp_id, pas_id
-from rmq_store.set_offsets import SetOffsetsRequest
+from rmq_store.message.message import MessageExt, MessageQueue
 from tests.contract.engines import story
 from tests.contract.world import ANA, BILLING, DAY, HOUR, Move, World, consumed, fail_bodies, group, orders, several
 

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store.consumer.listener import ConsumeFailed
 from rmq_store.errors import ListenerError
-from rmq_store.message import MessageExt
+from rmq_store.message.message import MessageExt
 from tests.contract.engines import story
 from tests.contract.world import (
     BILLING,

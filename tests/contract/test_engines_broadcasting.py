@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.errors import WrongUse
-from rmq_store.message import MessageExt
-from rmq_store.offsets import QueueRange
-from rmq_store.reset import ResetTo
-from rmq_store.settings import GroupSettings
+from rmq_store.message.message import MessageExt
+from rmq_store.settings.settings import GroupSettings
 from tests.contract.engines import story
 from tests.contract.world import DAY, Lost, World, consumed, counts, fail_bodies, group, orders, several
 

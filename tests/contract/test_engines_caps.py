@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consume import WindowReport
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.memory.rows import MessageRow
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.settings import GroupSettings
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.consume import WindowReport
 from tests.contract.engines import story
 from tests.contract.world import DAY, Listen, Lost, World, consumed, counts, group, orders, said, several
+from tests.oracle.memory.rows import MessageRow
 
 MINUTE = 60_000
 

@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.ctl import Action
 from rmq_store.errors import ClockSkew
-from rmq_store.host import day_of
-from rmq_store.producer import Message
-from rmq_store.reset import ResetTo
-from rmq_store.store import Action
+from rmq_store.producer.producer import Message
+from rmq_store.utils.host import day_of
 from tests.contract.engines import story
 from tests.contract.world import BILLING, DAY, HOUR, NOON, World, group, orders, several
 

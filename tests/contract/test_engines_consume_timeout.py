@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_store.absorb import AbsorbRule
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.message import MessageExt
-from rmq_store.settings import GroupSettings
+from rmq_store.consumer.duplicates import AbsorbRule
+from rmq_store.message.message import MessageExt
+from rmq_store.settings.settings import GroupSettings
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import DAY, Listen, World, bodies, counts, group, orders, several
 

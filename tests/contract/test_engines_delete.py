@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from rmq_store.absorb import AbsorbRule
-from rmq_store.clone import CloneRequest
+from rmq_store.admin.clone import CloneRequest
+from rmq_store.admin.delete_group import Waiting, is_gone, waiting_of
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.positions import QueueRange, blk_id, del_id, grp_id, pas_id, sub_id
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
+from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.consumer.start import ConsumeFromWhere, StartRule
-from rmq_store.delete_group import Waiting, is_gone, waiting_of
 from rmq_store.errors import StaleAttempt, WrongUse
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import QueueRange, blk_id, del_id, grp_id, pas_id, sub_id
-from rmq_store.plan import ConsumeRequest
-from rmq_store.reset import ResetTo
-from rmq_store.settings import GroupSettings
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.plan import ConsumeRequest
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.diff import DiffReport, End, Named
+from rmq_store.admin.replay import replay_group
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
-from rmq_store.diff import DiffReport, End, Named
 from rmq_store.errors import WrongUse
-from rmq_store.lake.sql import query
-from rmq_store.message import MessageExt
-from rmq_store.plan import ConsumeRequest, Scope
-from rmq_store.replay import replay_group
-from rmq_store.subscription import build_subscription_data
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.lake.sql.sql import query
+from rmq_store.message.message import MessageExt
+from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     ANA,

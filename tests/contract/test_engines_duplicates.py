@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from rmq_store import absorb
-from rmq_store.absorb import AbsorbRule
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.ctl import StagedFile
+from rmq_store.commit.positions import QueueRange, tally
+from rmq_store.consumer import duplicates
 from rmq_store.consumer.consume_result import MessageModel
+from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.errors import BadData, HeldByAnother, StaleAttempt
-from rmq_store.lake import absorb as absorb_in_lake
-from rmq_store.lake.delta_table import LakeTable
-from rmq_store.lake.dispatch import dispatch
-from rmq_store.lake.sql import query
-from rmq_store.memory.rows import MessageRow
-from rmq_store.message import MessageExt
-from rmq_store.offsets import QueueRange, tally
-from rmq_store.reset import ResetTo
-from rmq_store.store import StagedFile
+from rmq_store.lake.commit.dispatch import dispatch
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.window import duplicates as duplicates_in_lake
+from rmq_store.message.message import MessageExt
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import BEN, DAY, HOUR, Key, Lost, World, bodies, counts, fail_bodies, group, orders, said
+from tests.oracle.memory.rows import MessageRow
 
 ONCE = group(absorb_duplicates=AbsorbRule("UNIQ_KEY", 24 * HOUR))
 
@@ -200,9 +200,9 @@ def test_what_is_filtered_is_no_reason(world: World, expression: str) -> None:
 
 
 def test_keys_with_one_hash_are_told_apart_by_their_texts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_lake, in_memory = absorb_in_lake.text_hashes, absorb.key_hash
-    monkeypatch.setattr(absorb_in_lake, "text_hashes", lambda texts: in_lake(texts) & 1)
-    monkeypatch.setattr(absorb, "key_hash", lambda key: in_memory(key) & 1)
+    in_lake, in_memory = duplicates_in_lake.text_hashes, duplicates.key_hash
+    monkeypatch.setattr(duplicates_in_lake, "text_hashes", lambda texts: in_lake(texts) & 1)
+    monkeypatch.setattr(duplicates, "key_hash", lambda key: in_memory(key) & 1)
 
     @story
     def told(world: World) -> None:
@@ -284,7 +284,7 @@ def test_a_window_that_planned_early_finds_the_keys_of_one_that_committed_before
 def test_a_windows_tasks_are_cut_and_its_turns_are_parts_of_one_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.lake.window.LEAST_TASK_ROWS", 3)
+    monkeypatch.setattr("rmq_store.lake.window.window.LEAST_TASK_ROWS", 3)
     world.fill(orders(0), [keyed(n, f"K{n % 4}") for n in range(12)])
     once = group(absorb_duplicates=ONCE.absorb_duplicates, consumers=2)
     report = world.consume(once, f"{DAY}-1", fail_bodies(b"0", b"1", b"4"))
@@ -296,7 +296,7 @@ def test_a_windows_tasks_are_cut_and_its_turns_are_parts_of_one_commit(
 
 
 def test_the_keys_of_a_window_are_cut_into_files(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absorb_in_lake, "_KEYS_A_FILE", 3)
+    monkeypatch.setattr(duplicates_in_lake, "_KEYS_A_FILE", 3)
 
     @story
     def told(world: World) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from rmq_store.consumer.listener import ConsumeFailed
 from rmq_store.errors import ListenerError
-from rmq_store.message import MessageExt
-from rmq_store.settings import GroupSettings
+from rmq_store.message.message import MessageExt
+from rmq_store.settings.settings import GroupSettings
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import DAY, World, group, orders, several
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rmq_store.clone import CloneRequest
+from rmq_store.admin.clone import CloneRequest
+from rmq_store.admin.redrive import Letters
+from rmq_store.admin.replay import as_replay
+from rmq_store.admin.reset import ResetTo
+from rmq_store.admin.set_offsets import SetOffsetsRequest
 from rmq_store.errors import WrongUse
-from rmq_store.plan import ConsumeRequest
-from rmq_store.redrive import Letters
-from rmq_store.replay import as_replay
-from rmq_store.reset import ResetTo
-from rmq_store.set_offsets import SetOffsetsRequest
+from rmq_store.window.plan import ConsumeRequest
 from tests.contract.engines import story
 from tests.contract.test_engines_redrive import with_letters
 from tests.contract.world import ANA, BILLING, DAY, HOUR, NOON, World, group, orders, several

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.claim import LEASE_S
-from rmq_store.consumer.commit import MAX_RUN_AGE_MS
+from rmq_store.admin.replay import replay_group
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.claim import LEASE_S
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action
+from rmq_store.commit.decide import MAX_RUN_AGE_MS
+from rmq_store.commit.positions import grp_id, pas_id
 from rmq_store.errors import (
     ClockSkew,
     HeldByAnother,
@@ -17,12 +21,8 @@ from rmq_store.errors import (
     StaleAttempt,
     WrongUse,
 )
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import grp_id, pas_id
-from rmq_store.plan import ConsumeRequest, Scope
-from rmq_store.replay import replay_group
-from rmq_store.reset import ResetTo
-from rmq_store.store import SCHEDULE_GROUP, Action
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

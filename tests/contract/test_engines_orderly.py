@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.replay import replay_group
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.positions import Outcome, blk_id
 from rmq_store.errors import ListenerError, OffsetOutOfRange
-from rmq_store.memory.rows import MessageRow
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import Outcome, blk_id
-from rmq_store.plan import ConsumeRequest
-from rmq_store.replay import replay_group
-from rmq_store.reset import ResetTo
-from rmq_store.settings import GroupSettings
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.plan import ConsumeRequest
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,
@@ -34,6 +33,7 @@ from tests.contract.world import (
     said,
     several,
 )
+from tests.oracle.memory.rows import MessageRow
 
 SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
 

@@ -8,24 +8,21 @@ from typing import Any
 
 import pytest
 
-from rmq_store.absorb import AbsorbRule
-from rmq_store.consume import WindowReport
+from rmq_store.commit.claim import LEASE_S, Held, Holder
+from rmq_store.commit.ctl import Action, Ctl, Proposal
+from rmq_store.commit.positions import max_id, off_id, total
 from rmq_store.consumer.allocate_rule import AllocateRule, allocate_rule_of
-from rmq_store.consumer.claim import LEASE_S, Held, Holder
 from rmq_store.consumer.consume_result import MessageModel
+from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.errors import HeldByAnother, ListenerError, StaleAttempt, WrongUse
-from rmq_store.lake.commit import commit as commit_in_lake
-from rmq_store.lake.plan import ShardLookup
-from rmq_store.lake.sql import query
-from rmq_store.memory.commit import commit as commit_in_memory
-from rmq_store.memory.commit import tally_of_range
-from rmq_store.memory.shard import MemoryShard
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import max_id, off_id, total
-from rmq_store.plan import ConsumeRequest, Planner
-from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Ctl, Proposal
+from rmq_store.lake.commit.commit import commit as commit_in_lake
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.consume import WindowReport
+from rmq_store.window.plan import ConsumeRequest, Planner
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     BEN,
@@ -42,6 +39,9 @@ from tests.contract.world import (
     several,
     succeed,
 )
+from tests.oracle.memory.commit import commit as commit_in_memory
+from tests.oracle.memory.commit import tally_of_range
+from tests.oracle.memory.shard import MemoryShard
 
 ONE, TWO, THREE = ("c1",), ("c1", "c2"), ("c1", "c2", "c3")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rmq_store import redrive
+from rmq_store.admin import redrive
+from rmq_store.admin.dead_letters import Letters, Place
+from rmq_store.commit.ctl import Action, Ctl, Proposal, canonical_json
+from rmq_store.commit.positions import Claim, grp_id, own_id, red_id
 from rmq_store.errors import HeldByAnother, StaleAttempt, WrongUse
-from rmq_store.letters import Letters, Place
-from rmq_store.memory.rows import MessageRow
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import Claim, grp_id, own_id, red_id
-from rmq_store.store import Action, Ctl, Proposal, canonical_json
+from rmq_store.lake.admin import redrive as redrive_in_lake
+from rmq_store.message.message import MessageExt, MessageQueue
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,
@@ -33,6 +33,8 @@ from tests.contract.world import (
     said,
     several,
 )
+from tests.oracle.memory import redrive as redrive_in_memory
+from tests.oracle.memory.rows import MessageRow
 
 RETRIES = MessageQueue("%RETRY%billing", LOCAL, 0)
 LETTERS = MessageQueue("%DLQ%billing", LOCAL, 0)
@@ -236,7 +238,7 @@ def test_a_window_of_the_group_and_a_redrive_do_not_overtake_each_other(world: W
 def test_a_big_request_is_done_in_parts_and_who_dies_meanwhile_is_not_meant(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (redrive, redrive_in("lake"), redrive_in("memory")):
+    for module in (redrive, redrive_in_lake, redrive_in_memory):
         monkeypatch.setattr(module, "CAP", 3)
     with_letters(world, 7)
     assert [(r.letters, r.complete) for r in (world.redrive(), world.redrive())] == [(3, False), (6, False)]
@@ -248,16 +250,10 @@ def test_a_big_request_is_done_in_parts_and_who_dies_meanwhile_is_not_meant(
     assert [ctl.request_part for ctl in world.ctls() if ctl.action is Action.REDRIVE] == [1, 2, 3]
 
 
-def redrive_in(engine: str) -> Any:
-    import importlib
-
-    return importlib.import_module(f"rmq_store.{engine}.redrive")
-
-
 @story
 @pytest.mark.parametrize("cap", [2, 3, 100])
 def test_a_limit_holds_for_the_request_as_a_whole(world: World, monkeypatch: pytest.MonkeyPatch, cap: int) -> None:
-    for module in (redrive, redrive_in("lake"), redrive_in("memory")):
+    for module in (redrive, redrive_in_lake, redrive_in_memory):
         monkeypatch.setattr(module, "CAP", cap)
     with_letters(world, 6)
     while not world.redrive(limit=3).complete:

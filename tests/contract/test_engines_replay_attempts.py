@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.replay import replay_group
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import grp_id
 from rmq_store.errors import StaleAttempt, WrongUse
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import grp_id
-from rmq_store.plan import ConsumeRequest, Scope
-from rmq_store.replay import replay_group
-from rmq_store.store import Action
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.commit import MAX_SKEW_MS
+from rmq_store.admin.replay import replay_group
+from rmq_store.commit.ctl import Action, Ctl, Proposal, canonical_json
+from rmq_store.commit.decide import MAX_SKEW_MS
+from rmq_store.commit.positions import Claim, own_id
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
-from rmq_store.deliver import DeliverReport, WaitingRetries, deliver_all
 from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt
-from rmq_store.memory.rows import MessageRow
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import Claim, own_id
-from rmq_store.plan import ConsumeRequest, Scope
-from rmq_store.replay import replay_group
-from rmq_store.store import Action, Ctl, Proposal, canonical_json
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.window.deliver import DeliverReport, WaitingRetries, deliver_all
+from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,
@@ -36,6 +35,7 @@ from tests.contract.world import (
     said,
     several,
 )
+from tests.oracle.memory.rows import MessageRow
 
 # --- the chain of retries --------------------------------------------------------------------------------------------
 

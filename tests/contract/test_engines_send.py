@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import max_id
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.errors import WrongUse
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.message_id import decode_unique_key
-from rmq_store.offsets import max_id
-from rmq_store.producer import Message
-from rmq_store.send import SentTo
-from rmq_store.store import Action
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_id import decode_unique_key
+from rmq_store.producer.producer import Message
+from rmq_store.producer.send import SentTo
 from tests.contract.engines import story
 from tests.contract.world import (
     BILLING,

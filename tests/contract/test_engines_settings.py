@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext
-from rmq_store.message import MessageExt
-from rmq_store.settings import GroupSettings, load_settings
+from rmq_store.message.message import MessageExt
+from rmq_store.settings.settings import GroupSettings, load_settings
 from tests.contract.engines import story
 from tests.contract.world import DAY, HOUR, LISTENER, NOON, World, bodies, consumed, counts, orders, several
 

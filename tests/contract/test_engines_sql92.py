@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rmq_store.memory.rows import MessageRow
-from rmq_store.subscription import build_subscription_data
+from rmq_store.filter.subscription import build_subscription_data
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import BILLING, DAY, World, counts, fail_bodies, orders, said
+from tests.oracle.memory.rows import MessageRow
 
 DEAR = replace(BILLING, subscriptions=(build_subscription_data("Orders", "price > 100 AND vip IS NULL", "SQL92"),))
 

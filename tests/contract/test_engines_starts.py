@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.positions import pas_id
 from rmq_store.consumer.start import ConsumeFromWhere
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import pas_id
-from rmq_store.reset import ResetTo
+from rmq_store.message.message import MessageQueue
 from tests.contract.engines import story
 from tests.contract.world import BILLING, DAY, World, consumed, fail_bodies, group, orders, several
 

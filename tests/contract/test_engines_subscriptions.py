@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.claim import LEASE_S
+from rmq_store.admin.replay import replay_group
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.claim import LEASE_S
+from rmq_store.commit.ctl import Action, Ctl, Proposal
+from rmq_store.commit.positions import ABSENT, SubVersion, sub_id
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.errors import StaleAttempt, WrongUse
-from rmq_store.message import MessageExt
-from rmq_store.offsets import ABSENT, SubVersion, sub_id
-from rmq_store.plan import ConsumeRequest, Scope
-from rmq_store.replay import replay_group
-from rmq_store.reset import ResetTo
-from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Ctl, Proposal
+from rmq_store.message.message import MessageExt
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.contract.engines import story
 from tests.contract.world import ANA, BEN, DAY, HOUR, NOON, World, consumed, counts, fail, group, orders, said, several
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.commit.ctl import Action
 from rmq_store.consumer.delay import (
     CustomizedRetryPolicy,
     ExponentialRetryPolicy,
@@ -13,11 +14,9 @@ from rmq_store.consumer.delay import (
     GroupRetryPolicyType,
 )
 from rmq_store.consumer.timer import policy_queue_id
-from rmq_store.memory.rows import Stored
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.producer import Message
-from rmq_store.settings import GroupSettings
-from rmq_store.store import Action
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.producer.producer import Message
+from rmq_store.settings.settings import GroupSettings
 from tests.contract.engines import story
 from tests.contract.world import (
     BILLING,
@@ -33,6 +32,7 @@ from tests.contract.world import (
     orders,
     several,
 )
+from tests.oracle.memory.rows import Stored
 
 TIMER = "rmq_sys_wheel_timer"
 SLOT = 256_000

@@ -15,29 +15,29 @@ from typing import Any
 import pytest
 
 from rmq_store.broker_files.config_files import parse_delay_offsets
-from rmq_store.commit_log import item_at
-from rmq_store.delivered_levels import LevelProgress
+from rmq_store.broker_files.delivered_levels import LevelProgress
+from rmq_store.commit.ctl import Actor
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
-from rmq_store.host import Host, day_of
-from rmq_store.lake import import_slice
-from rmq_store.lake import import_store as import_of_stores
-from rmq_store.lake.broker_levels import delivered_levels
-from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
-from rmq_store.lake.cutover import cutover
-from rmq_store.lake.deliver import deliver
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.import_slice import Skipped
-from rmq_store.lake.import_store import GONE, MISSING_FILES, NO_MESSAGE, ImportReport, QueueGap, import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.plan import ConsumeRequest, Planner
-from rmq_store.lake.reset import ResetRequest, ResetTo, reset
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
-from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
-from rmq_store.record import encode, new_record
-from rmq_store.store import Actor
-from rmq_store.sys_flag import MAX_BODY_BYTES
-from rmq_store.times import format_time
+from rmq_store.lake.admin.reset import ResetRequest, ResetTo, reset
+from rmq_store.lake.broker import import_slice
+from rmq_store.lake.broker import import_store as import_of_stores
+from rmq_store.lake.broker.broker_levels import delivered_levels
+from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
+from rmq_store.lake.broker.cutover import cutover
+from rmq_store.lake.broker.import_slice import Skipped
+from rmq_store.lake.broker.import_store import GONE, MISSING_FILES, NO_MESSAGE, ImportReport, QueueGap, import_store
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.deliver import deliver
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.plan import ConsumeRequest, Planner
+from rmq_store.log.commit_log import item_at
+from rmq_store.log.record import encode, new_record
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message.sys_flag import MAX_BODY_BYTES
+from rmq_store.utils.host import Host, day_of
+from rmq_store.utils.times import format_time
 from tests.contract.world import group
 from tests.unit.vectors import expected
 
@@ -496,7 +496,7 @@ def test_a_batch_of_a_batch_topic_stops_the_import_and_is_never_taken_for_one_me
 def test_an_inner_batch_behind_the_end_of_a_record_batch_is_the_one_that_is_named(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.lake.records.BATCH_BYTES", 1000)
+    monkeypatch.setattr("rmq_store.lake.broker.records.BATCH_BYTES", 1000)
     packed = {"stored_body": zlib.compress(bytes(1000)), "sys_flag": 1}
     folder = store_of(tmp_path / "made", packed, packed, {"properties": {"INNER_NUM": "10"}})
     with pytest.raises(UnsupportedRecord, match="topic T, queue 3, offset 2: several messages in one record"):
@@ -541,8 +541,8 @@ def test_what_becomes_large_is_kept_in_several_files(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that no more of it is in memory at a time than PART_BYTES and one batch."""
-    monkeypatch.setattr("rmq_store.lake.records.BATCH_BYTES", 5_000)
-    monkeypatch.setattr("rmq_store.lake.import_slice.PART_BYTES", 10_000)
+    monkeypatch.setattr("rmq_store.lake.broker.records.BATCH_BYTES", 5_000)
+    monkeypatch.setattr("rmq_store.lake.broker.import_slice.PART_BYTES", 10_000)
     plain = [bytes([number]) * 4_000 for number in range(8)]
     values = [{"stored_body": zlib.compress(body), "sys_flag": 1} for body in plain]
     assert lake.load(store_of(tmp_path / "made", *values)).messages == 8

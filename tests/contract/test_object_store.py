@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
-from rmq_store.lake.object_store import Root, file_source, is_refused
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.stage import stage_ctl
-from rmq_store.store import Action, Actor, Ctl
+from rmq_store.lake.table.object_store import Root, file_source, is_refused
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import stage_ctl
 from tests.s3 import S3Root, S3Server
 
 MIB = 1 << 20

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Observed, Proposal, canonical_json
+from rmq_store.commit.positions import Outcome, import_id
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.errors import StaleAttempt, WrongUse
-from rmq_store.lake.cutover import cutover
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import Outcome, import_id
-from rmq_store.producer import Message
-from rmq_store.reset import ResetTo
-from rmq_store.store import SCHEDULE_GROUP, Action, Ctl, Observed, Proposal, canonical_json
+from rmq_store.lake.broker.cutover import cutover
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.producer.producer import Message
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     BEN,

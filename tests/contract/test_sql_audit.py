@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.table.store import LakeStore
 from tests.contract.sql import of, rows
 from tests.lake_damages import DAMAGES, GROUPS, QUEUE, damaged_store
 from tests.lake_fixtures import HOUR_MS, Bench, SmallStore, small_store

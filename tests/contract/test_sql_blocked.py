@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.reset import ResetTo
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.lake.sql import query
-from rmq_store.reset import ResetTo
+from rmq_store.lake.sql.sql import query
 from tests.contract.engines import LakeWorld
 from tests.contract.test_engines_orderly import SUSPEND, in_order, suspend_at
 from tests.contract.world import DAY, HOUR, NOON, fail_bodies, group, orders, several

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.lake.delta_log import LogCleaned
-from rmq_store.lake.delta_table import LakeTable
-from rmq_store.lake.dispatch import COMMITS, COMMITS_EVERY, undispatched
-from rmq_store.lake.sql import query
-from rmq_store.store import Action, Ctl
+from rmq_store.commit.ctl import Action, Ctl
+from rmq_store.lake.commit.dispatch import COMMITS, COMMITS_EVERY, undispatched
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.delta_log import LogCleaned
+from rmq_store.lake.table.delta_table import LakeTable
 from tests.contract.sql import kind, of
 from tests.lake_damages import QUEUE
 from tests.lake_fixtures import Bench, SmallStore
@@ -56,7 +56,7 @@ def busy(hand: Bench) -> Bench:
 
 def brought_up(hand: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The derived tables with every commit, ``commits`` too, which usually waits until it is worth a file."""
-    monkeypatch.setattr("rmq_store.lake.dispatch.COMMITS", replace(COMMITS, every=1))
+    monkeypatch.setattr("rmq_store.lake.commit.dispatch.COMMITS", replace(COMMITS, every=1))
     SmallStore(of(hand)).dispatch()
     hand.shard.commits.refresh()
 
@@ -114,6 +114,6 @@ def test_without_its_log_a_derived_table_takes_what_is_missing_and_opens_nothing
     def cleaned(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
         raise LogCleaned(str(version))
 
-    monkeypatch.setattr("rmq_store.lake.dispatch._ctl_files_after", cleaned)
+    monkeypatch.setattr("rmq_store.lake.commit.dispatch._ctl_files_after", cleaned)
     fresh = of(busy).shards()[0]
     assert [ctl.commit_id for ctl in undispatched(fresh, fresh.commits, claims=True)] == [later.ctl.commit_id]

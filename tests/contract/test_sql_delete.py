@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.track import TrackType
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import QueueRange
 from rmq_store.errors import WrongUse
-from rmq_store.host import Host
-from rmq_store.lake.delete_group import DeleteGroupRequest, delete_group
-from rmq_store.lake.export import export_offsets
-from rmq_store.lake.message_search import messages_at
-from rmq_store.lake.slice_reader import SliceReader
-from rmq_store.lake.sql import query
-from rmq_store.lake.track import track
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import QueueRange
-from rmq_store.store import Action
-from rmq_store.track import TrackType
+from rmq_store.lake.admin.delete_group import DeleteGroupRequest, delete_group
+from rmq_store.lake.admin.track import track
+from rmq_store.lake.broker.export import export_offsets
+from rmq_store.lake.read.message_search import messages_at
+from rmq_store.lake.read.slice_reader import SliceReader
+from rmq_store.lake.sql.sql import query
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
 from tests.contract.engines import LakeWorld
 from tests.contract.world import ANA, BILLING, DAY, HOUR, LOCAL, NOON, SHARD, fail_bodies, orders, several
 from tests.lake_fixtures import small_store

@@ -9,11 +9,11 @@ import sys
 import duckdb
 import pytest
 
+from rmq_store.commit.positions import offset_hash, tally
 from rmq_store.errors import StoreUnusable, WrongUse
-from rmq_store.lake.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
-from rmq_store.lake.sql import open_duckdb, query
-from rmq_store.lake.views import views
-from rmq_store.offsets import offset_hash, tally
+from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
+from rmq_store.lake.sql.sql import open_duckdb, query
+from rmq_store.lake.sql.views import views
 from tests.contract.sql import kind, of, rows
 from tests.lake_fixtures import Bench, SmallStore
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.claim import LEASE_S, Wish
+from rmq_store.commit.claim import LEASE_S, Wish
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import own_queue_id
 from rmq_store.errors import ListenerError, StaleAttempt
-from rmq_store.host import Host
-from rmq_store.lake.claim import claimed
-from rmq_store.lake.sql import query
-from rmq_store.offsets import own_queue_id
-from rmq_store.store import Action
+from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.sql.sql import query
+from rmq_store.utils.host import Host
 from tests.contract.engines import LakeWorld
 from tests.contract.test_engines_rebalance import ONE, TWO, share
 from tests.contract.world import ANA, BEN, DAY, NOON, fail, orders, several

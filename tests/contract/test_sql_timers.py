@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Consumed, Produced
+from rmq_store.commit.positions import Outcome, QueueRange, grp_id, off_id, tally
 from rmq_store.consumer.delay import CustomizedRetryPolicy, DelayLevels, GroupRetryPolicy
 from rmq_store.consumer.timer import SLOT_MS, place, policy_queue_id
-from rmq_store.host import Host
-from rmq_store.lake.broker_timer import WaitingTimers, waiting_timers
-from rmq_store.lake.deliver import deliver
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.export import export_offsets
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.plan import ConsumeRequest
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import consume_window
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome, QueueRange, grp_id, off_id, tally
-from rmq_store.store import SCHEDULE_GROUP, Action, Consumed, Produced
+from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
+from rmq_store.lake.broker.export import export_offsets
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.deliver import deliver
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.plan import ConsumeRequest
+from rmq_store.lake.window.window import consume_window
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
 from tests.lake_fixtures import ALICE, HOUR_MS, Bench, import_orders, message, small_group
 
 TIMER = "rmq_sys_wheel_timer"

@@ -9,14 +9,14 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.sql_functions import FUNCTIONS
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.views import views
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import ABSENT, grp_id, sub_id
-from rmq_store.store import Action, Observed, canonical_json, lake_message_id
-from rmq_store.sub_version import sub_version_of
+from rmq_store.commit.ctl import Action, Observed, canonical_json, lake_message_id
+from rmq_store.commit.positions import ABSENT, grp_id, sub_id
+from rmq_store.lake.sql.sql_functions import FUNCTIONS
+from rmq_store.lake.sql.views import views
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.sub_version import sub_version_of
 from tests.contract.sql import of, rows
 from tests.lake_damages import QUEUE
 from tests.lake_fixtures import Bench, SmallStore, message, small_store

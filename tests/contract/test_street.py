@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from rmq_store.host import Host
-from rmq_store.lake.deliver import deliver
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.import_store import import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import WindowReport, consume_window
-from rmq_store.plan import ConsumeRequest
-from rmq_store.settings import GroupSettings, load_settings
-from rmq_store.store import Actor
+from rmq_store.commit.ctl import Actor
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.deliver import deliver
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.window import WindowReport, consume_window
+from rmq_store.settings.settings import GroupSettings, load_settings
+from rmq_store.utils.host import Host
+from rmq_store.window.plan import ConsumeRequest
 from tests.s3 import S3Root
 
 TESTS = Actor("tests", "tests")

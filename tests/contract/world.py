@@ -15,36 +15,27 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from rmq_store.consume import WindowReport
+from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.delete_group import DeleteGroupRequest
+from rmq_store.admin.diff import DiffReport
+from rmq_store.admin.moves import MoveReport, MoveRequest
+from rmq_store.admin.redrive import RedriveReport, RedriveRequest
+from rmq_store.admin.replay import as_replay
+from rmq_store.admin.reset import ResetReport, ResetRequest, ResetTo
+from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Observed, Produced, Proposal, StagedFile
+from rmq_store.commit.positions import Claim, Positions, QueueRange, cutover_id, max_id, min_id, off_id
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.consumer.start import ConsumeFromWhere
-from rmq_store.delete_group import DeleteGroupRequest
-from rmq_store.deliver import CAP, DeliverReport
-from rmq_store.diff import DiffReport
-from rmq_store.host import Host
-from rmq_store.letters import Letters
-from rmq_store.memory.rows import MessageRow, Stored
-from rmq_store.message import MessageConst, MessageExt, MessageQueue
-from rmq_store.moves import MoveReport, MoveRequest
-from rmq_store.offsets import Claim, Positions, QueueRange, cutover_id, max_id, min_id, off_id
-from rmq_store.plan import LIVE, ConsumeRequest, Scope
-from rmq_store.producer import Message
-from rmq_store.redrive import RedriveReport, RedriveRequest
-from rmq_store.replay import as_replay
-from rmq_store.reset import ResetReport, ResetRequest, ResetTo
-from rmq_store.send import SendReport
-from rmq_store.settings import GroupSettings
-from rmq_store.store import (
-    Action,
-    Actor,
-    Consumed,
-    Ctl,
-    Observed,
-    Produced,
-    Proposal,
-    StagedFile,
-)
-from rmq_store.subscription import build_subscription_data
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.message.message import MessageConst, MessageExt, MessageQueue
+from rmq_store.producer.producer import Message
+from rmq_store.producer.send import SendReport
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+from rmq_store.window.consume import WindowReport
+from rmq_store.window.deliver import CAP, DeliverReport
+from rmq_store.window.plan import LIVE, ConsumeRequest, Scope
+from tests.oracle.memory.rows import MessageRow, Stored
 
 SHARD = "broker-a"
 LOCAL = f"lake-{SHARD}"

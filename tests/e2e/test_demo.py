@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from demo.__main__ import FOLDER
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import CHECKOUT, direct_opener, free_port, is_free
 
 

@@ -153,7 +153,7 @@ def test_every_service_of_the_compose_file_starts_in_the_image_and_is_healthy(
         ("var/x", True),
         ("scripts/keeper.py", True),
         ("scripts/compose_init.py", False),
-        ("rmq_store/lake/sql.py", False),
+        ("rmq_store/lake/sql/sql.py", False),
         ("rmq_store/__pycache__/a.pyc", True),
         ("__pycache__/a.pyc", True),
     ],

@@ -14,10 +14,10 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from rmq_store.host import Host
-from rmq_store.lake import delta_table
-from rmq_store.lake.delta_table import LakeTable
-from rmq_store.lake.object_store import Root
+from rmq_store.lake.table import delta_table
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.object_store import Root
+from rmq_store.utils.host import Host
 from tests.faults.stores import Lake
 
 _real_put = LakeTable.put

@@ -1,9 +1,9 @@
 """A breadth-first search through everything that can happen around a commit, over the real decisions.
 
-What is real: ``decide`` and ``compare`` (``consumer/commit.py``) and ``take`` (``consumer/claim.py``). What is modelled:
+What is real: ``decide`` and ``compare`` (``commit/decide.py``) and ``take`` (``commit/claim.py``). What is modelled:
 the log, delta-rs as *check* (a commit after the handle touched one of my ids: conflict) and *PUT* (lands if its slot is
 free, also if the slot was taken and then cleaned away), and the order of the steps around them; the real loop of
-``lake/commit.py`` has a search of its own (``test_commit_loop.py``).
+``lake/commit/commit.py`` has a search of its own (``test_commit_loop.py``).
 
 One shard, one group that reads one queue or several, each with one message, and a window produces one copy into a level
 queue. The steps of a run: claim what it wants of them (a lease may count as over at any moment, which covers every clock
@@ -31,13 +31,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
-from rmq_store.consumer.claim import LEASE_S, Wish, take
-from rmq_store.consumer.commit import Clocks, compare, decide
-from rmq_store.delete_group import DeleteGroupRequest, delete_moves
+from rmq_store.admin.delete_group import DeleteGroupRequest, delete_moves
+from rmq_store.commit.claim import LEASE_S, Wish, take
+from rmq_store.commit.ctl import Action, Actor, Ctl, Produced, Proposal, canonical_json
+from rmq_store.commit.decide import Clocks, compare, decide
+from rmq_store.commit.positions import ABSENT, Claim, Positions, grp_id, max_id, off_id, own_queue_id
 from rmq_store.errors import HeldByAnother, StaleAttempt
-from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
-from rmq_store.offsets import ABSENT, Claim, Positions, grp_id, max_id, off_id, own_queue_id
-from rmq_store.store import Action, Actor, Ctl, Produced, Proposal, canonical_json
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
 
 _SOURCES, _LEVEL = [MessageQueue("T", "b", n) for n in range(3)], MessageQueue(SCHEDULE_TOPIC, "lake-s~g", 2)
 GRP, MAX = grp_id("g"), max_id(_LEVEL)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.errors import RmqError
-from rmq_store.lake import commit as commit_steps
-from rmq_store.lake.delta_table import LakeTable
+from rmq_store.lake.commit import commit as commit_steps
+from rmq_store.lake.table.delta_table import LakeTable
 from tests.faults.stores import GROUP, REQUEST, Lake, group_named
 
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
-from rmq_store.message import MessageExt
+from rmq_store.message.message import MessageExt
 
 POISON, LATE, BROKEN = 5, 7, 4
 

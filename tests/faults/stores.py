@@ -6,26 +6,26 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.redrive import RedriveReport, RedriveRequest
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Actor
 from rmq_store.consumer.start import ConsumeFromWhere
-from rmq_store.host import Host
-from rmq_store.lake.deliver import DeliverReport, deliver
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.import_store import ImportReport, import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.plan import ConsumeRequest
-from rmq_store.lake.projection import Projection, projection
-from rmq_store.lake.redrive import redrive
-from rmq_store.lake.reset import ResetReport, ResetRequest, ResetTo, reset
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import WindowReport, consume_window
-from rmq_store.letters import Letters
-from rmq_store.record import encode, new_record
-from rmq_store.redrive import RedriveReport, RedriveRequest
-from rmq_store.settings import GroupSettings
-from rmq_store.store import SCHEDULE_GROUP, Actor
-from rmq_store.subscription import build_subscription_data
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.lake.admin.redrive import redrive
+from rmq_store.lake.admin.reset import ResetReport, ResetRequest, ResetTo, reset
+from rmq_store.lake.broker.import_store import ImportReport, import_store
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.deliver import DeliverReport, deliver
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.plan import ConsumeRequest
+from rmq_store.lake.window.window import WindowReport, consume_window
+from rmq_store.log.record import encode, new_record
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+from tests.oracle.projection import Projection, projection
 
 BROKER, SHARD, TOPIC, GROUP = "broker-a", "s1", "Orders", "billing"
 QUEUES = 3

@@ -1,4 +1,4 @@
-"""The real ``commit`` of ``lake/commit.py`` against every way in which a store may answer it (P3, P4).
+"""The real ``commit`` of ``lake/commit/commit.py`` against every way in which a store may answer it (P3, P4).
 
 A shard in memory stands for the store. Wherever it is asked something it may do what a store does: answer; take a PUT and
 lose the reply; lose the PUT; let it arrive later; fall silent, for once or for good; and between two questions an operator
@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from rmq_store.commit.ctl import Action, Consumed, Ctl, Proposal, StagedFile
+from rmq_store.commit.positions import Claim, Outcome, Positions, QueueRange, grp_id, off_id, own_id, tally
 from rmq_store.errors import CommitOutcomeUnknown, RmqError, StaleAttempt, StoreUnusable
-from rmq_store.host import Host
-from rmq_store.lake import commit as steps
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Claim, Outcome, Positions, QueueRange, grp_id, off_id, own_id, tally
-from rmq_store.store import Action, Consumed, Ctl, Proposal, StagedFile
+from rmq_store.lake.commit import commit as steps
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
 from tests.faults.answers import NoAnswer
 from tests.faults.stores import OPERATOR, TESTS
 

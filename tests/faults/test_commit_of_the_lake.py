@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq_store.commit.ctl import Action, Consumed, Ctl, Produced, Proposal
+from rmq_store.commit.positions import Outcome, QueueRange, Tally, grp_id, max_id, off_id, tally
 from rmq_store.errors import EvidenceMismatch, StagedFileGone, StaleAttempt
-from rmq_store.lake import tables
-from rmq_store.lake import window as windows
-from rmq_store.lake.commit import commit
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.stage import stage
-from rmq_store.lake.store import LakeStore
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome, QueueRange, Tally, grp_id, max_id, off_id, tally
-from rmq_store.store import Action, Consumed, Ctl, Produced, Proposal
+from rmq_store.lake.commit.commit import commit
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window import window as windows
+from rmq_store.message.message import MessageQueue
 from tests.faults.stores import SHARD, TESTS, Lake
 
 HOUR_MS = 3_600_000

@@ -9,26 +9,26 @@ from typing import Any
 
 import pytest
 
-from rmq_store.clone import CloneRequest
-from rmq_store.delete_group import DeleteGroupRequest
+from rmq_store.admin.clone import CloneRequest
+from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.delete_group import DeleteGroupRequest
+from rmq_store.admin.moves import MoveRequest
+from rmq_store.admin.redrive import RedriveRequest
+from rmq_store.admin.replay import as_replay
+from rmq_store.admin.set_offsets import SetOffsetsRequest
 from rmq_store.errors import StoreUnusable
-from rmq_store.lake import dispatch as dispatching
-from rmq_store.lake.cutover import cutover
-from rmq_store.lake.delete_group import delete_group
-from rmq_store.lake.dispatch import dispatch
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.moves import move_in_all
-from rmq_store.lake.redrive import redrive_all
-from rmq_store.lake.replay import begin_attempt
-from rmq_store.lake.send import Message, send
-from rmq_store.lake.window import consume_window
-from rmq_store.letters import Letters
-from rmq_store.message import MessageQueue
-from rmq_store.moves import MoveRequest
-from rmq_store.plan import ConsumeRequest
-from rmq_store.redrive import RedriveRequest
-from rmq_store.replay import as_replay
-from rmq_store.set_offsets import SetOffsetsRequest
+from rmq_store.lake.admin.delete_group import delete_group
+from rmq_store.lake.admin.moves import move_in_all
+from rmq_store.lake.admin.redrive import redrive_all
+from rmq_store.lake.admin.replay import begin_attempt
+from rmq_store.lake.broker.cutover import cutover
+from rmq_store.lake.commit import dispatch as dispatching
+from rmq_store.lake.commit.dispatch import dispatch
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.send import Message, send
+from rmq_store.lake.window.window import consume_window
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.plan import ConsumeRequest
 from tests.faults.stores import BROKER, GROUP, OPERATOR, TESTS, TOPIC, Lake, copied, group_named, write_broker
 
 DISK_FULL = OSError(ENOSPC, "No space left on device")

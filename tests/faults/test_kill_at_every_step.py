@@ -1,4 +1,4 @@
-"""``kill -9`` at every numbered step of ``lake/commit.py``: the same request again ends in the same projection (P5)."""
+"""``kill -9`` at every numbered step of ``lake/commit/commit.py``: the same request again ends in the same projection (P5)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.claim import LEASE_S
+from rmq_store.commit.claim import LEASE_S
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Ctl
+from rmq_store.commit.positions import Outcome
 from rmq_store.errors import HeldByAnother
-from rmq_store.lake.commit import STEPS
-from rmq_store.lake.projection import Projection
-from rmq_store.lake.sql import query
-from rmq_store.offsets import Outcome
-from rmq_store.store import SCHEDULE_GROUP, Ctl
+from rmq_store.lake.commit.commit import STEPS
+from rmq_store.lake.sql.sql import query
 from tests.faults.answers import Clock, set_clock
 from tests.faults.jobs import Job, killed_after_put, killed_at
 from tests.faults.stores import BROKER, GROUP, REQUEST, TESTS, Lake, copied, write_broker
+from tests.oracle.projection import Projection
 
 COMMITTED_BEFORE = STEPS.index("5.put")
 """From this step on the log shows the commit."""

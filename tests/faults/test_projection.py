@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.consumer.allocate_rule import AllocateRule
 from rmq_store.errors import BadData
-from rmq_store.lake.projection import projection
-from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
-from rmq_store.settings import GroupSettings
-from rmq_store.store import SCHEDULE_GROUP
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.settings.settings import GroupSettings
 from tests.faults.stores import BROKER, GROUP, MESSAGES, TOPIC, Lake, group_named
+from tests.oracle.projection import projection
 
 NewLake = Callable[[str], Lake]
 

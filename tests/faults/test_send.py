@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.host import Host
-from rmq_store.lake.commit import STEPS
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.send import Message, SendReport, send
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.sql import query
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.commit.commit import STEPS
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.send import Message, SendReport, send
+from rmq_store.utils.host import Host
 from tests.faults.jobs import Job, killed_at
 from tests.faults.stores import REQUEST, SHARD, TESTS
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from pyarrow.parquet import ParquetWriter
 
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Proposal, StagedFile
+from rmq_store.commit.positions import Claim
 from rmq_store.errors import ClockSkew, CommitOutcomeUnknown, RmqError, StagedFileGone, StaleAttempt, StoreUnusable
-from rmq_store.host import Host
-from rmq_store.lake import claim
-from rmq_store.lake import commit as commit_steps
-from rmq_store.lake import stage as staging
-from rmq_store.lake.commit import Committed
-from rmq_store.lake.delta_log import LogCleaned
-from rmq_store.lake.delta_table import LakeTable
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.shard import Shard
-from rmq_store.offsets import Claim
-from rmq_store.store import SCHEDULE_GROUP, Action, Proposal, StagedFile
+from rmq_store.lake.commit import claim
+from rmq_store.lake.commit import commit as commit_steps
+from rmq_store.lake.commit.commit import Committed
+from rmq_store.lake.table import stage as staging
+from rmq_store.lake.table.delta_log import LogCleaned
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.utils.host import Host
 from tests.faults import listeners
 from tests.faults.answers import (
     Clock,

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from rmq_store.lake.projection import Projection
-from rmq_store.store import SCHEDULE_GROUP
+from rmq_store.commit.ctl import SCHEDULE_GROUP
 from tests.faults.jobs import Ended, Job, Racer
 from tests.faults.stores import GROUP, MESSAGES, QUEUES, TESTS, TOPIC, Lake
+from tests.oracle.projection import Projection
 
 SEEDS = range(10)
 

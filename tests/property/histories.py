@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rmq_store.commit.ctl import Action
 from rmq_store.errors import HeldByAnother, OffsetOutOfRange, StaleAttempt, WrongUse
-from rmq_store.message import MessageExt
-from rmq_store.settings import GroupSettings
-from rmq_store.store import Action
-from rmq_store.subscription import build_subscription_data
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.message.message import MessageExt
+from rmq_store.settings.settings import GroupSettings
 from tests.contract.world import DAY, World, group
 from tests.property.answers import Says
 from tests.property.ledger import CLAIMS, Call, Group, Ledger, Wanted

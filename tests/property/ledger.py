@@ -11,12 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rmq_store.memory.rows import Stored
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome, queue_of, split_id
-from rmq_store.settings import GroupSettings
-from rmq_store.store import SCHEDULE_GROUP, Action, Consumed, Ctl
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Consumed, Ctl
+from rmq_store.commit.positions import Outcome, queue_of, split_id
+from rmq_store.message.message import MessageQueue
+from rmq_store.settings.settings import GroupSettings
 from tests.contract.world import World
+from tests.oracle.memory.rows import Stored
 
 LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 SCHEDULE, TIMER = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"

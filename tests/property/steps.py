@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rmq_store.clone import CloneRequest
-from rmq_store.letters import Letters
-from rmq_store.plan import LIVE, ConsumeRequest, Scope
-from rmq_store.producer import Message
-from rmq_store.replay import replay_group
-from rmq_store.reset import ResetRequest, ResetTo
+from rmq_store.admin.clone import CloneRequest
+from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.replay import replay_group
+from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.producer.producer import Message
+from rmq_store.window.plan import LIVE, ConsumeRequest, Scope
 from tests.contract.world import ANA, DAY, HOUR, NOON, orders, said
 from tests.property.histories import GROUPS, Teller
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rmq_store.absorb import AbsorbRule
+from rmq_store.admin.reset import ResetTo
 from rmq_store.consumer.allocate_rule import AllocateRule
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.reset import ResetTo
+from rmq_store.consumer.duplicates import AbsorbRule
 from tests.contract.world import HOUR
 from tests.property.answers import Says
 from tests.property.histories import GROUPS, SQL, STEPS, SUSPEND, TAGS, TOPICS, Cast

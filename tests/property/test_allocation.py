@@ -8,7 +8,6 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_store.consume import shares
 from rmq_store.consumer.allocate import (
     STRATEGIES,
     AllocateMessageQueueStrategy,
@@ -21,7 +20,8 @@ from rmq_store.consumer.allocate import (
     sort_queues,
 )
 from rmq_store.consumer.allocate_rule import AllocateRule
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.consume import shares
 from tests.contract.world import group
 
 ROOMS = ("hz", "sh", "hz2")

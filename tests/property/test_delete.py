@@ -12,14 +12,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_store.delete_group import is_gone
+from rmq_store.admin.delete_group import is_gone
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import grp_id, total
 from rmq_store.errors import WrongUse
-from rmq_store.memory.commit import tally_of_range
-from rmq_store.message import MessageExt
-from rmq_store.offsets import grp_id, total
-from rmq_store.store import Action
+from rmq_store.message.message import MessageExt
 from tests.contract.engines import LakeWorld, MemoryWorld
 from tests.contract.world import DAY, World, group
+from tests.oracle.memory.commit import tally_of_range
 from tests.property.test_laws import CONSUMES, DELIVERIES, FILLS, READERS, RESETS, SAME_EVERY_TIME, Reader, drain
 
 

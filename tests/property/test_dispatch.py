@@ -18,15 +18,15 @@ from unittest import mock
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.ctl import Action, Ctl
 from rmq_store.errors import ClockSkew
-from rmq_store.host import day_of
-from rmq_store.lake import dispatch as module
-from rmq_store.lake.dispatch import COMMITS, MOVES, QUEUES, Derived, dispatch, undispatched
-from rmq_store.lake.shard import ABOUT_CLAIMS, Shard
-from rmq_store.lake.sql import query
-from rmq_store.producer import Message
-from rmq_store.reset import ResetTo
-from rmq_store.store import Action, Ctl
+from rmq_store.lake.commit import dispatch as module
+from rmq_store.lake.commit.dispatch import COMMITS, MOVES, QUEUES, Derived, dispatch, undispatched
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
+from rmq_store.producer.producer import Message
+from rmq_store.utils.host import day_of
 from tests.contract.engines import LakeWorld
 from tests.contract.world import HOUR, SHARD, fail, group, orders, several
 from tests.faults.answers import clean_log

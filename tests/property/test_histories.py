@@ -14,10 +14,10 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-from rmq_store.lake.sql import query
-from rmq_store.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
-from rmq_store.plan import Scope
-from rmq_store.store import SCHEDULE_GROUP
+from rmq_store.commit.ctl import SCHEDULE_GROUP
+from rmq_store.lake.sql.sql import query
+from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
+from rmq_store.window.plan import Scope
 from tests.contract.engines import LakeWorld, MemoryWorld
 from tests.property.answers import ALL_WELL
 from tests.property.histories import Cast, Teller, tell

@@ -15,17 +15,18 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.ctl import Action, Produced
+from rmq_store.commit.positions import Outcome, Positions, QueueRange, max_id, off_id, total
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy
 from rmq_store.consumer.pull import cover
-from rmq_store.memory.commit import tally_of_range
-from rmq_store.message import TIMER_TOPIC, MessageExt, MessageQueue
-from rmq_store.offsets import Outcome, Positions, QueueRange, max_id, off_id, total
-from rmq_store.reset import ResetTo
-from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Produced
-from rmq_store.window import STORED, Start, plan_ranges
+from rmq_store.consumer.start import Start, StartRule
+from rmq_store.message.message import TIMER_TOPIC, MessageExt, MessageQueue
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.ranges import plan_ranges
 from tests.contract.engines import LakeWorld, MemoryWorld
 from tests.contract.world import DAY, LOCAL, World, group, orders, said, succeed
+from tests.oracle.memory.commit import tally_of_range
 
 SAME_EVERY_TIME = settings(
     derandomize=True,
@@ -302,7 +303,7 @@ def test_a_cap_is_used_up_and_shared_so_that_nobody_could_give_to_a_smaller_shar
     queues: list[tuple[int, int, int]], cap: int
 ) -> None:
     ends = {MessageQueue("T", "b", n): start + more for n, (start, more, _) in enumerate(queues)}
-    start_of = {MessageQueue("T", "b", n): Start(start, STORED) for n, (start, _, _) in enumerate(queues)}
+    start_of = {MessageQueue("T", "b", n): Start(start, StartRule.STORED) for n, (start, _, _) in enumerate(queues)}
     bounds = {MessageQueue("T", "b", n): start + bound for n, (start, _, bound) in enumerate(queues)}
     positions = Positions(1, {max_id(queue): end for queue, end in ends.items()})
     wanted = {p.queue: len(p.range) for p in plan_ranges("g", positions, start_of, bounds)}

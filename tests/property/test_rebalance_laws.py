@@ -16,12 +16,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmq_store.commit.claim import LEASE_S
+from rmq_store.commit.ctl import Action
 from rmq_store.consumer.allocate_rule import AllocateRule
-from rmq_store.consumer.claim import LEASE_S
 from rmq_store.errors import HeldByAnother, ListenerError, StaleAttempt
-from rmq_store.message import MessageExt
-from rmq_store.settings import GroupSettings
-from rmq_store.store import Action
+from rmq_store.message.message import MessageExt
+from rmq_store.settings.settings import GroupSettings
 from tests.contract.engines import LakeWorld, MemoryWorld
 from tests.contract.test_engines_rebalance import assert_each_once
 from tests.contract.world import DAY, World, group, orders, several

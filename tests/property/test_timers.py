@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store.consumer.timer import MAX_DELAY_MS, SLOT_MS
-from rmq_store.deliver import DeliverReport
-from rmq_store.producer import Message
+from rmq_store.producer.producer import Message
+from rmq_store.window.deliver import DeliverReport
 from tests.contract.engines import MemoryWorld
 from tests.contract.test_engines_timers import arrived, send
 from tests.contract.world import DAY

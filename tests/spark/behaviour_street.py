@@ -7,17 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmq_store.consume import WindowReport
-from rmq_store.host import Host
-from rmq_store.lake.engine import Engine, LocalEngine
-from rmq_store.lake.import_store import import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.segments import segments_of
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import consume_window
-from rmq_store.offsets import QueueRange
-from rmq_store.plan import ConsumeRequest, Scope
-from rmq_store.settings import GroupSettings
+from rmq_store.commit.positions import QueueRange
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.read.segments import segments_of
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import Engine, LocalEngine
+from rmq_store.lake.window.window import consume_window
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+from rmq_store.window.consume import WindowReport
+from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.conformance import scripts
 from tests.conformance.broker_store import BROKER, BrokerStore
 from tests.conformance.checks import Line, read_lines

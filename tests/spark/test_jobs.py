@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.claim import Wish
-from rmq_store.host import Host, day_of
-from rmq_store.lake import dispatch
-from rmq_store.lake.claim import claimed
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
-from rmq_store.offsets import own_queue_id
-from rmq_store.store import Actor
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.positions import own_queue_id
+from rmq_store.lake.commit import dispatch
+from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host, day_of
 from spark_jobs import consume_window, engine, import_store
 from spark_jobs.java import find_java
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.sql import open_duckdb
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.views import views
+from rmq_store.lake.sql.sql import open_duckdb
+from rmq_store.lake.sql.views import views
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from spark_jobs.session import ConnectServer
 from tests.lake_damages import damaged_store
 from tests.lake_fixtures import SmallStore, small_store

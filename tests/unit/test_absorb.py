@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.absorb import (
+from rmq_store.consumer.duplicates import (
     AbsorbRule,
     Keyed,
     absorb_rule_of,
@@ -18,9 +18,9 @@ from rmq_store.absorb import (
     key_tally,
     take_turn,
 )
-from rmq_store.lake.absorb import turn_of
-from rmq_store.lake.key_files import Keys, Wanted, text_hashes
-from rmq_store.message import MessageQueue
+from rmq_store.lake.window.duplicates import turn_of
+from rmq_store.lake.window.key_files import Keys, Wanted, text_hashes
+from rmq_store.message.message import MessageQueue
 
 Q = MessageQueue("Orders", "broker-a", 0)
 DAY_MS = 86_400_000

@@ -4,7 +4,7 @@ import pytest
 
 from rmq_store.consumer.allocate import STRATEGIES, sort_client_ids, strategy_named
 from rmq_store.errors import WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 from tests.conformance import allocation
 from tests.conformance.checks import passed
 from tests.unit import vectors

@@ -9,7 +9,7 @@ import pytest
 from rmq_store.consumer.allocate import STRATEGIES
 from rmq_store.consumer.allocate_rule import AllocateRule, allocate_rule_of, allocate_rule_problems
 from rmq_store.errors import WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 
 CLIENTS = ["host-1", "host-2"]
 

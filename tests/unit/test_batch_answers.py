@@ -9,8 +9,8 @@ import pytest
 
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.errors import ListenerError
-from rmq_store.lake.batch_answers import judge_batch
-from rmq_store.message import MessageQueue
+from rmq_store.lake.window.batch_answers import judge_batch
+from rmq_store.message.message import MessageQueue
 
 
 @pytest.mark.parametrize("acked", [True, False])

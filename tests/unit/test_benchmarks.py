@@ -18,10 +18,10 @@ from benchmarks.table import Measurement, Section, Target, at_quantile, document
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.consume_queue_file import list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.commit_log import NothingWritten
-from rmq_store.consume_queue import ConsumeQueueEntry
-from rmq_store.message import tags_code
-from rmq_store.record import Record
+from rmq_store.log.commit_log import NothingWritten
+from rmq_store.log.consume_queue import ConsumeQueueEntry
+from rmq_store.log.record import Record
+from rmq_store.message.message import tags_code
 
 # --- the table -------------------------------------------------------------------------------------------------------
 

@@ -5,20 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from rmq_store.consumer.claim import (
-    LEASE_S,
-    RENEW_EVERY_S,
-    CtlsSince,
-    Holder,
-    Taken,
-    Wish,
-    next_claim,
-    take,
-)
+from rmq_store.commit.claim import LEASE_S, RENEW_EVERY_S, CtlsSince, Holder, Taken, Wish, next_claim, take
+from rmq_store.commit.ctl import Action, Actor, Ctl, Proposal, canonical_json
+from rmq_store.commit.positions import Claim, Positions, grp_id, own_id, own_queue_id
 from rmq_store.errors import HeldByAnother
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Claim, Positions, grp_id, own_id, own_queue_id
-from rmq_store.store import Action, Actor, Ctl, Proposal, canonical_json
+from rmq_store.message.message import MessageQueue
 
 NOW_S = 1_717_416_000
 NOW_MS = NOW_S * 1000 + 999

@@ -7,12 +7,23 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.commit import MAX_SKEW_MS, Clocks, check_evidence, decide, overtaken
+from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Moved, Produced, Proposal, canonical_json
+from rmq_store.commit.decide import MAX_SKEW_MS, Clocks, check_evidence, decide, overtaken
+from rmq_store.commit.positions import (
+    ABSENT,
+    Claim,
+    Outcome,
+    Positions,
+    QueueRange,
+    grp_id,
+    max_id,
+    off_id,
+    own_id,
+    tally,
+)
 from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
-from rmq_store.memory.commit import tally_of_range
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import ABSENT, Claim, Outcome, Positions, QueueRange, grp_id, max_id, off_id, own_id, tally
-from rmq_store.store import Action, Actor, Consumed, Ctl, Moved, Produced, Proposal, canonical_json
+from rmq_store.message.message import MessageQueue
+from tests.oracle.memory.commit import tally_of_range
 
 NOW = 1_717_416_000_000
 ANA, BEN = Actor("ana", "cli"), Actor("ben", "cli")

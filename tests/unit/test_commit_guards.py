@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer import commit as rules
-from rmq_store.consumer.commit import Clocks, Decided, decide
+from rmq_store.commit import decide as rules
+from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Moved, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.commit.decide import Clocks, Decided, decide
+from rmq_store.commit.positions import Claim, Outcome, QueueRange, grp_id, max_id, off_id, own_id, tally
 from rmq_store.errors import EvidenceMismatch, StaleAttempt
-from rmq_store.host import Host
-from rmq_store.memory import commit as memory_commit
-from rmq_store.memory.commit import commit
-from rmq_store.memory.rows import MessageRow
-from rmq_store.memory.shard import Conflict, MemoryShard
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Claim, Outcome, QueueRange, grp_id, max_id, off_id, own_id, tally
-from rmq_store.store import Action, Actor, Consumed, Ctl, Moved, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
+from tests.oracle.memory import commit as memory_commit
+from tests.oracle.memory.commit import commit
+from tests.oracle.memory.rows import MessageRow
+from tests.oracle.memory.shard import Conflict, MemoryShard
 
 NOW = 1_717_416_000_000
 ANA, BEN = Actor("ana", "cli"), Actor("ben", "cli")

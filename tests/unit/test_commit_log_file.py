@@ -13,10 +13,10 @@ from pyarrow import RecordBatch
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.broker_files.mapped_file_queue import MissingFiles, mapped_file_queue
-from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, walk
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.lake.records import record_batches
-from rmq_store.record import Record, encode, new_record
+from rmq_store.lake.broker.records import record_batches
+from rmq_store.log.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, walk
+from rmq_store.log.record import Record, encode, new_record
 
 Extract = Callable[[str], Path]
 

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_store.commit.ctl import Blocked
+from rmq_store.commit.positions import tally
 from rmq_store.consumer.consume_orderly import OrderlyDone, OrderlyRules, consume_orderly
 from rmq_store.consumer.listener import Listener, ListenerKind
-from rmq_store.message import MessageExt, MessageQueue
-from rmq_store.offsets import tally
-from rmq_store.store import Blocked
+from rmq_store.message.message import MessageExt, MessageQueue
 
 BEHAVIOUR = Path(__file__).parents[1] / "data" / "rocketmq" / "behaviour"
 MOST = 10_000

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from rmq_store.broker_files.consume_queue_file import QueueBounds, list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.consume_queue import (
+from rmq_store.errors import BadData
+from rmq_store.log.consume_queue import (
     FILLER,
     BoundaryType,
     ConsumeQueueEntry,
@@ -22,8 +23,7 @@ from rmq_store.consume_queue import (
     min_offset,
     offset_by_time,
 )
-from rmq_store.errors import BadData
-from rmq_store.message import SCHEDULE_TOPIC, tags_code
+from rmq_store.message.message import SCHEDULE_TOPIC, tags_code
 
 
 def test_an_entry_is_20_bytes_big_endian() -> None:

@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from rmq_store.consume import WindowReport
-from rmq_store.consumer.claim import Held, Holder
+from rmq_store.commit.claim import Held, Holder
+from rmq_store.commit.ctl import Consumed
+from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, max_id, own_queue_id
+from rmq_store.commit.request import overall
 from rmq_store.errors import HeldByAnother, WrongUse
-from rmq_store.lake.consumption import Consumption, answer, answer_so_far, shards_of
-from rmq_store.lake.shard import Shard
-from rmq_store.lake.store import LakeStore
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Outcome, Positions, QueueRange, Tally, max_id, own_queue_id
-from rmq_store.plan import Scope
-from rmq_store.requester import overall
-from rmq_store.settings import load_settings
-from rmq_store.store import Consumed
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far, shards_of
+from rmq_store.message.message import MessageQueue
+from rmq_store.settings.settings import load_settings
+from rmq_store.window.consume import WindowReport
+from rmq_store.window.plan import Scope
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 

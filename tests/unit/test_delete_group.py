@@ -7,15 +7,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_store.consumer.commit import Clocks, decide
+from rmq_store.admin.delete_group import DeleteGroupRequest, Waiting, delete_moves, is_gone, what_waits
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor
+from rmq_store.commit.decide import Clocks, decide
+from rmq_store.commit.positions import (
+    ABSENT,
+    Positions,
+    blk_id,
+    cutover_id,
+    del_id,
+    grp_id,
+    max_id,
+    min_id,
+    off_id,
+    pas_id,
+)
 from rmq_store.consumer.consume_result import GROUP_DELETED, is_void, void_ranges
-from rmq_store.delete_group import DeleteGroupRequest, Waiting, delete_moves, is_gone, what_waits
 from rmq_store.errors import StaleAttempt
-from rmq_store.lake.slice_reader import MESSAGE_COLUMNS
-from rmq_store.lake.void_rows import void_rows, with_epoch, without_epoch
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import ABSENT, Positions, blk_id, cutover_id, del_id, grp_id, max_id, min_id, off_id, pas_id
-from rmq_store.store import SCHEDULE_GROUP, Action, Actor
+from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS
+from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
+from rmq_store.message.message import MessageQueue
 
 ORDERS = MessageQueue("Orders", "broker-a", 0)
 RETRY = MessageQueue("%RETRY%g", "lake-broker-a", 0)

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from rmq_store.consumer.commit import MAX_SKEW_MS
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced
+from rmq_store.commit.decide import MAX_SKEW_MS
+from rmq_store.commit.positions import Positions, QueueRange, cutover_id, max_id, min_id, off_id
 from rmq_store.consumer.delay import DelayLevels
-from rmq_store.deliver import Due, next_due_ms, select_due
 from rmq_store.errors import BadData
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Positions, QueueRange, cutover_id, max_id, min_id, off_id
-from rmq_store.store import SCHEDULE_GROUP, Produced
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.deliver import Due, next_due_ms, select_due
 
 NOW = 1_717_416_000_000
 LOCAL = "lake-a"

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.delivered_levels import Copy, CopyKey, Delayed, LevelProgress, Verdict, level_progress, verdict
+from rmq_store.broker_files.delivered_levels import (
+    Copy,
+    CopyKey,
+    Delayed,
+    LevelProgress,
+    Verdict,
+    level_progress,
+    verdict,
+)
 
 KEY = CopyKey("U1", "%RETRY%shop", 0, 1)
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from rmq_store.host import Host
-from rmq_store.lake.engine import (
+from rmq_store.commit.positions import Positions, QueueRange
+from rmq_store.lake.window.engine import (
     AUTO_LOCAL_BYTES,
     AUTO_LOCAL_MESSAGES,
     Engine,
@@ -17,12 +17,12 @@ from rmq_store.lake.engine import (
     engine_of_import,
     engine_of_window,
 )
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Positions, QueueRange
-from rmq_store.plan import Plan
-from rmq_store.settings import load_settings
-from rmq_store.settings_values import ENGINES
-from rmq_store.window import PlannedRange
+from rmq_store.message.message import MessageQueue
+from rmq_store.settings.settings import load_settings
+from rmq_store.settings.settings_values import ENGINES
+from rmq_store.utils.host import Host
+from rmq_store.window.plan import Plan
+from rmq_store.window.ranges import PlannedRange
 
 GROUP = load_settings('[[group]]\nname = "g"\nlistener = "a:b"\n[[group.subscription]]\ntopic = "T"\n', "tests").group(
     "g"

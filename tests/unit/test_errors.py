@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from rmq_store.errors import DamagedRecord, RecordError, RmqError, UnsupportedRecord
-from rmq_store.sql92_parser import InvalidSelector, TooDeep
-from rmq_store.sql92_values import EvaluationError
+from rmq_store.filter.sql92_parser import InvalidSelector, TooDeep
+from rmq_store.filter.sql92_values import EvaluationError
 
 ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
     RecordError: ("commitlog/0", 17, 1017, "{it} is not good"),

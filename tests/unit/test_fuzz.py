@@ -22,15 +22,15 @@ from rmq_store.broker_files.consume_queue_file import list_consume_queues
 from rmq_store.broker_files.local_offsets import local_offsets_text, parse_local_offsets
 from rmq_store.broker_files.mapped_file_queue import mapped_file_queue
 from rmq_store.cli.output import cell, to_json
-from rmq_store.cli.questions import _each_row
-from rmq_store.commit_log import Damage, walk
-from rmq_store.consume_queue import FILLER, ConsumeQueueEntry
+from rmq_store.cli.views import _each_row
+from rmq_store.commit.ctl import canonical_json
 from rmq_store.errors import BadData, RmqError
-from rmq_store.lake.records import record_batches
-from rmq_store.message import SCHEDULE_TOPIC, MessageQueue
-from rmq_store.record import Record, encode, message_ext, new_record
-from rmq_store.settings import load_settings
-from rmq_store.store import canonical_json
+from rmq_store.lake.broker.records import record_batches
+from rmq_store.log.commit_log import Damage, walk
+from rmq_store.log.consume_queue import FILLER, ConsumeQueueEntry
+from rmq_store.log.record import Record, encode, message_ext, new_record
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.settings.settings import load_settings
 
 SEED = int(os.environ.get("RMQ_FUZZ_SEED", "20261122"))
 CASES = int(os.environ.get("RMQ_FUZZ_CASES", "80"))

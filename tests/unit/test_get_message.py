@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.get_message_status import (
+from rmq_store.log.get_message_status import (
     IN_MEMORY,
     ON_DISK,
     Entry,

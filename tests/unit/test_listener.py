@@ -29,7 +29,7 @@ from rmq_store.consumer.listener import (
     status_of,
 )
 from rmq_store.errors import ListenerError, Terminated
-from rmq_store.message import MessageExt, MessageQueue
+from rmq_store.message.message import MessageExt, MessageQueue
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER

@@ -14,13 +14,13 @@ from rmq_store.broker_files.local_offsets import (
     parse_local_offsets,
     usable_local_offsets,
 )
-from rmq_store.consumer.local_offset_store import LocalFileOffsetStore
-from rmq_store.consumer.offset_store import NOT_FOUND, READ_FAILED, OffsetStore, ReadOffsetType
-from rmq_store.consumer.remote_offset_store import RemoteBrokerOffsetStore
 from rmq_store.errors import BadData, StoreUnusable
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 from tests.conformance.checks import passed
 from tests.conformance.local_offset_store import check
+from tests.oracle.local_offset_store import LocalFileOffsetStore
+from tests.oracle.offset_store import NOT_FOUND, READ_FAILED, OffsetStore, ReadOffsetType
+from tests.oracle.remote_offset_store import RemoteBrokerOffsetStore
 from tests.unit import vectors
 
 Q0, Q1, Q2 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(3))

@@ -6,19 +6,19 @@ from random import Random
 
 import pytest
 
-from rmq_store.consumer.commit import Decided
+from rmq_store.commit.ctl import Action, Actor, Ctl, Produced, StagedFile
+from rmq_store.commit.decide import Decided
+from rmq_store.commit.positions import QueueRange, max_id
 from rmq_store.errors import ListenerError, StoreUnusable, WrongUse
-from rmq_store.host import Host
-from rmq_store.memory.rows import MessageRow
-from rmq_store.memory.shard import Conflict, MemoryShard
-from rmq_store.memory.store import MemoryStore
-from rmq_store.memory.window import consume_window
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import QueueRange, max_id
-from rmq_store.plan import ConsumeRequest
-from rmq_store.settings import GroupSettings
-from rmq_store.store import Action, Actor, Ctl, Produced, StagedFile
-from rmq_store.subscription import build_subscription_data
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.message.message import MessageQueue
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+from rmq_store.window.plan import ConsumeRequest
+from tests.oracle.memory.rows import MessageRow
+from tests.oracle.memory.shard import Conflict, MemoryShard
+from tests.oracle.memory.store import MemoryStore
+from tests.oracle.memory.window import consume_window
 
 NOW = 1_717_416_000_000
 ANA = Actor("ana", "test")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.errors import BadData, BodyTooLarge, WrongUse, defect
-from rmq_store.lake.records import DECOMPRESSORS
-from rmq_store.message import (
+from rmq_store.lake.broker.records import DECOMPRESSORS
+from rmq_store.message.message import (
     CompressionType,
     MessageExt,
     MessageQueue,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 
+from rmq_store.admin.dag_params import letter_place
 from rmq_store.broker_files.broker_json import number_of, parse
 from rmq_store.broker_files.config_texts import parse_topic_line
 from rmq_store.broker_files.consume_queue_file import list_consume_queues
@@ -16,13 +17,12 @@ from rmq_store.cli.options import QueueName, count_from
 from rmq_store.consumer.delay import parse_delay_level
 from rmq_store.consumer.timer import deliver_at_of
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.json_messages import Lines, read_lines
-from rmq_store.message import MessageQueue
-from rmq_store.message_id import decode_offset_message_id, host_bytes
-from rmq_store.numbers import whole_number
-from rmq_store.record import parse_level
-from rmq_store.requests import letter_place
-from rmq_store.times import parse_duration, parse_time
+from rmq_store.log.record import parse_level
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_id import decode_offset_message_id, host_bytes
+from rmq_store.producer.json_messages import Lines, read_lines
+from rmq_store.utils.numbers import whole_number
+from rmq_store.utils.times import parse_duration, parse_time
 
 MANY = "1" * 5000
 """More digits than Python converts."""

@@ -9,7 +9,7 @@ import pytest
 from rmq_store.broker_files.local_offsets import local_offsets_text
 from rmq_store.broker_files.offset_files import read_offsets
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
 
 BEHAVIOUR = Path(__file__).parents[1] / "data" / "rocketmq" / "behaviour"
 CLIENT = {MessageQueue("Orders", "broker-a", 0): 17, MessageQueue("Orders", "broker-b", 1): 4}

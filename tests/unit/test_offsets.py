@@ -3,9 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rmq_store.lake import evidence
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import (
+from rmq_store.commit.positions import (
     ABSENT,
     Claim,
     Outcome,
@@ -29,6 +27,8 @@ from rmq_store.offsets import (
     tally,
     total,
 )
+from rmq_store.lake.table import evidence
+from rmq_store.message.message import MessageQueue
 
 Q = MessageQueue("Orders", "broker-a", 3)
 ODD = MessageQueue("%RETRY%a/b c", "lake-x~日本", 12)

@@ -9,14 +9,22 @@ import pytest
 
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.json_messages import message_of, read_lines
-from rmq_store.message import MessageQueue
-from rmq_store.message_batch import BatchMessage, decode_batch, encode_batch
-from rmq_store.message_const import pop_normal_topic, pop_retry_group, pop_retry_topic_v2
-from rmq_store.message_id import decode_unique_key
-from rmq_store.producer import BROKER_PROPERTIES, Message, check_messages, place, problems_of, select_queue, unique_keys
-from rmq_store.send import digest
-from rmq_store.validators import BODY_MAX_BYTES
+from rmq_store.log.message_batch import BatchMessage, decode_batch, encode_batch
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import pop_normal_topic, pop_retry_group, pop_retry_topic_v2
+from rmq_store.message.message_id import decode_unique_key
+from rmq_store.message.validators import BODY_MAX_BYTES
+from rmq_store.producer.json_messages import message_of, read_lines
+from rmq_store.producer.producer import (
+    BROKER_PROPERTIES,
+    Message,
+    check_messages,
+    place,
+    problems_of,
+    select_queue,
+    unique_keys,
+)
+from rmq_store.producer.send import digest
 
 QUEUE = MessageQueue("Orders", "lake-local", 3)
 NOON = 1_717_416_000_000

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from rmq_store.commit.ctl import Produced
+from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.pull import Slice, cover
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import QueueRange
-from rmq_store.store import Produced
+from rmq_store.message.message import MessageQueue
 
 Q = MessageQueue("Orders", "broker-a", 0)
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, Unsupported, walk
-from rmq_store.consume_queue import entry_of, entry_tags_code
 from rmq_store.errors import BadData
-from rmq_store.lake.records import DECOMPRESSORS, SCHEMA, record_batches
-from rmq_store.message import SCHEDULE_TOPIC
-from rmq_store.record import BLANK_MAGIC, MESSAGE_MAGIC_V2, Record, encode, encoded_size, new_record
+from rmq_store.lake.broker.records import DECOMPRESSORS, SCHEMA, record_batches
+from rmq_store.log.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, Unsupported, walk
+from rmq_store.log.consume_queue import entry_of, entry_tags_code
+from rmq_store.log.record import BLANK_MAGIC, MESSAGE_MAGIC_V2, Record, encode, encoded_size, new_record
+from rmq_store.message.message import SCHEDULE_TOPIC
 from tests.unit import vectors
 
 STORES = ("market-clean", "market-trimmed", "market-killed")
@@ -289,7 +289,7 @@ def test_big_messages_end_a_batch_early() -> None:
 
 def test_big_decompressed_bodies_end_a_batch_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of both ways: a V2 record goes by the rule."""
-    monkeypatch.setattr("rmq_store.lake.records.BATCH_BYTES", 5000)
+    monkeypatch.setattr("rmq_store.lake.broker.records.BATCH_BYTES", 5000)
     big, plain_one = plain(zlib.compress(bytes(3000)), sys_flag=1), plain()
     data = log_of([big, plain_one, replace(big, topic="y" * 130, magic=MESSAGE_MAGIC_V2), plain_one, big] * 2, 0)
     *batches, stop = record_batches(data, 0, len(data), delay_levels=DELAY_LEVELS)
@@ -357,7 +357,7 @@ def test_what_brokers_and_clients_write_takes_the_fast_way(monkeypatch: pytest.M
         data = log_of(order, 0)
         expected = by_rule(data, 0, len(data))
         with monkeypatch.context() as patch:
-            patch.setattr("rmq_store.lake.records.item_at", no_rule)
+            patch.setattr("rmq_store.lake.broker.records.item_at", no_rule)
             batch = next(record_batches(data, 0, len(data), delay_levels=DELAY_LEVELS))
         assert isinstance(batch, pa.RecordBatch)
         assert (batch.to_pylist(), FileEnd(len(data))) == expected

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from rmq_store import redaction
-from rmq_store.redaction import NAME_BYTES, TEXT_BYTES, cleaned, secret_values
+from rmq_store.utils import redaction
+from rmq_store.utils.redaction import NAME_BYTES, TEXT_BYTES, cleaned, secret_values
 
 ENV = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtn/FEMI+K7",

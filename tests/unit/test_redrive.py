@@ -9,12 +9,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.letters import Letters, Place
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Positions, QueueRange, max_id, min_id
-from rmq_store.pieces import runs
-from rmq_store.redrive import RedriveRequest, plan_redrive
-from rmq_store.store import Action, Actor, Consumed, Ctl, Observed
+from rmq_store.admin.dead_letters import Letters, Place
+from rmq_store.admin.redrive import RedriveRequest, plan_redrive
+from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Observed
+from rmq_store.commit.positions import Positions, QueueRange, max_id, min_id
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.pieces import runs
 
 LETTERS = MessageQueue("%DLQ%billing", "broker-a", 0)
 ANA = Actor("ana", "test")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from rmq_store.admin.replay import group_settings, replay_group, replayed_group
 from rmq_store.errors import WrongUse
-from rmq_store.plan import LIVE, Scope
-from rmq_store.replay import group_settings, replay_group, replayed_group
-from rmq_store.settings import GroupSettings, Settings
-from rmq_store.subscription import build_subscription_data
-from rmq_store.validators import GROUP_MAX_LENGTH, group_problem
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.message.validators import GROUP_MAX_LENGTH, group_problem
+from rmq_store.settings.settings import GroupSettings, Settings
+from rmq_store.window.plan import LIVE, Scope
 
 REQUEST = "2026-11-20-replay-1"
 

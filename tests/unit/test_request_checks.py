@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.broker_files.config_files import SubscriptionGroupConfig, TopicConfig
-from rmq_store.broker_files.request_checks import ResponseCode, check_commit, check_pull
-from rmq_store.perm_name import PERM_READ, PERM_WRITE
+from rmq_store.message.perm_name import PERM_READ, PERM_WRITE
+from tests.oracle.request_checks import ResponseCode, check_commit, check_pull
 
 GROUP, OFF = SubscriptionGroupConfig("g"), SubscriptionGroupConfig("g", consume_enable=False)
 TOPIC, WRITE_ONLY = TopicConfig("T", 4, 8, PERM_READ), TopicConfig("T", 4, 8, PERM_WRITE)

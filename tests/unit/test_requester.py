@@ -7,10 +7,10 @@ import pwd
 
 import pytest
 
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.request import actor_of, request_id_of
 from rmq_store.errors import WrongUse
-from rmq_store.host import Host
-from rmq_store.requester import actor_of, request_id_of
-from rmq_store.store import Actor
+from rmq_store.utils.host import Host
 
 NOON = Host(now_ms=lambda: 1_772_366_400_000, entropy=lambda count: bytes(range(count)))
 """2026-03-01T12:00:00Z"""

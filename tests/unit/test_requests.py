@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.errors import WrongUse
-from rmq_store.letters import Letters, Place
-from rmq_store.message import MessageQueue
-from rmq_store.requests import (
+from rmq_store.admin.dag_params import (
     ImportParams,
     ReplayParams,
     Run,
@@ -21,8 +18,11 @@ from rmq_store.requests import (
     redrive_request,
     reset_request,
 )
-from rmq_store.reset import ResetTo
-from rmq_store.store import Actor
+from rmq_store.admin.dead_letters import Letters, Place
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.ctl import Actor
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOON_MS = 1_772_366_400_000

@@ -16,7 +16,7 @@ from rmq_store.consumer.retry import (
     route,
     sent_away_edits,
 )
-from rmq_store.message import MessageExt
+from rmq_store.message.message import MessageExt
 
 
 def back(**asked: Any) -> SendBack:

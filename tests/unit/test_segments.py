@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy
-from rmq_store.lake.delta_table import LakeTable
-from rmq_store.lake.segments import _disjoint
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import QueueRange
+from rmq_store.lake.read.segments import _disjoint
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.message.message import MessageQueue
 from tests.contract.engines import LakeWorld
 from tests.contract.world import DAY, fail, group, orders, several, succeed
 

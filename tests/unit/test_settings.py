@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from rmq_store.absorb import AbsorbRule
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import (
     ExponentialRetryPolicy,
     GroupRetryPolicy,
     GroupRetryPolicyType,
 )
+from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches
 from rmq_store.errors import WrongUse
-from rmq_store.settings import GroupSettings, load_settings, read_settings
-from rmq_store.subscription import build_subscription_data
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.settings.settings import GroupSettings, load_settings, read_settings
 
 SMALL = """
 [[group]]

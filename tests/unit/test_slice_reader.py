@@ -11,11 +11,12 @@ import pytest
 
 from rmq_store.consumer.pull import Slice
 from rmq_store.errors import BadData
-from rmq_store.lake import slice_reader, tables
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.slice_reader import MESSAGE_COLUMNS, SliceReader
-from rmq_store.lake.stage import stage
-from rmq_store.message import MessageQueue
+from rmq_store.lake.read import slice_reader
+from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS, SliceReader
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.stage import stage
+from rmq_store.message.message import MessageQueue
 from tests.lake_fixtures import message
 
 QUEUE = MessageQueue("Orders", "broker-a", 3)

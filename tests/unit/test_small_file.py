@@ -13,8 +13,8 @@ from rmq_store.broker_files.config_files import DataVersion
 from rmq_store.broker_files.offset_files import read_offsets
 from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, KnownOffsets, planned_write
 from rmq_store.errors import RmqError
-from rmq_store.settings import read_settings
-from rmq_store.small_file import read_small_file
+from rmq_store.settings.settings import read_settings
+from rmq_store.utils.small_file import read_small_file
 
 READERS: dict[str, Callable[[Path], object]] = {
     "settings": read_settings,
@@ -35,7 +35,7 @@ def test_what_is_no_file_is_refused_in_words(tmp_path: Path, reader: Callable[[P
 def test_a_link_to_a_file_is_read_and_one_that_is_too_large_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.small_file.MOST_MIB", 1)
+    monkeypatch.setattr("rmq_store.utils.small_file.MOST_MIB", 1)
     (tmp_path / "file").write_bytes(b"text")
     (tmp_path / "link").symlink_to("file")
     assert read_small_file(tmp_path / "link") == b"text"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.sql92 import evaluate, matches, property_names
-from rmq_store.sql92_parser import MOST_NESTED, InvalidSelector, parse
-from rmq_store.sql92_values import EvaluationError, Long, compare, double_text, read_double
+from rmq_store.filter.sql92 import evaluate, matches, property_names
+from rmq_store.filter.sql92_parser import MOST_NESTED, InvalidSelector, parse
+from rmq_store.filter.sql92_values import EvaluationError, Long, compare, double_text, read_double
 from tests.conformance import sql92
 from tests.unit import vectors
 

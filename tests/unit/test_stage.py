@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from rmq_store.lake.stage import statistics
+from rmq_store.lake.table.stage import statistics
 
 
 @pytest.mark.parametrize("rest", ["", "x", "\U0010ffff", "\U0010ffffx", "\U0010ffff" * 3], ids=ascii)

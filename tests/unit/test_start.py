@@ -11,10 +11,10 @@ from rmq_store.consumer.start import (
     StartRule,
     StartSwitches,
     compute_pull_from_where,
-    parse_consume_timestamp,
     start_rule,
 )
 from rmq_store.errors import BadData, WrongUse
+from rmq_store.utils.times import parse_consume_timestamp
 from tests.conformance import start_offsets
 from tests.conformance.checks import passed
 from tests.unit import vectors

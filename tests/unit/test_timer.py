@@ -21,14 +21,14 @@ from rmq_store.consumer.timer import (
     policy_queue_id,
     wheel_slot,
 )
-from rmq_store.deliver import step
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.message import MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.deliver import step
 from tests.unit.vectors import expected
 
 NOON = 1_717_416_000_000
 SKEW_MS = 120_000
-"""Two hosts that may each be a minute off (``consumer/commit.py``)."""
+"""Two hosts that may each be a minute off (``commit/decide.py``)."""
 
 
 def placed(now_ms: int = NOON, **properties: str) -> Placement:

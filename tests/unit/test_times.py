@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import WrongUse
-from rmq_store.times import TIME_PATTERN, format_time, parse_duration, parse_time
+from rmq_store.utils.times import TIME_PATTERN, format_time, parse_duration, parse_time
 
 FEBRUARY_29_MS = 1_709_222_399_000
 """2024-02-29T15:59:59Z."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rmq_store.admin.track import ConsumerConnection, TrackType, message_track_type, track_type
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.subscription import SubscriptionData, build_subscription_data
-from rmq_store.track import ConsumerConnection, TrackType, message_track_type, track_type
+from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
 
 TAGGED = build_subscription_data("Orders", "new || paid")
 STARRED = build_subscription_data("Orders", "new || *")

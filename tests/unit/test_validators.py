@@ -3,13 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.errors import WrongUse
-from rmq_store.validators import (
-    NameProblem,
-    check_group,
-    check_properties,
-    check_topic,
-    topic_problem,
-)
+from rmq_store.message.validators import NameProblem, check_group, check_properties, check_topic, topic_problem
 from tests.conformance import names
 from tests.conformance.checks import passed
 from tests.unit import vectors

@@ -9,10 +9,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from rmq_store.lake.relations import BASE_SQL, SMALL_RELATIONS, sql_type
-from rmq_store.lake.sql import open_duckdb
-from rmq_store.lake.sql_functions import FUNCTIONS
-from rmq_store.lake.views import views
+from rmq_store.lake.sql.relations import BASE_SQL, SMALL_RELATIONS, sql_type
+from rmq_store.lake.sql.sql import open_duckdb
+from rmq_store.lake.sql.sql_functions import FUNCTIONS
+from rmq_store.lake.sql.views import views
 from tests.lake_fixtures import SmallStore, small_store
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from rmq_store.commit.positions import Positions, QueueRange, grp_id, max_id, min_id, off_id, pas_id
+from rmq_store.consumer.start import Start, StartRule
 from rmq_store.errors import BadData, OffsetOutOfRange
-from rmq_store.message import MessageQueue
-from rmq_store.offsets import Positions, QueueRange, grp_id, max_id, min_id, off_id, pas_id
-from rmq_store.window import STORED, PlannedRange, Start, capped_by_bytes, plan_ranges, starts, window_id
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, starts, window_id
 
 Q = [MessageQueue("Orders", "broker-a", n) for n in range(4)]
 
@@ -20,7 +21,11 @@ def positions(*ends: int, **more: int) -> Positions:
 
 
 def planned(
-    at: Positions, begins: dict[int, int], bounds: dict[int, int] | None = None, rule: str = STORED, **more: object
+    at: Positions,
+    begins: dict[int, int],
+    bounds: dict[int, int] | None = None,
+    rule: str = StartRule.STORED,
+    **more: object,
 ) -> list[tuple[int, int, int]]:
     """(queue, begin, end) of the planned ranges."""
     start_of = {Q[n]: Start(offset, rule) for n, offset in begins.items()}
@@ -31,7 +36,7 @@ def planned(
 
 def test_stored_offsets_are_starts_and_the_others_are_unknown() -> None:
     known, unknown = starts("g", Q[:3], positions(9, 9, 9, off0=4, off2=0))
-    assert known == {Q[0]: Start(4, STORED), Q[2]: Start(0, STORED)}
+    assert known == {Q[0]: Start(4, StartRule.STORED), Q[2]: Start(0, StartRule.STORED)}
     assert unknown == [Q[1]]
 
 
@@ -75,13 +80,13 @@ def test_a_start_below_the_first_readable_offset_is_refused_or_the_range_between
     at = positions(10, min0=6)
     with pytest.raises(OffsetOutOfRange, match=r"stands at 4 .*\[4, 6\) was removed.*on_offset_out_of_range.*--to-min"):
         planned(at, {0: 4})
-    (found,) = plan_ranges("g", at, {Q[0]: Start(4, STORED)}, {}, lost_is_skipped=True)
-    assert found == PlannedRange(QueueRange(Q[0], 6, 10), QueueRange(Q[0], 4, 6), 0, STORED)
+    (found,) = plan_ranges("g", at, {Q[0]: Start(4, StartRule.STORED)}, {}, lost_is_skipped=True)
+    assert found == PlannedRange(QueueRange(Q[0], 6, 10), QueueRange(Q[0], 4, 6), 0, StartRule.STORED)
     assert found.begin == 4
 
 
 def test_lost_ranges_are_recorded_even_when_nothing_is_left_to_read() -> None:
-    (found,) = plan_ranges("g", positions(6, min0=6), {Q[0]: Start(4, STORED)}, {}, lost_is_skipped=True)
+    (found,) = plan_ranges("g", positions(6, min0=6), {Q[0]: Start(4, StartRule.STORED)}, {}, lost_is_skipped=True)
     assert (found.begin, found.range.begin, found.range.end) == (4, 6, 6)
 
 
@@ -99,7 +104,7 @@ def test_lost_ranges_are_recorded_even_when_nothing_is_left_to_read() -> None:
 def test_bytes_are_shared_fairly_and_each_queue_has_its_first_message(
     sizes: tuple[tuple[int, ...], ...], cap: int, shares: list[int]
 ) -> None:
-    ranges = [PlannedRange(QueueRange(Q[n], 7, 7 + len(of)), None, 0, STORED) for n, of in enumerate(sizes)]
+    ranges = [PlannedRange(QueueRange(Q[n], 7, 7 + len(of)), None, 0, StartRule.STORED) for n, of in enumerate(sizes)]
     found = capped_by_bytes(ranges, cap, lambda r: enumerate(sizes[r.queue.queue_id], 7))
     assert [len(planned.range) for planned in found] == shares
 
@@ -132,12 +137,12 @@ def test_a_cap_keeps_first_starts_and_lost_ranges() -> None:
 
 def test_a_stored_start_has_the_queues_pass_and_a_first_one_that_of_the_last_action() -> None:
     at = positions(5, 5, pas0=2, epoch=3)
-    found = plan_ranges("g", at, {Q[0]: Start(0, STORED), Q[1]: Start(0, "later_queue_from_min")}, {})
+    found = plan_ranges("g", at, {Q[0]: Start(0, StartRule.STORED), Q[1]: Start(0, "later_queue_from_min")}, {})
     assert [p.pass_ for p in found] == [2, 3]
 
 
 def test_a_window_is_named_by_its_group_epoch_and_ranges_alone() -> None:
-    one = [PlannedRange(QueueRange(Q[0], 0, 5), None, 0, STORED)]
+    one = [PlannedRange(QueueRange(Q[0], 0, 5), None, 0, StartRule.STORED)]
     lost_first = [PlannedRange(QueueRange(Q[0], 2, 5), QueueRange(Q[0], 0, 2), 1, "observed")]
     assert window_id("g", 1, one) == window_id("g", 1, lost_first)
     assert window_id("g", 1, one).startswith("g-1-")

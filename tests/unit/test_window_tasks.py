@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.consumer.pull import Slice
-from rmq_store.lake.window import LEAST_TASK_ROWS, MOST_TASK_ROWS, _packed, _tasks, task_rows
-from rmq_store.message import MessageQueue
+from rmq_store.lake.window.window import LEAST_TASK_ROWS, MOST_TASK_ROWS, _packed, _tasks, task_rows
+from rmq_store.message.message import MessageQueue
 from tests.contract.world import group
 
 

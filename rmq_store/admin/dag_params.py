@@ -1,0 +1,313 @@
+"""What an orchestrator's run asks for, as typed requests: parameters in, a checked value out, before anything is spent.
+
+``Run`` holds the facts of a run that requests depend on. Its request id starts with the UTC date after which the run
+was allowed to start, which no retry and no clear changes; so the same run is the same request, and asking again finds
+what it has committed.
+
+``params`` are what a form or an API call gave: times as ``parse_time`` reads them, None and "" mean "not given".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from rmq_store.admin.dead_letters import Letters, Place
+from rmq_store.admin.redrive import RedriveRequest
+from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.request import client_ids_of
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.sys_flag import MAX_BODY_BYTES
+from rmq_store.utils.known_names import did_you_mean, listed
+from rmq_store.utils.numbers import whole_number
+from rmq_store.utils.times import parse_time
+from rmq_store.window.plan import ConsumeRequest
+
+_ON_THEIR_OWN = ("scheduled", "asset_triggered")
+"""Types of runs that no person asked for."""
+
+_OF_AIRFLOW = "openlineage"
+"""What Airflow's TriggerDagRunOperator adds to the parameters that it was given."""
+
+_IMPORT_ENGINES = ("spark", "local")
+
+
+def dag_id_of(group: str) -> str:
+    """``rmq_consume__<group>``; what RocketMQ allows in a name and Airflow does not ("%", "|") becomes ".25", ".7c"."""
+    return "rmq_consume__" + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}", group)
+
+
+class Until(NamedTuple):
+    """The upper bound of a window, UTC ms (None: everything there is), and which rule gave it."""
+
+    ms: int | None
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The facts of a run. Times have a zone; ``user``: who triggered it, if the orchestrator knows."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    run_after: datetime
+    user: str | None = None
+    partition_key: str | None = None
+    data_interval_end: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("run_after", "data_interval_end"):
+            moment = getattr(self, name)
+            if moment is not None and moment.tzinfo is None:
+                raise ValueError(f"{name} {moment} has no zone")
+
+    @property
+    def request_id(self) -> str:
+        """``YYYY-MM-DD/<dag_id>/<run_id>``."""
+        return f"{self.run_after.astimezone(UTC).date().isoformat()}/{self.dag_id}/{self.run_id}"
+
+    @property
+    def on_its_own(self) -> bool:
+        """No person asked for it."""
+        return self.run_type in _ON_THEIR_OWN
+
+    @property
+    def actor(self) -> Actor:
+        """Who asked, and how that is known: airflow (a login), schedule, or unverified."""
+        if self.on_its_own:
+            return Actor(self.dag_id, "schedule")
+        return Actor(self.user, "airflow") if self.user else Actor("unknown", "unverified")
+
+    def until(self, explicit_ms: int | None) -> Until:
+        """The upper bound: explicit, else the partition key (a time, or ``begin/end``), else the end of the data
+        interval, else none. Raises WrongUse for a partition key that is no time."""
+        if explicit_ms is not None:
+            return Until(explicit_ms, "params")
+        if self.partition_key is not None:
+            return Until(_partition_end(self.partition_key), "partition_key")
+        if self.data_interval_end is not None:
+            return Until(_ms(self.data_interval_end), "data_interval_end")
+        return Until(None, "none")
+
+
+def check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises WrongUse for parameters that are not there: left out of what they were to narrow, they would widen it."""
+    names = sorted(known)
+    unknown = [f"{name!r}{did_you_mean(name, names)}" for name in given if name not in {*names, _OF_AIRFLOW}]
+    if unknown:
+        raise WrongUse(f"there is no parameter {'; '.join(unknown)}; known: {listed(names)}")
+
+
+def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
+    """A consumption window, from ``until, max_messages, client, clients``. Raises WrongUse, also for a backfill, which would
+    do nothing."""
+    if run.run_type == "backfill":
+        raise WrongUse(
+            "a backfill consumes nothing once more, because a window begins at the committed offset: trigger rmq_replay "
+            "with 'from' and 'until', or move the group itself with rmq_reset_offset"
+        )
+    until = run.until(_time(params, "until"))
+    return ConsumeRequest(
+        run.request_id,
+        run.actor,
+        until_ms=until.ms,
+        max_messages=_count(params, "max_messages"),
+        parameters={"until_rule": until.rule},
+        client_id=(params.get("client") or "").strip() or None,
+        client_ids=client_ids_of(params.get("clients")),
+    )
+
+
+def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
+    """A reset of a group's offsets of one topic, from ``group, topic, to, time, offset, queues, reason, dry_run``.
+
+    ``queues``: ``["broker-a:0"]``, none is all. A reset is a dry run unless ``dry_run`` is false. Raises WrongUse.
+    """
+    to = _text(params, "to")
+    if to not in list(ResetTo):
+        raise WrongUse(f"to must be one of {', '.join(ResetTo)}, it is {to!r}")
+    topic = _text(params, "topic")
+    values = {ResetTo.TIME: _time(params, "time"), ResetTo.OFFSET: _count(params, "offset", least=0)}
+    for name, value in values.items():
+        if value is not None and name != to:
+            raise WrongUse(f"a reset to {to} takes no {name}: leave it empty")
+    if to in values and values[ResetTo(to)] is None:
+        raise WrongUse(f"a reset to {to} needs the {to}")
+    return ResetRequest(
+        group=_text(params, "group"),
+        topic=topic,
+        to=ResetTo(to),
+        request_id=run.request_id,
+        actor=run.actor,
+        reason=_text(params, "reason"),
+        value=values.get(ResetTo(to)),
+        queues=tuple(_queue(topic, text) for text in params.get("queues") or ()),
+        dry_run=params.get("dry_run") is not False,
+    )
+
+
+def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
+    """A redrive of dead letters, from ``group, all, from, until, original_topic, keys, letters, limit, to_topic, reason,
+    dry_run``.
+
+    ``letters``: ``["lake-broker-a:0:17"]``. A redrive is a dry run unless ``dry_run`` is false. Raises WrongUse.
+    """
+    return RedriveRequest(
+        group=_text(params, "group"),
+        letters=Letters(
+            from_ms=_time(params, "from"),
+            until_ms=_time(params, "until"),
+            original_topic=params.get("original_topic") or None,
+            keys=frozenset(str(key) for key in params.get("keys") or ()),
+            places=tuple(letter_place(str(text)) for text in params.get("letters") or ()),
+            all=params.get("all") is True,
+        ),
+        request_id=run.request_id,
+        actor=run.actor,
+        reason=_text(params, "reason"),
+        to_topic=params.get("to_topic") or None,
+        limit=_count(params, "limit"),
+        dry_run=params.get("dry_run") is not False,
+    )
+
+
+def letter_place(text: str) -> Place:
+    """``BROKER:QUEUE:OFFSET``. A broker name may hold colons. Raises WrongUse."""
+    broker_name, *numbers = text.rsplit(":", 2)
+    read = [number for text in numbers if (number := whole_number(text)) is not None]
+    if not broker_name or len(read) != 2:
+        raise WrongUse(f"{text!r} names no letter: write BROKER:QUEUE:OFFSET, like lake-broker-a:0:17")
+    return Place(broker_name, *read)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayParams:
+    """A replay of a topic's messages that were stored in ``[from_ms, until_ms)`` (UTC ms).
+
+    With neither topic nor time it is the follow-up of an earlier one: ``group`` is then the replay's own group, whose
+    waiting retries are consumed. With ``reprocess``, the reason, that replay is done once more instead: its next attempt.
+    """
+
+    group: str
+    topic: str | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None
+    max_messages: int | None = None
+    reason: str = ""
+    reprocess: str | None = None
+
+    def __post_init__(self) -> None:
+        bounded = any(value is not None for value in (self.topic, self.from_ms, self.until_ms, self.max_messages))
+        if self.reprocess is not None and bounded:
+            raise WrongUse(
+                "another attempt of a replay reads what the first one read: give its group, and nothing else"
+            )
+        if (self.topic is None) != (self.from_ms is None):
+            raise WrongUse("a replay needs a topic and a time to begin from; the follow-up of a replay takes neither")
+        if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
+            raise WrongUse(f"until ({self.until_ms}) must be later than from ({self.from_ms})")
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> ReplayParams:
+        """From ``group, topic, from, until, max_messages, reason, reprocess``. Raises WrongUse."""
+        return cls(
+            group=_text(params, "group"),
+            topic=params.get("topic") or None,
+            from_ms=_time(params, "from"),
+            until_ms=_time(params, "until"),
+            max_messages=_count(params, "max_messages"),
+            reason=params.get("reason") or "",
+            reprocess=(params.get("reprocess") or "").strip() or None,
+        )
+
+    def request(self, run: Run) -> ConsumeRequest:
+        """What it asks of a window."""
+        return ConsumeRequest(
+            run.request_id, run.actor, self.reprocess or self.reason, self.until_ms, self.max_messages
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ImportParams:
+    """An import of a broker's store directory into a shard."""
+
+    source: str
+    broker_name: str
+    shard: str
+    salvage: bool = False
+    engine: str = "spark"
+    max_body_bytes: int = MAX_BODY_BYTES
+
+    def __post_init__(self) -> None:
+        if self.engine not in _IMPORT_ENGINES:
+            raise WrongUse(f"engine must be one of {', '.join(_IMPORT_ENGINES)}, it is {self.engine!r}")
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> ImportParams:
+        """From ``source, broker_name, shard, salvage, engine, max_body_bytes``; the shard is the broker's name unless
+        given. Raises WrongUse."""
+        broker_name = _text(params, "broker_name")
+        return cls(
+            source=_text(params, "source"),
+            broker_name=broker_name,
+            shard=params.get("shard") or broker_name,
+            salvage=params.get("salvage") is True,
+            engine=params.get("engine") or "spark",
+            max_body_bytes=_count(params, "max_body_bytes") or MAX_BODY_BYTES,
+        )
+
+
+# --- one value -------------------------------------------------------------------------------------------------------
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def _partition_end(key: str) -> int:
+    try:
+        moment = datetime.fromisoformat(key.rpartition("/")[2])
+    except ValueError:
+        raise WrongUse(f"the partition key {key!r} is no time: write 2024-02-29T00:00:00, or begin/end") from None
+    # Airflow writes its keys without a zone; here they are in UTC, like every timetable of the DAGs.
+    return _ms(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def _text(params: Mapping[str, Any], name: str) -> str:
+    given = params.get(name)
+    if not isinstance(given, str) or not given.strip():
+        raise WrongUse(f"{name} is missing")
+    return given.strip()
+
+
+def _time(params: Mapping[str, Any], name: str) -> int | None:
+    given = params.get(name)
+    if given is None or given == "":
+        return None
+    try:
+        return parse_time(str(given))
+    except WrongUse as error:
+        raise WrongUse(f"{name}: {error}") from error
+
+
+def _count(params: Mapping[str, Any], name: str, least: int = 1) -> int | None:
+    given = params.get(name)
+    if given is None or given == "":
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise WrongUse(f"{name} must be a whole number, {least} or more; it is {given!r}")
+    return given
+
+
+def _queue(topic: str, text: str) -> MessageQueue:
+    broker_name, _, digits = str(text).rpartition(":")
+    queue_id = whole_number(digits)
+    if not broker_name or queue_id is None:
+        raise WrongUse(f"{text!r} names no queue: write BROKER:QUEUE, like broker-a:0")
+    return MessageQueue(topic, broker_name, queue_id)

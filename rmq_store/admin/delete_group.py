@@ -1,0 +1,142 @@
+"""Deleting a group (S13, ``deleteSubGroup -r``): what it had becomes void, and its name may be used again as if it were new.
+
+One commit per shard. Every offset of the group is taken away, except in its own retry topic, where the name goes on at
+the end that each queue has now. What waits in its delay levels is delivered later as always and gets the outcome
+``dropped`` then, since its epoch is older than ``del/`` (``consumer/consume_result.py``). Dead letters stay.
+``docs/decisions/0007-delete-a-group.md`` says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rmq_store.admin.moves import MoveReport, move_proposal, need_reason, next_epoch
+from rmq_store.admin.replay import replayed_group
+from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json, is_born_here
+from rmq_store.commit.positions import ABSENT, Positions, cutover_id, del_id, ids_of, off_id, split_id, sub_id
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue, dlq_topic, retry_topic
+from rmq_store.message.validators import is_system_group
+from rmq_store.utils.times import format_time
+from rmq_store.window.deliver import delayed
+from rmq_store.window.plan import ShardView
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupRequest:
+    """``group``: for a broadcasting group one of its clients, ``group@client``."""
+
+    group: str
+    request_id: str
+    actor: Actor
+    reason: str
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        need_reason("a delete", self.reason)
+        if is_system_group(self.group):
+            raise WrongUse(f"{self.group} belongs to the system: it cannot be deleted")
+        if (of := replayed_group(self.group)) is not None:
+            raise WrongUse(f"{self.group} is a replay of {of}: its epochs count its attempts. It holds nothing of {of}")
+
+    @property
+    def action(self) -> Action:
+        return Action.DELETE
+
+    @property
+    def parameters(self) -> str:
+        return "{}"
+
+    def has_something(self, shard: ShardView, positions: Positions) -> bool:
+        """Whether there is anything in the shard that a delete would end."""
+        seen = positions.get(del_id(self.group)) is None and any(one.group == self.group for one in shard.observed())
+        return seen or any(move.from_offset != move.to_offset for move in delete_moves(positions, self.group))
+
+    def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
+        if not self.has_something(shard, positions):
+            raise WrongUse(_nothing(shard.name, positions, self.group))
+        return delete_moves(positions, self.group)
+
+    def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
+        """Nothing of the group may come in between: not even a first offset, which no other position here would show."""
+        made = move_proposal(commit_id, self, positions, moves)
+        ends = {app_id: ABSENT for app_id, _ in positions.prefixed(ids_of("blk", self.group))}
+        if "@" not in self.group and positions.get(sub_id(self.group)) is not None:  # other clients still read with it
+            ends[sub_id(self.group)] = ABSENT
+        ends[del_id(self.group)] = next_epoch(positions, self.group)
+        return replace(
+            made,
+            ctl=replace(made.ctl, parameters=canonical_json(what_waits(positions, self.group).parameters())),
+            expect={**made.expect, **{app_id: positions.get(app_id) for app_id in ends}},
+            advance={**made.advance, **ends},
+            closed=(ids_of("off", self.group),),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Messages of a group in one shard: in its retry queues, in its delay levels and its timer, and dead ones."""
+
+    retries: int = 0
+    delayed: int = 0
+    dead_letters: int = 0
+
+    def __add__(self, other: Waiting) -> Waiting:
+        return Waiting(
+            self.retries + other.retries, self.delayed + other.delayed, self.dead_letters + other.dead_letters
+        )
+
+    def parameters(self) -> dict[str, int]:
+        """For the ctl row."""
+        return {"retries": self.retries, "delayed": self.delayed, "dead_letters": self.dead_letters}
+
+
+def delete_moves(positions: Positions, group: str) -> tuple[Moved, ...]:
+    """What a delete makes of the group's offsets: void, or in its retry topic the end of the queue."""
+    epoch, own = next_epoch(positions, group), retry_topic(group)
+    held = positions.offsets_of(group)
+    void = {queue: ABSENT for queue in held if queue.topic != own}
+    ends = {queue: positions.max_offset(queue) for queue in positions.queues_of(own)}
+    return tuple(Moved(group, queue, held.get(queue), to, epoch) for queue, to in sorted((void | ends).items()))
+
+
+def what_waits(positions: Positions, group: str) -> Waiting:
+    """What a delete would drop, and what it would leave. What waits at a living broker is the broker's; what waits in its
+    delay levels is not counted after the cut-over either: they are of all groups, and only the messages say of which."""
+    retries = {
+        q: positions.get(off_id(group, q)) for q in positions.queues_of(retry_topic(group)) if _is_ours(positions, q)
+    }
+    dead = dict.fromkeys(positions.queues_of(dlq_topic(group)))
+    behind, letters = (
+        sum(positions.max_offset(q) - max(positions.min_offset(q), at or 0) for q, at in several.items())
+        for several in (retries, dead)
+    )
+    return Waiting(behind, sum(map(len, delayed(positions, group))), letters)
+
+
+def _is_ours(positions: Positions, queue: MessageQueue) -> bool:
+    return is_born_here(queue.broker_name) or bool(positions.get(cutover_id(queue.broker_name)))
+
+
+def waiting_of(report: MoveReport) -> Waiting:
+    """What the commit of a report, or its dry run, has counted."""
+    return Waiting(**json.loads(report.parameters))
+
+
+def is_gone(positions: Positions, group: str) -> bool:
+    """Whether the group was deleted and has not been created again: it stands nowhere but in its retry topic."""
+    own = retry_topic(group)
+    return positions.get(del_id(group)) is not None and all(q.topic == own for q in positions.offsets_of(group))
+
+
+def _nothing(shard: str, positions: Positions, group: str) -> str:
+    names = {split_id(app_id)[1] for app_id, _ in positions.prefixed("off/")}
+    held = (name for name in names if name.startswith(f"{group}@") and replayed_group(name) is None)
+    if clients := sorted(name for name in held if not is_gone(positions, name)):
+        return f"group {group} is broadcasting: its offsets are those of its clients. Delete them: {', '.join(clients)}"
+    if positions.get(del_id(group)) is not None:
+        at = format_time(positions.updated_ms.get(del_id(group), 0))
+        return f"group {group} was deleted in shard {shard} at {at} and has not been created again: nothing to delete"
+    return f"group {group} has nothing in shard {shard} that could be deleted"

@@ -1,0 +1,188 @@
+"""Replay: the messages of a topic from a moment on, once more, under a group name of its own.
+
+The live group's offsets do not move. The replay group's first window starts where the time search says and ends at the
+bounds that were resolved then; what fails is retried in its own retry topic, and consumed by its follow-up windows. The
+name follows from the request, so replays share nothing: they may run at once, in any order, and be cleared singly.
+
+The same request again does nothing once it is done. Another *attempt* does it once more: one commit moves the replay's
+offsets back to where it began and raises its epoch, and windows up to the same bounds follow. So an attempt is a pass,
+its number the epoch + 1, and a window of the attempt before cannot commit any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rmq_store.commit.ctl import Action, Ctl, Moved, Proposal, canonical_json
+from rmq_store.commit.positions import Positions, grp_id, off_id, pas_id
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.validators import GROUP_MAX_LENGTH
+from rmq_store.settings.settings import GroupSettings, Settings
+from rmq_store.utils.times import format_time
+from rmq_store.window.plan import ConsumeRequest, Scope
+
+_REPLAY_GROUP = re.compile(r"(?P<group>.+)-replay-[0-9a-f]{10}")
+
+
+def replay_group(group: str, request_id: str) -> str:
+    """The name under which a replay consumes: legal for RocketMQ, and the same for the same request.
+
+    Raises WrongUse for a group whose replay would have a longer name than RocketMQ allows: cut short, it could not be
+    told which group it replays.
+    """
+    suffix = f"-replay-{hashlib.sha256(request_id.encode()).hexdigest()[:10]}"
+    longest = GROUP_MAX_LENGTH - len(suffix)
+    if len(group) > longest:
+        raise WrongUse(
+            f"group {group} cannot be replayed under a name of its own: its name has {len(group)} characters, a replay "
+            f"adds {len(suffix)}, and RocketMQ allows {GROUP_MAX_LENGTH}. Name a group of at most {longest} characters "
+            "with the same subscriptions in the settings, and replay that one."
+        )
+    return group + suffix
+
+
+def replayed_group(name: str) -> str | None:
+    """The group that a replay group was made from, None for an ordinary name."""
+    matched = _REPLAY_GROUP.fullmatch(name)
+    return matched["group"] if matched else None
+
+
+def group_settings(settings: Settings, name: str) -> tuple[GroupSettings, Scope]:
+    """The settings of a group, or of a replay group's follow-up windows: its retries only."""
+    base = replayed_group(name)
+    if base is not None and name not in {group.name for group in settings.groups}:
+        return replace(settings.group(base), name=name), Scope(retries_only=True)
+    return settings.group(name), Scope()
+
+
+def known_settings(settings: Settings, name: str) -> GroupSettings | None:
+    """The settings of a group or of a replay group, None when they do not know it. Raises WrongUse with its problems."""
+    known = {group.name for group in settings.groups} | set(settings.wrong)
+    return group_settings(settings, name)[0] if known & {name, replayed_group(name)} else None
+
+
+def as_replay(
+    group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest
+) -> tuple[GroupSettings, ConsumeRequest, Scope]:
+    """What ``consume_window`` has to be asked for the next window of a replay; ``request.until_ms`` ends it.
+
+    Raises WrongUse: a replay instead of a group, a topic that the group does not read, an empty span of time, a group whose
+    name is too long.
+    """
+    base = replayed_group(group.name)
+    if base is not None:
+        raise WrongUse(f"{group.name} is a replay itself: replay {base}, or do this one once more (--reprocess REASON)")
+    wanted = tuple(subscription for subscription in group.subscriptions if subscription.topic == topic)
+    if not wanted:
+        known = ", ".join(subscription.topic for subscription in group.subscriptions)
+        raise WrongUse(f"group {group.name} does not read {topic}; it reads {known}")
+    if request.until_ms is not None and request.until_ms <= from_ms:
+        between = f"--from {format_time(from_ms)} and --until {format_time(request.until_ms)}"
+        raise WrongUse(f"nothing lies between {between}")
+    if group.broadcasting and "@" not in group.name:
+        raise WrongUse(
+            f"group {group.name} is broadcasting: what a client of it has consumed is replayed under the client's name, "
+            f"{group.name}@CLIENT"
+        )
+    name = replay_group(group.name, request.request_id)
+    recorded = replace(request, parameters={"replay_of": group.name, "from_ms": from_ms, "topic": topic})
+    return replace(group, name=name, subscriptions=wanted), recorded, Scope(from_ms=from_ms)
+
+
+# --- another attempt -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt of a replay. ``starts`` and ``bounds``: per queue ``[start, bound)``, what the first one consumed.
+
+    ``begun``: the commit that began it, None if that is still to be made.
+    """
+
+    number: int
+    topic: str
+    starts: dict[MessageQueue, int]
+    bounds: dict[MessageQueue, int]
+    begun: Ctl | None = None
+
+
+def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
+    """The window with which a replay began. Raises WrongUse for a group that has replayed nothing here."""
+    for ctl in commits:
+        if ctl.action is Action.CONSUME and ctl.parameter("replay_of") and ctl.request_part == 1:
+            return ctl
+    raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+
+
+def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> Attempt:
+    """The attempt that the request asks for: the one that it began before, else the next. ``commits``: those of the
+    replay group in this shard, oldest first.
+
+    Raises WrongUse: no reason, a group that has replayed nothing here, an attempt that is not finished.
+    """
+    if not request.reason.strip():
+        raise WrongUse("another attempt of a replay needs a reason: it stands in the log for good")
+    windows = [ctl for ctl in commits if ctl.action is Action.CONSUME]
+    first = first_window(name, commits)
+    begun = [ctl for ctl in commits if ctl.action is Action.REPLAY]
+    mine = next((ctl for ctl in begun if ctl.request_id == request.request_id), None)
+    newest = begun[-1] if begun else first
+    if mine is None and not any(c.request_id == newest.request_id and c.request_complete for c in windows):
+        raise WrongUse(
+            f"attempt {len(begun) + 1} of {name} is not finished: finish it by its own request, {newest.request_id}, "
+            "before another one begins"
+        )
+    number = (begun.index(mine) if mine else len(begun)) + 2
+    of_first = [consumed.range for c in windows if c.request_id == first.request_id for consumed in c.consumed]
+    starts = {range_.queue: range_.begin for range_ in reversed(of_first)}  # a queue may have come with a later part
+    bounds = {range_.queue: range_.end for range_ in of_first}  # the last part of a queue reached its end
+    if bounds == starts:
+        raise WrongUse(f"there was nothing to replay for {name}: another attempt would do nothing")
+    return Attempt(number, first.parameter("topic"), starts, bounds, mine)
+
+
+def attempt_proposal(
+    commit_id: str, name: str, attempt: Attempt, request: ConsumeRequest, positions: Positions
+) -> Proposal:
+    """What begins an attempt: the replay's offsets go back to where it started, and its epoch is raised."""
+    grp = grp_id(name)
+    epoch = (positions.get(grp) or 0) + 1
+    moves = tuple(
+        Moved(name, queue, positions.get(off_id(name, queue)), start, epoch)
+        for queue, start in sorted(attempt.starts.items())
+    )
+    expect: dict[str, int | None] = {grp: positions.get(grp)}
+    advance = {grp: epoch}
+    for move in moves:
+        expect[off_id(name, move.queue)] = move.from_offset
+        advance |= {off_id(name, move.queue): move.to_offset, pas_id(name, move.queue): epoch}
+    ctl = Ctl(
+        commit_id,
+        Action.REPLAY,
+        request.actor,
+        reason=request.reason,
+        request_id=request.request_id,
+        group=name,
+        epoch=epoch,
+        parameters=canonical_json({"attempt": attempt.number, "topic": attempt.topic}),
+        moved=moves,
+    )
+    return Proposal(ctl, expect, advance)
+
+
+def as_attempt(
+    group: GroupSettings, attempt: Attempt, request: ConsumeRequest
+) -> tuple[GroupSettings, ConsumeRequest, Scope]:
+    """What ``consume_window`` has to be asked for the next window of an attempt. ``group``: the replay group's settings.
+
+    Raises WrongUse: the group does not read the topic any more.
+    """
+    wanted = tuple(subscription for subscription in group.subscriptions if subscription.topic == attempt.topic)
+    if not wanted:
+        raise WrongUse(f"group {group.name} does not read {attempt.topic} any more")
+    recorded = replace(request, until_ms=None, max_messages=None, parameters={"attempt": attempt.number})
+    return replace(group, subscriptions=wanted), recorded, Scope(bounds=attempt.bounds)

@@ -1,0 +1,102 @@
+"""Resetting a group's offsets (S13.1), and skipping what waits (S13.2): what is asked and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rmq_store.admin.moves import MoveReport, move_proposal, need_reason, next_epoch
+from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
+from rmq_store.commit.positions import Positions, off_id
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
+from rmq_store.window.plan import ShardView
+
+ResetReport = MoveReport
+
+
+class ResetTo(StrEnum):
+    """Where to: the first message stored at or after a time (UTC ms), an offset, the first readable one, the end."""
+
+    TIME = "time"
+    OFFSET = "offset"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequest:
+    """``queues`` empty: all of the topic. ``value``: the time or the offset. ``reason`` is asked of everybody."""
+
+    group: str
+    topic: str
+    to: ResetTo
+    request_id: str
+    actor: Actor
+    reason: str
+    value: int | None = None
+    queues: tuple[MessageQueue, ...] = ()
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        need_reason("a reset", self.reason)
+        if (self.value is None) == (self.to in (ResetTo.TIME, ResetTo.OFFSET)):
+            raise WrongUse(f"reset to {self.to}: {'give the value' if self.value is None else 'takes no value'}")
+
+    @property
+    def action(self) -> Action:
+        return Action.RESET
+
+    @property
+    def parameters(self) -> str:
+        queues = sorted(f"{queue.broker_name}:{queue.queue_id}" for queue in self.queues) or None
+        return canonical_json({"topic": self.topic, "to": str(self.to), "value": self.value, "queues": queues})
+
+    def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
+        return reset_moves(shard, positions, self)
+
+    def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
+        return move_proposal(commit_id, self, positions, moves)
+
+
+def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -> tuple[Moved, ...]:
+    """What the reset would move. Raises WrongUse: an unknown topic or queue, an offset outside the queue."""
+    epoch = next_epoch(positions, request.group)
+    return tuple(
+        Moved(request.group, queue, positions.get(off_id(request.group, queue)), target, epoch)
+        for queue, target in _targets(shard, positions, request).items()
+    )
+
+
+def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> dict[MessageQueue, int]:
+    if request.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        raise WrongUse(f"{request.topic} holds what waits for its delay: no group reads it, 'rmq deliver' empties it")
+    known = positions.queues_of(request.topic)
+    if not known:
+        raise WrongUse(f"shard {shard.name} has no topic {request.topic}")
+    queues = request.queues or known
+    strange = sorted(set(queues) - set(known))
+    if strange:
+        listed = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in known)
+        raise WrongUse(f"{strange[0]} does not exist in shard {shard.name}; topic {request.topic} has {listed}")
+    match request.to:
+        case ResetTo.MIN:
+            return {queue: positions.min_offset(queue) for queue in queues}
+        case ResetTo.MAX:
+            return {queue: positions.max_offset(queue) for queue in queues}
+        case ResetTo.TIME:
+            return shard.search_offsets(positions, queues, request.value or 0)
+        case ResetTo.OFFSET:
+            return {queue: checked_offset(positions, queue, request.value or 0) for queue in queues}
+
+
+def checked_offset(positions: Positions, queue: MessageQueue, offset: int) -> int:
+    """The offset. Raises WrongUse when it lies outside the queue (S13.1)."""
+    least, most = positions.min_offset(queue), positions.max_offset(queue)
+    if not least <= offset <= most:
+        raise WrongUse(
+            f"target offset {offset} not in consume queue range [{least}-{most}] of {queue}; {least} is its first readable "
+            f"message, {most} its end"
+        )
+    return offset

@@ -1,0 +1,72 @@
+"""Setting a group's offsets to those of a file: of a broadcasting client (S4), or of a broker for a group of it (S3).
+
+An operator's move like a reset, queue by queue. Nothing is rounded into a queue's range: who stands outside it would
+read other messages than the file says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq_store.admin.moves import move_proposal, need_reason, next_epoch
+from rmq_store.admin.reset import checked_offset
+from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
+from rmq_store.commit.positions import Positions, off_id
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.known_names import listed
+from rmq_store.window.plan import ShardView
+
+
+@dataclass(frozen=True, slots=True)
+class SetOffsetsRequest:
+    """``offsets``: next to read, of the queues that are set; ``source``: which file said so."""
+
+    group: str
+    offsets: Mapping[MessageQueue, int]
+    source: str
+    request_id: str
+    actor: Actor
+    reason: str
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        need_reason("an import of offsets", self.reason)
+
+    @property
+    def action(self) -> Action:
+        return Action.RESET
+
+    @property
+    def parameters(self) -> str:
+        text = canonical_json({str(queue): offset for queue, offset in self.offsets.items()})
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return canonical_json({"to": "file", "value": self.source, "offsets": digest})
+
+    def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
+        """Raises WrongUse: a queue that the shard does not have, an offset outside its queue."""
+        strange = unknown_queues(self.offsets, [positions])
+        if strange:
+            raise WrongUse(f"shard {shard.name} has no queue {listed([str(queue) for queue in strange])}")
+        epoch = next_epoch(positions, self.group)
+        return tuple(
+            Moved(
+                self.group,
+                queue,
+                positions.get(off_id(self.group, queue)),
+                checked_offset(positions, queue, offset),
+                epoch,
+            )
+            for queue, offset in sorted(self.offsets.items())
+        )
+
+    def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
+        return move_proposal(commit_id, self, positions, moves)
+
+
+def unknown_queues(queues: Mapping[MessageQueue, int], shards: Sequence[Positions]) -> list[MessageQueue]:
+    """Those that are in none of the shards."""
+    known = {queue for positions in shards for queue in positions.all_queues()}
+    return sorted(set(queues) - known)

@@ -1,0 +1,133 @@
+"""``rmq dispatch``: the derived tables, brought up to the commit log, held against it, and written again from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmq_store.cli.common import open_store
+from rmq_store.cli.options import JsonOption, RootOption, ShardOption, example
+from rmq_store.cli.output import Output
+from rmq_store.cli.progress import progress_of
+from rmq_store.errors import WrongUse
+from rmq_store.utils.host import Host
+
+if TYPE_CHECKING:
+    from rmq_store.lake.commit.rebuild import TableReport
+    from rmq_store.lake.table.shard import Shard
+
+PANEL = "The store"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq dispatch", "rmq dispatch --check", "rmq dispatch --rebuild --dry-run", "rmq dispatch --rebuild"
+        ),
+    )(dispatch)
+
+
+def dispatch(
+    check: Annotated[
+        bool, typer.Option("--check", help="Hold the tables against the log. Exit code 1 when a row differs.")
+    ] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Write the tables that differ from the log again, each in one commit.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    shard: ShardOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the derived tables up to the newest commit.
+
+    They are consumequeue, offsets and commits. Every commit does so itself; this catches up after a crash. With --rebuild
+    they are written from the commit log, which is never changed. Safe at any time, beside everything else, any number of
+    times.
+    """
+    if check and (rebuild or dry_run):
+        raise WrongUse("--check changes nothing: give it without --rebuild and --dry-run")
+    output, shards = Output(as_json), open_store(root).shards(shard)
+    if check or rebuild:
+        _compare(output, shards, check=check, dry_run=dry_run)
+    else:
+        _bring_up(output, shards, dry_run)
+
+
+def _bring_up(output: Output, shards: list[Shard], dry_run: bool) -> None:
+    from rmq_store.lake.commit.dispatch import behind
+    from rmq_store.lake.commit.dispatch import dispatch as bring_up
+
+    host = Host()
+    taken = {shard.name: behind(shard) if dry_run else bring_up(shard, host) for shard in shards}
+    did = "commits would be taken" if dry_run else "commits taken"
+    output.answer(
+        {"status": "dry_run" if dry_run else "done", "shards": taken},
+        *(f"shard {name}: {count} {did} into the tables" for name, count in taken.items()),
+    )
+
+
+def _compare(output: Output, shards: list[Shard], *, check: bool, dry_run: bool) -> None:
+    from rmq_store.lake.commit.rebuild import check as compared
+    from rmq_store.lake.commit.rebuild import rebuild
+
+    host = Host()
+    with progress_of(output, "commits") as progress:
+        reports = [
+            (shard.name, report)
+            for shard in shards
+            for report in (compared(shard, progress) if check or dry_run else rebuild(shard, host, progress))
+        ]
+    rows = [_shown(name, asdict(difference)) for name, report in reports for difference in report.differences]
+    if check or dry_run:
+        output.table(rows, _COLUMNS, empty="no row differs")
+        for _, report in reports:
+            if report.damage:
+                output.line(report.damage)
+    for name, report in reports:
+        if report.not_in_log:
+            output.note(_of_another_history(name, report))
+    differs = any(report.differs for _, report in reports)
+    status = "dry_run" if dry_run else "done" if not check else "differs" if differs else "ok"
+    output.answer(
+        {"status": status, "tables": [_told(name, report) for name, report in reports], "differences": rows},
+        *(_line(name, report, check) for name, report in reports),
+    )
+    if check and differs:
+        raise typer.Exit(1)
+
+
+_COLUMNS = ("shard", "table", "in_table", "in_log", "row")
+
+
+def _shown(shard: str, difference: dict[str, Any]) -> dict[str, Any]:
+    named = {name: value for name, value in difference["row"].items() if value is not None}
+    return {"shard": shard} | difference | {"row": named}
+
+
+def _told(shard: str, report: TableReport) -> dict[str, Any]:
+    return {
+        "shard": shard, "table": report.table, "rows": report.rows, "differences": len(report.differences),
+        "not_in_log": report.not_in_log, "damage": report.damage, "rebuilt": report.rebuilt,
+    }  # fmt: skip
+
+
+def _of_another_history(shard: str, report: TableReport) -> str:
+    named = "named" if report.rebuilt else "name"
+    return (
+        f"shard {shard}, {report.table}: {report.not_in_log:,} rows {named} commits that the commit log does not have: it was "
+        "restored from a backup, or rows of it were deleted. What it no longer has is not in the store."
+    )
+
+
+def _line(shard: str, report: TableReport, check: bool) -> str:
+    if report.rebuilt:
+        then = ", written again"
+    elif report.differs:
+        then = ": rmq dispatch --rebuild" if check else ", would be written again"
+    else:
+        then = ""
+    return f"shard {shard}, {report.table}: {len(report.differences):,} of {report.rows:,} rows differ{then}"

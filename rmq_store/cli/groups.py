@@ -1,0 +1,99 @@
+"""``rmq delete-group``: the end of a group, and of what waits for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmq_store.cli.common import check_group, new_request, open_store
+from rmq_store.cli.offsets import PANEL
+from rmq_store.cli.options import (
+    ActorOption,
+    GroupOption,
+    JsonOption,
+    ReasonOption,
+    RequestOption,
+    RootOption,
+    SettingsOption,
+    ShardOption,
+    example,
+)
+from rmq_store.cli.output import Output
+from rmq_store.commit.positions import ABSENT
+from rmq_store.commit.request import actor_of, overall, reason_of
+from rmq_store.message.message import dlq_topic
+from rmq_store.utils.host import Host
+
+if TYPE_CHECKING:
+    from rmq_store.commit.ctl import Moved
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq delete-group --group old-orders --dry-run",
+            "rmq delete-group --group old-orders --reason 'replaced by orders-v2'",
+        ),
+    )(delete_group)
+
+
+def delete_group(
+    group: GroupOption,
+    reason: ReasonOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would become void, and delete nothing.")] = False,
+    shard: ShardOption = None,
+    request: RequestOption = None,
+    settings: SettingsOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a group: its offsets become void, and its waiting retries will be dropped.
+
+    Its next window creates it again, as a new group: a group that is still scheduled has to be taken out of its
+    settings first. Dead letters stay and can be redriven. Of a broadcasting group name a client, GROUP@CLIENT.
+    """
+    output, host = Output(as_json), Host()
+    store = open_store(root)
+    from rmq_store.admin.delete_group import DeleteGroupRequest, Waiting, waiting_of
+    from rmq_store.lake.admin.delete_group import delete_group as delete_in
+
+    request_id, who = new_request("delete", request, host), actor_of(actor)
+    why = reason_of(reason, dry_run)
+    asked = DeleteGroupRequest(group, request_id, who, why, dry_run)
+    check_group(store, group, settings)
+    reports = delete_in(store.shards(shard), asked, host)
+    moves = [_move(report.shard, move) for report in reports for move in report.moves]
+    waiting = sum(map(waiting_of, reports), Waiting())
+    void = sum(move["becomes"] == "void" for move in moves)
+    would = "would be" if dry_run else "are"
+    output.table(moves, list(_MOVE), "no offset of its own here")
+    output.answer(
+        {
+            "status": "dry_run" if dry_run else overall(report.status for report in reports),
+            "group": group,
+            "request_id": request_id,
+            "shards": [report.shard for report in reports],
+            "offsets": moves,
+            "warnings": [warning for report in reports for warning in report.warnings],
+        }
+        | waiting.parameters(),
+        f"offsets that {would} void: {void:,}",
+        f"retries that {would} dropped: {waiting.retries:,} in retry queues, {waiting.delayed:,} still delayed",
+        f"dead letters that stay in {dlq_topic(group)}: {waiting.dead_letters:,}",
+        f"request: {request_id}",
+    )
+
+
+_MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset", "becomes")
+
+
+def _move(shard: str, move: Moved) -> dict[str, Any]:
+    """``becomes``: void, or the end of a retry queue, where the name goes on."""
+    queue, is_void = move.queue, move.to_offset == ABSENT
+    to_offset = None if is_void else move.to_offset
+    becomes = "void" if is_void else "end"
+    values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, to_offset, becomes)
+    return dict(zip(_MOVE, values, strict=True))

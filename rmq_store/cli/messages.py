@@ -1,0 +1,258 @@
+"""``rmq message``, ``messages``, ``print``, ``track``: single messages, found and shown. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from rmq_store.cli.common import open_store, queues_by_shard
+from rmq_store.cli.options import (
+    JsonOption,
+    QueuesOption,
+    RootOption,
+    SinceOption,
+    TopicOption,
+    UntilOption,
+    count_from,
+    example,
+)
+from rmq_store.cli.output import Output, cell, printable
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
+from rmq_store.utils.times import format_time
+
+PANEL = "Messages"
+
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="An offset message id, or the producer's id (the unique key).")
+]
+OfTopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Look for a unique key in this topic only, which is quicker."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL, epilog=example("rmq message 7F0000010000272100000000000003AD"))(message)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example("rmq messages --topic OrderEvents --key order-16 --from 2026-11-19T00:00:00Z"),
+    )(messages)
+    app.command(
+        "print",
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq print --topic OrderEvents --max 5 --body",
+            "rmq print --topic OrderEvents --queue broker-a:3 --from-offset 120",
+            "rmq print --topic OrderEvents --from 2026-11-19T00:00:00Z --until 2026-11-19T00:05:00Z",
+        ),
+    )(print_messages)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq track 7F0000010000272100000000000003AD"))(track)
+
+
+def message(
+    message_id: IdArgument,
+    topic: OfTopicOption = None,
+    since: SinceOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a message by its id.
+
+    By a unique key also the copies that its retries made, oldest first.
+    """
+    output = Output(as_json)
+    found = _found(open_store(root), message_id, topic, since)
+    for number, row in enumerate(found):
+        output.line(
+            ("\n" if number else "") + "\n".join(f"{name}: {_in_a_line(name, row[name])}".rstrip() for name in row)
+        )
+    output.document({"status": "done", "messages": [_plain(row) for row in found]})
+
+
+def messages(
+    topic: TopicOption,
+    key: Annotated[str, typer.Option("--key", "-k", metavar="KEY", help="One of its KEYS, or its unique key.")],
+    since: SinceOption = None,
+    until: UntilOption = None,
+    most: Annotated[
+        int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most so many, the newest.")
+    ] = 64,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find a topic's messages by key and time, oldest first."""
+    output = Output(as_json)
+    store = open_store(root)
+    from rmq_store.lake.read.message_search import messages_by_key
+    from rmq_store.lake.window.consumption import shards_with_topic
+
+    shards_with_topic(store.shards(), [topic])  # a topic that is nowhere is a mistake, no empty answer
+    found = messages_by_key(store, topic, key, begin_ms=since, end_ms=until, most=most)
+    columns = ("offset_msg_id", "broker_name", "queue_id", "queue_offset", "store_timestamp", "keys", "tags")
+    output.table(_for_people(found), columns, empty=f"no message of {topic} has the key {key}")
+    output.document({"status": "done", "topic": topic, "key": key, "messages": found})
+
+
+def print_messages(
+    topic: TopicOption,
+    queue: QueuesOption = None,
+    from_offset: Annotated[
+        int | None,
+        typer.Option("--from-offset", metavar="OFFSET", parser=count_from(0), help="From this offset of each queue."),
+    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    most: Annotated[
+        int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most so many, the oldest.")
+    ] = 20,
+    body: Annotated[bool, typer.Option("--body", help="Show the bodies, too.")] = False,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a topic's messages in the order in which they were stored.
+
+    From the first readable one, an offset or a time on. No group's offset moves.
+    """
+    output = Output(as_json)
+    store = open_store(root)
+    if from_offset is not None and since is not None:
+        raise WrongUse("give --from-offset or --from, not both")
+    from rmq_store.commit.positions import QueueRange
+    from rmq_store.lake.read.message_search import messages_at
+    from rmq_store.lake.read.time_search import search_offsets
+
+    found: list[Mapping[str, Any]] = []
+    for shard, named in queues_by_shard(store.shards(), topic, queue or ()):
+        positions = shard.positions()
+        queues = named or positions.queues_of(topic)
+        begins = search_offsets(shard, positions, queues, since) if since is not None else {}
+        ends = search_offsets(shard, positions, queues, until) if until is not None else {}
+        for one in queues:
+            begin = max(begins.get(one, from_offset or 0), positions.min_offset(one))
+            end = min(ends.get(one, positions.max_offset(one)), begin + most)
+            if begin < end:
+                found += messages_at(shard, QueueRange(one, begin, end), body=body)
+    found.sort(key=lambda row: (row["store_timestamp"], row["broker_name"], row["queue_id"], row["queue_offset"]))
+    columns = ("store_timestamp", "broker_name", "queue_id", "queue_offset", "keys", "tags", "unique_key")
+    shown = found[:most]
+    output.table(_for_people(shown), (*columns, "body") if body else columns, empty=f"no messages of {topic} there")
+    output.document({"status": "done", "topic": topic, "messages": [_plain(row) for row in shown]})
+
+
+def track(
+    message_id: IdArgument,
+    topic: OfTopicOption = None,
+    since: SinceOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which groups have consumed a message, with the outcome, every retry and what a redrive sent again.
+
+    The types are RocketMQ's CONSUMED, CONSUMED_BUT_FILTERED and NOT_CONSUME_YET, and RETRYING, DEAD, DROPPED, LOST,
+    SKIPPED and DUPLICATE, all of which RocketMQ calls CONSUMED. By a unique key it is the first message that has it.
+    """
+    output = Output(as_json)
+    store = open_store(root)
+    found = _found(store, message_id, topic, since)
+    from rmq_store.lake.admin.track import track as tracks_of
+
+    # What was sent with a delay stood elsewhere before; its groups know it where it came out.
+    tracked = next((one for one in found if one["topic"] not in _DELAYED), found[0])
+    tracks = tracks_of(store, tracked)
+    place = {name: tracked[name] for name in ("shard", "topic", "broker_name", "queue_id", "queue_offset")}
+    output.line(" ".join(f"{name}={value}" for name, value in place.items()))
+    rows = [
+        {"group": one.group, "type": one.type, "next_offset": one.next_offset} | _hop(hop)
+        for one in tracks
+        for hop in (one.hops or (None,))
+    ]
+    empty = "no group has an offset of its queue"
+    if tracked["topic"] in _DELAYED:
+        goes_to = tracked["properties"].get(MessageConst.REAL_TOPIC)
+        empty = f"it waits for its delay: rmq deliver takes it to {goes_to} when it is due (see the view delayed)"
+    output.table(rows, list(rows[0]) if rows else [], empty=empty)
+    output.document(
+        {
+            "status": "done",
+            "message": place | {"offset_msg_id": tracked["offset_msg_id"]},
+            "tracks": [asdict(one) for one in tracks],
+        }
+    )
+
+
+_DELAYED = (SCHEDULE_TOPIC, TIMER_TOPIC)
+_HOP = ("attempt", "outcome", "at", "place", "window_id", "error")
+
+
+def _hop(hop: Any) -> dict[str, Any]:
+    if hop is None:
+        return dict.fromkeys(_HOP)
+    at = hop.committed_at if hop.due_at is None else hop.due_at
+    place = f"{hop.topic} {hop.broker_name}:{hop.queue_id} {hop.queue_offset}"
+    when = None if at is None else ("due " if hop.due_at is not None else "") + format_time(at)
+    error = None if hop.error_type is None else f"{hop.error_type}: {hop.error_text}"
+    return dict(zip(_HOP, (hop.attempt, hop.outcome, when, place, hop.window_id, error), strict=True))
+
+
+def _found(store: Any, message_id: str, topic: str | None, since: int | None) -> Sequence[Mapping[str, Any]]:
+    """By offset message id, else by unique key. Raises WrongUse when there is none."""
+    from rmq_store.lake.read.message_search import message_by_id, messages_by_unique_key
+
+    found = message_by_id(store, message_id) or messages_by_unique_key(store, message_id, topic=topic, since_ms=since)
+    if not found:
+        where = f" of topic {topic}" if topic else ""
+        raise WrongUse(
+            f"no message{where} has the offset message id or the unique key {message_id}; by one of its KEYS it is found "
+            "with 'rmq messages --topic TOPIC --key KEY'"
+        )
+    return found
+
+
+# --- how messages look -----------------------------------------------------------------------------------------------
+
+_HEX_SHOWN = 32
+
+
+def _for_people(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: _shown(name, value) for name, value in row.items()} for row in rows]
+
+
+def _shown(name: str, value: Any) -> Any:
+    if name.endswith("_timestamp") and value is not None:
+        return format_time(value)
+    if isinstance(value, bytes):
+        return body_text(value)
+    return value if isinstance(value, int | str | None) else cell(value)
+
+
+def _in_a_line(name: str, value: Any) -> str:
+    """A body may have lines."""
+    text = cell(_shown(name, value))
+    return text if name == "body" else printable(text)
+
+
+def body_text(body: bytes) -> str:
+    """A body as text when it is UTF-8 without control characters, else its size and how it begins."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if all(character.isprintable() or character in "\t\r\n" for character in text):
+        return text
+    more = "..." if len(body) > _HEX_SHOWN else ""
+    return f"({len(body):,} bytes: {body[:_HEX_SHOWN].hex()}{more})"
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """For JSON: ``body`` is base64 there; what is text is shown as text beside it."""
+    answer = dict(row)
+    if isinstance(body := row.get("body"), bytes):
+        try:
+            answer["body_text"] = body.decode()
+        except UnicodeDecodeError:
+            answer["body_text"] = None
+    return answer

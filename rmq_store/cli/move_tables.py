@@ -1,0 +1,100 @@
+"""How moves of a group's offsets are shown: from where to where, and how many messages more or fewer are read by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rmq_store.cli.common import known_group
+from rmq_store.cli.output import Output
+from rmq_store.commit.ctl import is_born_here
+from rmq_store.message.message import retry_topic
+
+if TYPE_CHECKING:
+    from rmq_store.admin.moves import MoveReport
+    from rmq_store.commit.ctl import Moved
+    from rmq_store.commit.positions import Positions
+    from rmq_store.lake.table.shard import Shard
+    from rmq_store.message.message import MessageQueue
+
+
+class Stands(NamedTuple):
+    """What is known of a shard before a move: its queues, and where a living broker was last seen with the group."""
+
+    positions: Positions
+    observed: Mapping[MessageQueue, int]
+    at_min: bool
+
+    def first_start(self, group: str, queue: MessageQueue) -> int | None:
+        """Where the group would begin without an offset of its own, None where its settings decide."""
+        if queue in self.observed:
+            return self.observed[queue]
+        begins_at_min = queue.topic == retry_topic(group) or (self.at_min and is_born_here(queue.broker_name))
+        return self.positions.min_offset(queue) if begins_at_min else None
+
+    def readable(self, queue: MessageQueue, offset: int) -> int:
+        """The offset within what can be read."""
+        return min(max(offset, self.positions.min_offset(queue)), self.positions.max_offset(queue))
+
+
+def stands_of(shards: Sequence[Shard], group: str, settings: str | None) -> dict[str, Stands]:
+    from rmq_store.lake.window.plan import ShardLookup
+    from rmq_store.window.plan import observed_offsets
+
+    known = known_group(group, settings)
+    at_min = known is None or known.later_queues_start_at_min  # a queue born in the lake is a later one
+    held = [(shard, shard.positions()) for shard in shards]
+    return {
+        shard.name: Stands(positions, observed_offsets(ShardLookup(shard), positions, group), at_min)
+        for shard, positions in held
+    }
+
+
+def show_moves(
+    output: Output, reports: Sequence[MoveReport], stands: Mapping[str, Stands], about: dict[str, Any]
+) -> None:
+    moves = [_move(report.shard, move, stands[report.shard]) for report in reports for move in report.moves]
+    more = sum(move["messages"] or 0 for move in moves)
+    first = sum(move["messages"] is None for move in moves)
+    statuses = {report.status for report in reports}
+    status, request_id = "committed" if "committed" in statuses else reports[0].status, reports[0].request_id
+    output.table([move | {"messages": _shown(move)} for move in moves], list(_MOVE))
+    warnings = [warning for report in reports for warning in report.warnings]
+    output.answer(
+        {"status": status} | about | {"request_id": request_id, "moves": moves, "messages": more, "warnings": warnings},
+        f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
+        f"request: {request_id}",
+    )
+
+
+_MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset", "messages")
+
+
+def _move(shard: str, move: Moved, stands: Stands) -> dict[str, Any]:
+    """``messages``: how many more can be read (below 0: fewer); None where there was no offset to compare with.
+
+    ``observed_offset``: where the group's broker was last seen with it, as long as there is no offset of the lake's own.
+    """
+    queue = move.queue
+    observed = stands.observed.get(queue) if move.from_offset is None else None
+    stood = stands.first_start(move.group, queue) if move.from_offset is None else move.from_offset
+    more = None if stood is None else stands.readable(queue, stood) - stands.readable(queue, move.to_offset)
+    values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, move.to_offset, more)
+    return dict(zip(_MOVE, values, strict=True)) | {"observed_offset": observed}
+
+
+def _shown(move: dict[str, Any]) -> str:
+    observed, messages = move["observed_offset"], move["messages"]
+    stood = move["from_offset"] if observed is None else observed
+    if messages == 0 and stood not in (None, move["to_offset"]):
+        return f"as many to read (nothing is left between {stood:,} and {move['to_offset']:,})"
+    where = "" if observed is None else f" (from {observed:,}, its broker's offset)"
+    if stood is None and messages is not None:
+        where = " (had no offset, it would begin at the first message)"
+    return _more_or_less(messages) + where
+
+
+def _more_or_less(messages: int | None) -> str:
+    if messages is None:
+        return "had no offset"
+    return "no change" if messages == 0 else f"{abs(messages):,} {'more' if messages > 0 else 'fewer'} to read"

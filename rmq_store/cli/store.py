@@ -1,0 +1,240 @@
+"""``rmq init``, ``import-store``, ``cutover``, ``doctor``: the store and what comes into it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmq_store.cli.common import new_request, open_store, root_of, shard_of_broker
+from rmq_store.cli.engines import engines_of
+from rmq_store.cli.options import (
+    ActorOption,
+    BrokerOption,
+    ImportEngineOption,
+    JsonOption,
+    ReasonOption,
+    RequestOption,
+    RootOption,
+    SettingsOption,
+    ShardOption,
+    count_from,
+    example,
+)
+from rmq_store.cli.output import Output
+from rmq_store.cli.progress import progress_of
+from rmq_store.commit.request import actor_of, reason_of
+from rmq_store.errors import WrongUse
+from rmq_store.message.sys_flag import MAX_BODY_BYTES
+from rmq_store.utils.host import Host
+from rmq_store.utils.numbers import whole_number
+
+if TYPE_CHECKING:
+    from rmq_store.lake.table.object_store import Root
+    from rmq_store.lake.table.store import LakeStore
+
+PANEL = "The store"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example("rmq init --root s3://lake/orders", "rmq init --broker-conf /opt/rocketmq/conf/broker.conf"),
+    )(init)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq import-store /data/rocketmq/store --broker broker-a",
+            "rmq import-store s3://copies/broker-a --broker broker-a --salvage",
+        ),
+    )(import_store)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq cutover --broker broker-a --dry-run", "rmq cutover --broker broker-a --reason 'it was switched off'"
+        ),
+    )(cutover)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq doctor --root var/store", "rmq doctor --spark"))(doctor)
+
+
+def init(
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            "--levels", metavar="TEXT", help="The delay levels, like '1s 5s 10s 30s 1m'. Default: RocketMQ's 18."
+        ),
+    ] = None,
+    broker_conf: Annotated[
+        Path | None,
+        typer.Option("--broker-conf", metavar="FILE", help="Take them from the messageDelayLevel of a broker.conf."),
+    ] = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a store, unless it is there already.
+
+    Its delay levels say how long retries and delayed messages wait. They cannot be changed later: give those of the broker
+    that is to be imported, if it has a messageDelayLevel of its own.
+    """
+    output = Output(as_json)
+    where = root_of(root)
+    from rmq_store.lake.table.store import LakeStore
+
+    store, made = LakeStore.init(where, levels=_levels(levels, broker_conf, output))
+    status = "created" if made else "already_there"
+    answer = {"status": status, "root": where.location, "store_id": store.store_id, "levels": store.levels.text}
+    output.answer(answer, f"store {store.store_id} at {where.location}", f"delay levels: {store.levels.text}")
+
+
+def _levels(text: str | None, broker_conf: Path | None, output: Output) -> str | None:
+    """The levels that are asked for. Raises WrongUse when the two ask for different ones."""
+    from rmq_store.broker_files.broker_conf import message_delay_level
+    from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, parse_delay_level
+
+    if broker_conf is None:
+        return text
+    of_broker = message_delay_level(broker_conf.expanduser())
+    if of_broker is None:
+        output.note(f"{broker_conf} sets no messageDelayLevel: RocketMQ's default is taken")
+        of_broker = MESSAGE_DELAY_LEVEL
+    if text is not None and parse_delay_level(text) != parse_delay_level(of_broker):
+        raise WrongUse(f"--levels says {text!r} and {broker_conf} says {of_broker!r}: give one of the two")
+    return of_broker
+
+
+def import_store(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The broker's store: a folder or s3://bucket/prefix.")],
+    broker: BrokerOption,
+    shard: Annotated[
+        str | None, typer.Option("--shard", metavar="SHARD", help="Into this shard. Default: the broker's name.")
+    ] = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Skip what is damaged or missing, and record what was skipped.")
+    ] = False,
+    max_body_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max-body-bytes",
+            metavar="BYTES",
+            parser=count_from(1),
+            help="How large a compressed body may become. A larger one is named and stops the import, also with --salvage.",
+        ),
+    ] = MAX_BODY_BYTES,
+    engine: ImportEngineOption = None,
+    request: RequestOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Import what is new in a broker's store directory.
+
+    Incremental and all or nothing: what was imported before is not read again, and a damaged record stops before
+    anything is written. The broker may be alive; its groups stay its own until a cutover.
+    """
+    output, host = Output(as_json), Host()
+    store = open_store(root)
+    from rmq_store.lake.broker.import_store import import_store as import_into
+    from rmq_store.lake.table.object_store import Root
+
+    request_id = new_request("import", request, host)
+    shard_name = shard or broker
+    files = Root.parse(source)
+    with engines_of("import-store", engine or "auto", host) as engines, progress_of(output) as progress:
+        report = import_into(
+            store,
+            files,
+            broker,
+            shard_name,
+            request_id,
+            actor_of(actor),
+            host,
+            engines.for_import(_to_read_bytes(store, files, broker, shard_name)),
+            salvage=salvage,
+            max_body_bytes=max_body_bytes,
+            progress=progress,
+        )
+    for note in report.notes:
+        output.note(note)
+    for skipped in report.salvaged:
+        output.line(f"skipped: [{skipped.begin}, {skipped.end}) of the log: {skipped.reason}")
+    for gap in report.queue_gaps:
+        output.line(f"gap: [{gap.begin}, {gap.end}) of topic {gap.topic!r}, queue {gap.queue_id}: {gap.reason}")
+    output.answer(
+        asdict(report),
+        f"{report.messages:,} messages in {report.queues} queues of {broker}, bytes [{report.begin}, {report.end}) of "
+        f"its log, are in shard {report.shard}",
+        f"request: {request_id}",
+    )
+
+
+def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: str) -> int:
+    """About how much an import has to read: the files behind what was imported before."""
+    from rmq_store.commit.positions import import_id
+    from rmq_store.lake.table.object_store import file_source
+
+    begin = 0
+    if shard_name in store.shard_names():
+        begin = store.shards(shard_name)[0].positions().get(import_id(broker_name)) or 0
+    logs = [(name.rpartition("/")[2], size) for name, size in file_source(files).list("commitlog")]
+    return sum(size for name, size in logs if (start := whole_number(name)) is not None and start + size > begin)
+
+
+def cutover(
+    broker: BrokerOption,
+    reason: ReasonOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be adopted; change nothing.")] = False,
+    shard: ShardOption = None,
+    request: RequestOption = None,
+    actor: ActorOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a broker's ownership of its groups and delayed messages.
+
+    Its import is closed for good; its groups' offsets and the retries that wait in its delay levels are adopted, but not
+    what waits in its timer, which is told. What its log shows as delivered is not delivered again, also when the broker was
+    killed before it wrote that down. Cannot be undone: stop the broker and import once more before.
+    """
+    output, host = Output(as_json), Host()
+    store = open_store(root)
+    from rmq_store.lake.broker.cutover import cutover as cut_over
+
+    request_id = new_request("cutover", request, host)
+    its_shard, why = shard_of_broker(store, broker, shard), reason_of(reason, dry_run)
+    report = cut_over(store, its_shard, broker, request_id, actor_of(actor), why, host, dry_run=dry_run)
+    output.answer(
+        asdict(report) | {"request_id": request_id},
+        f"broker {broker} in shard {report.shard}: {report.groups} groups adopted, {report.waiting} delayed messages "
+        "are for 'rmq deliver' from now on",
+        *(f"note: {note}" for note in (*report.notes, *report.left_out)),
+        f"request: {request_id}",
+    )
+
+
+def doctor(
+    spark: Annotated[bool, typer.Option("--spark", help="Also open a Spark session and run a query in it.")] = False,
+    settings: SettingsOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check this machine, the store and the settings.
+
+    Java, jars and package versions; the store, its exclusive create and its clock; the settings, and whether the store has
+    recorded other subscriptions of their groups. What fails comes with how to mend it. Exit code 1 when something failed.
+    """
+    from rmq_store.cli.doctor import all_checks
+
+    output = Output(as_json)
+    rows = []
+    for check in all_checks(root, settings, spark):
+        finding = check.examine()
+        rows.append(asdict(finding))
+        output.line(f"{finding.status:8}{finding.check}: {finding.found}")
+        if finding.mend:
+            output.line(f"{'':8}mend: {finding.mend}")
+    failed = [row["check"] for row in rows if row["status"] == "failed"]
+    output.document({"status": "failed" if failed else "ok", "checks": rows})
+    if failed:
+        raise typer.Exit(1)

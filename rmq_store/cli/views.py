@@ -1,0 +1,258 @@
+"""``rmq topics``, ``groups``, ``lag``, ``progress``, ``topic-status``, ``audit``, ``sql``: what the tables say."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rmq_store.cli.common import check_group, open_store
+from rmq_store.cli.options import (
+    GroupOption,
+    JsonOption,
+    OfGroupOption,
+    RootOption,
+    SettingsOption,
+    TopicOption,
+    example,
+)
+from rmq_store.cli.output import MANY_ROWS, Output, cell, print_table, to_json
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.times import format_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PANEL = "Questions"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel=PANEL, epilog=example("rmq topics"))(topics)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq groups"))(groups)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq lag --group orders"))(lag)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq progress --group orders"))(progress)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq topic-status --topic OrderEvents"))(topic_status)
+    app.command(rich_help_panel=PANEL, epilog=example("rmq audit"))(audit)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "rmq sql 'select topic, count(*) from messages group by topic'",
+            "rmq sql --file report.sql --format csv",
+            "rmq sql - --format json",
+        ),
+    )(sql)
+
+
+def topics(root: RootOption = None, as_json: JsonOption = False) -> None:
+    """List the topics."""
+    _show(
+        root,
+        as_json,
+        "topics",
+        empty="no topics: import a broker's files with 'rmq import-store', or send with 'rmq send'",
+    )
+
+
+def groups(root: RootOption = None, as_json: JsonOption = False) -> None:
+    """List the consumer groups, those of imported brokers too."""
+    _show(root, as_json, "groups", empty="no groups yet")
+
+
+def lag(
+    group: OfGroupOption = None, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
+) -> None:
+    """Say how far each group is behind, queue by queue."""
+    empty = "no group has offsets" if group is None else f"no offsets of {group}"
+    _show(root, as_json, "lag", group, settings, empty=empty)
+
+
+def progress(
+    group: GroupOption, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
+) -> None:
+    """Say how far a group is in each queue, as RocketMQ's consumerProgress does.
+
+    LastTime is when the last message that it has read was stored.
+    """
+    output = Output(as_json)
+    store = open_store(root)
+    from rmq_store.lake.read.message_search import quoted, store_times
+    from rmq_store.lake.sql.sql import query
+
+    check_group(store, group, settings)
+    found = _rows(query(store, f"SELECT * FROM lag WHERE group_name = {quoted(group)} ORDER BY ALL"))
+    last: dict[tuple[str, MessageQueue], int] = {}
+    for shard in store.shards():
+        of_shard = {_queue(row): row["next_offset"] - 1 for row in found if row["shard"] == shard.name}
+        last |= {(shard.name, queue): ms for queue, ms in store_times(shard, of_shard).items()}
+    rows = [
+        {name: row[name] for name in ("shard", "topic", "broker_name", "queue_id")}
+        | {"broker_offset": row["max_offset"], "consumer_offset": row["next_offset"], "diff": row["lag"]}
+        | {"last_time": last.get((row["shard"], _queue(row)))}
+        for row in found
+    ]
+    total = sum(row["diff"] or 0 for row in rows)
+    output.table(
+        [row | {"last_time": "N/A" if (ms := row["last_time"]) is None else format_time(ms)} for row in rows],
+        list(rows[0]) if rows else [],
+        f"group {group} has no offsets",
+    )
+    output.line(f"diff total: {total:,}")
+    output.document({"status": "done", "group": group, "queues": rows, "diff_total": total})
+
+
+def _queue(row: dict[str, Any]) -> MessageQueue:
+    return MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
+
+
+def topic_status(topic: TopicOption, root: RootOption = None, as_json: JsonOption = False) -> None:
+    """Say of each queue of a topic which offsets it holds, and when it was last written to."""
+    output = Output(as_json)
+    store = open_store(root)
+    from rmq_store.lake.read.message_search import quoted
+    from rmq_store.lake.sql.sql import query
+    from rmq_store.lake.window.consumption import shards_with_topic
+
+    shards_with_topic(store.shards(), [topic])  # a topic that is nowhere is a mistake, no empty answer
+    found = _rows(query(store, f"SELECT * FROM queues WHERE topic = {quoted(topic)} ORDER BY ALL"))
+    columns = ("shard", "broker_name", "queue_id", "min_offset", "max_offset")
+    rows = [{name: row[name] for name in columns} | {"last_updated": row["newest_store_timestamp"]} for row in found]
+    output.table(
+        [row | {"last_updated": "" if (ms := row["last_updated"]) is None else format_time(ms)} for row in rows],
+        (*columns, "last_updated"),
+    )
+    output.document({"status": "done", "topic": topic, "queues": rows})
+
+
+def audit(
+    group: OfGroupOption = None, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
+) -> None:
+    """Prove that nothing is missing or counted twice.
+
+    What windows, deliveries and redrives say of themselves is compared with the messages; each row is a contradiction.
+    Exit code 1 when something was found.
+    """
+    if _show(root, as_json, "audit", group, settings, empty="nothing found: every offset has exactly one outcome"):
+        raise typer.Exit(1)
+
+
+def _show(
+    root: str | None,
+    as_json: bool,
+    view: str,
+    group: str | None = None,
+    settings: str | None = None,
+    *,
+    empty: str,
+) -> int:
+    """Print a view, sorted; returns how many rows it has. Raises WrongUse for a group that nobody knows: a misspelt one
+    has no lag, and nothing to be found fault with."""
+    output = Output(as_json)
+    where = "" if group is None else f" WHERE group_name = '{group.replace(chr(39), chr(39) * 2)}'"
+    found = _query(root, f"SELECT * FROM {view}{where} ORDER BY ALL")
+    rows = _rows(found)
+    if group is not None and not rows:
+        check_group(open_store(root), group, settings)
+    output.table(rows, found.column_names, empty)
+    output.document({"status": "done", view: rows})
+    return len(rows)
+
+
+def sql(
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from standard input.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the query from a file.")
+    ] = None,
+    form: Annotated[Literal["table", "json", "csv"], typer.Option("--format", help="How rows are written.")] = "table",
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the tables in SQL (DuckDB, read only).
+
+    Views: acked_keys, attempt_outcomes, audit, blocked, consume_queue_entries, consumed_ranges, consumer_offsets,
+    dead_letters, delayed, groups, lag, message_rows, messages, offset_history, outcomes, queue_owners, queues, retries,
+    scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them, DESCRIBE lag the columns of one.
+    Times are UTC ms: epoch_ms(committed_at) reads one. In JSON bytes are base64.
+    """
+    found = _query(root, _query_text(query, file))
+    if as_json or Output(False).as_json or form == "json":
+        for piece in _json_array(found):
+            sys.stdout.write(piece)
+    elif form == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(found.column_names)
+        for row in _each_row(found):
+            writer.writerow(cell(row[name]) for name in found.column_names)
+    else:
+        print_table(_rows(found.slice(0, MANY_ROWS)), found.column_names, found.num_rows)
+    sys.stdout.flush()
+
+
+def _query_text(query: str | None, file: str | None) -> str:
+    if (query is None) == (file is None):
+        raise WrongUse("give the query, once: as text, as - to read it from input, or by --file")
+    if file is not None:
+        try:
+            return Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise WrongUse(f"the query {file} cannot be read: {error}") from error
+    return sys.stdin.read() if query == "-" else str(query)
+
+
+def _query(root: str | None, text: str) -> pa.Table:
+    store = open_store(root)
+    from rmq_store.lake.sql.sql import query
+
+    found = query(store, text)
+    return found.rename_columns(_each_once(found.column_names))
+
+
+def _each_once(names: Sequence[str]) -> list[str]:
+    """A query may give two columns one name; a row, and a JSON object, cannot."""
+    seen: dict[str, int] = {}
+    once = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        once.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return once
+
+
+def _rows(found: pa.Table) -> list[dict[str, Any]]:
+    return list(_each_row(found))
+
+
+def _each_row(found: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows by column name; maps as dicts."""
+    for batch in found.to_batches(max_chunksize=10_000):
+        columns = [_values(batch.column(i)) for i in range(batch.num_columns)]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(found.column_names, values, strict=True))
+
+
+_INTERVAL = "month_day_nano_interval"
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    from rmq_store.lake.sql.sql import as_texts
+
+    if _INTERVAL not in str(column.type):
+        try:
+            values: Sequence[Any] = column.to_pylist(maps_as_pydicts="lossy")
+            return values
+        except (OverflowError, TypeError, ValueError):
+            pass  # a date beyond Python's, or a map whose keys are structs
+    return as_texts(column)
+
+
+def _json_array(found: pa.Table) -> Iterator[str]:
+    """The rows as one JSON array, piece by piece."""
+    yield "["
+    for number, row in enumerate(_each_row(found)):
+        yield (",\n" if number else "\n") + to_json(row)
+    yield "\n]\n"

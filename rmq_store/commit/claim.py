@@ -1,0 +1,212 @@
+"""Who may run a listener for which queues: claims with a lease (step 2 of the commit protocol), as pure decisions.
+
+A window claims every queue that it will read, all of them in one commit; as with RocketMQ's batch lock (S6.5), what
+another run holds is left out, and the rest is taken. Work that is not shared (imports, deliveries, redrives, groups that
+absorb duplicates) needs one claim on the whole of it.
+
+A claim only saves work: the commit compares its number, so a wrong overlap costs time and never a double outcome.
+Two minutes of lease, renewed while the run lives; RocketMQ's broker lock lives for one (S6.5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rmq_store.commit.ctl import Action, Actor, Ctl, Proposal, canonical_json
+from rmq_store.commit.positions import Claim, Positions, own_id, queue_of, split_id
+from rmq_store.errors import HeldByAnother
+from rmq_store.message.message import MessageQueue
+
+LEASE_S = 120
+RENEW_EVERY_S = 40
+_LOOK_BACK_MS = 10 * LEASE_S * 1000
+_FREE = "free"
+
+CtlsSince = Callable[[int], Iterable[Ctl]]
+"""The commits whose ids were made at a time (UTC ms) or later, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The request that made or renewed a claim last, and the consumer that it worked for, if several share the group."""
+
+    request_id: str
+    actor: str
+    claim_number: int
+    client_id: str | None = None
+
+    def __str__(self) -> str:
+        return f"request {self.request_id} of {self.actor}" + (f", client {self.client_id}" if self.client_id else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claim of another run. ``left_s``: how long its lease lasts if it is not renewed."""
+
+    app_id: str
+    claim_number: int
+    left_s: int
+    holder: Holder | None
+
+    @property
+    def queue(self) -> MessageQueue | None:
+        """None: it is not a queue's."""
+        return queue_of(self.app_id) if len(split_id(self.app_id)) == 5 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a run asks to hold: all of ``needed``, else it does not run; of ``queues`` as many as are free."""
+
+    request_id: str
+    actor: Actor
+    group: str | None = None
+    needed: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    client_id: str | None = None
+
+    @classmethod
+    def of_whole(cls, request_id: str, actor: Actor, *scope: str, group: str | None = None) -> Wish:
+        """Work of which there is one run at a time: ``~import``, ``~deliver`` and the like."""
+        return cls(request_id, actor, group, needed=(own_id(*scope),))
+
+    def claiming(self, commit_id: str) -> Ctl:
+        """The commit that asks."""
+        who = {} if self.client_id is None else {"client_id": self.client_id}
+        return Ctl(
+            commit_id,
+            Action.CLAIM,
+            self.actor,
+            request_id=self.request_id,
+            request_complete=False,
+            group=self.group,
+            parameters=canonical_json(who),
+        )
+
+
+def next_claim(current: Claim, holder: Holder | None, request_id: str, now_ms: int) -> tuple[Claim, str] | None:
+    """The claim to write and why it may be written; None: it is held.
+
+    A later attempt of the same request takes over at once; another request only after the lease.
+    """
+    mine = Claim(current.number + 1, now_ms // 1000 + LEASE_S)
+    left_s = current.lease_end_s - now_ms // 1000
+    if current.lease_end_s == 0:
+        return mine, _FREE
+    if left_s <= 0:
+        return mine, f"took over claim {current.number}, whose lease ended {-left_s} s ago"
+    if holder is not None and holder.request_id == request_id:
+        return mine, f"took over claim {current.number} of an earlier attempt of this request"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The claims that one commit takes, by application id. ``ctl``: that commit; ``before``: the positions as they were;
+    ``held``: what it left to others."""
+
+    claims: Mapping[str, Claim]
+    held: tuple[Held, ...]
+    ctl: Ctl
+    before: Mapping[str, int | None]
+
+    def proposal(self) -> Proposal:
+        """The commit that takes them."""
+        return Proposal(self.ctl, self.before, _packed(self.claims))
+
+    def queues(self) -> frozenset[MessageQueue]:
+        return frozenset(queue_of(app_id) for app_id in self.claims if len(split_id(app_id)) == 5)
+
+    def renewed(self, commit_id: str, now_ms: int) -> tuple[Taken, Proposal]:
+        """The same claims with a whole lease, and the commit that makes them so."""
+        longer = {app_id: Claim(claim.number, now_ms // 1000 + LEASE_S) for app_id, claim in self.claims.items()}
+        ctl = replace(self.ctl, commit_id=commit_id, action=Action.RENEW, parameters=_said(self.ctl, longer))
+        return replace(self, claims=longer), Proposal(ctl, _packed(self.claims), _packed(longer))
+
+    def released(self, commit_id: str, positions: Positions) -> Proposal | None:
+        """The commit that ends those that are still ours, for a run that makes none of its own; None: none is."""
+        now = {app_id: Claim.of(positions.get(app_id)) for app_id in self.claims}
+        ours = {app_id: claim for app_id, claim in self.claims.items() if now[app_id].number == claim.number}
+        if not ours:
+            return None
+        ctl = replace(self.ctl, commit_id=commit_id, action=Action.RELEASE, reason="no commit")
+        return Proposal(replace(ctl, parameters=_said(ctl, ours)), _packed(ours), _packed(_ended(ours)))
+
+    def ended_by(self, proposal: Proposal) -> Proposal:
+        """The run's own commit: it goes through only while all claims are ours, ends them, and names their commit."""
+        told = json.loads(proposal.ctl.parameters) | {"claim": self.ctl.commit_id}
+        return replace(
+            proposal,
+            ctl=replace(proposal.ctl, parameters=canonical_json(told)),
+            expect={**proposal.expect, **_packed(self.claims)},
+            advance={**proposal.advance, **_packed(_ended(self.claims))},
+        )
+
+
+def take(wish: Wish, commit_id: str, shard: str, positions: Positions, ctls_since: CtlsSince, now_ms: int) -> Taken:
+    """Which claims of a shard the wish gets. ``ctls_since`` is asked once, and only while somebody's lease lasts.
+
+    Raises HeldByAnother, naming the holders, when something that is needed is held, or every queue.
+    """
+    before = {app_id: positions.get(app_id) for app_id in (*wish.needed, *wish.queues)}
+    current = {app_id: Claim.of(value) for app_id, value in before.items()}
+    lasting = {app_id: claim for app_id, claim in current.items() if claim.lease_end_s > now_ms // 1000}
+    holders = _holders(ctls_since(now_ms - _LOOK_BACK_MS), lasting) if lasting else {}
+    claims, reasons, held = {}, set(), []
+    for app_id, claim in current.items():
+        holder = holders.get(app_id)
+        if (found := next_claim(claim, holder, wish.request_id, now_ms)) is None:
+            held.append(Held(app_id, claim.number, claim.lease_end_s - now_ms // 1000, holder))
+        else:
+            claims[app_id], reason = found
+            reasons.add(reason)
+    if not claims or any(one.app_id in wish.needed for one in held):
+        raise held_by_another(shard, held)
+    asked = wish.claiming(commit_id)
+    ctl = replace(asked, reason="; ".join(sorted(reasons - {_FREE})) or _FREE, parameters=_said(asked, claims))
+    return Taken(claims, tuple(held), ctl, {app_id: before[app_id] for app_id in claims})
+
+
+def held_by_another(shard: str, held: Collection[Held]) -> HeldByAnother:
+    """The error that says who holds what, and for how long."""
+    of_holder: dict[tuple[str, int], list[Held]] = defaultdict(list)
+    for one in held:
+        of_holder[str(one.holder or "another run"), one.claim_number].append(one)
+    told = [_told(shard, who, number, several) for (who, number), several in of_holder.items()]
+    return HeldByAnother(f"{'; '.join(told)}. Wait for it, or give the same --request to take it over.")
+
+
+def _told(shard: str, who: str, number: int, several: Sequence[Held]) -> str:
+    left_s = max(one.left_s for one in several)
+    more = f" and {len(several) - 1} more are" if len(several) > 1 else " is"
+    scope = "/".join(split_id(several[0].app_id)[1:])
+    return f"{shard}/{scope}{more} held by {who} (claim {number}) for {left_s} s more unless it renews"
+
+
+def _said(ctl: Ctl, claims: Mapping[str, Claim]) -> str:
+    """What a commit about claims says of them. The view ``queue_owners`` reads it."""
+    numbers = {app_id: claim.number for app_id, claim in claims.items()}
+    told = {"claims": numbers, "lease_end_s": max(claim.lease_end_s for claim in claims.values())}
+    return canonical_json(json.loads(ctl.parameters) | told)
+
+
+def _packed(claims: Mapping[str, Claim]) -> dict[str, int]:
+    return {app_id: claim.packed() for app_id, claim in claims.items()}
+
+
+def _ended(claims: Mapping[str, Claim]) -> dict[str, Claim]:
+    return {app_id: Claim(claim.number, 0) for app_id, claim in claims.items()}
+
+
+def _holders(recent: Iterable[Ctl], lasting: Mapping[str, Claim]) -> dict[str, Holder]:
+    """Who holds each: the newest claim or renewal of its number."""
+    found = {}
+    for ctl in recent:
+        if ctl.action in (Action.CLAIM, Action.RENEW):
+            for app_id, number in (ctl.parameter("claims") or {}).items():
+                if app_id in lasting and lasting[app_id].number == number:
+                    found[app_id] = Holder(ctl.request_id, ctl.actor.name, number, ctl.parameter("client_id"))
+    return found

@@ -1,0 +1,223 @@
+"""Whether a commit may be made: the decision of step 4 of the commit protocol (design 3.3), as a pure function.
+
+The guards and what happens without each were found by an exhaustive search
+(``docs/decisions/0001-one-commit-point.md``): epoch, claim and offsets are all compared with the plan; bases are taken
+now, never from an earlier try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+
+from rmq_store.commit.ctl import Action, Ctl, Produced, Proposal
+from rmq_store.commit.positions import (
+    Claim,
+    Positions,
+    QueueRange,
+    SubVersion,
+    Tally,
+    grp_id,
+    max_id,
+    off_id,
+    sub_id,
+    total,
+)
+from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import day_of
+
+MAX_SKEW_MS = 60_000
+MAX_RUN_AGE_MS = 24 * 3600 * 1000
+MOST_DAYS_AHEAD = 2
+"""A request's id may be dated so many days after the day of its commits: zones of time, and clocks that step back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Now, in UTC ms, by the committing host and by the store."""
+
+    own_ms: int
+    store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A commit with nothing left open: ``positions`` are the txn actions, ``updated_ms`` their ``last_updated``."""
+
+    ctl: Ctl
+    positions: Mapping[str, int]
+    updated_ms: Mapping[str, int]
+
+
+def check_evidence(ctl: Ctl, tally_of_range: Callable[[QueueRange], Tally]) -> None:
+    """Raise EvidenceMismatch unless every consumed range adds up, in counts and in hash sums (promise P2)."""
+    for consumed in ctl.consumed:
+        found, wanted = total(consumed.tallies), tally_of_range(consumed.range)
+        if found != wanted:
+            raise EvidenceMismatch(
+                f"group {ctl.group}: [{consumed.range.begin}, {consumed.range.end}) of {consumed.range.queue} does not "
+                f"add up: {found.count} offsets answered of {wanted.count}, hash sum {found.hash_sum:#x} instead of "
+                f"{wanted.hash_sum:#x}. Nothing was committed; this is a defect of the job, not of the data."
+            )
+
+
+def check_age(ctl: Ctl, started_ms: int, now_ms: int) -> None:
+    """Raise StaleAttempt for a run that began (UTC ms) too long ago: its staged files may have been vacuumed, and the
+    derived tables no longer look for a commit id as old as its."""
+    if now_ms - started_ms > MAX_RUN_AGE_MS:
+        raise StaleAttempt(
+            f"{ctl.action} {ctl.commit_id} began {(now_ms - started_ms) // 3_600_000} h ago; after "
+            f"{MAX_RUN_AGE_MS // 3_600_000} h its staged files may have been vacuumed. Run the request again."
+        )
+
+
+def first_day(request_id: str) -> str:
+    """The first UTC day, ``YYYY-MM-DD``, on which commits of a request may lie; "" for any, where its id has no date."""
+    try:
+        return (date.fromisoformat(request_id[:10]) - timedelta(days=MOST_DAYS_AHEAD)).isoformat()
+    except (ValueError, OverflowError):
+        return ""
+
+
+def check_day(ctl: Ctl) -> None:
+    """Raise ClockSkew for a decided commit on a day on which its request is not looked for: it would be done twice."""
+    day = day_of(ctl.store_timestamp)
+    if day < first_day(ctl.request_id):
+        raise ClockSkew(
+            f"the request id {ctl.request_id!r} begins with a date more than {MOST_DAYS_AHEAD} days after today, {day} in "
+            "UTC: the same request would not find what it has done. Nothing was written. Set the clock, or give the "
+            "request an id that begins with today's date"
+        )
+
+
+def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew_ms: int = MAX_SKEW_MS) -> Decided:
+    """Step 4 without its effects: compare with the plan, assign bases, choose the store timestamp.
+
+    Raises StaleAttempt when anything that the plan read has moved, ClockSkew when a clock cannot be right.
+    """
+    compare(proposal, positions)
+    store_timestamp = _store_timestamp(proposal, positions, clocks, max_skew_ms)
+    produced, ends = _with_bases(proposal.ctl.produced, positions, store_timestamp)
+    advance = dict(proposal.advance)
+    updated_ms = dict.fromkeys(advance, store_timestamp)
+    updated_ms.update(proposal.updated_ms)
+    for queue, end in ends.items():
+        advance[max_id(queue)] = end
+        updated_ms[max_id(queue)] = store_timestamp
+    ctl = replace(proposal.ctl, produced=produced, store_timestamp=store_timestamp, read_version=positions.version)
+    return Decided(ctl, advance, updated_ms)
+
+
+_NAMED = 8
+"""Positions that an error names; an import that was overtaken has hundreds."""
+
+
+def compare(proposal: Proposal, positions: Positions) -> None:
+    """Raise StaleAttempt, with the facts, when anything that the plan read has moved."""
+    moved = _moved(proposal, positions)
+    if moved:
+        listed = "; ".join(
+            f"{id_} was {_shown(id_, proposal.expect.get(id_))} and is {_shown(id_, positions.get(id_))}"
+            for id_ in sorted(moved)[:_NAMED]
+        )
+        more = f"; and {len(moved) - _NAMED} more positions" if len(moved) > _NAMED else ""
+        raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: {listed}{more}")
+
+
+def _moved(proposal: Proposal, positions: Positions) -> set[str]:
+    """The positions that are not what the plan read. A subscription that another window recorded meanwhile has not moved
+    when it is the one that this commit records."""
+    agreed = {
+        app_id
+        for app_id, value in proposal.advance.items()
+        if app_id.startswith("sub/") and value == positions.get(app_id)
+    }
+    expect = proposal.expect.items()
+    moved = {app_id for app_id, wanted in expect if not _same(app_id, wanted, positions.get(app_id))} - agreed
+    new = {app_id for prefix in proposal.closed for app_id, _ in positions.prefixed(prefix)}
+    return moved | (new - proposal.expect.keys())
+
+
+def _shown(app_id: str, value: int | None) -> str:
+    if app_id.startswith("own/"):
+        return f"claim {Claim.of(value).number}"
+    if app_id.startswith("sub/") and (recorded := SubVersion.of(value)):
+        return f"subscription version {recorded.version}"
+    return str(value)
+
+
+def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, commits: Iterable[Ctl]) -> StaleAttempt:
+    """``error`` of ``decide``, naming who moved the positions. ``commits``: the recent ones, in commit order."""
+    moved = _moved(proposal, positions)
+    newest = {app_id: ctl for ctl in commits for app_id in _positions_of(ctl) & moved}
+    who = {
+        f"{ctl.action} {ctl.request_id} of {ctl.actor.name} ({ctl.actor.source})" + (ctl.reason and f": {ctl.reason}")
+        for ctl in newest.values()
+    }
+    return StaleAttempt(f"{error}. Moved by {'; '.join(sorted(who))}") if who else error
+
+
+def _positions_of(ctl: Ctl) -> set[str]:
+    """The epoch, the offsets, the subscription and the claims that a commit has touched."""
+    if ctl.action in (Action.CLAIM, Action.RENEW, Action.RELEASE):
+        return set(ctl.parameter("claims") or ())
+    offsets = {off_id(ctl.group or "", consumed.range.queue) for consumed in ctl.consumed}
+    offsets |= {off_id(move.group, move.queue) for move in ctl.moved}
+    groups = {move.group for move in ctl.moved} | ({ctl.group} if ctl.group else set())
+    touches_subscription = ctl.group and (ctl.subscription or ctl.action is Action.DELETE)
+    subscription = {sub_id(ctl.group or "")} if touches_subscription else set()
+    return offsets | {grp_id(group) for group in groups} | subscription
+
+
+def _same(app_id: str, wanted: int | None, found: int | None) -> bool:
+    """Claims are compared by number: a renewal moves only the end of the lease. An epoch of 0 says as much as none: the
+    group's first window writes it, and another first one of other queues may do so too."""
+    if app_id.startswith("own/"):
+        return Claim.of(wanted).number == Claim.of(found).number
+    if app_id.startswith("grp/"):
+        return (wanted or 0) == (found or 0)
+    return wanted == found
+
+
+def _store_timestamp(proposal: Proposal, positions: Positions, clocks: Clocks, max_skew_ms: int) -> int:
+    """max(own clock, newest store timestamp of the produced queues), unless a clock is plainly wrong."""
+    if abs(clocks.own_ms - clocks.store_ms) > max_skew_ms:
+        raise ClockSkew(
+            f"this host's clock ({clocks.own_ms} ms) and the store's ({clocks.store_ms} ms) differ by more than "
+            f"{max_skew_ms} ms. Nothing was written. Set the clock and run the same request again."
+        )
+    born_here = {segment.queue for segment in proposal.ctl.produced if segment.base is None}
+    newest, queue = max(((positions.updated_ms.get(max_id(q), 0), q) for q in born_here), default=(0, None))
+    if newest - clocks.own_ms > max_skew_ms:
+        raise ClockSkew(
+            f"{queue} holds a message of {newest} ms, more than {max_skew_ms} ms ahead of this host's clock "
+            f"({clocks.own_ms} ms). Nothing was written. One of the hosts that write here has a wrong clock."
+        )
+    return max(clocks.own_ms, newest)
+
+
+def _with_bases(
+    segments: tuple[Produced, ...], positions: Positions, store_timestamp: int
+) -> tuple[tuple[Produced, ...], dict[MessageQueue, int]]:
+    """Segments with their bases, in part order, and the next offset of every queue that got some.
+
+    A segment of a level queue is due as a whole: the commit's store timestamp plus the level's delay (S11.2).
+    """
+    ends: dict[MessageQueue, int] = {}
+    placed = []
+    for segment in sorted(segments, key=lambda s: (s.queue, s.part, s.first_row)):
+        if segment.base is None:
+            base = ends.get(segment.queue, positions.max_offset(segment.queue))
+            due = segment.deliver_at if segment.delay_ms is None else store_timestamp + segment.delay_ms
+            segment = replace(
+                segment,
+                base=base,
+                deliver_at=due,
+                min_store_timestamp=store_timestamp,
+                max_store_timestamp=store_timestamp,
+            )
+            ends[segment.queue] = base + segment.count
+        placed.append(segment)
+    return tuple(placed), ends

@@ -1,0 +1,261 @@
+"""Positions: which number of the store means what, ranges of offsets, and the evidence that a range was done.
+
+A position is a Delta ``txn`` action: an application id and a number (design 3.1). This module names them; who may
+change one is decided in ``commit/decide.py``. A consumer offset is the next one to read; ranges are half-open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from rmq_store.message.message import MessageQueue
+
+ABSENT = -1
+"""A position with this value is deleted: as if it had never been there (a Delta txn cannot be removed)."""
+
+_MASK_64 = (1 << 64) - 1
+_LEASE_BITS = 34
+_HASH_BITS = 32
+
+
+class Outcome(StrEnum):
+    """What became of one offset of a range. Every offset has exactly one (promise P2)."""
+
+    ACKED = "acked"
+    FILTERED = "filtered"
+    RETRIED = "retried"
+    DEAD = "dead"
+    DUPLICATE = "duplicate"
+    DROPPED = "dropped"
+    LOST = "lost"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Offsets ``[begin, end)`` of one queue."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin <= self.end:
+            raise ValueError(f"not a range of offsets: [{self.begin}, {self.end}) of {self.queue}")
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+# --- application ids -------------------------------------------------------------------------------------------------
+
+
+def _joined(kind: str, *parts: str | int) -> str:
+    return "/".join([kind, *(quote(str(part), safe="") for part in parts)])
+
+
+def grp_id(group: str) -> str:
+    """The group's epoch, raised by every operator action; part of every commit of the group."""
+    return _joined("grp", group)
+
+
+def off_id(group: str, queue: MessageQueue) -> str:
+    """Next offset that the group consumes from the queue."""
+    return _joined("off", group, *queue_key(queue))
+
+
+def pas_id(group: str, queue: MessageQueue) -> str:
+    """The pass of the queue: the group's epoch when an action last named it (absent: 0)."""
+    return _joined("pas", group, *queue_key(queue))
+
+
+def blk_id(group: str, queue: MessageQueue) -> str:
+    """When the window was made (ms of its commit id) that left the queue waiting in order (absent: none did)."""
+    return _joined("blk", group, *queue_key(queue))
+
+
+def max_id(queue: MessageQueue) -> str:
+    """Next offset to assign in the queue. Its ``last_updated`` is the store timestamp (ms) of the newest message."""
+    return _joined("max", *queue_key(queue))
+
+
+def min_id(queue: MessageQueue) -> str:
+    """First readable offset of the queue (absent: 0)."""
+    return _joined("min", *queue_key(queue))
+
+
+def sub_id(group: str) -> str:
+    """The subscription that the group reads with, see ``SubVersion``: one for all clients of a broadcasting group."""
+    return _joined("sub", group.partition("@")[0])
+
+
+def own_id(*scope: str | int) -> str:
+    """The claim on ``scope``: a group as a whole, or ``~import/<broker>`` and the like."""
+    return _joined("own", *scope)
+
+
+def own_queue_id(group: str, queue: MessageQueue) -> str:
+    """The group's claim on the queue."""
+    return own_id(group, *queue_key(queue))
+
+
+def import_id(broker_name: str) -> str:
+    """Next physical offset to import from the broker's commit log."""
+    return _joined("import", broker_name)
+
+
+def cutover_id(broker_name: str) -> str:
+    """1 once the broker's files are closed for good and its groups belong to the lake."""
+    return _joined("cutover", broker_name)
+
+
+def send_id(topic: str) -> str:
+    """Sends committed to the topic. Part of every send, so that two of them, or two attempts of one, are ordered."""
+    return _joined("snd", topic)
+
+
+def del_id(group: str) -> str:
+    """The group's epoch at its last delete (absent: it never was). What is older belongs to a group that is gone."""
+    return _joined("del", group)
+
+
+def red_id(group: str) -> str:
+    """Redrives committed of a group's dead letters."""
+    return _joined("red", group)
+
+
+def ids_of(kind: str, group: str) -> str:
+    """How the ids of a group's positions of one kind begin: ``off``, ``pas`` or ``blk``."""
+    return _joined(kind, group) + "/"
+
+
+def queue_key(queue: MessageQueue) -> tuple[str, str, int]:
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+def split_id(app_id: str) -> tuple[str, ...]:
+    """The kind and the decoded parts of an application id."""
+    return tuple(unquote(part) for part in app_id.split("/"))
+
+
+def queue_of(app_id: str) -> MessageQueue:
+    """The queue that ends the application id of an ``off``, ``own``, ``pas``, ``blk``, ``max`` or ``min`` position."""
+    topic, broker_name, queue_id = split_id(app_id)[-3:]
+    return MessageQueue(topic, broker_name, int(queue_id))
+
+
+class Claim(NamedTuple):
+    """A claim as stored in ``own/…``: a growing number and the second (UTC) at which its lease ends.
+
+    ``lease_end_s`` 0 means released.
+    """
+
+    number: int
+    lease_end_s: int
+
+    def packed(self) -> int:
+        return self.number << _LEASE_BITS | self.lease_end_s
+
+    @classmethod
+    def of(cls, value: int | None) -> Claim:
+        return (
+            cls(0, 0) if value is None or value == ABSENT else cls(value >> _LEASE_BITS, value & (1 << _LEASE_BITS) - 1)
+        )
+
+
+class SubVersion(NamedTuple):
+    """A group's subscription as stored in ``sub/…``: its version, 1 to 2^31 - 1, and a 32-bit hash of its text."""
+
+    version: int
+    text_hash: int
+
+    def packed(self) -> int:
+        return self.version << _HASH_BITS | self.text_hash
+
+    @classmethod
+    def of(cls, value: int | None) -> SubVersion | None:
+        """None where nothing is recorded."""
+        if value is None or value == ABSENT:
+            return None
+        return cls(value >> _HASH_BITS, value & (1 << _HASH_BITS) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """All positions of a shard as one snapshot of the log holds them."""
+
+    version: int
+    values: Mapping[str, int]
+    updated_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def get(self, app_id: str) -> int | None:
+        """The number, or None when it was never set or has been deleted."""
+        value = self.values.get(app_id)
+        return None if value == ABSENT else value
+
+    def prefixed(self, prefix: str) -> Iterable[tuple[str, int]]:
+        return (
+            (app_id, value) for app_id, value in self.values.items() if app_id.startswith(prefix) and value != ABSENT
+        )
+
+    def offsets_of(self, group: str) -> dict[MessageQueue, int]:
+        """The group's next offset in every queue of which it has one."""
+        return {queue_of(app_id): value for app_id, value in self.prefixed(ids_of("off", group))}
+
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that hold or held messages, in RocketMQ's order (S6.1)."""
+        return sorted(queue_of(app_id) for app_id, _ in self.prefixed(_joined("max", topic) + "/"))
+
+    def all_queues(self) -> list[MessageQueue]:
+        return sorted(queue_of(app_id) for app_id, _ in self.prefixed("max/"))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        return self.get(min_id(queue)) or 0
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        return self.get(max_id(queue)) or 0
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+def offset_hash(offset: int) -> int:
+    """A 64-bit hash of one offset (the finaliser of splitmix64); sums of it modulo 2^64 are the evidence."""
+    z = (offset + 0x9E3779B97F4A7C15) & _MASK_64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK_64
+    return z ^ z >> 31
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many offsets, and the sum of their hashes modulo 2^64."""
+
+    count: int = 0
+    hash_sum: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.count + other.count, self.hash_sum + other.hash_sum & _MASK_64)
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(self.count - other.count, self.hash_sum - other.hash_sum & _MASK_64)
+
+
+def tally(offsets: Iterable[int]) -> Tally:
+    """The tally of some offsets. ``lake/table/evidence.py`` has the same over arrays."""
+    count = hash_sum = 0
+    for offset in offsets:
+        count += 1
+        hash_sum += offset_hash(offset)
+    return Tally(count, hash_sum & _MASK_64)
+
+
+Tallies = Mapping[Outcome, Tally]
+
+
+def total(tallies: Tallies) -> Tally:
+    return sum(tallies.values(), Tally())

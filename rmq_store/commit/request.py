@@ -1,0 +1,100 @@
+"""Who asks, and under which id, where no orchestrator says it: what every command and every job begins with. And what
+the parts of a request come to."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date
+from typing import Any
+
+from rmq_store.commit.ctl import Actor
+from rmq_store.errors import WrongUse
+from rmq_store.utils.host import Host, day_of
+from rmq_store.utils.times import format_time
+
+_REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
+_LONGEST_REQUEST_ID = 250
+
+
+def request_id_of(given: str | None, verb: str, host: Host) -> str:
+    """The request's id: ``given``, which must begin with its UTC date, else a new one, ``YYYY-MM-DD-verb-random``.
+
+    The log is searched for earlier attempts from about that date on. One that is still to come is a slip or a wrong clock.
+    Raises WrongUse.
+    """
+    today = day_of(host.now_ms())
+    if given is None:
+        return f"{today}-{verb}-{host.entropy(8).hex()}"
+    matched = _REQUEST_ID.fullmatch(given)
+    example = f"for example {today}-{verb}-1"
+    if not matched or not _is_date(matched[1]) or len(given) > _LONGEST_REQUEST_ID:
+        raise WrongUse(f"the request id {given!r} must begin with its UTC date, YYYY-MM-DD, {example}")
+    if matched[1] > today:
+        raise WrongUse(f"the request id {given!r} begins with a date still to come; today is {today} in UTC, {example}")
+    return given
+
+
+def refuse_other_request(request_id: str, done: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise WrongUse when what is ``asked`` now is not what the request with this id has ``done``: its asker would be told
+    that all is done. Only what is asked now is compared; what was found on the way stands beside it in ``done``."""
+    if other := [name for name, value in asked.items() if done.get(name) != value]:
+        was = ", ".join(_said(name, done.get(name)) for name in other)
+        now = ", ".join(_said(name, asked[name]) for name in other)
+        raise WrongUse(
+            f"the request {request_id} was another one: {was}; this one asks for {now}. Nothing was done now: give it an "
+            "id of its own"
+        )
+
+
+def _said(name: str, value: Any) -> str:
+    """``until_ms`` and the like as a time."""
+    if value is None:
+        return f"no {name.removesuffix('_ms')}"
+    return f"{name[:-3]} {format_time(value)}" if name.endswith("_ms") else f"{name} {value}"
+
+
+def part_id(request_id: str, number: int) -> str:
+    """The id of the commit with this number, from 1, of a request that needs several."""
+    return request_id if number == 1 else f"{request_id}~{number}"
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def client_ids_of(text: str | None) -> tuple[str, ...]:
+    """``c1,c2,c3``: the ids of the consumers that share a group's work; none for None or "". Raises WrongUse."""
+    if not text:
+        return ()
+    found = tuple(one.strip() for one in text.split(","))
+    if "" in found or len(set(found)) < len(found):
+        raise WrongUse(f"{text!r} is no list of client ids: write each once, with commas between, like c1,c2,c3")
+    return found
+
+
+def reason_of(given: str, dry_run: bool) -> str:
+    """Why: a dry run needs no reason of its own."""
+    return given or ("dry run" if dry_run else "")
+
+
+def actor_of(given: str | None = None) -> Actor:
+    """Who asks: the OS user, or a name that nobody has verified."""
+    if given is not None:
+        return Actor(given, "unverified")
+    user_id = os.getuid()
+    try:
+        return Actor(pwd.getpwuid(user_id).pw_name, "os")
+    except KeyError:  # a container's user without an entry
+        return Actor(f"uid-{user_id}", "os")
+
+
+def overall(statuses: Iterable[str]) -> str:
+    """One word for several: something was done, or had been done before, or there was nothing to do."""
+    found = set(statuses)
+    return next((status for status in ("committed", "already_committed") if status in found), "empty")

@@ -1,0 +1,144 @@
+"""Absorbing duplicates: a message whose key was acked before, within a horizon, is not consumed again (design 4).
+
+    absorb_duplicates = { by = "UNIQ_KEY", horizon = "7d" }
+
+The key is the unique key, the whole text of KEYS, or a property; a message without one is never absorbed. Only an ack
+counts, and only one that is committed, or was answered earlier in the same window. What failed is no reason, so a retry
+is not absorbed by its own first delivery. An ack counts for a queue only when it came after the last operator's action
+on the queue: who resets a group wants its messages again.
+
+Of the messages of one window that share a key, the first is asked; the others wait for its answer (``take_turn``).
+``docs/decisions/0005-duplicates.md`` says why. Both engines run windows with these rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.commit.positions import Tally, offset_hash
+from rmq_store.message.message import MessageConst, MessageQueue, retry_topic
+from rmq_store.utils.known_names import did_you_mean
+
+UNIQ_KEY = MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX
+KEYS = MessageConst.KEYS
+_PROPERTY = "property:"
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_HORIZON = re.compile(r"([1-9]\d{0,8})([smhd])", re.ASCII)
+_LONGEST_MS = 366 * _UNITS_MS["d"]
+
+
+@dataclass(frozen=True, slots=True)
+class AbsorbRule:
+    """By which property messages are the same, and how long (ms) an ack is remembered."""
+
+    by: str
+    horizon_ms: int
+
+    def __post_init__(self) -> None:
+        if not self.by or not 0 < self.horizon_ms <= _LONGEST_MS:
+            raise ValueError(f"not a rule for duplicates: {self}")
+
+    def key_of(self, properties: Mapping[str, str]) -> str | None:
+        """The key of a message; None for one that has none, or an empty one."""
+        return properties.get(self.by) or None
+
+    @property
+    def reason(self) -> str:
+        """What an absorbed message's outcome says."""
+        return f"its {self.by} was acked before"
+
+
+def absorb_rule_of(table: Mapping[str, Any]) -> AbsorbRule:
+    """The rule of a table without problems."""
+    matched = _HORIZON.fullmatch(table["horizon"])
+    assert matched, "absorb_rule_problems has seen the table"
+    return AbsorbRule(table["by"].removeprefix(_PROPERTY), int(matched[1]) * _UNITS_MS[matched[2]])
+
+
+def absorb_rule_problems(table: Mapping[str, Any]) -> list[str]:
+    """What is wrong with an ``absorb_duplicates`` of a settings file."""
+    known = ["by", "horizon"]
+    problems = [f"it has an unknown key {key!r}{did_you_mean(key, known)}" for key in table if key not in known]
+    problems += [f"{key} is missing" for key in known if key not in table]
+    by, horizon = table.get("by", UNIQ_KEY), table.get("horizon", "1d")
+    named = isinstance(by, str) and by.startswith(_PROPERTY) and by != _PROPERTY
+    if by not in (UNIQ_KEY, KEYS) and not named:
+        problems.append(f"by must be {UNIQ_KEY}, {KEYS} or property:NAME, it is {by!r}")
+    matched = _HORIZON.fullmatch(horizon) if isinstance(horizon, str) else None
+    if not matched or int(matched[1]) * _UNITS_MS[matched[2]] > _LONGEST_MS:
+        problems.append(f'horizon must be a time like "90s", "12h" or "7d", at most 366 days, it is {horizon!r}')
+    return problems
+
+
+# --- who is asked ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A wanted message with a key. ``since``: the epoch of the oldest ack that counts for it."""
+
+    queue: MessageQueue
+    offset: int
+    key: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Who is asked now, who waits for the answers, and whose key was acked. Each in the order of the candidates."""
+
+    ask: tuple[Keyed, ...]
+    wait: tuple[Keyed, ...]
+    duplicates: tuple[Keyed, ...]
+
+
+def take_turn(candidates: Iterable[Keyed], acked: Mapping[str, int]) -> Turn:
+    """``acked``: per key the newest epoch in which it was acked. After the turn, what it acked is put there with the
+    window's epoch, and those that wait are the next turn's candidates, until nobody does."""
+    ask: dict[str, Keyed] = {}
+    wait, duplicates = [], []
+    for candidate in candidates:
+        if acked.get(candidate.key, -1) >= candidate.since:
+            duplicates.append(candidate)
+        elif candidate.key in ask:
+            wait.append(candidate)
+        else:
+            ask[candidate.key] = candidate
+    return Turn(tuple(ask.values()), tuple(wait), tuple(duplicates))
+
+
+def acks_count_since(group: str, queue: MessageQueue, pass_: int, epoch: int) -> int:
+    """The epoch of the oldest ack that counts for a queue's messages: that of the last action on the queue (its pass).
+
+    A retry does not say from which pass of which queue it is, so for retries it is the group's last action.
+    """
+    return epoch if queue.topic == retry_topic(group) else pass_
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
+
+
+def key_hash(key: str) -> int:
+    """The 64-bit hash by which keys are looked up; equal hashes say nothing before the texts were compared.
+
+    Over the length and the UTF-8 bytes, eight at a time, little-endian, the last ones filled with zeros; each is mixed
+    in by ``offset_hash``. ``lake/window/key_files.py`` has the same over arrays.
+    """
+    data = key.encode()
+    state = offset_hash(len(data))
+    for begin in range(0, len(data), 8):
+        state = offset_hash(state ^ int.from_bytes(data[begin : begin + 8], "little"))
+    return state
+
+
+def key_tally(keys: Iterable[str]) -> Tally:
+    """How many keys, and the sum of their hashes modulo 2^64."""
+    return sum((Tally(1, key_hash(key)) for key in keys), Tally())
+
+
+def key_parameters(acked: Tally) -> dict[str, int]:
+    """What a window's ctl row says of the keys that it acked; the view ``audit`` holds it against their rows."""
+    return {"key_rows": acked.count, "key_hash_sum": acked.hash_sum}

@@ -1,0 +1,1 @@
+"""Which messages a subscription takes: tags and SQL92 expressions."""

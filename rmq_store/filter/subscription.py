@@ -1,0 +1,135 @@
+"""Which messages of a topic a group wants: by tags (S7.7) or by a SQL92 expression over the properties (S7.8).
+
+A message passes two halves, the broker's and the client's, and both together are the delivered set:
+
+| type  | broker                          | client          |
+|-------|---------------------------------|-----------------|
+| TAG   | by the 32-bit hash of its tag   | by the tag      |
+| SQL92 | by the value of the expression  | lets all pass   |
+
+"Aa" and "BB" have one hash, only the client's half tells them apart. What does not match is *filtered*: it counts as
+consumed and moves the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rmq_store.errors import WrongUse
+from rmq_store.filter import sql92
+from rmq_store.filter.sql92_parser import InvalidSelector, parse
+from rmq_store.message.java_text import JAVA_BLANKS
+from rmq_store.message.message import MessageConst, tags_code
+
+SUB_ALL = "*"
+
+
+class ExpressionType(StrEnum):
+    """RocketMQ's names for the two languages of a subscription."""
+
+    TAG = "TAG"
+    SQL92 = "SQL92"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionData:
+    """One topic of a subscription, as ``FilterAPI`` makes it.
+
+    ``expression``: "*" for everything, else the text as it was given. ``tags`` and their hash codes ``codes`` (signed
+    32 bits) are both empty for "*", for an expression of blanks only, which matches nothing, and for SQL92, which has
+    its ``tree`` instead. ``sub_version``: the version of the group's subscription; a higher one replaces a lower one.
+    """
+
+    topic: str
+    expression: str
+    expression_type: ExpressionType = ExpressionType.TAG
+    tags: frozenset[str] = frozenset()
+    codes: frozenset[int] = frozenset()
+    sub_version: int = 1
+    tree: sql92.BooleanExpression | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.tree is None) is (self.expression_type is ExpressionType.SQL92):
+            raise ValueError(f"topic {self.topic}: a SQL92 subscription has a tree, and no other has one")
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether every message of the topic is wanted, so that nothing needs to be compared."""
+        return self.tree is None and self.expression == SUB_ALL
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether no message can match (an expression of blanks and bars)."""
+        return self.tree is None and not self.takes_all and not self.tags
+
+    def matches_code(self, code: int) -> bool:
+        """The broker's half by the consume queue: by the low 32 bits of the stored tags code."""
+        return self.tree is not None or self.takes_all or _signed_32(code) in self.codes
+
+    def matches_properties(self, properties: Mapping[str, str]) -> bool:
+        """The broker's half by the commit log: by the stored properties."""
+        return self.tree is None or sql92.matches(self.tree, properties)
+
+    def matches_tag(self, tag: str | None) -> bool:
+        """The client's half: by the tag itself; a message without a tag passes only where no tags are named."""
+        return not self.tags or tag in self.tags
+
+    def matches(self, code: int, properties: Mapping[str, str]) -> bool:
+        """Whether a message with this tags code and these properties is delivered: all halves."""
+        return (
+            self.matches_code(code)
+            and self.matches_properties(properties)
+            and self.matches_tag(properties.get(MessageConst.TAGS))
+        )
+
+
+def build_subscription_data(
+    topic: str,
+    expression: str | None,
+    expression_type: str | None = ExpressionType.TAG,
+    version: int = 1,
+) -> SubscriptionData:
+    """``FilterAPI.build``: parse one expression. ``expression_type`` None: TAG.
+
+    TAG: ``expression`` None, "" and "*" are everything. Else tags between ``||``, trimmed, empty ones left out; a single
+    bar is part of a tag, and a star beside blanks or other tags is a tag of that name.
+
+    Raises WrongUse for an expression without any tag between its bars ("||"), for a SQL92 expression that is missing or
+    does not parse, or only up to a point behind which RocketMQ would ignore it, and for any other type.
+    """
+    if expression_type == ExpressionType.SQL92:
+        tree = _selector(topic, expression)
+        return SubscriptionData(topic, expression or "", ExpressionType.SQL92, sub_version=version, tree=tree)
+    if expression_type is not None and expression_type != ExpressionType.TAG:
+        raise WrongUse(f"topic {topic}: unknown expression type {expression_type!r}; known are TAG and SQL92")
+    if not expression or expression == SUB_ALL:
+        return SubscriptionData(topic, SUB_ALL, sub_version=version)
+    parts = expression.split("||")
+    while parts and not parts[-1]:  # Java's split forgets empty parts at the end
+        parts.pop()
+    if not parts:
+        raise WrongUse(f"topic {topic}: the expression {expression!r} names no tag; write '*' or 'TagA || TagB'")
+    tags = frozenset(tag for part in parts if (tag := part.strip(JAVA_BLANKS)))
+    return SubscriptionData(topic, expression, ExpressionType.TAG, tags, frozenset(map(tags_code, tags)), version)
+
+
+def _selector(topic: str, expression: str | None) -> sql92.BooleanExpression:
+    if not expression:
+        raise WrongUse(f"topic {topic}: a SQL92 subscription needs an expression, like price > 100 AND region = 'eu'")
+    try:
+        tree, rest = parse(expression)
+    except InvalidSelector as error:
+        raise WrongUse(f"topic {topic}: {error}") from error
+    if rest:  # a broker takes the part before it: S7.8
+        at = len(expression) - len(rest) + 1
+        raise WrongUse(
+            f"topic {topic}: the SQL92 expression {expression!r} is complete before character {at}, and RocketMQ ignores "
+            f"{rest!r} without a word: take it away, or join it with AND or OR"
+        )
+    return tree
+
+
+def _signed_32(code: int) -> int:
+    return ((code & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000

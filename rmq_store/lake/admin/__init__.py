@@ -1,0 +1,1 @@
+"""The operators' actions on the lake, the doctor, and which groups a store knows."""

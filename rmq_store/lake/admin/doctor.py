@@ -1,0 +1,216 @@
+"""What ``rmq doctor`` looks at: is everything there that the platform rests on, and how is what is missing mended.
+
+A check looks and answers what it found, or raises. Checks of Java, jars and Spark take the function that looks, since
+this package knows nothing of ``spark_jobs``. Nothing is changed, but for a probe that is created and deleted.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from rmq_store.commit.decide import MAX_SKEW_MS
+from rmq_store.errors import RmqError, StoreUnusable, WrongUse
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.settings.settings import GroupSettings, read_settings
+from rmq_store.utils.host import Host
+from rmq_store.utils.redaction import cleaned
+from rmq_store.window.plan import checked_subscription
+from rmq_store.window.sub_version import subscription_text
+
+PROJECT = "rocketmq-lakehouse"
+RACERS = 8
+_PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
+
+
+class NotLooked(Exception):
+    """There is nothing to look at; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``status``: ok, failed or skipped. ``mend``: what to do about it, "" unless it failed."""
+
+    check: str
+    status: str
+    found: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """``look`` answers what it found; what it raises is what is wrong."""
+
+    name: str
+    look: Callable[[], str]
+    mend: str
+
+    def examine(self) -> Finding:
+        try:
+            return Finding(self.name, "ok", self.look())
+        except NotLooked as reason:
+            return Finding(self.name, "skipped", str(reason))
+        except Exception as error:  # whatever it is, the other checks are still wanted
+            return Finding(self.name, "failed", cleaned(str(error)) or type(error).__name__, self.mend)
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+def machine_checks(find_java: Callable[[], Path], check_jars: Callable[[], str]) -> Iterator[Check]:
+    """``find_java``: the home of a usable Java. ``check_jars``: says which jars are there with the right sums."""
+    make_setup = "run 'make setup'"
+    yield Check("Python", python_found, "use Python 3.11, 3.12 or 3.13: make setup PYTHON=...")
+    yield Check("packages", packages_found, f"{make_setup}: it installs exactly the pinned versions")
+    yield Check(
+        "Java",
+        lambda: java_found(find_java()),
+        "install a JDK or a distribution's JRE of version 17 or 21 (on Debian: apt-get install "
+        "openjdk-17-jre-headless), or point JAVA_HOME to one",
+    )
+    yield Check("jars", check_jars, "run 'make jars': it fetches them again and checks their sums")
+
+
+def python_found() -> str:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if not (3, 11) <= sys.version_info[:2] < (3, 14):
+        raise StoreUnusable(f"this is Python {found}")
+    return f"{found} ({sys.executable})"
+
+
+def packages_found() -> str:
+    """Raises StoreUnusable naming every package that is not the pinned one."""
+    pins = dict(_pins(requires(PROJECT) or ()))
+    installed = {name: _installed(name) for name in pins}
+    wrong = [f"{name} is {installed[name]}, not {pin}" for name, pin in sorted(pins.items()) if installed[name] != pin]
+    if client := _installed("pyspark-client", ""):
+        wrong.append(f"pyspark-client {client} is beside pyspark, and both write the same files")
+    if wrong:
+        raise StoreUnusable("; ".join(wrong))
+    return f"{len(pins)} pinned packages as they were measured together"
+
+
+def _pins(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Name and version of what is pinned for everybody; extras have a marker behind a semicolon."""
+    for text in requirements:
+        if ";" not in text and (matched := _PIN.match(text)):
+            yield matched[1], matched[2]
+
+
+def _installed(name: str, missing: str = "not installed") -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return missing
+
+
+def java_found(home: Path) -> str:
+    release = home / "release"
+    text = release.read_text(encoding="utf-8") if release.is_file() else ""
+    found = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
+    return f"{found[1] if found else 'of a supported version'} at {home}, with the module that Spark needs"
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+def store_checks(root: Callable[[], Root], host: Host) -> Iterator[Check]:
+    """``root``: the store's root; it may raise what is wrong with its name."""
+    yield Check("store", lambda: store_found(root()), "make one with 'rmq init', or name another by --root or RMQ_ROOT")
+    yield Check(
+        "exclusive create",
+        lambda: one_winner(root()),
+        "every commit rests on it: let this user write there, and use a file system or an S3 server that honours "
+        "'create only if absent' (If-None-Match)",
+    )
+    yield Check("clock", lambda: clock_found(root(), host), "set this machine's clock (NTP), or the store's")
+
+
+def store_found(root: Root) -> str:
+    store = LakeStore.open(root)
+    shards = store.shard_names()
+    named = ", ".join(shards) or "none yet"
+    return f"{store.store_id} at {root.location}, delay levels {store.levels.text}, {len(shards)} shards: {named}"
+
+
+def one_winner(root: Root) -> str:
+    """Of creates of one name, one after the other and at once, exactly one wins."""
+    if root.is_local and not Path(root.location).is_dir():
+        raise NotLooked(f"{root.location} is not there")
+    root.check_exclusive_create()
+    probe = f"_probe/{uuid.uuid4().hex}"
+    contents = [str(number).encode() for number in range(RACERS)]
+    with ThreadPoolExecutor(RACERS) as racers:
+        won = list(racers.map(lambda content: root.create_exclusively(probe, content), contents))
+    stored = root.read(probe)
+    root.delete(probe)
+    if [content for content, first in zip(contents, won, strict=True) if first] != [stored]:
+        raise StoreUnusable(f"{RACERS} creates of one name at once had {sum(won)} winners")
+    return f"{RACERS} creates of one name at once had one winner"
+
+
+def clock_found(root: Root, host: Host) -> str:
+    if root.is_local:
+        return "the store is on this machine"
+    asked_ms = host.now_ms()
+    skew_ms = root.server_time_ms() - (asked_ms + host.now_ms()) // 2
+    if abs(skew_ms) > MAX_SKEW_MS:
+        raise StoreUnusable(
+            f"the store's clock is {skew_ms / 1000:+.1f} s from this one's; commits allow {MAX_SKEW_MS} ms"
+        )
+    return f"the store's clock is {skew_ms / 1000:+.1f} s from this one's"
+
+
+# --- the settings ----------------------------------------------------------------------------------------------------
+
+
+def settings_check(path: str, *, asked_for: bool) -> Check:
+    """``asked_for``: somebody named the file, so that it must be there."""
+
+    def look() -> str:
+        if not asked_for and not Path(path).exists():
+            raise NotLooked(f"there is no {path} here; consume and replay need one")
+        settings = read_settings(path)
+        settings.check()
+        groups = [group.name for group in settings.groups]
+        return f"{path}: {len(groups)} groups: {', '.join(groups)}"
+
+    return Check("settings", look, "correct the file; every problem of it is listed")
+
+
+def subscriptions_check(path: str, root: Callable[[], Root]) -> Check:
+    """Whether windows with these settings would be refused for their subscriptions."""
+
+    def look() -> str:
+        try:
+            groups, shards = read_settings(path).groups, LakeStore.open(root()).shards()
+        except RmqError as error:
+            raise NotLooked("it takes a store and settings that can be read") from error
+        conflicts = {found for shard in shards for group in groups if (found := _conflict(shard, group))}
+        if conflicts:
+            raise WrongUse("; ".join(sorted(conflicts)))
+        return f"{len(groups)} groups read as {len(shards)} shards have recorded, or newer"
+
+    return Check(
+        "subscriptions", look, "correct the settings, or raise subscription_version where they are the newer ones"
+    )
+
+
+def _conflict(shard: Shard, group: GroupSettings) -> str:
+    """What would refuse a window of the group, "" for nothing."""
+    if group.shards is not None and shard.name not in group.shards:
+        return ""
+    try:
+        checked_subscription(ShardLookup(shard), shard.positions(), group, subscription_text(group.subscriptions))
+    except WrongUse as error:
+        return str(error)
+    return ""

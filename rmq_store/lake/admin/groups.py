@@ -1,0 +1,38 @@
+"""Which consumer groups a store knows: those with an epoch or an offset here, and those of imported brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from rmq_store.commit.ctl import SCHEDULE_GROUP
+from rmq_store.commit.positions import split_id
+from rmq_store.errors import WrongUse
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.utils.known_names import did_you_mean, listed
+
+
+def need_group(store: LakeStore, name: str, others: Collection[str] = ()) -> None:
+    """Raise WrongUse for a group that neither the store nor ``others`` know, as a broker does (code 26): nobody would read
+    what is moved for it. The system group that delivers is none: moved back, it would deliver twice."""
+    known: set[str] = set()
+    for names in (others, _of_positions(store), _observed(store)):  # the dearest to ask comes last
+        known |= set(names)
+        if name in known - {SCHEDULE_GROUP}:
+            return
+    known.discard(SCHEDULE_GROUP)
+    near, there = did_you_mean(name, sorted(known)), listed(sorted(known))
+    raise WrongUse(f"there is no group {name!r}{near}; known: {there}. A new one has to stand in the settings first")
+
+
+def _of_positions(store: LakeStore) -> Iterator[str]:
+    for shard in store.shards():
+        positions = shard.positions()
+        for kind in ("grp/", "off/"):
+            yield from (split_id(app_id)[1] for app_id, _ in positions.prefixed(kind))
+
+
+def _observed(store: LakeStore) -> Iterator[str]:
+    """Of every import's row."""
+    for shard in store.shards():
+        yield from (seen.group for seen in ShardLookup(shard).observed())

@@ -1,0 +1,41 @@
+"""Replay: the messages of a topic from a moment on, once more; ``rmq_store/admin/replay.py`` says under which name."""
+
+from __future__ import annotations
+
+from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt
+from rmq_store.commit.positions import grp_id
+from rmq_store.errors import WrongUse
+from rmq_store.lake.commit.commit import commit
+from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.plan import ConsumeRequest, Scope
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+
+
+def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> list[Shard]:
+    """The shards in which a replay group has had windows. Raises WrongUse when there is none."""
+    found = [shard for shard in store.shards(chosen) if shard.positions().get(grp_id(name)) is not None]
+    if not found:
+        raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+    return found
+
+
+def begin_attempt(
+    shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host
+) -> tuple[GroupSettings, ConsumeRequest, Scope]:
+    """Begin another attempt of a replay, unless this request did so before; what ``consume_window`` has to be asked then,
+    until its report is complete. ``group``: the replay group's settings; ``request.reason``: why.
+
+    Raises WrongUse (see ``next_attempt``) and the errors of ``commit``.
+    """
+    started_ms = host.now_ms()
+    shard.commitlog.refresh()
+    attempt = next_attempt(group.name, request, shard.ctls_since(0, group=group.name))
+    asked = as_attempt(group, attempt, request)
+    if attempt.begun is None:
+        proposal = attempt_proposal(host.new_commit_id(), group.name, attempt, request, shard.positions())
+        commit(shard, proposal, host, started_ms=started_ms)
+        follow_up(shard, host)  # the attempt's first window does so too, and says what goes wrong
+    return asked

@@ -1,0 +1,109 @@
+"""What an import sees of a broker's configuration: offsets, topics and groups, kept as observations (S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rmq_store.broker_files.config_files import (
+    SubscriptionGroupConfig,
+    TopicConfig,
+    has_abort_file,
+    read_consumer_offsets,
+    read_delay_offsets,
+    read_subscription_groups,
+    read_topics,
+)
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Ctl, Observed
+from rmq_store.consumer.delay import delay_level_to_queue_id
+from rmq_store.errors import BadData
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message.perm_name import is_inherited, is_readable
+from rmq_store.message.validators import is_user_topic
+
+MAX_QUEUES = 65_536
+"""Of a topic or of a group's retry topic, in an import. RocketMQ's own limit is that of an int."""
+
+MAX_ALL_QUEUES = 262_144
+"""Readable ones of all topics that users made: each becomes a position of the shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfigs:
+    """What the broker's config files say."""
+
+    observed: tuple[Observed, ...]
+    topics: Mapping[str, TopicConfig]
+    parameters: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def read_configs(source: FileSource, broker_name: str) -> BrokerConfigs:
+    """Raises BadData for a file that cannot be read, and for a number of queues that no broker has."""
+    offsets, delays = read_consumer_offsets(source), read_delay_offsets(source)
+    topics, groups = read_topics(source), read_subscription_groups(source)
+    _check_queue_nums(topics.value, groups.value)
+    observed = [
+        Observed(group, MessageQueue(topic, broker_name, queue_id), offset)
+        for topic, group, queue_id, offset in offsets.value.commits()
+        if offset >= 0 and queue_id >= 0  # the broker answers "not found" for a negative one (Appendix E, C8)
+    ]
+    observed += [
+        Observed(SCHEDULE_GROUP, MessageQueue(SCHEDULE_TOPIC, broker_name, delay_level_to_queue_id(level)), offset)
+        for level, offset in delays.value.items()
+        if level > 0
+    ]
+    observed.sort(key=lambda o: (o.group, o.queue))
+    parameters: dict[str, Any] = {
+        "topics": {name: asdict(topic) for name, topic in topics.value.items()},
+        "groups": {name: asdict(group) for name, group in groups.value.items()},
+    }
+    if has_abort_file(source):
+        parameters["abort"] = True
+    files = (offsets, delays, topics, groups)
+    notes = tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
+    return BrokerConfigs(tuple(observed), topics.value, parameters, notes)
+
+
+def _check_queue_nums(topics: Mapping[str, TopicConfig], groups: Mapping[str, SubscriptionGroupConfig]) -> None:
+    """Raises BadData for a number of queues that no broker has; each would become a position."""
+    said = [(f"topic {name!r}", "readQueueNums", topic.read_queue_nums) for name, topic in topics.items()]
+    said += [(f"topic {name!r}", "writeQueueNums", topic.write_queue_nums) for name, topic in topics.items()]
+    said += [(f"group {name!r}", "retryQueueNums", group.retry_queue_nums) for name, group in groups.items()]
+    for whose, field, number in said:
+        if number > MAX_QUEUES:
+            raise BadData(
+                f"{whose} has {field} {number}, an import takes up to {MAX_QUEUES}. Correct it at the broker "
+                "(mqadmin updateTopic, updateSubGroup) and import again"
+            )
+    users = dict(_of_users(topics))
+    if (count := sum(users.values())) > MAX_ALL_QUEUES:
+        largest = sorted(users, key=lambda name: (-users[name], name))[:5]
+        listed = ", ".join(f"{name!r} ({users[name]})" for name in largest)
+        raise BadData(
+            f"the topics of config/topics.json have {count} queues to read, an import takes up to {MAX_ALL_QUEUES}. The "
+            f"largest: {listed}. Correct them at the broker (mqadmin updateTopic) and import again"
+        )
+
+
+def same_configs(before: Ctl, now: Ctl) -> bool:
+    """Whether two imports saw the same configuration."""
+    same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups", "abort"))
+    return same and before.observed == now.observed
+
+
+def queues_of_users(topics: Mapping[str, TopicConfig], broker_name: str) -> list[MessageQueue]:
+    """The readable queues of topics that users made, with or without messages. Others, a retry topic for example, are
+    made when something is stored in them."""
+    return [MessageQueue(name, broker_name, queue_id) for name, count in _of_users(topics) for queue_id in range(count)]
+
+
+def _of_users(topics: Mapping[str, TopicConfig]) -> list[tuple[str, int]]:
+    """The topics that users made and may read, by name, and their numbers of queues."""
+    return [
+        (name, max(topic.read_queue_nums, 0))
+        for name, topic in sorted(topics.items())
+        if is_readable(topic.perm) and not is_inherited(topic.perm) and is_user_topic(name)
+    ]

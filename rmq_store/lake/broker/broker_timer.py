@@ -1,0 +1,79 @@
+"""What waits in an imported broker's own timer queue (S11.4), told by what has arrived.
+
+Progress of that queue stands in the broker's timer log, which is not imported. But what it delivers keeps REAL_TOPIC and
+REAL_QID as its place, the UNIQ_KEY and TIMER_OUT_MS, and always lies behind it in the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmq_store.consumer.timer import TICK_MS
+from rmq_store.lake.read.message_search import quoted
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import TIMER_TOPIC
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTimers:
+    """``messages`` for one topic that have not arrived there, due (UTC ms) from ``first_due_ms`` to ``last_due_ms``; None:
+    the time of none can be read."""
+
+    topic: str
+    messages: int
+    first_due_ms: int | None
+    last_due_ms: int | None
+
+
+def waiting_timers(store: LakeStore, shard: str, broker_name: str) -> list[WaitingTimers]:
+    """By topic, as far as the broker's log was imported. What was sent twice is waited for twice; what was rolled on, to a
+    later row of the same message, once; what was taken back, and the taking back, not at all."""
+    text = _WAITING.format(shard=quoted(shard), broker=quoted(broker_name), timer=quoted(TIMER_TOPIC))
+    return [
+        WaitingTimers(row["topic"], row["messages"], _due_ms(row["first_ms"]), _due_ms(row["last_ms"]))
+        for row in query(store, text).to_pylist()
+    ]
+
+
+def _due_ms(out_ms: int | None) -> int | None:
+    return None if out_ms is None else out_ms + TICK_MS
+
+
+_WAITING = """
+WITH timer AS (
+    SELECT
+        properties['REAL_TOPIC'] AS topic, properties['REAL_QID'] AS queue, unique_key,
+        properties['TIMER_OUT_MS'] AS out_ms, properties['TIMER_ROLL_TIMES'] AS rolled,
+        properties['TIMER_DEL_UNIQKEY'] AS takes_back
+    FROM messages
+    WHERE shard = {shard} AND broker_name = {broker} AND topic = {timer}
+), asked AS (
+    SELECT topic, queue, unique_key, out_ms, max(messages) AS messages
+    FROM (
+        SELECT topic, queue, unique_key, out_ms, rolled, count(*) AS messages
+        FROM timer
+        WHERE takes_back IS NULL
+        GROUP BY topic, queue, unique_key, out_ms, rolled
+    )
+    GROUP BY topic, queue, unique_key, out_ms
+), arrived AS (
+    SELECT
+        topic, CAST(queue_id AS VARCHAR) AS queue, unique_key, properties['TIMER_OUT_MS'] AS out_ms, count(*) AS messages
+    FROM messages
+    WHERE shard = {shard} AND broker_name = {broker} AND topic IN (SELECT topic FROM asked)
+        AND unique_key IN (SELECT unique_key FROM asked)
+    GROUP BY ALL
+)
+SELECT
+    topic, CAST(sum(asked.messages - coalesce(arrived.messages, 0)) AS BIGINT) AS messages,
+    min(TRY_CAST(out_ms AS BIGINT)) AS first_ms, max(TRY_CAST(out_ms AS BIGINT)) AS last_ms
+FROM asked LEFT JOIN arrived USING (topic, queue, unique_key, out_ms)
+WHERE asked.messages > coalesce(arrived.messages, 0)
+    AND NOT EXISTS (
+        SELECT 1 FROM timer AS back
+        WHERE back.out_ms = asked.out_ms AND back.takes_back IN (asked.unique_key, asked.topic || '+' || asked.unique_key)
+    )
+GROUP BY topic
+ORDER BY topic
+"""

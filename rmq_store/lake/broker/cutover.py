@@ -1,0 +1,245 @@
+"""Cut-over: the end of a broker's ownership (design 3, "Who owns what"), as one commit.
+
+Its import is closed for good. What it last said about its groups is adopted where the lake has no position of its own:
+offsets, retry topics, and how far its delay levels were delivered, so that ``deliver`` moves what still waits there. Of a
+broker that was killed its log says more than its ``delayOffset.json``: what lies there as delivered is not delivered again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from rmq_store.broker_files.delivered_levels import LevelProgress
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
+from rmq_store.commit.positions import Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
+from rmq_store.consumer.delay import delay_level_to_queue_id
+from rmq_store.errors import WrongUse
+from rmq_store.lake.broker.broker_levels import delivered_levels
+from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
+from rmq_store.lake.broker.import_store import last_import
+from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.commit.commit import commit
+from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
+from rmq_store.utils.host import Host
+from rmq_store.utils.times import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class CutoverReport:
+    """``status``: committed, already_committed or dry_run. ``groups``: how many were adopted. ``waiting``: messages in the
+    broker's delay levels, which ``deliver`` owns from now on. ``levels``: those that held messages behind the broker's
+    ``delayOffset.json``. ``notes``: what a person should know of them and of the broker's timer. ``left_out``: a sentence
+    on each group that is not adopted somewhere. ``warnings``: what went wrong after the commit."""
+
+    status: str
+    shard: str
+    broker_name: str
+    groups: int
+    waiting: int
+    notes: tuple[str, ...] = ()
+    commit_id: str | None = None
+    left_out: tuple[str, ...] = ()
+    levels: tuple[LevelProgress, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def cutover(
+    store: LakeStore,
+    shard: Shard,
+    broker_name: str,
+    request_id: str,
+    actor: Actor,
+    reason: str,
+    host: Host,
+    *,
+    dry_run: bool = False,
+) -> CutoverReport:
+    """End the broker's ownership; the same request again says what it has done.
+
+    Raises WrongUse (no reason, nothing imported, cut over by another request), HeldByAnother (an import runs), and the
+    errors of ``commit``.
+    """
+    if not reason.strip():
+        raise WrongUse("a cut-over needs a reason (--reason): it cannot be undone")
+    started_ms = host.now_ms()
+    shard.commitlog.refresh()
+    if done := _done(store, shard, broker_name, request_id):
+        return done
+    if dry_run:
+        positions = shard.positions()
+        moves, levels = _adopted(store, shard, positions, broker_name)
+        return _report("dry_run", store, shard, broker_name, positions, moves, levels)
+    with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
+        shard.commitlog.refresh()
+        if done := _done(store, shard, broker_name, request_id):  # by another attempt, until the claim was ours
+            claim.release()
+            return done
+        positions = shard.positions()
+        moves, levels = _adopted(store, shard, positions, broker_name)
+        report = _report("committed", store, shard, broker_name, positions, moves, levels)
+        groups = sorted({move.group for move in moves})
+        closed, imported = cutover_id(broker_name), import_id(broker_name)
+        expect = {closed: None, imported: positions.get(imported)}
+        advance = {closed: 1, imported: positions.get(imported) or 0}
+        for group in groups:
+            expect[grp_id(group)] = positions.get(grp_id(group))
+            advance[grp_id(group)] = _next_epoch(positions, group)
+        for move in moves:
+            expect[off_id(move.group, move.queue)] = None
+            advance |= {off_id(move.group, move.queue): move.to_offset, pas_id(move.group, move.queue): move.pass_}
+        ctl = Ctl(
+            host.new_commit_id(),
+            Action.CUTOVER,
+            actor,
+            reason=reason,
+            request_id=request_id,
+            parameters=canonical_json(
+                {"broker_name": broker_name, "groups": groups, "levels": [asdict(level) for level in levels]}
+            ),
+            moved=moves,
+        )
+        claim.stop_renewing()
+        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance))
+        committed = commit(shard, proposal, host, started_ms=started_ms)
+    return replace(report, commit_id=committed.ctl.commit_id, warnings=follow_up(shard, host))
+
+
+def _done(store: LakeStore, shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
+    """The report of this very request, None when the broker was never cut over. Raises WrongUse naming another one."""
+    cutovers = shard.ctls_since(0, action=str(Action.CUTOVER))
+    done = next((ctl for ctl in cutovers if ctl.parameter("broker_name") == broker_name), None)
+    if done is None:
+        return None
+    if done.request_id != request_id:
+        raise WrongUse(
+            f"broker {broker_name} was cut over by request {done.request_id} of {done.actor.name} "
+            f"({done.actor.source}) at {format_time(done.store_timestamp)}: {done.reason}. There is nothing left to do."
+        )
+    levels = tuple(LevelProgress(**level) for level in done.parameter("levels") or ())
+    return _report(
+        "already_committed", store, shard, broker_name, shard.positions(), done.moved, levels, done.commit_id
+    )
+
+
+def _report(
+    status: str,
+    store: LakeStore,
+    shard: Shard,
+    broker_name: str,
+    positions: Positions,
+    moves: tuple[Moved, ...],
+    levels: tuple[LevelProgress, ...],
+    commit_id: str | None = None,
+) -> CutoverReport:
+    groups = len({move.group for move in moves} - {SCHEDULE_GROUP})
+    waiting = _waiting(positions, broker_name, moves)
+    notes = (*_level_notes(shard, broker_name, levels), *_timer_notes(store, shard, positions, broker_name))
+    left_out = _left_out(shard, positions, broker_name)
+    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id, left_out, levels)
+
+
+def _adopted(
+    store: LakeStore, shard: Shard, positions: Positions, broker_name: str
+) -> tuple[tuple[Moved, ...], tuple[LevelProgress, ...]]:
+    newest = last_import(shard, broker_name)
+    if newest is None:
+        raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
+    recorded = {seen.queue: seen.offset for seen in newest.observed if seen.group == SCHEDULE_GROUP}
+    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
+    begins = {queue: max(recorded.get(queue, 0), positions.min_offset(queue)) for queue in queues}
+    ranges = {queue.queue_id: (begin, positions.max_offset(queue)) for queue, begin in begins.items()}
+    levels = delivered_levels(store, shard.name, broker_name, ranges)
+    further = {
+        MessageQueue(SCHEDULE_TOPIC, broker_name, delay_level_to_queue_id(level.level)): level.next_offset
+        for level in levels
+        if level.delivered
+    }
+    known = [seen for seen in newest.observed if seen.group != SCHEDULE_GROUP or seen.queue not in further]
+    known += [Observed(SCHEDULE_GROUP, queue, offset) for queue, offset in further.items()]
+    return tuple(_moved(positions, seen) for seen in known if _is_adopted(positions, seen)), levels
+
+
+def _is_adopted(positions: Positions, seen: Observed) -> bool:
+    """Only where the lake has no position: a group that has worked here knows better, and of one that was deleted here
+    they are void. An offset beyond the queue is left out, so that the group's first window asks somebody."""
+    if positions.get(del_id(seen.group)) is not None:
+        return False
+    return positions.get(off_id(seen.group, seen.queue)) is None and seen.offset <= positions.max_offset(seen.queue)
+
+
+def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
+    """A note on every group that is not adopted in queues that it stands beyond the end of."""
+    newest = last_import(shard, broker_name)
+    beyond: dict[tuple[str, str], list[MessageQueue]] = {}
+    for seen in newest.observed if newest else ():
+        queue = seen.queue
+        unknown = positions.get(off_id(seen.group, queue)) is None and positions.get(del_id(seen.group)) is None
+        if unknown and seen.offset > positions.max_offset(queue):
+            beyond.setdefault((seen.group, queue.topic), []).append(queue)
+    return tuple(
+        f"group {group} stands beyond the end of {len(queues)} queues of {topic} and is not adopted there; its first window "
+        f"will stop at them, until it is moved: rmq reset --group {group} --topic {topic} "
+        f"{' '.join(f'--queue {q.broker_name}:{q.queue_id}' for q in sorted(queues))} --to-max --reason ..."
+        for (group, topic), queues in sorted(beyond.items())
+    )
+
+
+def _next_epoch(positions: Positions, group: str) -> int:
+    return (positions.get(grp_id(group)) or 0) + 1
+
+
+def _moved(positions: Positions, seen: Observed) -> Moved:
+    return Moved(seen.group, seen.queue, None, seen.offset, _next_epoch(positions, seen.group))
+
+
+def _waiting(positions: Positions, broker_name: str, moves: tuple[Moved, ...]) -> int:
+    adopted = {move.queue: move.to_offset for move in moves if move.group == SCHEDULE_GROUP}
+    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
+    begins = {queue: positions.get(off_id(SCHEDULE_GROUP, queue)) or adopted.get(queue, 0) for queue in queues}
+    return sum(positions.max_offset(queue) - begin for queue, begin in begins.items())
+
+
+def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ...]) -> tuple[str, ...]:
+    """What the broker's log says beyond its ``delayOffset.json``."""
+    notes = []
+    newest = last_import(shard, broker_name)
+    if newest and newest.parameter("abort"):
+        notes.append(
+            "the broker's file 'abort' was there at the last import: it was killed, or still ran. What it wrote down of its "
+            "offsets may be some seconds old, so that messages are consumed twice; if it still runs, stop it and import again"
+        )
+    for level in levels:
+        if level.delivered:
+            notes.append(
+                f"delay level {level.level}: {level.delivered:,} messages behind its offset {level.recorded:,} in "
+                "delayOffset.json lie in the log as delivered and are not delivered again"
+            )
+        if level.uncertain:
+            notes.append(
+                f"delay level {level.level}: {level.uncertain:,} of the {level.waiting:,} messages that wait may have been "
+                "delivered, the log does not say it for certain: 'rmq deliver' delivers them again"
+            )
+    return tuple(notes)
+
+
+def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
+    """One for each topic to which the broker's own timer has not delivered all (decision 3)."""
+    queues = [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name == broker_name]
+    if all(positions.max_offset(queue) == positions.min_offset(queue) for queue in queues):
+        return ()
+    return tuple(
+        f"{timers.messages:,} messages for {timers.topic} wait in the broker's own timer ({TIMER_TOPIC}), due "
+        f"{_span(timers)}. 'rmq deliver' leaves them: let the broker deliver them and import again before the cut-over, or "
+        "send them again with 'rmq send --deliver-at'"
+        for timers in waiting_timers(store, shard.name, broker_name)
+    )
+
+
+def _span(timers: WaitingTimers) -> str:
+    if timers.first_due_ms is None or timers.last_due_ms is None:
+        return "at a time that cannot be read"
+    return f"from {format_time(timers.first_due_ms)} to {format_time(timers.last_due_ms)}"

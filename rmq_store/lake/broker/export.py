@@ -1,0 +1,162 @@
+"""What is known of the offsets on a broker's queues, in its own terms, for handing groups back to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq_store.admin.delete_group import is_gone
+from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, OffsetTable, split_key
+from rmq_store.broker_files.consumer_offset_manager import Table, key_of
+from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
+from rmq_store.commit.ctl import SCHEDULE_GROUP
+from rmq_store.commit.positions import Positions, cutover_id, del_id, off_id, queue_of, split_id
+from rmq_store.lake.broker.import_store import last_import
+from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue, retry_topic
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsExport:
+    """``offsets``: for ``consumerOffset.json``. ``delays``: for ``delayOffset.json``, by queue of SCHEDULE_TOPIC_XXXX.
+
+    What a broker that takes these over would not see: ``waiting_retries``, per group the messages that still wait in the
+    lake's own retry topic and delay levels, and ``waiting_messages``, per ``topic@group`` those in the lake's own queues of
+    the topic, per topic where no group has an offset. ``waiting_levels``: what waits in the broker's own delay levels behind
+    ``delays``, for it to deliver.
+    """
+
+    offsets: KnownOffsets
+    delays: KnownOffsets
+    version: DataVersion
+    waiting_retries: Mapping[str, int]
+    waiting_messages: Mapping[str, int]
+    waiting_levels: int
+
+    @property
+    def text(self) -> str:
+        """``consumerOffset.json`` with all that is known."""
+        return CONSUMER_OFFSETS.text(self.offsets.table, self.version)
+
+    @property
+    def delay_text(self) -> str:
+        """``delayOffset.json`` with all that is known."""
+        return DELAY_OFFSETS.text(self.delays.table, self.version)
+
+    @property
+    def groups(self) -> int:
+        return len({_group_of(key) for key in self.offsets.table})
+
+
+def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
+    """What was committed on queues of ``broker_name``, and what its newest import observed. Reads only."""
+    shard.commitlog.refresh()
+    positions = shard.positions()
+    deleted = {split_id(app_id)[1] for app_id, _ in positions.prefixed("del/")}
+    gone = frozenset(group for group in deleted if is_gone(positions, group))
+    stands = [(split_id(app_id)[1], queue_of(app_id), offset) for app_id, offset in positions.prefixed("off/")]
+    committed = [
+        (group, q, offset) for group, q, offset in stands if q.broker_name == broker_name and group not in gone
+    ]
+    newest = last_import(shard, broker_name)
+    seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
+    observed = [one for one in seen if positions.get(del_id(one[0])) is None]
+    # Until the cut-over a group is the broker's, whatever was deleted here.
+    not_the_brokers = gone if positions.get(cutover_id(broker_name)) else frozenset()
+    offsets = KnownOffsets(_groups(committed), _groups(observed), not_the_brokers)
+    delays = KnownOffsets(_levels(committed), _levels(observed), never_back=True)
+    return OffsetsExport(
+        offsets,
+        delays,
+        DataVersion(timestamp=max(positions.updated_ms.values(), default=0)),
+        _waiting_retries(shard, positions, gone),
+        _waiting_messages(shard, positions, offsets.table, stands, gone),
+        _waiting_levels(positions, broker_name, delays.table),
+    )
+
+
+_Stand = tuple[str, MessageQueue, int]
+"""A group, a queue, and the next offset there."""
+
+
+def _groups(stands: Iterable[_Stand]) -> Table:
+    table: Table = defaultdict(dict)
+    for group, queue, offset in stands:
+        if group != SCHEDULE_GROUP:
+            table[key_of(queue.topic, group)][queue.queue_id] = offset
+    return table
+
+
+def _levels(stands: Iterable[_Stand]) -> Table:
+    levels = [one for one in stands if one[0] == SCHEDULE_GROUP and one[1].topic == SCHEDULE_TOPIC]
+    return {SCHEDULE_TOPIC: {queue.queue_id: offset for _, queue, offset in levels}}
+
+
+def _group_of(key: str) -> str:
+    return key.partition(TOPIC_GROUP_SEPARATOR)[2]
+
+
+# --- what stays here --------------------------------------------------------------------------------------------------
+
+
+def _waiting_retries(shard: Shard, positions: Positions, gone: frozenset[str]) -> dict[str, int]:
+    """Per group what it has failed here, or its broker before the cut-over, and not finished."""
+    waiting: dict[str, int] = defaultdict(int)
+    for queue in positions.all_queues():
+        if queue.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            group, reader = queue.broker_name.removeprefix(shard.lane("")), SCHEDULE_GROUP
+            ours = queue.broker_name == shard.lane(group)
+        else:
+            group = reader = queue.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+            ours = queue.topic == retry_topic(group) and queue.broker_name == shard.local_broker
+        if ours and group and group not in gone:
+            waiting[group] += _unread(positions, reader, queue)
+    return {group: count for group, count in sorted(waiting.items()) if count}
+
+
+def _waiting_messages(
+    shard: Shard, positions: Positions, table: OffsetTable, stands: Sequence[_Stand], gone: frozenset[str]
+) -> dict[str, int]:
+    """What lies in the lake's own queues of topics: sent here, or delayed and delivered here. Per ``topic@group`` for the
+    groups that have an offset of the topic, there or here; of a topic that no group has one of, per topic. What was sent here
+    with a delay and still waits is counted per topic of the delay levels and the timer."""
+    ours = [
+        queue
+        for queue in positions.all_queues()
+        if queue.broker_name == shard.local_broker and _is_sent_to(queue.topic)
+    ]
+    readers: dict[str, set[str]] = {queue.topic: set() for queue in ours}
+    pairs = [split_key(key) for key in table] + [
+        (queue.topic, group) for group, queue, _ in stands if queue.broker_name == shard.local_broker
+    ]
+    for topic, group in filter(None, pairs):
+        if topic in readers and group not in gone:
+            readers[topic].add(group)
+    waiting: dict[str, int] = defaultdict(int)
+    for queue in ours:
+        for group in readers[queue.topic]:
+            waiting[key_of(queue.topic, group)] += _unread(positions, group, queue)
+        if not readers[queue.topic]:
+            waiting[queue.topic] += positions.max_offset(queue) - positions.min_offset(queue)
+    for queue in positions.all_queues():
+        if queue.broker_name == shard.lane(""):
+            waiting[queue.topic] += _unread(positions, SCHEDULE_GROUP, queue)
+    return {key: count for key, count in sorted(waiting.items()) if count}
+
+
+def _is_sent_to(topic: str) -> bool:
+    """Whether it is no topic of retries and delays, which ``_waiting_retries`` counts."""
+    return topic not in (SCHEDULE_TOPIC, TIMER_TOPIC) and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+
+
+def _waiting_levels(positions: Positions, broker_name: str, delays: OffsetTable) -> int:
+    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
+    levels = delays.get(SCHEDULE_TOPIC, {})
+    begins = {queue: levels.get(queue.queue_id, positions.min_offset(queue)) for queue in queues}
+    return sum(max(positions.max_offset(queue) - begin, 0) for queue, begin in begins.items())
+
+
+def _unread(positions: Positions, reader: str, queue: MessageQueue) -> int:
+    stored = positions.get(off_id(reader, queue))
+    return positions.max_offset(queue) - (positions.min_offset(queue) if stored is None else stored)

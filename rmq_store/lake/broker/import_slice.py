@@ -1,0 +1,423 @@
+"""The import stage: one commit log file of a broker, in chunks, as sorted Parquet files of the lake's commit log.
+
+Each chunk becomes a file per day: rows sorted by topic, queue and queue offset, so that every queue is one run of rows.
+The consume queue is made from the log; where the broker's own 20-byte entries exist they must say the same. Messages of a
+topic that was deleted and made again are kept without an entry, as the broker has them: its queues began at 0 again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.broker_files.batch_consume_queue import ADVICE, INNER_BATCH_FLAGS, is_inner_batch
+from rmq_store.broker_files.commit_log_file import FOLDER as LOG_FOLDER
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFile
+from rmq_store.commit.ctl import FEW_TAGS_CODES, Produced, StagedFile
+from rmq_store.consumer.delay import DelayLevels
+from rmq_store.errors import BadData
+from rmq_store.lake.broker.records import record_batches
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.stage import stage
+from rmq_store.log.commit_log import (
+    Blank,
+    Damage,
+    FileEnd,
+    MoreBytes,
+    NothingWritten,
+    Stop,
+    Unsupported,
+    item_at,
+    only_zeros,
+)
+from rmq_store.log.consume_queue import UNIT_BYTES, ConsumeQueueEntry
+from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
+from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst, MessageQueue
+from rmq_store.message.sys_flag import MAX_BODY_BYTES
+from rmq_store.utils.host import day_of
+
+CHUNK_BYTES = 64 << 20
+PART_BYTES = 256 << 20  # in memory; only what was decompressed makes more of a chunk
+PARTS_PER_FILE = 4096
+_DAY_MS = 86_400_000
+_MAGIC = re.compile(
+    b"|".join(re.escape(code.to_bytes(4, "big", signed=True)) for code in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
+)
+_OWN_OFFSET_AT = 28  # where a record says its own place in the log
+_ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert _ENTRY.itemsize == UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ImportJob:
+    """What all tasks of an import have in common. ``queues``: the broker's consume queue files; ``file_bytes``: of each
+    file of its log; ``max_body_bytes``: how large a body may be when it is decompressed."""
+
+    source: FileSource
+    root: Root
+    table: str
+    commit_id: str
+    broker_name: str
+    levels: DelayLevels
+    queues: Mapping[tuple[str, int], ConsumeQueueFiles]
+    file_bytes: int
+    salvage: bool
+    max_body_bytes: int = MAX_BODY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ImportTask:
+    """One commit log file, from the physical offset ``begin`` on."""
+
+    number: int
+    file: MappedFile
+    begin: int
+
+
+HOLE = "nothing is written here, but records follow"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Bytes ``[begin, end)`` of the commit log that a salvage left out, and why."""
+
+    begin: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """What a task brings back. ``end``: the physical offset up to which the file was read; ``full``: the log goes on in
+    the next file. ``stopped_by``: what stopped it (None: nothing did). ``goes_on``: bytes that somebody wrote were seen behind
+    ``end``, where nothing is written."""
+
+    number: int
+    begin: int
+    end: int
+    full: bool
+    messages: int
+    files: tuple[StagedFile, ...]
+    produced: tuple[Produced, ...]
+    stopped_by: Damage | Unsupported | None = None
+    skipped: tuple[Skipped, ...] = ()
+    goes_on: bool = False
+
+
+def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
+    """Read, check and stage one file. Raises BadData when the broker's consume queue contradicts its log."""
+    at, wanted = task.begin, CHUNK_BYTES
+    files: list[StagedFile] = []
+    produced: list[Produced] = []
+    skipped: list[Skipped] = []
+    messages = 0
+    while True:
+        end = min(at + wanted, task.file.end_offset)
+        data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
+        if len(data) < end - at:
+            raise BadData(f"{task.file.name} became shorter while it was read: import again when its copy is complete")
+        stop: Stop = NothingWritten(at)
+        for item in _parsed(job, data, at, task.file.end_offset):
+            if not isinstance(item, pa.Table):
+                stop = item
+                break
+            messages += item.num_rows
+            part = task.number * PARTS_PER_FILE + len(files)
+            for file, segments in _staged(job, item, part, attempt):
+                if len(files) == PARTS_PER_FILE:
+                    raise BadData(_too_many_pieces(task))
+                files.append(file)
+                produced += segments
+        match stop:
+            case MoreBytes(offset, needed):
+                at, wanted = offset, max(CHUNK_BYTES, needed)
+                continue
+            case Damage() if job.salvage:
+                found = _next_record(data, at, task.file.end_offset, stop.commit_log_offset)
+                skipped.append(Skipped(stop.commit_log_offset, found or end, stop.reason))
+                if found is not None or end < task.file.end_offset:
+                    at, wanted = found or end, CHUNK_BYTES
+                    continue
+                stop = FileEnd(task.file.end_offset)
+            case NothingWritten(offset) if job.salvage and (found := _behind_hole(job, task, offset)) is not None:
+                skipped.append(Skipped(offset, found, HOLE))
+                at, wanted = found, CHUNK_BYTES
+                continue
+            case _:
+                pass
+        full = isinstance(stop, Blank | FileEnd)
+        stopped_by = stop if isinstance(stop, Damage | Unsupported) else None
+        reached = task.file.end_offset if full else stop.commit_log_offset
+        return ImportResult(
+            task.number,
+            task.begin,
+            reached,
+            full,
+            messages,
+            tuple(files),
+            tuple(produced),
+            stopped_by,
+            tuple(skipped),
+            isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
+        )
+
+
+def _too_many_pieces(task: ImportTask) -> str:
+    return (
+        f"{task.file.name} would become more than {PARTS_PER_FILE} files: its store times fall on too many days, or it is "
+        "damaged in too many places. Nothing was changed; restore the file, or import a copy of the store without it with "
+        "--salvage"
+    )
+
+
+def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[pa.Table | Stop]:
+    """The records of some bytes, in tables of about PART_BYTES, and last why they end."""
+    delays_ms = dict(enumerate(job.levels.delays_ms, 1))
+    batches: list[pa.RecordBatch] = []
+    part_bytes = 0
+    for item in record_batches(data, start, file_end, delay_levels=delays_ms, max_body_bytes=job.max_body_bytes):
+        if isinstance(item, pa.RecordBatch):
+            if inner_batch := _inner_batch(item):
+                yield inner_batch
+                return
+            batches.append(item)
+            part_bytes += item.nbytes
+        if batches and (part_bytes >= PART_BYTES or not isinstance(item, pa.RecordBatch)):
+            table = pa.Table.from_batches(batches)
+            batches, part_bytes = [], 0
+            yield table
+    yield item
+
+
+def _inner_batch(batch: pa.RecordBatch) -> Unsupported | None:
+    """The first record that holds several messages. What stands before it is not imported either."""
+    flags = batch.column("sys_flag").to_numpy() & INNER_BATCH_FLAGS
+    names = batch.column("properties").keys
+    if not flags.any() and not pc.any(pc.equal(names, MessageConst.INNER_NUM)).as_py():
+        return None
+    columns = ["commit_log_offset", "topic", "queue_id", "queue_offset", "sys_flag", "properties"]
+    rows = batch.select(columns).to_pylist()
+    row = next((row for row in rows if is_inner_batch(row["sys_flag"], dict(row["properties"]))), None)
+    if row is None:  # the names were those of all rows that the batch was cut from
+        return None
+    where = f"topic {row['topic']}, queue {row['queue_id']}, offset {row['queue_offset']}"
+    return Unsupported(row["commit_log_offset"], f"{where}: several messages in one record. {ADVICE}")
+
+
+def _behind_hole(job: ImportJob, task: ImportTask, hole: int) -> int | None:
+    """Where records go on in the file behind bytes that nobody wrote; None: nowhere, so the log may end there."""
+    at = hole
+    while at < task.file.end_offset:
+        end = min(at + CHUNK_BYTES, task.file.end_offset)
+        data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
+        if not only_zeros(data, 0) and (found := _next_record(data, at, task.file.end_offset, max(hole, at - 1))):
+            return found
+        # A record may lie across the end of a chunk.
+        at = end if end == task.file.end_offset else end - CHUNK_BYTES // 4
+    return None
+
+
+def _next_record(data: bytes, start: int, file_end: int, damaged: int) -> int | None:
+    """The physical offset of the next good record behind a damaged one, None if the chunk has none."""
+    for match in _MAGIC.finditer(data, damaged - start + 5):
+        at = match.start() - 4
+        if _says_its_place(data, at, start) and isinstance(item_at(data, at, start, file_end), Record):
+            return start + at
+    return None
+
+
+def _says_its_place(data: bytes, position: int, start: int) -> bool:
+    """Whether a record at ``position`` would name its own offset; quicker to ask than the CRC of its body."""
+    at = position + _OWN_OFFSET_AT
+    return data[at : at + 8] == (start + position).to_bytes(8, "big")
+
+
+# --- one chunk --------------------------------------------------------------------------------------------------------
+
+
+def _staged(job: ImportJob, rows: pa.Table, part: int, attempt: str) -> Iterator[tuple[StagedFile, list[Produced]]]:
+    """The files of a chunk, one per day, and their segments."""
+    days = rows.column("store_timestamp").to_numpy() // _DAY_MS
+    for number, day in enumerate(np.unique(days).tolist()):
+        of_day = (
+            rows if days[0] == day and days[-1] == day and (days == day).all() else rows.filter(pa.array(days == day))
+        )
+        table, runs = _sorted(job, of_day, part + number)
+        name = f"{job.commit_id}-{part + number:08d}-{attempt}"
+        file = stage(
+            job.root,
+            job.table,
+            "msg",
+            name,
+            table,
+            tables.COMMITLOG_STATS,
+            day_of(day * _DAY_MS),
+            runs=[begin for _, begin, _ in runs],
+        )
+        yield file, [_segment(table, queue, begin, end, part + number, file.path) for queue, begin, end in runs]
+
+
+def _sorted(job: ImportJob, rows: pa.Table, part: int) -> tuple[pa.Table, list[tuple[MessageQueue, int, int]]]:
+    """Rows of schema MSG in queue order, those without an entry last, and the runs of rows of each queue."""
+    indexed = rows.column("indexed").to_numpy()
+    topics = rows.column("topic").combine_chunks().dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[np.argsort(np.array(names, dtype=object), kind="stable")] = np.arange(len(names))
+    topic_rank = rank[topics.indices.to_numpy()]
+    queue_ids = rows.column("queue_id").to_numpy()
+    offsets = rows.column("queue_offset").to_numpy()
+    order = np.lexsort((offsets, queue_ids, topic_rank, ~indexed))
+    count = int(indexed.sum())
+    topic_rank, queue_ids, offsets = topic_rank[order], queue_ids[order], offsets[order]
+    table = rows.take(pa.array(order))
+
+    starts = _run_starts(topic_rank[:count], queue_ids[:count], offsets[:count])
+    names_by_rank = sorted(names)
+    runs = []
+    sizes, physical = table.column("store_size").to_numpy(), table.column("commit_log_offset").to_numpy()
+    codes = table.column("tags_code").to_numpy().copy()
+    waiting = np.zeros(len(order), dtype=np.bool_)
+    left = np.zeros(len(order), dtype=np.bool_)
+    for begin, end in pairwise([*starts.tolist(), count]):
+        queue = MessageQueue(names_by_rank[topic_rank[begin]], job.broker_name, int(queue_ids[begin]))
+        entries = _entries(job, queue, int(offsets[begin]), end - begin)
+        left[begin:end] = _of_a_deleted_topic(job, queue, int(offsets[begin]), entries, physical[begin:end])
+        if left[begin:end].any():
+            continue
+        if queue.topic == SCHEDULE_TOPIC:
+            _take_delivery_times(codes[begin:end], entries)
+            waiting[begin:end] = True
+        _compare(queue, offsets[begin:end], entries, physical[begin:end], sizes[begin:end], codes[begin:end])
+        runs.append((queue, begin, end))
+    if left.any():
+        has_entry = table.column("indexed").to_numpy() & ~left
+        at = table.schema.get_field_index("indexed")
+        return _sorted(job, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
+    columns = {"tags_code": pa.array(codes), "deliver_at": pa.array(codes, mask=~waiting)}
+    return _as_msg(job, table, columns, part, count), runs
+
+
+def _run_starts(*keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where a new run begins: another queue, or an offset that does not follow the one before."""
+    topic_rank, queue_ids, offsets = keys
+    if not len(offsets):
+        return np.array([], dtype=np.int64)
+    new = (np.diff(topic_rank) != 0) | (np.diff(queue_ids) != 0) | (np.diff(offsets) != 1)
+    return np.concatenate([[0], np.flatnonzero(new) + 1])
+
+
+def _entries(job: ImportJob, queue: MessageQueue, begin: int, count: int) -> npt.NDArray[np.void]:
+    """The broker's own entries from a queue offset on: as many as its files have."""
+    files = job.queues.get((queue.topic, queue.queue_id))
+    found = []
+    for file in files.files if files else ():
+        first = max(begin * UNIT_BYTES, file.start_offset)
+        last = min((begin + count) * UNIT_BYTES, file.end_offset)
+        if first < last:
+            found.append(job.source.read(file.name, first - file.start_offset, last - file.start_offset))
+    return np.frombuffer(b"".join(found), dtype=_ENTRY)
+
+
+def _of_a_deleted_topic(
+    job: ImportJob, queue: MessageQueue, begin: int, entries: npt.NDArray[np.void], physical: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Which messages of a run, from queue offset ``begin`` on, were of a topic that was deleted and made again: the broker's
+    entry at their offset, or where there is none the last one of the queue, is of a message further on in the log."""
+    theirs = np.zeros(len(physical), dtype=_ENTRY)
+    theirs[: len(entries)] = entries
+    slots = np.arange(begin, begin + len(physical))
+    missing = theirs["size"] == 0
+    files = job.queues.get((queue.topic, queue.queue_id))
+    if files and missing.any():
+        written = files.written()
+        last = files.entry(written.stop - 1) if written else ConsumeQueueEntry(0, 0, 0)
+        theirs[missing] = (last.commit_log_offset, last.size, last.tags_code)
+        slots[missing] = written.stop - 1
+    left = theirs["commit_log_offset"] > physical
+    if left.any() and not _holds(job, queue, int(slots[left][0]), theirs[left][0]):
+        left[:] = False  # the entries are wrong, not the messages: that is said where they are compared
+    return left
+
+
+def _holds(job: ImportJob, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
+    """Whether the log has the record of the queue's offset where an entry says."""
+    at, size = int(entry["commit_log_offset"]), int(entry["size"])
+    start = at - at % job.file_bytes
+    try:
+        data = job.source.read(f"{LOG_FOLDER}/{start:020}", at - start, at - start + size)
+    except BadData:
+        return False
+    record = item_at(data, 0, at, start + job.file_bytes)
+    if not isinstance(record, Record):
+        return False
+    return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
+
+
+def _take_delivery_times(codes: npt.NDArray[np.int64], entries: npt.NDArray[np.void]) -> None:
+    """The tags code of a schedule entry is its delivery time, made by the level table of that broker, which no file of it
+    names. So what the entry says counts, and our table only for entries that are not there."""
+    written = entries["size"] > 0
+    codes[: len(entries)][written] = entries["tags_code"][written]
+
+
+def _compare(
+    queue: MessageQueue,
+    offsets: npt.NDArray[np.int64],
+    entries: npt.NDArray[np.void],
+    physical: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    codes: npt.NDArray[np.int64],
+) -> None:
+    """Entries that are written must say what the log says; missing ones are made (recovery, Appendix E)."""
+    n = len(entries)
+    same = (entries["commit_log_offset"] == physical[:n]) & (entries["size"] == sizes[:n])
+    wrong = np.flatnonzero((entries["size"] > 0) & ~(same & (entries["tags_code"] == codes[:n])))
+    if len(wrong):
+        at = int(wrong[0])
+        found = tuple(int(value) for value in entries[at])
+        raise BadData(
+            f"{queue} offset {int(offsets[at])}: the broker's entry says (offset, size, tags code) {found}, its log "
+            f"{(int(physical[at]), int(sizes[at]), int(codes[at]))}. To have the entries made from the log, import a copy "
+            f"of the store without consumequeue/{queue.topic}/{queue.queue_id}."
+        )
+
+
+def _as_msg(job: ImportJob, table: pa.Table, made: dict[str, pa.Array], part: int, indexed: int) -> pa.Table:
+    n = table.num_rows
+    columns = {name: table.column(name) for name in table.column_names if name in tables.MSG.names} | made
+    rel = np.arange(n)
+    columns["rel"] = pa.array(rel, mask=rel >= indexed)
+    for name, value in {"commit_id": job.commit_id, "part": part, "broker_name": job.broker_name}.items():
+        columns[name] = pa.repeat(pa.scalar(value, tables.MSG.field(name).type), n)
+    filled = [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in tables.MSG]
+    return pa.table(filled, names=tables.MSG.names).cast(tables.MSG)
+
+
+def _segment(table: pa.Table, queue: MessageQueue, begin: int, end: int, part: int, path: str) -> Produced:
+    rows = table.slice(begin, end - begin)
+    times = pc.min_max(rows.column("store_timestamp")).as_py()
+    codes = pc.unique(rows.column("tags_code"))
+    deliver_at = pc.min(rows.column("deliver_at")).as_py() if queue.topic == SCHEDULE_TOPIC else None
+    return Produced(
+        queue,
+        part,
+        end - begin,
+        begin,
+        path,
+        base=rows.column("queue_offset")[0].as_py(),
+        min_store_timestamp=times["min"],
+        max_store_timestamp=times["max"],
+        deliver_at=deliver_at,
+        tags_codes=tuple(sorted(codes.to_pylist())) if len(codes) <= FEW_TAGS_CODES else None,
+    )

@@ -1,0 +1,399 @@
+"""Import: a broker's files become commits of the lake (design 3, "Who owns what"; S1.7, S2.2, S3).
+
+Incremental by physical offset: only what lies behind ``import/<broker>`` is read, after a check that the bytes before it
+are still the same. All or nothing: a damaged record, a gap or a contradiction stops before anything is committed, unless
+``salvage`` says to skip and record it. Offsets and configs of the broker are kept as observations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from rmq_store.broker_files.batch_consume_queue import refuse_batch_topics
+from rmq_store.broker_files.commit_log_file import list_commit_log
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.broker_files.rocks_db import refuse_rocksdb
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import Action, Actor, Ctl, Produced, Proposal, canonical_json
+from rmq_store.commit.positions import Positions, cutover_id, import_id, max_id, min_id
+from rmq_store.commit.request import refuse_other_request
+from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord, WrongUse
+from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_users, read_configs, same_configs
+from rmq_store.lake.broker.import_slice import HOLE, ImportJob, ImportResult, ImportTask, Skipped, import_file
+from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.commit.commit import commit, reached
+from rmq_store.lake.commit.cursor import refuse_other_history
+from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.table.object_store import Root, file_source
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import Engine
+from rmq_store.log.commit_log import Damage
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.sys_flag import MAX_BODY_BYTES, MOST_BODY_BYTES
+from rmq_store.utils.host import Host
+
+_FINGERPRINT_BYTES = 4096
+
+
+GONE = "the broker removed it before it was imported"
+MISSING_FILES = "the log's files are missing here"
+NO_MESSAGE = "no message is here, but the queue goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGap:
+    """Offsets ``[begin, end)`` of a queue of which a salvage found no message between others, and why."""
+
+    topic: str
+    queue_id: int
+    begin: int
+    end: int
+    reason: str = NO_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """``status``: committed, already_committed, or unchanged (nothing new in the files). ``begin``, ``end``: physical
+    offsets of the broker's log. ``salvaged``, ``queue_gaps``: what a salvage left out of the log, and the offsets of queues
+    that hold no message therefore. ``notes``: what a person should know, such as a ``.bak`` that was used. ``warnings``: what
+    went wrong after the commit."""
+
+    status: str
+    shard: str
+    broker_name: str
+    request_id: str
+    begin: int
+    end: int
+    messages: int = 0
+    queues: int = 0
+    salvaged: tuple[Skipped, ...] = ()
+    queue_gaps: tuple[QueueGap, ...] = ()
+    notes: tuple[str, ...] = ()
+    commit_id: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def import_store(
+    store: LakeStore,
+    source: Root,
+    broker_name: str,
+    shard_name: str,
+    request_id: str,
+    actor: Actor,
+    host: Host,
+    engine: Engine,
+    *,
+    salvage: bool = False,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImportReport:
+    """Import what is new in a broker's store directory.
+
+    ``max_body_bytes``: how large a body may be when it is decompressed, from 1 to MOST_BODY_BYTES.
+    ``progress(done_bytes, all_bytes)`` is called as files are done. Raises BadData (no broker store, one in RocksDB, files
+    that do not fit, a gap), DamagedRecord, UnsupportedRecord (also with ``salvage``), WrongUse (no such folder, the broker
+    was cut over), HeldByAnother, and the errors of ``commit``.
+    """
+    if not 1 <= max_body_bytes <= MOST_BODY_BYTES:
+        raise WrongUse(f"max_body_bytes must be a whole number from 1 to {MOST_BODY_BYTES}; it is {max_body_bytes}")
+    started_ms = host.now_ms()
+    files = file_source(source)
+    log = list_commit_log(files, allow_missing=salvage)
+    refuse_rocksdb(files)
+    configs = read_configs(files, broker_name)
+    shard = store.create_shard(shard_name)
+    shard.commitlog.refresh()
+    if done := _commit_of(shard, request_id, broker_name):
+        return _report("already_committed", shard, broker_name, request_id, done, configs)
+    refuse_batch_topics(files, configs.topics)
+    refuse_other_history(shard, shard.consumequeue)
+    reached("1.planned")
+    with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
+        reached("2.claimed")
+        shard.commitlog.refresh()
+        if done := _commit_of(shard, request_id, broker_name):  # by another attempt, until the claim was ours
+            claim.release()
+            return _report("already_committed", shard, broker_name, request_id, done, configs)
+        positions = shard.positions()
+        if positions.get(cutover_id(broker_name)):
+            raise WrongUse(f"broker {broker_name} was cut over to shard {shard_name}: its import is closed for good")
+        before = last_import(shard, broker_name)
+        begin = _begin(files, log, positions.get(import_id(broker_name)), before, salvage)
+        job = ImportJob(
+            source=files,
+            root=shard.root,
+            table=shard.commitlog.path,
+            commit_id=host.new_commit_id(),
+            broker_name=broker_name,
+            levels=store.levels,
+            queues={(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)},
+            file_bytes=log.files[0].size_bytes,
+            salvage=salvage,
+            max_body_bytes=max_body_bytes,
+        )
+        results = _run(job, log, begin, engine, progress)
+        results = _over_holes(log, results) if salvage else results
+        end = _checked_end(log, results, begin)
+        if any(result.goes_on and result.end == end for result in results):
+            configs = replace(configs, notes=(*configs.notes, _hole_note(log, end)))
+        ctl, advance = _ctl(job, positions, results, configs, files, log, begin, end, request_id, actor)
+        new = end > begin or ctl.action is Action.SALVAGE or advance
+        if not new and before is not None and same_configs(before, ctl):
+            claim.release()
+            return ImportReport("unchanged", shard.name, broker_name, request_id, begin, end, notes=configs.notes)
+        imported = import_id(broker_name)
+        expect = {imported: positions.get(imported)}
+        expect |= {app_id: positions.get(app_id) for app_id in advance}
+        advance |= {imported: end}
+        newest = dict.fromkeys((app_id for app_id, offset in advance.items() if app_id[:4] == "max/" and not offset), 0)
+        newest |= {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
+        staged = tuple(file for result in results for file in result.files)
+        reached("3.staged")
+        claim.stop_renewing()
+        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance, staged, newest))
+        committed = commit(shard, proposal, host, started_ms=started_ms)
+    warnings = follow_up(shard, host)
+    reached("7.dispatched")
+    return replace(_report("committed", shard, broker_name, request_id, committed.ctl, configs), warnings=warnings)
+
+
+def _commit_of(shard: Shard, request_id: str, broker_name: str) -> Ctl | None:
+    """Raises WrongUse when the request has imported another broker."""
+    done = next(iter(shard.ctls_of_request(request_id, None, Action.IMPORT, Action.SALVAGE)), None)
+    if done is not None:
+        asked = {"broker_name": broker_name}
+        refuse_other_request(request_id, {"broker_name": done.parameter("broker_name")}, asked)
+    return done
+
+
+def _report(
+    status: str, shard: Shard, broker_name: str, request_id: str, ctl: Ctl, configs: BrokerConfigs
+) -> ImportReport:
+    skipped = tuple(Skipped(*item) for item in ctl.parameter("skipped") or ())
+    gaps = tuple(QueueGap(*item) for item in ctl.parameter("queue_gaps") or ())
+    begin, end = ctl.parameter("range")
+    return ImportReport(
+        status,
+        shard.name,
+        broker_name,
+        request_id,
+        begin,
+        end,
+        ctl.parameter("messages"),
+        len({segment.queue for segment in ctl.produced}),
+        skipped,
+        gaps,
+        configs.notes,
+        ctl.commit_id,
+    )
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def last_import(shard: Shard, broker_name: str) -> Ctl | None:
+    """The newest import of the broker in this shard."""
+    imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in shard.ctls_since(0, action=str(action))]
+    of_broker = [ctl for ctl in imports if ctl.parameter("broker_name") == broker_name]
+    return max(of_broker, key=lambda ctl: ctl.read_version, default=None)
+
+
+def _begin(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
+    """The physical offset to read from. Raises BadData when the log is another one, or lost something in between."""
+    first, end = log.files[0].start_offset, log.files[-1].end_offset
+    if imported is None or before is None:
+        return first
+    if imported > end:
+        raise BadData(
+            f"{source} ends at {end}, but {imported} bytes of this broker's log were imported before: "
+            "this is an older copy, or another broker. Nothing was changed."
+        )
+    if imported < first:
+        if not salvage:
+            raise BadData(
+                f"the broker removed [{imported}, {first}) of its log before it was imported. Nothing was changed; "
+                "import with --salvage to go on and record the loss."
+            )
+        return first
+    at, digest = before.parameter("fingerprint")
+    if at >= first and _fingerprint(source, log, imported) != [at, digest]:
+        raise BadData(
+            f"the bytes before {imported} of {source} are not the ones that were imported before: this is "
+            "another broker's store, or its log was cut and written again. Nothing was changed."
+        )
+    return imported
+
+
+def _fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any]:
+    """Where the last bytes before ``end`` begin, and their hash."""
+    file = next((f for f in log.files if f.start_offset < end <= f.end_offset), None)
+    if file is None:
+        return [end, ""]
+    begin = max(file.start_offset, end - _FINGERPRINT_BYTES)
+    data = source.read(file.name, begin - file.start_offset, end - file.start_offset)
+    return [begin, hashlib.sha256(data).hexdigest()]
+
+
+# --- reading it -------------------------------------------------------------------------------------------------------
+
+
+def _run(
+    job: ImportJob, log: MappedFileQueue, begin: int, engine: Engine, progress: Callable[[int, int], None] | None
+) -> list[ImportResult]:
+    files = [file for file in log.files if file.end_offset > begin]
+    tasks = [ImportTask(number, file, max(begin, file.start_offset)) for number, file in enumerate(files)]
+    all_bytes = sum(task.file.end_offset - task.begin for task in tasks)
+    results: list[ImportResult] = []
+    # In rounds of a few tasks a slot, so that progress can be told on long work.
+    round_size = 4 * engine.slots
+    for at in range(0, len(tasks), round_size):
+        results += engine(import_file, job, tasks[at : at + round_size])
+        if progress:
+            progress(sum(result.end - result.begin for result in results), all_bytes)
+    return sorted(results, key=lambda result: result.number)
+
+
+def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[ImportResult]:
+    """A salvage goes on in the next file where one ends early although a later one holds records."""
+    over = []
+    for number, result in enumerate(results):
+        file = log.file_at(result.begin)
+        if not result.full and not result.stopped_by and any(later.messages for later in results[number + 1 :]):
+            hole = Skipped(result.end, file.end_offset, HOLE)
+            result = replace(result, end=file.end_offset, full=True, skipped=(*result.skipped, hole))
+        over.append(result)
+    return over
+
+
+def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: int) -> int:
+    """Where the log ends. Raises DamagedRecord or UnsupportedRecord for the first record that is one, BadData when a file
+    ends before the next begins."""
+    end = begin
+    for result, following in zip(results, [*results[1:], None], strict=True):
+        file = log.file_at(result.begin)
+        if result.stopped_by:
+            offset = result.stopped_by.commit_log_offset
+            kind = DamagedRecord if isinstance(result.stopped_by, Damage) else UnsupportedRecord
+            raise kind(file.name, offset - file.start_offset, offset, result.stopped_by.reason)
+        end = result.end
+        if not result.full:
+            if following is not None and following.messages:
+                raise DamagedRecord(
+                    file.name, end - file.start_offset, end, "nothing is written here, but a later file holds records"
+                )
+            return end
+    return end
+
+
+def _hole_note(log: MappedFileQueue, end: int) -> str:
+    """It may be a record that a living broker was just writing; so it is no damage yet."""
+    file = log.file_at(end)
+    return (
+        f"the log ends at byte {end - file.start_offset} of {file.name} (commit log offset {end}), where nothing is written, "
+        "but other bytes follow. When the next import says so again, the copy has a hole: restore the file, or import with "
+        "--salvage to go on behind it"
+    )
+
+
+def _ctl(
+    job: ImportJob,
+    positions: Positions,
+    results: Sequence[ImportResult],
+    configs: BrokerConfigs,
+    source: FileSource,
+    log: MappedFileQueue,
+    begin: int,
+    end: int,
+    request_id: str,
+    actor: Actor,
+) -> tuple[Ctl, dict[str, int]]:
+    """The commit's row, and the queue positions that it moves."""
+    produced = tuple(segment for result in results for segment in result.produced)
+    skipped = _skipped(log, results, positions.get(import_id(job.broker_name)), begin, end)
+    advance, gaps = _queue_positions(job, positions, produced, log, end)
+    empty = (queue for queue in queues_of_users(configs.topics, job.broker_name) if max_id(queue) not in advance)
+    advance |= {max_id(queue): 0 for queue in empty if positions.get(max_id(queue)) is None}
+    ctl = Ctl(
+        job.commit_id,
+        Action.SALVAGE if skipped or gaps else Action.IMPORT,
+        actor,
+        request_id=request_id,
+        parameters=canonical_json(
+            configs.parameters
+            | {
+                "broker_name": job.broker_name,
+                "range": [begin, end],
+                "messages": sum(result.messages for result in results),
+                "fingerprint": _fingerprint(source, log, end),
+                "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
+                "queue_gaps": [[gap.topic, gap.queue_id, gap.begin, gap.end, gap.reason] for gap in gaps],
+                "missing_files": [[gap.first, gap.last, gap.count] for gap in log.missing],
+            }
+        ),
+        produced=produced,
+        observed=configs.observed,
+    )
+    return ctl, advance
+
+
+def _skipped(
+    log: MappedFileQueue, results: Sequence[ImportResult], imported: int | None, begin: int, end: int
+) -> list[Skipped]:
+    """The bytes of the log up to ``end`` that a salvage leaves out, in order."""
+    skipped = [skip for result in results for skip in result.skipped]
+    if imported is not None and imported < begin:
+        skipped.append(Skipped(imported, begin, GONE))
+    between = ((before.end_offset, after.start_offset) for before, after in pairwise(log.files))
+    skipped += [Skipped(*hole, MISSING_FILES) for hole in between if hole[0] < hole[1] and begin < hole[1] <= end]
+    return sorted(skipped, key=lambda skip: skip.begin)
+
+
+def _queue_positions(
+    job: ImportJob, positions: Positions, produced: Sequence[Produced], log: MappedFileQueue, end: int
+) -> tuple[dict[str, int], list[QueueGap]]:
+    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log, and the gaps in queues.
+
+    Raises BadData when a queue's offsets overlap what is there, or leave a gap and this is no salvage.
+    """
+    advance: dict[str, int] = {}
+    gaps: list[QueueGap] = []
+    ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in produced}}
+    for segment in sorted(produced, key=lambda s: (s.queue, s.base or 0)):
+        base, known = segment.base or 0, ends[segment.queue]
+        if not known:  # nothing of the queue was here: what it lacks the broker had removed before the first import
+            if base:
+                advance[min_id(segment.queue)] = base
+        elif base < known:
+            raise BadData(
+                f"{segment.queue}: offset {base} comes again, the queue is known up to {known}. Nothing was changed: the topic "
+                "was deleted and made again at the broker, or this is another broker's store, and --salvage cannot mend that. "
+                "Import the store into a shard of its own (--shard), with its consumequeue folder, which tells the messages of "
+                "the topic's lives apart."
+            )
+        elif base > known and job.salvage:
+            gaps.append(QueueGap(segment.queue.topic, segment.queue.queue_id, known, base))
+        elif base > known:
+            raise BadData(
+                f"{segment.queue}: no message at [{known}, {base}), the log goes on at {base}. Nothing was changed; import "
+                "with --salvage to go on and record the gap."
+            )
+        ends[segment.queue] = base + segment.count
+    advance |= {max_id(queue): offset for queue, offset in ends.items() if offset is not None}
+    for (topic, queue_id), files in sorted(job.queues.items()):
+        queue = MessageQueue(topic, job.broker_name, queue_id)
+        if queue not in ends and positions.get(max_id(queue)) is None:
+            advance |= _emptied(queue, files, log.files[0].start_offset, end)
+    return advance, gaps
+
+
+def _emptied(queue: MessageQueue, files: ConsumeQueueFiles, log_begin: int, log_end: int) -> dict[str, int]:
+    """A queue whose messages have all been removed by retention: nothing is readable, its end is still known (S2.2)."""
+    bounds = files.bounds(log_begin, log_end)
+    return {min_id(queue): bounds.max_offset, max_id(queue): bounds.max_offset}

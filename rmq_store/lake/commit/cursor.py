@@ -1,0 +1,101 @@
+"""The cursor of a derived table: how far in the commit log it has come, and by which commit that log is known again.
+
+A version is only a number: a log that was restored from a backup and went on has other commits under the same ones. So the
+commit at the cursor is recorded too, and a log that does not hold it is refused. Recorded is also how many commits the log
+had then: what came since is known by it without the log's entries. Stores that were written before these were recorded are
+accepted.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.positions import ABSENT
+from rmq_store.errors import DerivedTableDamaged
+from rmq_store.lake.table.delta_log import LogCleaned
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.shard import Shard
+
+VERSION = "dispatch/version"
+COMMIT = "dispatch/commit"
+"""The first half of the id of the commit at the cursor (its ms and 12 random bits) as a number. ABSENT: none of ours made that
+version, or its log entry was cleaned away."""
+COMMITS = "dispatch/commits"
+"""How many ctl rows the commit log had at the cursor."""
+
+_HALF = 16
+"""Hex digits of a commit id that a position can hold."""
+
+
+def cursor_of(table: LakeTable) -> int:
+    """The version of the commit log up to which everything is in the table's handle, -1: nothing."""
+    cursor = table.log.positions(table.version).get(VERSION)
+    return -1 if cursor is None else cursor
+
+
+def commits_at_cursor(table: LakeTable) -> int | None:
+    """How many ctl rows the commit log had at the cursor of the table's handle, None: not recorded."""
+    return table.log.positions(table.version).get(COMMITS)
+
+
+def cursor_positions(shard: Shard) -> dict[str, int]:
+    """What a derived table with all commits of the commit log's handle records."""
+    log = shard.commitlog
+    return {VERSION: log.version, COMMIT: _commit_at(log), COMMITS: rows_in(ctl_files(log))}
+
+
+def ctl_files(commitlog: LakeTable) -> pa.Table:
+    """The live ctl files of the handle, as ``LakeTable.files`` tells them."""
+    return commitlog.files(pc.field("partition.kind") == "ctl")
+
+
+def rows_in(files: pa.Table) -> int:
+    """How many rows the files have together."""
+    return pc.sum(files.column("num_records")).as_py() or 0 if files.num_rows else 0
+
+
+def _commit_at(log: LakeTable) -> int:
+    try:
+        commit_id = log.log.commit_info(log.version).get("commit_id")
+    except LogCleaned:
+        return ABSENT
+    return ABSENT if commit_id is None else int(commit_id[:_HALF], 16)
+
+
+def refuse_other_history(shard: Shard, table: LakeTable) -> None:
+    """Raise DerivedTableDamaged when the commit log has not come as far as the table's cursor, or does not hold the commit
+    there: one of the two tables was restored from a backup. Who commits without reading the table asks this before, so that
+    nothing is committed that nobody would find."""
+    log, cursor = shard.commitlog, cursor_of(table)
+    if cursor > log.version:
+        newest = _newest_version(shard, cursor)
+        if cursor > newest:
+            raise DerivedTableDamaged(
+                f"the table {table.path} was made from {log.path} up to version {cursor}, but its newest version is {newest}: "
+                "one of them was restored from a backup.",
+                other_history=True,
+            )
+        return
+    commit = table.log.positions(table.version).get(COMMIT)
+    if commit is not None and not _holds(log, f"{commit:0{_HALF}x}"):
+        raise DerivedTableDamaged(
+            f"the table {table.path} was made from {log.path} up to version {cursor} with the commit {commit:0{_HALF}x}..., "
+            f"which {log.path} does not hold at its version {log.version}: one of them was restored from a backup.",
+            other_history=True,
+        )
+
+
+def _newest_version(shard: Shard, cursor: int) -> int:
+    """Of the commit log; others may have committed since its handle was opened. ``cursor`` when it is as far as that."""
+    try:
+        shard.commitlog.log.commit_info(cursor)
+    except LogCleaned:
+        return Shard(shard.root, shard.name).commitlog.version
+    return cursor
+
+
+def _holds(log: LakeTable, first_half: str) -> bool:
+    least, most = pc.field("min.commit_id"), pc.field("max.commit_id")
+    where = (pc.field("partition.kind") == "ctl") & (most >= first_half) & (least <= first_half + "g")
+    return bool(log.files(where).num_rows)

@@ -1,0 +1,316 @@
+"""Dispatch: RocketMQ's reput. Derives ``consumequeue``, ``offsets`` and ``commits`` from the commit log's ctl rows.
+
+Each derived table has its own cursor (``cursor.py``), committed with its rows: the commit log version up to which
+everything is in it.
+The normal road reads the log entries after the cursor. When these have been cleaned away, the number of commits at the
+cursor says how many are missing. The newest by id are these when all were decided at the cursor or later; otherwise all
+commits are compared with the rows that are there. No clock has a say in it, since the clocks of hosts may be wrong by
+days. Racing dispatchers are harmless: the cursor is a position, one of them wins.
+
+``commits`` is there for its few files: a table that got a file for every commit would be as slow to read as the log itself.
+It is brought up every COMMITS_EVERY versions, and its readers take the rest from the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from rmq_store.commit.ctl import Ctl, StagedFile
+from rmq_store.errors import StoreUnusable
+from rmq_store.lake.commit.cursor import (
+    commits_at_cursor,
+    ctl_files,
+    cursor_of,
+    cursor_positions,
+    refuse_other_history,
+    rows_in,
+)
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.delta_log import LogCleaned
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
+from rmq_store.lake.table.stage import derived
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host, day_of
+from rmq_store.utils.redaction import cleaned, secret_values
+
+COMMITS_EVERY = 256
+"""About how many ctl rows of ``commits`` are in one file, and at most that many are read from files of their own."""
+
+_TRIES = 8
+_QUIET_VERSIONS = 32
+"""A tail without rows is left alone until it is this long, or its log entries are gone: an empty commit is not worth its
+file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """How one derived table is made. ``name``: its folder in the shard's.
+
+    ``claims``: whether commits about claims have rows in it. ``every``: it is brought up when the commit log has passed a
+    multiple of so many versions.
+    """
+
+    name: str
+    table: Callable[[Shard], LakeTable]
+    rows: Callable[[Ctl], list[dict[str, Any]]]
+    schema: pa.Schema
+    stats: list[str]
+    claims: bool = False
+    every: int = 1
+
+
+def consumequeue_rows(ctl: Ctl) -> list[dict[str, Any]]:
+    """The segments that a commit produced."""
+    rows = []
+    for segment in ctl.produced:
+        row = tables.produced_to_row(segment)
+        row["end_offset"] = row["base_offset"] + row.pop("count")
+        rows.append(
+            row | {"commit_id": ctl.commit_id, "action": str(ctl.action), "store_timestamp": ctl.store_timestamp}
+        )
+    return rows
+
+
+def offsets_rows(ctl: Ctl) -> list[dict[str, Any]]:
+    """The offsets that a commit moved."""
+    common = {
+        "read_version": ctl.read_version,
+        "commit_id": ctl.commit_id,
+        "store_timestamp": ctl.store_timestamp,
+        "action": str(ctl.action),
+        "window_id": ctl.window_id,
+        "request_id": ctl.request_id,
+        "actor": ctl.actor.name,
+        "actor_source": ctl.actor.source,
+        "reason": ctl.reason,
+    }
+    spans: list[tuple[str | None, MessageQueue, int | None, int, int]] = [
+        (ctl.group, c.range.queue, c.range.begin, c.range.end, c.pass_) for c in ctl.consumed if ctl.moves_offsets
+    ]
+    spans += [(m.group, m.queue, m.from_offset, m.to_offset, m.pass_) for m in ctl.moved]
+    return [
+        common
+        | {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
+        | {"group_name": group, "from_offset": begin, "to_offset": end, "pass": pass_}
+        for group, queue, begin, end, pass_ in spans
+    ]
+
+
+def commits_rows(ctl: Ctl) -> list[dict[str, Any]]:
+    """The commit itself."""
+    return [tables.ctl_to_row(ctl)]
+
+
+QUEUES = Derived(
+    "consumequeue",
+    lambda shard: shard.consumequeue,
+    consumequeue_rows,
+    tables.CONSUMEQUEUE,
+    tables.CONSUMEQUEUE_STATS,
+)
+MOVES = Derived("offsets", lambda shard: shard.offsets, offsets_rows, tables.OFFSETS, tables.OFFSETS_STATS)
+COMMITS = Derived(
+    "commits",
+    lambda shard: shard.commits,
+    commits_rows,
+    tables.COMMITS,
+    tables.COMMITS_STATS,
+    claims=True,
+    every=COMMITS_EVERY,
+)
+
+KINDS = (COMMITS, QUEUES, MOVES)
+
+
+def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> list[Ctl]:
+    """The commits of the commit log's handle that are not in ``table``'s handle, in commit order. Those about claims
+    only with ``claims``. Raises DerivedTableDamaged when the table was made from another history of the log."""
+    refuse_other_history(shard, table)
+    if cursor_of(table) >= shard.commitlog.version:
+        return []
+    logged = _logged(shard, table, claims)
+    return _without_log(shard, table, claims) if logged is None else logged
+
+
+def _logged(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl] | None:
+    """The commits that the log entries after the cursor name; None where an entry, or a file that one names, is gone."""
+    try:
+        added = _ctl_files_after(shard.commitlog, cursor_of(table), claims)
+    except LogCleaned:
+        return None
+    live = shard.commitlog.files().column("path")
+    if added and not pc.all(pc.is_in(pa.array(added), value_set=live)).as_py():
+        return None
+    return shard.ctls_in(added)
+
+
+def _ctl_files_after(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
+    added = (
+        action["add"]
+        for _, actions in commitlog.log.actions(version, commitlog.version)
+        for action in actions
+        if "add" in action
+    )
+    return [
+        add["path"]
+        for add in added
+        if add["dataChange"]
+        and add["partitionValues"]["kind"] == "ctl"
+        and (claims or not _about_a_claim(add["stats"]))
+    ]
+
+
+def _about_a_claim(stats: str) -> bool:
+    """Claims neither produce nor move anything; the statistics of their one-row files say so."""
+    bounds = json.loads(stats)
+    least, most = bounds["minValues"].get("action"), bounds["maxValues"].get("action")
+    return least == most and least in ABOUT_CLAIMS
+
+
+def _without_log(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
+    counted = _counted(shard, table)
+    if counted is None:
+        return _by_commit_id(shard, table, claims)
+    return [ctl for ctl in counted if claims or ctl.action not in ABOUT_CLAIMS]
+
+
+def _counted(shard: Shard, table: LakeTable) -> list[Ctl] | None:
+    """The commits after the cursor, where their number proves them: what was decided at the cursor or later landed after
+    it, so as many of these as the log has more than it had at the cursor are all. Looked for among the newest ids only;
+    None where they are not there: a clock was wrong, or a commit was decided before the cursor and landed after it."""
+    recorded, files = commits_at_cursor(table), ctl_files(shard.commitlog)
+    if recorded is None:
+        return None
+    missing, newest, rows = rows_in(files) - recorded, list[str](), 0
+    for file in files.sort_by([("max.commit_id", "descending")]).select(["path", "num_records"]).to_pylist():
+        if rows >= missing:
+            break
+        newest.append(file["path"])
+        rows += file["num_records"]
+    ctls = [ctl for ctl in shard.ctls_in(newest) if ctl.read_version >= cursor_of(table)]
+    return ctls if len(ctls) == missing else None
+
+
+def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
+    """Every commit that is not in the table; those without rows in it among them. Of a file with one commit the
+    statistics name it, so what is there is not opened."""
+    there, files = _commits_in(table), ctl_files(shard.commitlog)
+    if files.num_rows:
+        about = pa.array([] if claims else [str(action) for action in ABOUT_CLAIMS], pa.string())
+        of_claim = ONE_ACTION & pc.field("min.action").isin(about)
+        files = files.filter(~(of_claim | _ONE_COMMIT & pc.field("min.commit_id").isin(there)))
+    known = set(there.to_pylist())
+    return [ctl for ctl in shard.ctls_in(files.column("path").to_pylist()) if ctl.commit_id not in known]
+
+
+def _commits_in(table: LakeTable) -> pa.Array:
+    """The ids of the commits with rows in the table."""
+    files = table.files()
+    if not files.num_rows:
+        return pa.array([], pa.string())
+    of_one, of_more = files.filter(_ONE_COMMIT), files.filter(~_ONE_COMMIT)
+    read = table.read(of_more.column("path").to_pylist(), ["commit_id"])
+    ids = [*of_one.column("min.commit_id").cast(pa.string()).chunks, *read.column("commit_id").chunks]
+    return pa.concat_arrays(ids) if ids else pa.array([], pa.string())
+
+
+_ONE_COMMIT = pc.field("min.commit_id") == pc.field("max.commit_id")
+ONE_ACTION = pc.field("min.action") == pc.field("max.action")
+"""Of ctl files: those whose commits have one action."""
+
+
+def behind(shard: Shard) -> int:
+    """How many commits ``dispatch`` would take now, the sum over the tables."""
+    shard.commitlog.refresh()
+    kinds = [kind for kind in KINDS if _is_due(shard, kind.table(shard), kind)]
+    return sum(len(undispatched(shard, kind.table(shard), claims=kind.claims)) for kind in kinds)
+
+
+def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
+    """Bring the derived tables up to the newest commit, and ``commits`` when it is due; returns how many commits were
+    taken, the sum over the tables. Safe to run anywhere, any number of times, at once. ``fresh`` False: the handles have
+    just been refreshed. Raises DerivedTableDamaged when a table was made from another history of the log, StoreUnusable when
+    the store takes no files."""
+    if fresh:
+        shard.commitlog.refresh()
+    # Opening a table has its price: after a window the one that is open anyway tells whether this one may be due.
+    commits = [COMMITS] if fresh or _is_due(shard, shard.consumequeue, COMMITS) else []
+    return sum(_dispatch(shard, kind, host) for kind in (*commits, QUEUES, MOVES))
+
+
+def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
+    """Whether the commit log has passed a multiple of ``kind.every`` since the table's cursor. Raises DerivedTableDamaged
+    when the table was made from another history of the log."""
+    refuse_other_history(shard, table)
+    versions = shard.commitlog.version + 1
+    return cursor_of(table) + 1 < versions - versions % kind.every
+
+
+def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
+    """Step 7 of a commit: ``dispatch``. Returns warnings for the report: the commit stands, whatever goes wrong here, and
+    whoever dispatches next makes up for it."""
+    try:
+        dispatch(shard, host, fresh=False)
+    except Exception as error:
+        warning = (
+            f"shard {shard.name}: committed, but the tables that follow from it were not brought up to it "
+            f"({type(error).__name__}: {error}). 'rmq dispatch' does so, or says what to do first."
+        )
+        return (cleaned(warning, secret_values(shard.root.storage_options)),)
+    return ()
+
+
+def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
+    table = kind.table(shard)
+    answer: Exception | None = None
+    for _ in range(_TRIES):
+        table.refresh()
+        if not _is_due(shard, table, kind):
+            return 0
+        logged = _logged(shard, table, kind.claims)
+        ctls = _without_log(shard, table, kind.claims) if logged is None else logged
+        files = staged(shard, kind, ctls, host)
+        quiet = logged is not None and shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS
+        if quiet and not files:
+            return 0
+        try:
+            table.put(files, cursor_positions(shard), metadata={"action": "dispatch"}, now_ms=host.now_ms())
+        except (DeltaError, OSError) as error:
+            # Somebody else dispatched, or the answer was lost: the cursor tells.
+            answer = error
+            host.sleep(host.uniform(0, 0.05))
+            continue
+        table.refresh()
+        return len(ctls)
+    raise StoreUnusable(
+        f"{table.path} could not be written in {_TRIES} tries (last answer: {answer}). What was committed stands: run 'rmq "
+        "dispatch' when the store takes files again."
+    )
+
+
+def staged(shard: Shard, kind: Derived, ctls: Iterable[Ctl], host: Host) -> list[StagedFile]:
+    """The rows of some commits as files of the table, one for each day that has any. Raises StoreUnusable when they cannot
+    be written."""
+    table = kind.table(shard)
+    by_day: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for ctl in ctls:
+        by_day[day_of(ctl.store_timestamp)].extend(kind.rows(ctl))
+    try:
+        return [
+            derived(shard.root, table.path, host.new_commit_id(), rows, kind.schema, kind.stats, day)
+            for day, rows in sorted(by_day.items())
+            if rows
+        ]
+    except OSError as error:
+        raise StoreUnusable(
+            f"cannot write to {shard.root.uri_of(table.path)}: {error}. The table is as it was, and what was committed stands."
+        ) from error

@@ -1,0 +1,1 @@
+"""Messages out of the tables: by queue and offset, by time, by id or key, filtered."""

@@ -1,0 +1,134 @@
+"""Messages of a record batch as ``MessageExt`` objects that look a value up when it is read.
+
+A listener reads a few of a message's twenty fields; turning all of them into Python objects would cost more than its
+own work. A column becomes a list when its first value is read, a property when its name is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import lake_message_id
+from rmq_store.consumer.pull import Slice
+from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX, MessageConst, MessageExt, MessageSysFlag
+
+_STORED = (
+    "commit_log_offset", "store_size", "body", "flag", "sys_flag", "born_timestamp", "born_host", "store_host",
+    "reconsume_times", "prepared_transaction_offset", "body_crc", "offset_msg_id", "tags", "keys", "unique_key",
+)  # fmt: skip
+_KNOWN_OTHERWISE = ("topic", "broker_name", "queue_id", "queue_offset", "store_timestamp", "properties")
+
+_COUNTED_HERE = ("reconsume_times",)
+"""In order the client counts the tries itself (S9.2)."""
+
+
+class _Columns:
+    """The columns of one batch as lists, each made when it is first asked for and then an attribute."""
+
+    def __init__(self, slice_: Slice, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
+        self._slice = slice_
+        self._offsets = offsets
+        self._batch = batch
+        self._by_property: dict[str, list[str | None]] = {}
+
+    def __getattr__(self, name: str) -> list[Any]:
+        values = self._list_of(name)
+        setattr(self, name, values)
+        return values
+
+    def _list_of(self, name: str) -> list[Any]:
+        rows = self._batch.num_rows
+        match name:
+            case "queue_offset":
+                return list(self._offsets.tolist())
+            case "broker_name" | "queue_id":
+                return [getattr(self._slice.queue, name)] * rows
+            case "topic":
+                return self._topics()
+            case "store_timestamp" if self._slice.store_timestamp is not None:
+                return [self._slice.store_timestamp] * rows
+            case "offset_msg_id":
+                return [id_ or own for id_, own in zip(self._read(name), self._own_ids(), strict=True)]
+            case "sys_flag":  # the body is plain here
+                return [MessageSysFlag.clear_compressed(flag) for flag in self._read(name)]
+            case "properties":
+                return [dict(pairs or ()) for pairs in self._read(name)]
+        return self._read(name)
+
+    def _own_ids(self) -> list[str]:
+        """The ids of rows born in the lake, which follow from their place."""
+        slice_ = self._slice
+        rows = (self._offsets + (slice_.first_row - slice_.begin)).tolist()
+        return [lake_message_id(slice_.commit_id, slice_.part, row) for row in rows]
+
+    def _topics(self) -> list[str]:
+        """A retry copy shows the topic that it was first delivered from (``resetRetryAndNamespace``, S10.6)."""
+        topic = self._slice.queue.topic
+        if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return [topic] * self._batch.num_rows
+        return [first or topic for first in self.by_property(MessageConst.RETRY_TOPIC)]
+
+    def by_property(self, name: str) -> list[str | None]:
+        found = self._by_property.get(name)
+        if found is None:
+            found = pc.map_lookup(self._column("properties"), pa.scalar(name), "last").to_pylist()
+            self._by_property[name] = found
+        return found
+
+    def _read(self, name: str) -> list[Any]:
+        return list(self._column(name).to_pylist())
+
+    def _column(self, name: str) -> pa.Array:
+        if name not in self._batch.schema.names:
+            raise AttributeError(f"{name} was not read: name it in the listener's columns ({self._batch.schema.names})")
+        return self._batch.column(name)
+
+
+class MessageView(MessageExt):
+    """One row of a batch. Reads like any MessageExt; its values cannot be set, but ``reconsume_times``."""
+
+    __slots__ = ("_columns", "_row")
+
+    def __init__(self, columns: _Columns, row: int) -> None:
+        self._columns = columns
+        self._row = row
+
+    def get_property(self, name: str) -> str | None:
+        return self._columns.by_property(name)[self._row]
+
+    def get_user_property(self, name: str) -> str | None:
+        return self._columns.by_property(name)[self._row]
+
+    def __repr__(self) -> str:
+        return f"MessageExt({self._columns._slice.queue} offset {self.queue_offset})"
+
+
+def _looked_up(name: str) -> property:
+    def value(self: MessageView) -> Any:
+        return getattr(self._columns, name)[self._row]
+
+    def put(self: MessageView, value: Any) -> None:
+        getattr(self._columns, name)[self._row] = value
+
+    return property(value, put if name in _COUNTED_HERE else None, doc=f"``{name}`` of the row.")
+
+
+for _name in (*_STORED, *_KNOWN_OTHERWISE):
+    setattr(MessageView, _name, _looked_up(_name))
+
+
+class MessageViews:
+    """All messages of a batch of a slice; ``offsets`` are their queue offsets."""
+
+    def __init__(self, slice_: Slice, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
+        self._columns = _Columns(slice_, offsets, batch)
+
+    def messages(self, begin: int, end: int) -> list[MessageExt]:
+        """Rows ``[begin, end)``."""
+        columns = self._columns
+        return [MessageView(columns, row) for row in range(begin, end)]

@@ -1,0 +1,116 @@
+"""The segments of queues: from ``consumequeue`` and, for what is not dispatched yet, from the ctl rows themselves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import Produced
+from rmq_store.commit.positions import QueueRange
+from rmq_store.consumer.pull import cover
+from rmq_store.lake.commit.dispatch import consumequeue_rows, undispatched
+from rmq_store.lake.commit.holes import refuse_missing
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message import MessageQueue
+
+
+def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
+    """The segments that overlap the ranges, by queue, in offset order. Files are chosen by their statistics.
+
+    Raises DerivedTableDamaged when ``consumequeue`` lacks segments that the commit log has.
+    """
+    wanted = {range_.queue: range_ for range_ in ranges if len(range_)}
+    found: dict[MessageQueue, list[Produced]] = defaultdict(list)
+    if not wanted:
+        return found
+    table = shard.consumequeue
+    table.refresh()
+    rows = [
+        *_dispatched(shard, wanted.values()),
+        *(r for ctl in undispatched(shard, table) for r in consumequeue_rows(ctl)),
+    ]
+    for row in rows:
+        queue = MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
+        range_ = wanted.get(queue)
+        if range_ and row["base_offset"] < range_.end and row["end_offset"] > range_.begin:
+            found[queue].append(tables.produced_from_row(row | {"count": row["end_offset"] - row["base_offset"]}))
+    for segments in found.values():
+        segments.sort(key=lambda segment: segment.base or 0)
+    holes = [hole for range_ in wanted.values() for hole in cover(range_, found.get(range_.queue, ()))[1]]
+    if holes:
+        refuse_missing(shard, holes)
+    return found
+
+
+def _dispatched(shard: Shard, ranges: Iterable[QueueRange]) -> list[dict[str, object]]:
+    table = shard.consumequeue
+    if not table.files().num_rows:
+        return []
+    by_topic: dict[str, list[QueueRange]] = defaultdict(list)
+    for range_ in ranges:
+        by_topic[range_.queue.topic].append(range_)
+    rows = []
+    for topic, of_topic in by_topic.items():
+        begin, end = min(r.begin for r in of_topic), max(r.end for r in of_topic)
+        overlaps = (pc.field("topic") == topic) & (pc.field("base_offset") < end) & (pc.field("end_offset") > begin)
+        rows += table.read(_may_hold(table, topic, of_topic), where=overlaps).to_pylist()
+    return rows
+
+
+def _may_hold(table: LakeTable, topic: str, ranges: Iterable[QueueRange]) -> list[str]:
+    """The files whose statistics allow a segment of one of the ranges. What lies between these is not read: the queues of
+    a topic stand at very different offsets, those of the lanes of groups most of all."""
+    files = table.files((pc.field("min.topic") <= topic) & (pc.field("max.topic") >= topic))
+    begins, ends = np.array(_disjoint(ranges)).T
+    first, last = files.column("min.base_offset").to_numpy(), files.column("max.end_offset").to_numpy()
+    nearest = np.searchsorted(ends, first, side="right")
+    found = np.append(begins, np.iinfo(np.int64).max)[nearest] < last
+    return list(files.column("path").filter(pa.array(found)).to_pylist())
+
+
+def _disjoint(ranges: Iterable[QueueRange]) -> list[tuple[int, int]]:
+    """The offsets of all ranges together, ascending."""
+    joined: list[tuple[int, int]] = []
+    for range_ in sorted(ranges, key=lambda r: r.begin):
+        begin, end = joined.pop() if joined and range_.begin <= joined[-1][1] else (range_.begin, range_.end)
+        joined.append((begin, max(end, range_.end)))
+    return joined
+
+
+def waiting_segments(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
+    """As ``segments_of``, for level queues: each segment is due as a whole at its ``deliver_at``.
+
+    That is so for what was born here. A broker's own level queue holds messages that were stored one after the other:
+    its segments are cut by the second in which their messages are due, each due with the last of them.
+    """
+    found = segments_of(shard, ranges)
+    return {
+        queue: [piece for segment in segments for piece in _by_second(shard, segment)]
+        for queue, segments in found.items()
+    }
+
+
+def _by_second(shard: Shard, segment: Produced) -> list[Produced]:
+    if segment.min_store_timestamp == segment.max_store_timestamp:
+        return [segment]
+    rows = shard.commitlog.rows(segment.file, segment.first_row, segment.count, ["deliver_at"])
+    due_at = rows.column("deliver_at").to_numpy()
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(due_at // 1000)) + 1, [len(due_at)]]).tolist()
+    return [
+        replace(
+            segment,
+            base=(segment.base or 0) + begin,
+            count=end - begin,
+            first_row=segment.first_row + begin,
+            deliver_at=int(due_at[begin:end].max()),
+        )
+        for begin, end in pairwise(starts)
+    ]

@@ -1,0 +1,311 @@
+"""The base relations below the views, for any SQL engine: what is in them, taken from one snapshot of each shard.
+
+Two sorts: rows of the tables' live files, which an engine reads itself (``FileRelation``), and what is small enough to
+be made here (``Snapshot.positions``, and the commits that are not dispatched yet). ``BASE_SQL`` makes of them the relations
+that the views name. Every one of them covers all shards and has the column ``shard`` first.
+
+- ``positions``: the positions, decoded. The truth about offsets; nothing is scanned for it
+- ``clock``: one row, the moment of the snapshot
+- ``live_files``: the files that the commit log's table holds, by their path in it
+- ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
+- ``ctl_rows``: one row per commit, from the derived table ``commits`` with what it does not have yet, so a view is never
+  behind the log, and no file is opened for each commit; ``ctl``: the same without its lists
+- ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one item a row, with what names and
+  orders the commit
+- ``ctl_claims``: what commits about claims say of each claim in their parameters, one claim a row
+- ``ctl_observed``: the same of imports alone, which are few: their own files are read
+- ``segments``, ``offset_moves``: what the derived tables ``consumequeue`` and ``offsets`` hold. Those are for who reads
+  Delta tables without this project; here the same follows from the commits
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import ABSENT, Positions, split_id
+from rmq_store.lake.commit.dispatch import COMMITS, undispatched
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+
+SHARD = pa.field("shard", pa.string())
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([SHARD, *(field for field in schema if field.name not in tables.PARTITION_BY)])
+
+
+# --- relations that are files ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FileRelation:
+    """Rows of the live Parquet files of a table; ``where`` chooses among them, by ``LakeTable.files``."""
+
+    table: Callable[[Shard], LakeTable]
+    schema: pa.Schema
+    where: pc.Expression | None = None
+
+
+def _of_kind(kind: str) -> pc.Expression:
+    return pc.field("partition.kind") == kind
+
+
+def _may_hold(action: Action) -> pc.Expression:
+    return (pc.field("min.action") <= str(action)) & (pc.field("max.action") >= str(action))
+
+
+def _commitlog(shard: Shard) -> LakeTable:
+    return shard.commitlog
+
+
+FILE_RELATIONS: Mapping[str, FileRelation] = {
+    "msg": FileRelation(_commitlog, _stored(tables.MSG), _of_kind("msg")),
+    "outcome_ranges": FileRelation(_commitlog, _stored(tables.OUTCOME), _of_kind("outcome")),
+    "key_rows": FileRelation(_commitlog, _stored(tables.KEY), _of_kind("key")),
+    "ctl_imports": FileRelation(
+        _commitlog, _stored(tables.CTL), _of_kind("ctl") & (_may_hold(Action.IMPORT) | _may_hold(Action.SALVAGE))
+    ),
+    "ctl_dispatched": FileRelation(COMMITS.table, _stored(COMMITS.schema)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFiles:
+    """The files of one shard behind a relation: ``folder`` is the table's, ``index`` as ``LakeTable.files`` returns it."""
+
+    shard: str
+    folder: str
+    index: pa.Table
+
+    def paths(self) -> list[str]:
+        return [f"{self.folder}/{path}" for path in self.index.column("path").to_pylist()]
+
+
+# --- relations that are made here ------------------------------------------------------------------------------------
+
+POSITIONS = pa.schema(
+    [
+        SHARD,
+        pa.field("app_id", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("group_name", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("broker_name", pa.string()),
+        pa.field("queue_id", pa.int32()),
+        pa.field("value", pa.int64()),
+        pa.field("updated_ms", pa.int64()),
+    ]
+)
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "off": ("group_name", "topic", "broker_name", "queue_id"),
+    "pas": ("group_name", "topic", "broker_name", "queue_id"),
+    "blk": ("group_name", "topic", "broker_name", "queue_id"),
+    "max": ("topic", "broker_name", "queue_id"),
+    "min": ("topic", "broker_name", "queue_id"),
+    "own": ("group_name", "topic", "broker_name", "queue_id"),
+    "grp": ("group_name",),
+    "sub": ("group_name",),
+    "red": ("group_name",),
+    "del": ("group_name",),
+    "import": ("broker_name",),
+    "cutover": ("broker_name",),
+}
+"""What the parts of an application id are, by its kind (design 3.1)."""
+
+
+def position_rows(shard: str, positions: Positions) -> list[dict[str, Any]]:
+    """One row per position that is there."""
+    rows = []
+    for app_id, value in positions.values.items():
+        if value == ABSENT:
+            continue
+        kind, *parts = split_id(app_id)
+        row: dict[str, Any] = dict(zip(_PARTS.get(kind, ()), parts, strict=False))
+        if "queue_id" in row:
+            row["queue_id"] = int(row["queue_id"])
+        known = {"shard": shard, "app_id": app_id, "kind": kind, "value": value}
+        rows.append(row | known | {"updated_ms": positions.updated_ms.get(app_id) or None})
+    return rows
+
+
+LIVE_FILES = pa.schema([SHARD, pa.field("file", pa.string())])
+
+
+class Snapshot:
+    """The shards of a store as they are now; every relation is of the same version of its shard's commit log.
+
+    ``names``: the relations that will be asked for. Only their tables are opened.
+    """
+
+    def __init__(self, store: LakeStore, names: Collection[str]) -> None:
+        self._now_ms = time.time_ns() // 1_000_000
+        self._shards = store.shards()
+        self._filesystem_root = store.root.filesystem()[1]
+        for shard in self._shards:
+            # The derived tables first: then the commit log's handle is never behind them, and the tail closes the gap.
+            for name in sorted(set(names) & set(FILE_RELATIONS)):
+                FILE_RELATIONS[name].table(shard).refresh()
+            shard.commitlog.refresh()
+
+    def positions(self) -> pa.Table:
+        rows = [row for shard in self._shards for row in position_rows(shard.name, shard.positions())]
+        return pa.Table.from_pylist(rows, schema=POSITIONS)
+
+    def files(self, name: str) -> list[LiveFiles]:
+        """The live files of a ``FILE_RELATIONS``, by shard."""
+        relation = FILE_RELATIONS[name]
+        found = []
+        for shard in self._shards:
+            table = relation.table(shard)
+            index = table.files(relation.where)
+            found.append(LiveFiles(shard.name, f"{self._filesystem_root}/{table.path}", index))
+        return found
+
+    def tail(self) -> pa.Table:
+        """The commits that are not in ``commits`` yet."""
+        rows = [
+            row | {"shard": shard.name}
+            for shard in self._shards
+            for ctl in undispatched(shard, COMMITS.table(shard), claims=True)
+            for row in COMMITS.rows(ctl)
+        ]
+        return pa.Table.from_pylist(rows, schema=FILE_RELATIONS["ctl_dispatched"].schema)
+
+    def live_files(self) -> pa.Table:
+        of_shards = [(shard.name, shard.commitlog.files().column("path")) for shard in self._shards]
+        return pa.concat_tables(
+            [
+                LIVE_FILES.empty_table(),
+                *(
+                    pa.table([pa.repeat(pa.scalar(shard), len(paths)), paths.cast(pa.string())], schema=LIVE_FILES)
+                    for shard, paths in of_shards
+                ),
+            ]
+        )
+
+    def clock(self) -> pa.Table:
+        return pa.table({"now_ms": pa.array([self._now_ms], pa.int64())})
+
+    def small(self, name: str) -> pa.Table:
+        """One of ``SMALL_RELATIONS``."""
+        match name:
+            case "positions":
+                return self.positions()
+            case "ctl_tail":
+                return self.tail()
+            case "live_files":
+                return self.live_files()
+            case _:
+                return self.clock()
+
+
+SMALL_RELATIONS = ("positions", "ctl_tail", "live_files", "clock")
+
+
+# --- relations that are SQL over the others --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSql:
+    """``sql`` with ``{explode}`` where the engine's name for "one row per item of a list" goes."""
+
+    sql: str
+    needs: tuple[str, ...]
+
+
+_OF_COMMIT = ("commit_id", "action", "read_version", "store_timestamp", "window_id", "request_id")
+_WHO_AND_WHY = ("actor", "actor_source", "reason")
+
+
+def _items(column: str, *of_commit: str, relation: str = "ctl_rows") -> BaseSql:
+    """The items of a list of ctl rows with some columns of their commit."""
+    carried = ", ".join([*_OF_COMMIT, *of_commit])
+    fields = tables.CTL.field(column).type.value_type
+    named = ", ".join(
+        f"item.{field.name} AS observed_offset" if field.name == "offset" else f"item.{field.name}" for field in fields
+    )
+    items = f"SELECT shard, {carried}, {{explode}}({column}) AS item FROM {relation}"
+    return BaseSql(f"SELECT shard, {carried}, {named} FROM ({items}) i", (relation,))
+
+
+def _names(schema: pa.Schema, *without: str) -> str:
+    return ", ".join(name for name in _stored(schema).names if name not in without)
+
+
+_MOVE = _names(tables.OFFSETS, "from_offset", "to_offset")
+
+BASE_SQL: dict[str, BaseSql] = {
+    "ctl_rows": BaseSql(
+        "SELECT * FROM ctl_dispatched UNION ALL SELECT * FROM ctl_tail", ("ctl_dispatched", "ctl_tail")
+    ),
+    "ctl": BaseSql(
+        f"SELECT {', '.join(f.name for f in _stored(tables.CTL) if not pa.types.is_list(f.type))} FROM ctl_rows",
+        ("ctl_rows",),
+    ),
+    "ctl_consumed": _items("consumed", "group_name", *_WHO_AND_WHY),
+    "ctl_produced": _items("produced"),
+    "ctl_moved": _items("moved", *_WHO_AND_WHY),
+    "ctl_blocked": _items("blocked", "group_name"),
+    # Application ids are percent-encoded: no comma, quote, colon or brace is in one. Braces stand twice for ``format``.
+    "ctl_claims": BaseSql(
+        "SELECT shard, commit_id, action, read_version, store_timestamp, request_id, group_name, actor, actor_source,"
+        " reason, client_id, lease_end_s, split_part(item, '\"', 2) AS app_id,"
+        " TRY_CAST(split_part(item, ':', 2) AS BIGINT) AS claim_number FROM ("
+        'SELECT ctl.*, nullif(regexp_extract(parameters, \'"client_id":"([^"]*)"\', 1), \'\') AS client_id,'
+        " TRY_CAST(regexp_extract(parameters, '\"lease_end_s\":([0-9]+)', 1) AS BIGINT) AS lease_end_s,"
+        " {explode}(split(regexp_extract(parameters, '\"claims\":[{{]([^}}]*)[}}]', 1), ',')) AS item"
+        " FROM ctl WHERE action IN ('claim', 'renew', 'release')) i WHERE item <> ''",
+        ("ctl",),
+    ),
+    "ctl_observed": _items("observed", relation="ctl_imports"),
+    "segments": BaseSql(
+        f"SELECT {_names(tables.CONSUMEQUEUE, 'end_offset')}, base_offset + count AS end_offset FROM ctl_produced",
+        ("ctl_produced",),
+    ),
+    "offset_moves": BaseSql(
+        f"SELECT {_MOVE}, begin_offset AS from_offset, end_offset AS to_offset FROM ctl_consumed WHERE action <> 'redrive'"
+        f" UNION ALL SELECT {_MOVE}, from_offset, to_offset FROM ctl_moved",
+        ("ctl_consumed", "ctl_moved"),
+    ),
+}
+"""In the order in which they are made."""
+
+
+def base_needs(names: Iterable[str]) -> set[str]:
+    """The relations with those below them."""
+    wanted = set(names)
+    for name, base in reversed(BASE_SQL.items()):
+        if name in wanted:
+            wanted.update(base.needs)
+    return wanted
+
+
+# --- types -----------------------------------------------------------------------------------------------------------
+
+_SQL_TYPES = {
+    pa.string(): "string",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+}
+
+
+def sql_type(type_: pa.DataType) -> str:
+    """The type as Spark SQL spells it, which is how ``docs/sql.md`` names types too."""
+    if pa.types.is_map(type_):
+        return f"map<{sql_type(type_.key_type)},{sql_type(type_.item_type)}>"
+    if pa.types.is_list(type_):
+        return f"array<{sql_type(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        return f"struct<{','.join(f'`{field.name}`:{sql_type(field.type)}' for field in type_)}>"
+    return _SQL_TYPES[type_]

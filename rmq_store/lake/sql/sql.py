@@ -1,0 +1,206 @@
+"""The store in DuckDB: ``rmq sql``, the views of design 6 in this process, without a JVM.
+
+Only registered relations can be read: no file, no network, no extension, and the configuration is locked. The database is
+in memory and nothing in it reaches the store, so a query cannot change anything. Big relations are Arrow datasets over
+exactly the live files of a snapshot. Each file carries what its statistics promise, so filters on key columns spare
+files; a column without complete statistics promises nothing (else rows would be lost silently).
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import uuid
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from duckdb.func import FunctionNullHandling, PythonUDFType
+
+from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
+from rmq_store.lake.sql.sql_functions import FUNCTIONS
+from rmq_store.lake.sql.views import views, with_needs, words_of
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.known_names import did_you_mean, listed
+
+_CLOSED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    # DuckDB does not know how many rows an Arrow dataset has. Joins are built from their right side, as written.
+    "disabled_optimizers": "build_side_probe_side",
+}
+_READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_STREAM_FAILED = "reading the stream registered as"
+"""How DuckDB begins its words when an Arrow dataset raises; the exception has no type of its own."""
+_NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
+"""How DuckDB names a relation that it does not know. Its own suggestions know its catalogue, not our views."""
+
+
+def query(store: LakeStore, text: str) -> pa.Table:
+    """The answer to one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN), over a snapshot taken now.
+
+    Raises WrongUse with DuckDB's words for SQL that is wrong or does anything but read, StoreUnusable when the store's
+    files cannot be read.
+    """
+    with open_duckdb(store, words_of(text) & _KNOWN or None) as connection:
+        try:
+            statements = connection.extract_statements(text)
+            if len(statements) != 1 or statements[0].type not in _READS:
+                raise WrongUse("give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): SQL here only reads")
+            return connection.sql(text).to_arrow_table()
+        except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
+            raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
+        except duckdb.Error as error:
+            if _STREAM_FAILED in str(error):
+                raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
+            raise WrongUse(f"SQL: {_said(error)}") from error
+
+
+def as_texts(column: pa.Array) -> list[str | None]:
+    """The values as DuckDB writes them: intervals, and what is no value of Python, such as the date ``infinity``."""
+    with duckdb.connect(":memory:") as connection:
+        texts = connection.from_arrow(pa.table({"v": column})).project("CAST(v AS VARCHAR)")
+        return [text for (text,) in texts.fetchall()]
+
+
+def _said(error: duckdb.Error) -> str:
+    """DuckDB's words; of a relation that is not there, with those that are."""
+    unknown = _NO_TABLE.search(str(error))
+    if unknown is None:
+        return str(error)
+    name = unknown[1].lower().rpartition(".")[2]
+    near = did_you_mean(name, sorted(views())) or did_you_mean(name, sorted(_KNOWN))
+    return f"{unknown[0]}{near}; views: {listed(sorted(views()))} ('SHOW TABLES' lists what they are made of, too)"
+
+
+def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection with the views, of a snapshot taken now; close it, or use it in ``with``.
+
+    ``mentioned``: only the relations among these words and what is below them are there, which opens less of the store;
+    None: all.
+    """
+    names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
+    # Made only when a query spills, and gone when the connection is closed; two of them must not share one.
+    scratch = Path(tempfile.gettempdir(), f"rmq-sql-{uuid.uuid4().hex}")
+    connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
+    try:
+        _register(connection, store, names)
+        # DuckDB draws it on standard output, where answers go, in a process that has no main file.
+        connection.execute("SET enable_progress_bar = false")
+        connection.execute("SET lock_configuration = true")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _register(connection: duckdb.DuckDBPyConnection, store: LakeStore, names: set[str]) -> None:
+    for name, (function, arguments) in FUNCTIONS.items():
+        connection.create_function(
+            name,
+            function,
+            ["BIGINT"] * arguments,
+            "BIGINT",
+            type=PythonUDFType.ARROW,
+            null_handling=FunctionNullHandling.SPECIAL,
+        )
+    snapshot = Snapshot(store, names)
+    for name in sorted(names & set(SMALL_RELATIONS)):
+        connection.register(name, snapshot.small(name))
+    for name in sorted(names & set(FILE_RELATIONS)):
+        connection.register(name, _dataset(store, name, snapshot.files(name)))
+    for name, base in BASE_SQL.items():
+        if name in names:
+            connection.execute(f"CREATE VIEW {name} AS {base.sql.format(explode='unnest')}")
+    for view in views().values():
+        if view.name in names:
+            connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+
+
+_KNOWN = {*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS}
+
+
+# --- live files as a dataset -----------------------------------------------------------------------------------------
+
+_PROMISING = (
+    "commit_id",
+    "action",
+    "group_name",
+    "topic",
+    "broker_name",
+    "queue_id",
+    "queue_offset",
+    "store_timestamp",
+)
+"""Columns worth a look before a file is opened; each costs some microseconds per file."""
+
+
+class _Dataset(ds.FileSystemDataset):
+    """Reads little ahead: a scan ends only when what was asked for has arrived, and the first rows are often enough."""
+
+    files_ahead = 2
+
+    def scanner(self, **options: Any) -> ds.Scanner:
+        return super().scanner(**options | {"batch_readahead": 4, "fragment_readahead": self.files_ahead})
+
+
+def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Dataset:
+    schema = FILE_RELATIONS[name].schema
+    format_ = ds.ParquetFileFormat()
+    filesystem = store.root.filesystem()[0]
+    fragments = [
+        format_.make_fragment(path, filesystem=filesystem, partition_expression=promised)
+        for files in of_shards
+        for path, promised in zip(files.paths(), promises(files, schema), strict=True)
+    ]
+    dataset = _Dataset(fragments, schema, format_, filesystem)
+    if not store.root.is_local:
+        dataset.files_ahead = 8
+    return dataset
+
+
+def promises(files: LiveFiles, schema: pa.Schema) -> Iterator[pc.Expression]:
+    """Per file what is true of all its rows: the shard, and the bounds of columns that have complete statistics."""
+    of_shard = pc.field("shard") == files.shard
+    there = set(files.index.column_names)
+    bounds = [
+        (
+            pc.field(name),
+            schema.field(name).type,
+            *(files.index.column(f"{what}.{name}").to_pylist() for what in ("min", "max", "null_count")),
+        )
+        for name in _PROMISING
+        if name in schema.names and {f"{what}.{name}" for what in ("min", "max", "null_count")} <= there
+    ]
+    counts = files.index.column("num_records").to_pylist() if bounds else [None] * files.index.num_rows
+    for row, count in enumerate(counts):
+        promised = of_shard
+        for column, type_, least, most, nulls in bounds:
+            bounded = _bounded(column, type_, least[row], most[row], nulls[row], count)
+            if bounded is not None:
+                promised &= bounded
+        yield promised
+
+
+def _bounded(
+    column: pc.Expression, type_: pa.DataType, least: Any, most: Any, nulls: int | None, count: int | None
+) -> pc.Expression | None:
+    """What statistics promise. One value is said as such: then the column is not even read. (Text that was cut never
+    looks like one value: its upper bound is longer.)"""
+    if nulls is None or count is None:
+        return None
+    if nulls == count:
+        return column.is_null()
+    if least is None or most is None:
+        return None
+    if least == most and nulls == 0:
+        return column == pa.scalar(least, type_)
+    within = (column >= pa.scalar(least, type_)) & (column <= pa.scalar(most, type_))
+    return within | column.is_null() if nulls else within

@@ -1,0 +1,62 @@
+"""The functions that the views need in every SQL engine, over Arrow arrays (``audit`` recomputes hash sums with them).
+
+Light on purpose: a Spark worker imports this module and nothing of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.positions import QueueRange
+from rmq_store.lake.table.evidence import hashes, tally_of_range
+from rmq_store.message.message import MessageQueue
+
+
+def offset_hash(offsets: pa.Array) -> pa.Array:
+    """SQL ``offset_hash(bigint)``: the hash of an offset, as the signed 64 bits that ctl rows hold."""
+    hashed = hashes(_numbers(offsets)).view(np.int64)
+    return pa.array(hashed, mask=~_valid(offsets))
+
+
+def range_hash(begins: pa.Array, ends: pa.Array) -> pa.Array:
+    """SQL ``range_hash(begin, end)``: the hash sum of all offsets of a range, signed; null for what is no range."""
+    begin, end = _numbers(begins), _numbers(ends)
+    valid = _valid(begins) & _valid(ends) & (begin >= 0) & (begin <= end)
+    length = np.where(valid, end - begin, 0)
+    sums = np.zeros(len(begin), dtype=np.uint64)
+    short = np.flatnonzero((length > 0) & (length <= _SHORT))
+    if len(short):
+        starts = np.cumsum(length[short]) - length[short]
+        offsets = np.arange(length[short].sum()) + np.repeat(begin[short] - starts, length[short])
+        sums[short] = np.add.reduceat(hashes(offsets), starts)
+    for at in np.flatnonzero(length > _SHORT):
+        sums[at] = tally_of_range(QueueRange(_NO_QUEUE, int(begin[at]), int(end[at]))).hash_sum
+    return pa.array(sums.view(np.int64), mask=~valid)
+
+
+_SHORT = 256
+"""Ranges up to so many offsets are hashed together: most ranges are short, and a call for each takes longer."""
+
+_NO_QUEUE = MessageQueue("", "", 0)
+
+
+def _numbers(values: pa.Array) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
+    return numbers.astype(np.int64, copy=False)
+
+
+def _valid(values: pa.Array) -> npt.NDArray[np.bool_]:
+    valid: npt.NDArray[np.bool_] = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    return valid
+
+
+FUNCTIONS: Mapping[str, tuple[Callable[..., pa.Array], int]] = {
+    "offset_hash": (offset_hash, 1),
+    "range_hash": (range_hash, 2),
+}
+"""Scalar functions of both engines over BIGINT, and how many arguments they take."""

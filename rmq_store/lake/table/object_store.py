@@ -1,0 +1,363 @@
+"""Roots: a folder or ``s3://bucket/prefix``, read and written by the same calls.
+
+A ``Root`` is a value: it can be hashed, compared and sent to a worker. It hands delta-rs and pyarrow what they need
+to work below it, and does itself what neither can: create an object only if it is not there yet, and tell the
+store's own time. ``file_source`` lets an import read a broker's files from either place.
+
+Names are relative to the root and use ``/``. An object that is not there is a FileNotFoundError; a root that cannot
+be used as it is (folder not writable, bucket missing, wrong credentials, endpoint silent) is a StoreUnusable.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow.fs
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileSource
+from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
+from rmq_store.lake.table import s3
+from rmq_store.utils.redaction import cleaned, secret_values
+
+_S3 = "s3://"
+
+_REFUSED = re.compile(
+    r"access_?denied|permission denied|403 forbidden|with 403|invalid_?access_?key_?id|signature_?does_?not_?match|"
+    r"expired_?token|no credentials|no_?such_?bucket|create the bucket|no table at",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where a store or a broker's files live. Make one with ``Root.parse``.
+
+    ``location`` is an absolute folder, or ``s3://bucket[/prefix]`` without a slash at the end.
+    """
+
+    location: str
+    _options: s3.Options = field(default=(), repr=False)
+
+    @classmethod
+    def parse(cls, text: str, env: Mapping[str, str] | None = None) -> Root:
+        """A root from what a user wrote; S3 settings come from the usual ``AWS_*`` variables of ``env``.
+
+        Raises WrongUse for an empty text, another scheme or credentials in it, StoreUnusable when S3's region is not known.
+        """
+        if not text.startswith(_S3):
+            if not text or "://" in text:
+                raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix")
+            return cls(os.path.abspath(Path(text).expanduser()))
+        bucket, _, prefix = text.removeprefix(_S3).partition("/")
+        if not {":", "@"}.isdisjoint(bucket):  # its own text would say the secret
+            raise WrongUse(
+                "the root's bucket must not have ':' or '@' in it: write s3://bucket/prefix, and give the keys with "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
+        if not bucket:
+            raise WrongUse(f"root {text!r} names no bucket: write s3://bucket/prefix")
+        location = "/".join(filter(None, [_S3 + bucket, prefix.strip("/")]))
+        return cls(location, s3.options_from(os.environ if env is None else env))
+
+    # --- for delta-rs and pyarrow ---
+
+    @property
+    def is_local(self) -> bool:
+        return not self.location.startswith(_S3)
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """delta-rs options; empty for a folder. Conditional put, which the commit rests on, is its default."""
+        return dict(self._options)
+
+    def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """pyarrow's file system and the path of this root in it."""
+        if self.is_local:
+            return pyarrow.fs.LocalFileSystem(), self.location
+        return s3.arrow_filesystem(self._options), self.location.removeprefix(_S3)
+
+    def uri_of(self, relative: str) -> str:
+        """Address of an object or table, as delta-rs takes it."""
+        return "/".join(filter(None, [self.location, _clean(relative)]))
+
+    # --- reading ---
+
+    def read(self, relative: str, begin: int = 0, end: int | None = None) -> bytes:
+        """Bytes ``[begin, end)``, to the last one when ``end`` is None; fewer when the object ends before."""
+        with self._explained(f"read {relative}"):
+            if end is not None and end <= begin:
+                return b""
+            if self.is_local:
+                return _read_file(self._path(relative), begin, end)
+            return s3.get(self._options, self._bucket, self._key(relative), begin, end)
+
+    def size(self, relative: str) -> int:
+        """Size in bytes."""
+        with self._explained(f"look at {relative}"):
+            if self.is_local:
+                return self._path(relative).stat().st_size
+            return int(self._client.head_object(Bucket=self._bucket, Key=self._key(relative))["ContentLength"])
+
+    def exists(self, relative: str) -> bool:
+        try:
+            self.size(relative)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, most: int) -> list[str]:
+        """Up to ``most`` names of objects and folders directly below the root of a bucket, sorted."""
+        below = f"{self._key('')}/".lstrip("/")
+        with self._explained("look at what is there"):
+            page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=below, Delimiter="/", MaxKeys=most)
+        keys = [
+            *(item["Prefix"] for item in page.get("CommonPrefixes", ())),
+            *(item["Key"] for item in page.get("Contents", ())),
+        ]
+        return sorted(key.removeprefix(below).rstrip("/") for key in keys)
+
+    def list(self, folder: str = "") -> list[tuple[str, int]]:
+        """Names (relative to the root) and sizes in bytes of all below ``folder``, sorted; none if it is missing."""
+        with self._explained(f"list {folder or 'everything'}"):
+            return sorted(self._list_local(folder) if self.is_local else self._list_s3(folder))
+
+    # --- writing ---
+
+    def create_exclusively(self, relative: str, content: bytes) -> bool:
+        """Create the object unless it is there: of any number of racing callers exactly one gets True.
+
+        Whoever sees the object sees all of it. Raises CommitOutcomeUnknown when the store fell silent so that nobody
+        can say whether the object was created.
+        """
+        with self._explained(f"create {relative}"):
+            if self.is_local:
+                return _create_file(self._path(relative), content)
+            return self._create_object(self._key(relative), content)
+
+    def delete(self, relative: str) -> None:
+        """Delete the object; fine if it is not there."""
+        with self._explained(f"delete {relative}"):
+            if self.is_local:
+                self._path(relative).unlink(missing_ok=True)
+            else:
+                self._client.delete_object(Bucket=self._bucket, Key=self._key(relative))
+
+    # --- the store itself ---
+
+    def server_time_ms(self) -> int:
+        """The clock of the store, UTC ms: of the S3 server (whole seconds), of this machine for a folder."""
+        if self.is_local:
+            return time.time_ns() // 1_000_000
+        with self._explained("ask for the time"):
+            headers = self._client.head_bucket(Bucket=self._bucket)["ResponseMetadata"]["HTTPHeaders"]
+            return int(parsedate_to_datetime(headers["date"]).timestamp() * 1000)
+
+    def check_reachable(self) -> None:
+        """Raises StoreUnusable when the root cannot be reached or the credentials are refused. Writes nothing."""
+        if not self.is_local:
+            self.server_time_ms()
+        elif os.path.exists(self.location) and not os.path.isdir(self.location):
+            raise StoreUnusable(f"{self.location} is a file, not a folder: choose another root")
+
+    def check_exclusive_create(self) -> None:
+        """Raises StoreUnusable unless this root can be written and two creates of one name give one winner.
+
+        Every commit rests on that, and some S3-compatible stores ignore the condition.
+        """
+        self.check_reachable()
+        probe = f"_probe/{uuid.uuid4().hex}"
+        answers = [self.create_exclusively(probe, content) for content in (b"first", b"second")]
+        stored = self.read(probe)
+        self.delete(probe)
+        if answers != [True, False] or stored != b"first":
+            raise StoreUnusable(
+                f"{self.location} does not keep 'create only if absent': two creates of one name answered {answers} "
+                f"and left {stored!r}. Concurrent commits would overwrite each other there; use a store that honours "
+                "If-None-Match."
+            )
+
+    # --- inside ---
+
+    @property
+    def _client(self) -> Any:
+        return s3.client(self._options)
+
+    @property
+    def _bucket(self) -> str:
+        return self.location.removeprefix(_S3).partition("/")[0]
+
+    def _key(self, relative: str) -> str:
+        prefix = self.location.removeprefix(_S3).partition("/")[2]
+        return "/".join(filter(None, [prefix, _clean(relative)]))
+
+    def _path(self, relative: str) -> Path:
+        return Path(self.location, _clean(relative))
+
+    def _list_local(self, folder: str) -> Iterator[tuple[str, int]]:
+        for parent, _, names in os.walk(self._path(folder)):
+            for name in names:
+                path = Path(parent, name)
+                try:
+                    yield path.relative_to(self.location).as_posix(), path.stat().st_size
+                except FileNotFoundError:
+                    continue  # removed while we looked
+
+    def _list_s3(self, folder: str) -> Iterator[tuple[str, int]]:
+        own, below = (f"{key}/" if key else "" for key in (self._key(""), self._key(folder)))
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=below):
+            for entry in page.get("Contents", []):
+                yield entry["Key"].removeprefix(own), entry["Size"]
+
+    def _create_object(self, key: str, content: bytes) -> bool:
+        me = uuid.uuid4().hex
+        try:
+            s3.put_if_absent(self._options, self._bucket, key, content, me)
+            return True
+        except ClientError as error:
+            if s3.code_of(error) not in s3.LOST_RACE:
+                raise
+            # A first try may have landed and lost its answer: then what is in the way is our own.
+            return s3.creator_of(self._options, self._bucket, key) == me
+        except NoCredentialsError:
+            raise
+        except BotoCoreError as error:
+            try:
+                creator = s3.creator_of(self._options, self._bucket, key)
+            except (BotoCoreError, ClientError):
+                creator = None
+            if creator is None:  # not there yet; an unanswered try may still arrive
+                said = self._cleaned(str(error))
+                raise CommitOutcomeUnknown(
+                    f"{_S3}{self._bucket}/{key}: the store did not answer ({said}), so it is not known whether the "
+                    "object was created. Look at it before doing anything else."
+                ) from None
+            return creator == me
+
+    def _cleaned(self, text: str) -> str:
+        """What botocore says, which may be the endpoint with a password; so no error of ours has it as its cause."""
+        return cleaned(text, secret_values(self.storage_options))
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Turn what the file system or S3 says into FileNotFoundError or StoreUnusable."""
+        what = f"cannot {doing} at {self.location}"
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except ClientError as error:
+            if s3.code_of(error) in s3.MISSING and error.operation_name != "HeadBucket":
+                raise FileNotFoundError(f"{what}: it is not there") from error
+            raise StoreUnusable(f"{what}: {self._cleaned(s3.in_words(error))}") from None
+        except NoCredentialsError as error:
+            raise StoreUnusable(f"{what}: no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.") from error
+        except BotoCoreError as error:
+            said = self._cleaned(str(error))
+            raise StoreUnusable(f"{what}: {said} Check AWS_ENDPOINT_URL and the network.") from None
+        except OSError as error:
+            raise StoreUnusable(
+                f"{what}: {error.strerror or error}. Check that this user may read and write that folder, "
+                "or choose another root."
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RootFileSource:
+    """The files of a broker's store below a root, for an import.
+
+    Raises StoreUnusable when the root cannot be reached.
+    """
+
+    root: Root
+
+    def __post_init__(self) -> None:
+        self.root.check_reachable()
+
+    def __str__(self) -> str:
+        return self.root.location
+
+    def names(self) -> list[str]:
+        return self.root.names(FEW_NAMES)
+
+    def list(self, prefix: str) -> list[tuple[str, int]]:
+        return self.root.list(prefix)
+
+    def read(self, name: str, begin: int, end: int) -> bytes:
+        """Raises BadData when there is no such file."""
+        try:
+            return self.root.read(name, begin, end)
+        except FileNotFoundError as error:
+            raise BadData(f"{self} has no file {name}") from error
+
+    def whole(self, name: str) -> bytes | None:
+        try:
+            return self.root.read(name)
+        except FileNotFoundError:
+            return None
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether a store will give the same answer for ever: no such table or bucket, no right to it. delta-rs and pyarrow say
+    so in their texts only, so this tells whether waiting may help, never whether something was written."""
+    return _REFUSED.search(str(error)) is not None
+
+
+def file_source(root: Root) -> FileSource:
+    """The files of a broker's store, as an import reads them.
+
+    Raises WrongUse when there is no such folder, StoreUnusable when S3 cannot be reached.
+    """
+    return LocalFileSource(Path(root.location)) if root.is_local else RootFileSource(root)
+
+
+def _clean(relative: str) -> str:
+    """The name, refused when it would leave the root."""
+    if relative.startswith("/") or ".." in PurePosixPath(relative).parts:
+        raise ValueError(f"{relative!r} is not a name below a root")
+    return relative.rstrip("/")
+
+
+def _read_file(path: Path, begin: int, end: int | None) -> bytes:
+    with path.open("rb") as file:
+        file.seek(begin)
+        return file.read() if end is None else file.read(end - begin)
+
+
+def _create_file(path: Path, content: bytes) -> bool:
+    """Write aside, then link: the name appears with the whole content or not at all, and only once."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # not an object that is missing, but a folder that cannot be made
+        raise NotADirectoryError(error.errno, "the folder cannot be made", str(path.parent)) from error
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with aside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            return False
+        _sync_folder(path.parent)
+        return True
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

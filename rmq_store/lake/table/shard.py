@@ -1,0 +1,133 @@
+"""A shard: one broker's tables under ``<root>/<shard>/``, and what can be looked up in them without a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import Action, Ctl, lane, local_broker
+from rmq_store.commit.decide import MAX_SKEW_MS, first_day
+from rmq_store.commit.positions import Positions
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.delta_table import DerivedTable, LakeTable
+from rmq_store.lake.table.object_store import Root
+from rmq_store.utils.host import uuid7_floor, uuid7_ms
+
+ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
+_IS_CTL = pc.field("partition.kind") == "ctl"
+
+
+class Shard:
+    """Opens its tables when they are first used."""
+
+    def __init__(self, root: Root, name: str) -> None:
+        self.root = root
+        self.name = name
+        self._read_before: dict[str, tuple[Ctl, ...]] = {}
+
+    @cached_property
+    def commitlog(self) -> LakeTable:
+        return LakeTable.open(self.root, f"{self.name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY)
+
+    @cached_property
+    def consumequeue(self) -> LakeTable:
+        return DerivedTable.open(self.root, f"{self.name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"])
+
+    @cached_property
+    def offsets(self) -> LakeTable:
+        return DerivedTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS, ["store_day"])
+
+    @cached_property
+    def commits(self) -> LakeTable:
+        return DerivedTable.open(self.root, f"{self.name}/commits", tables.COMMITS, ["store_day"])
+
+    @classmethod
+    def create(cls, root: Root, name: str) -> Shard:
+        """Make the tables that are not there yet."""
+        LakeTable.create(root, f"{name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
+        LakeTable.create(root, f"{name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS)
+        LakeTable.create(root, f"{name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
+        LakeTable.create(root, f"{name}/commits", tables.COMMITS, ["store_day"], tables.COMMITS_STATS)
+        return cls(root, name)
+
+    @property
+    def local_broker(self) -> str:
+        """The broker name of queues born in the lake."""
+        return local_broker(self.name)
+
+    def lane(self, group: str) -> str:
+        """The broker name of a group's own schedule queues."""
+        return lane(self.local_broker, group)
+
+    def positions(self) -> Positions:
+        """All positions as of the commit log's handle."""
+        return self.commitlog.log.positions(self.commitlog.version)
+
+    # --- ctl rows ---
+
+    def ctl_of(self, commit_id: str) -> Ctl | None:
+        """The commit, if the handle's snapshot holds it."""
+        where = _IS_CTL & _holds("commit_id", commit_id)
+        return next((ctl for ctl in self._ctls(where) if ctl.commit_id == commit_id), None)
+
+    def ctls_of_request(self, request_id: str, group: str | None, *actions: Action) -> list[Ctl]:
+        """The parts of a request, in order. None lies before the ``first_day`` of its id."""
+        where = (
+            _IS_CTL
+            & _holds("request_id", request_id)
+            & (pc.field("partition.store_day").cast("string") >= first_day(request_id))
+        )
+        found = [
+            ctl
+            for ctl in self._ctls(where)
+            if (ctl.request_id, ctl.group) == (request_id, group) and ctl.action in actions
+        ]
+        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.request_part))
+
+    def ctls_since(self, ms: int, *, group: str | None = None, action: str | None = None) -> list[Ctl]:
+        """The commits whose ids were made at ``ms`` or later, oldest first."""
+        where = _IS_CTL & (pc.field("max.commit_id") >= uuid7_floor(ms))
+        if group is not None:
+            where &= _holds("group_name", group)
+        if action is not None:
+            where &= _holds("action", action)
+        found = (ctl for ctl in self._ctls(where) if group in (None, ctl.group) and action in (None, str(ctl.action)))
+        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
+
+    def has_ctl(self, group: str, action: Action, epoch: int = 0) -> bool:
+        """Whether the group made a commit of that kind in this epoch or a later one. As a rule one file is read to say
+        yes, none to say no: epochs grow, so the newest commits tell, and those that a wrong clock may put before them."""
+        where = _IS_CTL & _holds("group_name", group) & _holds("action", str(action))
+        files = self.commitlog.files(where).sort_by([("max.commit_id", "descending")])
+        newest_ms = None
+        for path in files.column("path").to_pylist():
+            for ctl in self.ctls_in([path]):
+                if (ctl.group, ctl.action) == (group, action):
+                    if (ctl.epoch or 0) >= epoch:
+                        return True
+                    newest_ms = uuid7_ms(ctl.commit_id) if newest_ms is None else newest_ms
+                    if uuid7_ms(ctl.commit_id) < newest_ms - 2 * MAX_SKEW_MS:
+                        return False
+        return False
+
+    def ctls_in(self, paths: Sequence[str]) -> list[Ctl]:
+        """The rows of some ctl files, in commit order."""
+        missing = [path for path in paths if path not in self._read_before]
+        for path, rows in zip(missing, self.commitlog.read_each(missing, tables.CTL.names), strict=True):
+            self.remember(path, tuple(map(tables.ctl_from_row, rows.to_pylist())))
+        found = [ctl for path in paths for ctl in self._read_before[path]]
+        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
+
+    def remember(self, path: str, ctls: tuple[Ctl, ...]) -> None:
+        """What a ctl file holds; it never changes, so it is read once at most."""
+        self._read_before[path] = ctls
+
+    def _ctls(self, where: pc.Expression) -> list[Ctl]:
+        return self.ctls_in(self.commitlog.files(where).column("path").to_pylist())
+
+
+def _holds(column: str, value: str) -> pc.Expression:
+    """Files whose statistics allow ``column == value`` (text statistics are cut to 32 characters)."""
+    return (pc.field(f"min.{column}") <= value) & (pc.field(f"max.{column}") >= value)

@@ -1,0 +1,240 @@
+"""One request of a group: the shards it works in, all its windows in each of them, and what came of it.
+
+The command line, the job for spark-submit and the tasks of the DAGs run requests with this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from rmq_store.commit.claim import Held
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import Outcome
+from rmq_store.commit.request import overall
+from rmq_store.consumer.allocate import allocate_by_topic
+from rmq_store.errors import NothingThere, WrongUse
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.plan import LIVE, ConsumeRequest, Planner, Scope
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.validators import is_system_topic
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+from rmq_store.utils.known_names import did_you_mean, listed
+from rmq_store.window.consume import WindowReport
+
+# --- where it works --------------------------------------------------------------------------------------------------
+
+
+def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, chosen: str | None = None) -> list[Shard]:
+    """The group's shards: the chosen one, else those that its settings name, else all; of these the ones that hold a
+    topic of it. What a replay left to retry may be in any.
+
+    Raises WrongUse: a shard that is not the group's or not there; NothingThere: an empty store, topics that are nowhere.
+    """
+    if chosen is not None and group.shards is not None and chosen not in group.shards:
+        raise WrongUse(f"shard {chosen} is none of the group's; its settings say {', '.join(group.shards)}")
+    names = (chosen,) if chosen is not None else group.shards
+    shards = store.shards() if names is None else [shard for name in names for shard in store.shards(name)]
+    if not shards:
+        raise NothingThere(
+            f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store', or send to it with "
+            "'rmq send'"
+        )
+    if scope.retries_only:
+        return shards
+    return shards_with_topic(shards, [subscription.topic for subscription in group.subscriptions])
+
+
+def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Shard]:
+    """Those that hold one of the topics. Raises NothingThere when none does, naming what there is."""
+    found = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
+    if not found:
+        there = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
+        known = sorted(topic for topic in there if not (topic.startswith("%") or is_system_topic(topic)))
+        missing = " or ".join(topics)
+        raise NothingThere(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
+    return found
+
+
+def shards_with_queues(
+    shards: Sequence[Shard], topic: str, wanted: Sequence[MessageQueue]
+) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
+    """The shards that have the wanted queues of a topic, with these; none wanted: all with the topic, each with none.
+
+    Raises WrongUse for a topic or queue that is nowhere.
+    """
+    having = shards_with_topic(shards, [topic])
+    if not wanted:
+        return [(shard, ()) for shard in having]
+    known = [shard.positions().queues_of(topic) for shard in having]
+    for queue in wanted:
+        if not any(queue in queues for queues in known):
+            named = [f"{q.broker_name}:{q.queue_id}" for queues in known for q in queues]
+            raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
+    found = [tuple(queue for queue in wanted if queue in queues) for queues in known]
+    return [(shard, queues) for shard, queues in zip(having, found, strict=True) if queues]
+
+
+def unowned_queues(store: LakeStore, group: GroupSettings, client_ids: Sequence[str], host: Host) -> list[MessageQueue]:
+    """The queues that the group's strategy gives to none of the consumers: nobody reads them."""
+    rule = group.allocate_strategy
+    if not client_ids or not rule.may_leave_queues:
+        return []
+    planners = [Planner(shard, group, host.now_ms()) for shard in shards_of(store, group)]
+    queues = {queue for planner in planners for queue in planner.queues()}
+    strategy = rule.among_clients()
+    owned = {q for cid in client_ids for q in allocate_by_topic(strategy, group.name, cid, queues, client_ids)}
+    return sorted(queues - owned)
+
+
+def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:
+    """Whether a window of the request has something to do, or something to say of what it has done. Reads only."""
+    shard.commitlog.refresh()
+    if shard.ctls_of_request(request.request_id, group.name, Action.CONSUME):
+        return True
+    return bool(Planner(shard, group, host.now_ms(), scope).plan(request, []).ranges)
+
+
+# --- doing it --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """What a request did in one shard, window by window; there is at least one, which may be empty."""
+
+    windows: tuple[WindowReport, ...]
+
+    @classmethod
+    def of(
+        cls, window: Callable[[], WindowReport], finished: Callable[[WindowReport], None] | None = None
+    ) -> Consumption:
+        """Window after window until the request is complete. ``window`` does the next one, and its errors are raised;
+        ``finished`` is told of each."""
+        reports = []
+        while True:
+            report = window()
+            reports.append(report)
+            if finished is not None:
+                finished(report)
+            if report.complete or report.status != "committed":
+                return cls(tuple(reports))
+
+    @property
+    def status(self) -> str:
+        return overall(window.status for window in self.windows)
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """Messages per outcome that there was."""
+        counts = [window.counts() for window in self._that_count]
+        sums = {outcome: sum(count[outcome] for count in counts) for outcome in Outcome}
+        return {outcome: count for outcome, count in sums.items() if count}
+
+    @property
+    def messages(self) -> int:
+        return sum(self.outcomes.values())
+
+    @property
+    def _that_count(self) -> tuple[WindowReport, ...]:
+        """Those committed here, else the last, which says what was done before: it would count these once more."""
+        return tuple(window for window in self.windows if window.status == "committed") or self.windows[-1:]
+
+    def summary(self) -> dict[str, Any]:
+        """As a small JSON value. ``offsets``: "topic broker:queue" to the next offset to read."""
+        ranges = [consumed.range for window in self._that_count for consumed in window.consumed]
+        last = self.windows[-1]
+        return {
+            "status": self.status,
+            "shard": last.shard,
+            "group": last.group,
+            "request_id": last.request_id,
+            "engine": self.windows[0].engine,
+            "windows": len(self.windows),
+            "complete": last.complete,
+            "messages": self.messages,
+            "outcomes": {str(outcome): count for outcome, count in self.outcomes.items()},
+            "offsets": {f"{r.queue.topic} {r.queue.broker_name}:{r.queue.queue_id}": r.end for r in ranges},
+            "commit_id": last.commit_id,
+            "warnings": [warning for window in self.windows for warning in window.warnings],
+        }
+
+
+# --- what it answers -------------------------------------------------------------------------------------------------
+
+
+def answer(group: str, request_id: str, done: Sequence[Consumption]) -> dict[str, Any]:
+    """A request as a JSON value: in all, shard by shard, window by window."""
+    return {
+        "status": overall(of_shard.status for of_shard in done),
+        "group": group,
+        "request_id": request_id,
+        "messages": sum(of_shard.messages for of_shard in done),
+        "shards": [of_shard.summary() for of_shard in done],
+        "windows": [_window(window) for of_shard in done for window in of_shard.windows],
+        "warnings": [warning for of_shard in done for window in of_shard.windows for warning in window.warnings],
+    }
+
+
+def answer_so_far(group: str, request_id: str, windows: Sequence[WindowReport]) -> dict[str, Any]:
+    """As ``answer``, for an error that ends a request after some windows, in the order in which they came; empty when
+    there was none."""
+    shards = [Consumption(tuple(its)) for _, its in groupby(windows, key=lambda window: window.shard)]
+    return answer(group, request_id, shards) if shards else {}
+
+
+def _window(report: WindowReport) -> dict[str, Any]:
+    return {
+        "status": report.status,
+        "shard": report.shard,
+        "engine": report.engine,
+        "window_id": report.window_id,
+        "commit_id": report.commit_id,
+        "version": report.version,
+        "complete": report.complete,
+        "counts": {str(outcome): count for outcome, count in report.counts().items()},
+        "ranges": [
+            {
+                "topic": consumed.range.queue.topic,
+                "broker_name": consumed.range.queue.broker_name,
+                "queue_id": consumed.range.queue.queue_id,
+                "begin_offset": consumed.range.begin,
+                "end_offset": consumed.range.end,
+                "start_rule": consumed.start_rule,
+            }
+            for consumed in report.consumed
+        ],
+        "blocked": [
+            {
+                "topic": blocked.range.queue.topic,
+                "broker_name": blocked.range.queue.broker_name,
+                "queue_id": blocked.range.queue.queue_id,
+                "begin_offset": blocked.range.begin,
+                "end_offset": blocked.range.end,
+                "attempts": blocked.attempts,
+                "status": blocked.status,
+                "error_type": blocked.error_type,
+                "error_text": blocked.error_text,
+            }
+            for blocked in report.blocked
+        ],
+        "held": [_held(one, one.queue) for one in report.held if one.queue is not None],
+        "idle": report.idle or None,
+        "waiting": asdict(report.waiting) if report.waiting else None,
+    }
+
+
+def _held(held: Held, queue: MessageQueue) -> dict[str, Any]:
+    holder = held.holder
+    return {
+        "topic": queue.topic,
+        "broker_name": queue.broker_name,
+        "queue_id": queue.queue_id,
+        "request_id": holder.request_id if holder else None,
+        "actor": holder.actor if holder else None,
+        "client_id": holder.client_id if holder else None,
+        "seconds_left": held.left_s,
+    }

@@ -1,0 +1,74 @@
+"""Step 1, plan, in the lake: ``rmq_store/window/plan.py`` with what a shard of the lake looks up for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import Action, Ctl, Observed
+from rmq_store.commit.positions import Positions, QueueRange
+from rmq_store.consumer.pull import cover
+from rmq_store.lake.read.segments import segments_of
+from rmq_store.lake.read.slice_reader import SliceReader
+from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.window import plan
+from rmq_store.window.plan import LIVE, ConsumeRequest, Plan, Scope, request_parameters
+
+__all__ = ["LIVE", "ConsumeRequest", "Plan", "Planner", "Scope", "ShardLookup", "request_parameters"]
+
+
+class Planner(plan.Planner):
+    """Plans requests of one group in one shard; the shard's handles have just been refreshed."""
+
+    def __init__(self, shard: Shard, group: GroupSettings, now_ms: int, scope: Scope = LIVE) -> None:
+        super().__init__(ShardLookup(shard), group, now_ms, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLookup:
+    """A shard of the lake as the rules see it."""
+
+    shard: Shard
+
+    @property
+    def name(self) -> str:
+        return self.shard.name
+
+    @property
+    def local_broker(self) -> str:
+        return self.shard.local_broker
+
+    def positions(self) -> Positions:
+        return self.shard.positions()
+
+    def others(self) -> list[ShardLookup]:
+        shards = LakeStore.open(self.shard.root).shards()
+        return [ShardLookup(shard) for shard in shards if shard.name != self.name]
+
+    def search_offsets(
+        self, positions: Positions, queues: Sequence[MessageQueue], time_ms: int
+    ) -> dict[MessageQueue, int]:
+        return search_offsets(self.shard, positions, queues, time_ms)
+
+    def body_sizes(self, range_: QueueRange) -> Iterator[tuple[int, int]]:
+        slices, _ = cover(range_, segments_of(self.shard, [range_]).get(range_.queue, ()))
+        for slice_ in slices:
+            for offsets, batch in SliceReader(self.shard.root, self.shard.commitlog.path, slice_).batches(["body"]):
+                sizes = pc.fill_null(pc.binary_length(batch.column("body")), 0)
+                yield from zip(offsets.tolist(), sizes.to_pylist(), strict=True)
+
+    def observed(self) -> list[Observed]:
+        imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in self.shard.ctls_since(0, action=action)]
+        return [seen for ctl in sorted(imports, key=lambda ctl: ctl.read_version) for seen in ctl.observed]
+
+    def has_consumed(self, group: str, epoch: int) -> bool:
+        return self.shard.has_ctl(group, Action.CONSUME, epoch)
+
+    def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
+        return self.shard.ctls_since(ms, group=group, action=Action.CONSUME)

@@ -1,0 +1,215 @@
+"""The copies of failed messages as rows of the commit log: the rules of ``consumer/retry.py`` over columns.
+
+The rule is asked once for every distinct combination of what it depends on, and its answer is applied to all rows that
+share it, so the copies are those of the rule by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import Produced
+from rmq_store.consumer.delay import DelayLevels, GroupRetryPolicy
+from rmq_store.consumer.listener import Answer
+from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route, sent_away_edits
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.arrow_maps import edit_maps
+from rmq_store.message.message import MessageConst, MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What a group does with its failures, and the broker names of its queues in this shard. ``delays``: its retry policy."""
+
+    group: str
+    max_reconsume_times: int
+    retry_queue_nums: int
+    levels: DelayLevels
+    local_broker: str
+    lane: str
+    delays: GroupRetryPolicy | None = None
+    in_order: bool = False
+
+
+Route = tuple[SendBack, npt.NDArray[np.int64]]
+
+
+@dataclass(slots=True)
+class Failures:
+    """The failed messages of one queue: their offsets, what the listener answered, and their rows (COPY_COLUMNS)."""
+
+    queue: MessageQueue
+    pass_: int
+    offsets: npt.NDArray[np.int64]
+    answers: Sequence[Answer]
+    rows: pa.Table
+    _routes: list[Route] | None = field(default=None, init=False, repr=False)
+
+    def routes(self, policy: RetryPolicy) -> list[Route]:
+        """Where they go, each place with the positions of its messages. The rule is asked once per combination."""
+        if self._routes is None:
+            self._routes = self._find_routes(policy)
+        return self._routes
+
+    def _find_routes(self, policy: RetryPolicy) -> list[Route]:
+        count = len(self.offsets)
+        levels = np.fromiter((answer.delay_level for answer in self.answers), dtype=np.int64, count=count)
+        times = self.rows.column("reconsume_times").to_numpy()
+        asked = (levels, times, self._retry_queues(policy.retry_queue_nums))
+        which = np.zeros(count, dtype=np.int64)
+        for values in asked:
+            distinct, place = np.unique(values, return_inverse=True)
+            which = which * len(distinct) + place
+        routes = []
+        for combination in np.unique(which):
+            chosen = np.flatnonzero(which == combination)
+            level, reconsume_times, retry_queue = (int(values[chosen[0]]) for values in asked)
+            routes.append((self._route(policy, level, reconsume_times, retry_queue), chosen))
+        return routes
+
+    def _retry_queues(self, nums: int) -> npt.NDArray[np.int64]:
+        """The retry queue of each, -1 without retry queues."""
+        if nums <= 1:
+            return np.full(len(self.offsets), nums - 1, dtype=np.int64)
+        queue = self.queue
+        chosen = (
+            retry_queue_id(queue.topic, queue.broker_name, queue.queue_id, o, nums) for o in self.offsets.tolist()
+        )
+        return np.fromiter(chosen, dtype=np.int64, count=len(self.offsets))
+
+    def _route(self, policy: RetryPolicy, delay_level: int, reconsume_times: int, retry_queue: int) -> SendBack:
+        return route(
+            policy.group,
+            delay_level=delay_level,
+            reconsume_times=reconsume_times,
+            max_reconsume_times=policy.max_reconsume_times,
+            retry_queue=None if retry_queue < 0 else retry_queue,
+            levels=policy.levels,
+            policy=policy.delays,
+        )
+
+    def dead(self, policy: RetryPolicy) -> npt.NDArray[np.bool_]:
+        """Which of them go to the dead letters."""
+        dead = np.zeros(len(self.offsets), dtype=np.bool_)
+        for send_back, chosen in self.routes(policy):
+            dead[chosen] = send_back.dead
+        return dead
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of copies for one queue in the file to be written."""
+
+    queue: MessageQueue
+    part: int
+    count: int
+    first_row: int
+    delay_ms: int | None
+
+    def in_file(self, path: str) -> Produced:
+        return Produced(self.queue, self.part, self.count, self.first_row, path, delay_ms=self.delay_ms)
+
+
+def retry_rows(
+    failures: Iterable[Failures], policy: RetryPolicy, *, part: int, window_id: str, commit_id: str, epoch: int
+) -> tuple[pa.Table, list[Segment]]:
+    """All copies as one table of schema MSG, sorted by queue and origin, and its segments. ``epoch``: the group's."""
+    by_target: dict[tuple[MessageQueue, int | None], list[pa.Table]] = {}
+    for failed in sorted(failures, key=lambda f: (f.queue, int(f.offsets[0]))):
+        for send_back, chosen in failed.routes(policy):
+            target = _target(send_back, policy)
+            by_target.setdefault(target, []).append(_copies(failed, chosen, send_back, target[0], policy))
+    tables_, segments, row = [], [], 0
+    for (queue, delay_ms), parts in sorted(by_target.items(), key=lambda item: item[0][0]):
+        copies = pa.concat_tables(parts).sort_by(
+            [
+                (name, "ascending")
+                for name in ("origin_topic", "origin_broker_name", "origin_queue_id", "origin_queue_offset")
+            ]
+        )
+        segments.append(Segment(queue, part, copies.num_rows, row, delay_ms))
+        tables_.append(copies.append_column("rel", pa.array(np.arange(row, row + copies.num_rows), pa.int64())))
+        row += copies.num_rows
+    whole = pa.concat_tables(tables_)
+    constant = {
+        "commit_id": commit_id,
+        "part": part,
+        "group_name": policy.group,
+        "window_id": window_id,
+        "epoch": epoch,
+    }
+    for name, value in constant.items():
+        whole = whole.append_column(name, _repeat(value, whole.num_rows, tables.MSG.field(name).type))
+    return whole.select(tables.MSG.names).cast(tables.MSG), segments
+
+
+def _target(send_back: SendBack, policy: RetryPolicy) -> tuple[MessageQueue, int | None]:
+    if send_back.dead:
+        return MessageQueue(send_back.topic, policy.local_broker, send_back.queue_id), None
+    return MessageQueue(send_back.topic, policy.lane, send_back.queue_id), send_back.delay_ms
+
+
+_COPIED = (
+    "unique_key", "keys", "tags", "tags_code", "magic", "stored_body_size", "body_crc", "sys_flag", "flag",
+    "born_timestamp", "born_host", "body",
+)  # fmt: skip
+_OF_THE_STORE = ("queue_offset", "commit_log_offset", "offset_msg_id", "store_timestamp", "store_size", "store_host",
+                 "prepared_transaction_offset", "deliver_at")  # fmt: skip
+
+
+COPY_COLUMNS = [*_COPIED, "properties", "offset_msg_id", "reconsume_times"]
+"""What the copies are made of."""
+
+TOLD_BY_PROPERTIES = {
+    "unique_key": MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    "keys": MessageConst.KEYS,
+    "tags": MessageConst.TAGS,
+}
+"""Columns that repeat a property."""
+
+
+def _copies(
+    failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue, policy: RetryPolicy
+) -> pa.Table:
+    n = len(chosen)
+    is_all = n == failed.rows.num_rows
+    rows = failed.rows if is_all else failed.rows.take(pa.array(chosen))
+    answers = failed.answers if is_all else [failed.answers[row] for row in chosen.tolist()]
+    own_ids = rows.column("offset_msg_id")
+    if policy.in_order:
+        edits = sent_away_edits(send_back, failed.queue.topic, "", policy.max_reconsume_times)
+        own_ids = pc.coalesce(rows.column("unique_key"), own_ids)
+    else:
+        edits = property_edits(send_back, failed.queue.topic, "")
+    per_row = {name: own_ids.combine_chunks() if value == "" else value for name, value in edits.put_if_absent.items()}
+    columns = {name: rows.column(name) for name in _COPIED}
+    columns |= {name: pa.nulls(n, tables.MSG.field(name).type) for name in _OF_THE_STORE}
+    columns["properties"] = edit_maps(rows.column("properties").combine_chunks(), edits.put, per_row, edits.remove)
+    origin = failed.queue
+    constant = {
+        "topic": queue.topic,
+        "broker_name": queue.broker_name,
+        "queue_id": queue.queue_id,
+        "reconsume_times": send_back.reconsume_times,
+        "attempt": send_back.reconsume_times,
+        "pass": failed.pass_,
+        "origin_topic": origin.topic,
+        "origin_broker_name": origin.broker_name,
+        "origin_queue_id": origin.queue_id,
+        "cause": str(send_back.cause),
+    }
+    columns |= {name: _repeat(value, n, tables.MSG.field(name).type) for name, value in constant.items()}
+    columns["origin_queue_offset"] = pa.array(failed.offsets[chosen])
+    columns["error_type"] = pa.array([answer.error_type for answer in answers], pa.string())
+    columns["error_text"] = pa.array([answer.error_text for answer in answers], pa.string())
+    return pa.table(columns)
+
+
+def _repeat(value: object, n: int, type_: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, type_), n)

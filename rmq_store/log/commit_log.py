@@ -1,0 +1,182 @@
+"""Walking the bytes of a commit log file: records in order, then one value that says why the walk ended (S1.7).
+
+RocketMQ's recovery rule holds: a record that fails the broker's check cuts the log there. What lies behind it is not
+looked at, because nothing says where the next record would begin; ``Damage.size`` allows a salvage to try.
+
+- a record never spans two files; the rest of a file is skipped behind an end-of-file marker (:class:`Blank`)
+- TOTALSIZE 0 means that nothing was written there yet
+- ours, RocketMQ does not look at it: a record must stand at the offset it names, else the file was copied wrongly; and its
+  queue offset and its store time must be ones that a queue and a calendar have, because no check sum covers them
+- ours too: an end-of-file marker says how many bytes are left in its file. One that says another number is damage when
+  something was written behind it, because nobody would ever hear of it
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_store.log.record import (
+    BLANK_MAGIC,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    STORE_TIMES,
+    Bytes,
+    Record,
+    check,
+    decode,
+)
+
+_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+_KNOWN_MAGIC: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, BLANK_MAGIC)
+_PIECE_BYTES: Final = 1 << 20
+
+QUEUE_OFFSETS: Final = range(1 << 62)
+"""The next offset, and the sum of two of them, fit into a long, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """The end-of-file marker. ``marked_size`` is what it says, ``skipped`` the bytes to the file's end."""
+
+    commit_log_offset: int
+    marked_size: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileEnd:
+    """The file is full to its last byte; the log goes on in the next one."""
+
+    commit_log_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class NothingWritten:
+    """TOTALSIZE 0: the log ends here, unless a later file holds records."""
+
+    commit_log_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoreBytes:
+    """The slice ends inside a record; read again from here, at least ``wanted`` bytes."""
+
+    commit_log_offset: int
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The record here fails its check: the log is cut here.
+
+    ``size``: bytes to the next record if the record's own TOTALSIZE is believed, 0 when it cannot be.
+    ``torn``: only zeros follow it in its file, so it is the last write of a broker that was killed.
+    """
+
+    commit_log_offset: int
+    reason: str
+    size: int
+    torn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The record here is sound, but cannot be imported as it is; ``reason`` says what to do. :func:`walk` knows none."""
+
+    commit_log_offset: int
+    reason: str
+
+
+Stop = Blank | FileEnd | NothingWritten | MoreBytes | Damage | Unsupported
+
+
+def walk(data: Bytes, start_offset: int, file_end: int, *, check_crc: bool = True) -> Iterator[Record | Stop]:
+    """The records of a file or of a slice of one, in log order; the last item, and only that, is a :data:`Stop`.
+
+    :param data: bytes of one file, beginning at a record.
+    :param start_offset: commit log offset of the first byte of ``data``.
+    :param file_end: commit log offset at which the file ends (start of the next file), not below the end of ``data``.
+    """
+    position = 0
+    while True:
+        item = item_at(data, position, start_offset, file_end, check_crc=check_crc)
+        yield item
+        if not isinstance(item, Record):
+            return
+        position += item.store_size
+
+
+def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, check_crc: bool = True) -> Record | Stop:
+    """What stands at ``position`` of ``data``; the other parameters as in :func:`walk`."""
+    offset = start_offset + position
+    remaining = len(data) - position
+    reaches_file_end = start_offset + len(data) >= file_end
+    if offset >= file_end:
+        return FileEnd(offset)
+    if remaining < _SIZE_AND_MAGIC.size:
+        if not reaches_file_end:
+            return MoreBytes(offset, _SIZE_AND_MAGIC.size)
+        if only_zeros(data, position):
+            return NothingWritten(offset)
+    else:
+        total_size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
+        if total_size == 0:
+            return NothingWritten(offset)
+        if magic == BLANK_MAGIC and total_size <= file_end - offset:
+            return _blank_at(data, position, start_offset, file_end)
+        if remaining < total_size <= file_end - offset and magic in _KNOWN_MAGIC:
+            return MoreBytes(offset, total_size)
+    checked = check(data, position, check_crc=check_crc)
+    if not checked.success:
+        return damage_at(data, position, start_offset, file_end, checked.reason)
+    record = decode(data, position)
+    if not isinstance(record, Record):
+        return damage_at(data, position, start_offset, file_end, record.reason)
+    if record.commit_log_offset != offset:
+        reason = f"the record says it stands at {record.commit_log_offset}"
+        return damage_at(data, position, start_offset, file_end, reason)
+    if record.queue_offset not in QUEUE_OFFSETS:
+        reason = f"the record says queue offset {record.queue_offset}, which no queue has"
+        return damage_at(data, position, start_offset, file_end, reason)
+    if record.store_timestamp not in STORE_TIMES:
+        reason = (
+            f"STORETIMESTAMP {record.store_timestamp} of topic {record.topic}, queue {record.queue_id}, offset "
+            f"{record.queue_offset} is no time from 1970-01-01 to 9999-12-31"
+        )
+        return damage_at(data, position, start_offset, file_end, reason)
+    return record
+
+
+def _blank_at(data: Bytes, position: int, start_offset: int, file_end: int) -> Blank | MoreBytes | Damage:
+    """The end-of-file marker at ``position``, which says no more bytes than the file has left."""
+    offset = start_offset + position
+    (marked_size, _), left = _SIZE_AND_MAGIC.unpack_from(data, position), file_end - offset
+    if marked_size != left:
+        if not only_zeros(data, position + _SIZE_AND_MAGIC.size):
+            reason = f"the end-of-file marker says that {marked_size} bytes are left, but {left} are, and not only zeros follow"
+            return damage_at(data, position, start_offset, file_end, reason)
+        if start_offset + len(data) < file_end:
+            return MoreBytes(offset, left)
+    return Blank(offset, marked_size, left)
+
+
+def damage_at(data: Bytes, position: int, start_offset: int, file_end: int, reason: str) -> Damage:
+    """The damage at ``position``, with what can be said about its size and about what follows."""
+    remaining = len(data) - position
+    size = 0
+    if remaining >= _SIZE_AND_MAGIC.size:
+        total_size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
+        if _SIZE_AND_MAGIC.size < total_size <= remaining and magic in _KNOWN_MAGIC:
+            size = total_size
+    reaches_file_end = start_offset + len(data) >= file_end
+    torn = size > 0 and reaches_file_end and only_zeros(data, position + size)
+    return Damage(start_offset + position, reason, size, torn)
+
+
+def only_zeros(data: Bytes, start: int) -> bool:
+    """Whether nothing was written from ``start`` on. In pieces: the unused end of a file may be a gigabyte."""
+    zeros = bytes(_PIECE_BYTES)
+    return all(zeros.startswith(bytes(data[at : at + _PIECE_BYTES])) for at in range(start, len(data), _PIECE_BYTES))

@@ -1,0 +1,405 @@
+"""A record of the commit log: bytes <-> fields. This file is the rule; ``lake/broker/records.py`` must answer the same (S1).
+
+Layout, big-endian; an IPv6 host takes 20 bytes instead of 8::
+
+    0 TOTALSIZE 4 | 4 MAGICCODE 4 | 8 BODYCRC 4 | 12 QUEUEID 4 | 16 FLAG 4 | 20 QUEUEOFFSET 8 | 28 PHYSICALOFFSET 8
+    36 SYSFLAG 4 | 40 BORNTIMESTAMP 8 | 48 BORNHOST 8 | 56 STORETIMESTAMP 8 | 64 STOREHOSTADDRESS 8
+    72 RECONSUMETIMES 4 | 76 PREPARED TRANSACTION OFFSET 8 | 84 BODYLEN 4, BODY
+    TOPICLEN 1 (V1) or 2 (V2), TOPIC | PROPSLEN 2, PROPS
+
+Two readers with different rules, as in RocketMQ:
+
+- :func:`check` is the broker's (``CommitLog#checkMessageAndReturnSize``): it compares TOTALSIZE with the fields, and
+  the CRC with the stored body. Nothing covers topic, properties and times: a changed byte there is not noticed.
+- :func:`decode` is the client's (``MessageDecoder#decode``): it does not compare TOTALSIZE, but refuses a bad port.
+
+Left out: the optional record CRC in the property ``__CRC32#`` (``forceVerifyPropCRC``, off by default).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from rmq_store.errors import BadData
+from rmq_store.message.java_text import decoded, parse_number
+from rmq_store.message.message import (
+    PROPERTIES_MAX_BYTES,
+    SCHEDULE_TOPIC,
+    Decompressors,
+    MessageConst,
+    MessageExt,
+    MessageSysFlag,
+    body_crc,
+    offset_message_id,
+    parse_properties,
+    plain_body,
+    properties_text,
+)
+from rmq_store.message.message_id import host_bytes, host_text
+from rmq_store.message.sys_flag import ZLIB_ONLY
+
+MESSAGE_MAGIC_V1: Final = -626843481
+MESSAGE_MAGIC_V2: Final = -626843477
+BLANK_MAGIC: Final = -875286124
+
+# A topic name longer than this (UTF-16 units) is written as V2 (S1.2).
+V1_TOPIC_MAX: Final = 127
+
+# Store times (epoch ms) from 1970-01-01 to 9999-12-31: a message is kept under the day of its store time.
+STORE_TIMES: Final = range(253_402_300_800_000)
+
+Bytes = bytes | bytearray | memoryview
+
+_HEAD: Final = struct.Struct(">iiiiiqqiq")
+_TAIL: Final = struct.Struct(">iqi")
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+_SHORT: Final = struct.Struct(">h")
+_BYTE: Final = struct.Struct(">b")
+_TOPIC_LENGTH: Final = {MESSAGE_MAGIC_V1: _BYTE, MESSAGE_MAGIC_V2: _SHORT}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as it stands in the log. The body is the stored one, perhaps compressed; b"" when BODYLEN is 0."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    store_size: int
+    magic: int
+    body_crc: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    prepared_transaction_offset: int
+    stored_body: bytes
+    properties_text: str
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties as a map, parsed anew at each call."""
+        return parse_properties(self.properties_text)
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The offset message id: store host and commit log offset (S1.8)."""
+        return offset_message_id(self.store_host, self.commit_log_offset)
+
+    def body(self, decompressors: Decompressors = ZLIB_ONLY) -> bytes | None:
+        """The decoded payload; None when BODYLEN is 0.
+
+        :raises BadData: it does not decompress.
+        """
+        return plain_body(self.stored_body, self.sys_flag, decompressors)
+
+
+class Refused(NamedTuple):
+    """Why a record could not be decoded."""
+
+    reason: str
+
+
+class Checked(NamedTuple):
+    """The broker's verdict. ``size``: bytes to go on by; 0 for the end-of-file marker; -1 when nothing can be said."""
+
+    success: bool
+    size: int
+    reason: str = ""
+
+
+class _Parts(NamedTuple):
+    """What stands where: values of the fixed fields, positions of the rest."""
+
+    head: tuple[int, ...]
+    born_address: bytes
+    born_port: int
+    store_timestamp: int
+    store_address: bytes
+    store_port: int
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_start: int
+    body_length: int
+    topic_start: int
+    topic_length: int
+    properties_start: int
+    properties_length: int
+
+    @property
+    def end(self) -> int:
+        return self.properties_start + max(self.properties_length, 0)
+
+
+def check(data: Bytes, position: int = 0, *, check_crc: bool = True) -> Checked:
+    """The broker's check of the record at ``position``; ``data`` ends where its file ends."""
+    remaining = len(data) - position
+    if remaining <= 4:
+        return Checked(False, -1, f"only {remaining} bytes are left, too few for a record")
+    total_size = _INT.unpack_from(data, position)[0]
+    if total_size > remaining:
+        return Checked(False, -1, f"TOTALSIZE {total_size} reaches beyond the {remaining} bytes that are left")
+    if remaining < 8:
+        return Checked(False, -1, f"only {remaining} bytes are left, too few for a record")
+    magic = _INT.unpack_from(data, position + 4)[0]
+    if magic == BLANK_MAGIC:
+        return Checked(True, 0)
+    if magic not in _TOPIC_LENGTH:
+        return Checked(False, -1, f"unknown magic code {magic & 0xFFFFFFFF:08X}")
+    if total_size < 0:
+        return Checked(False, -1, f"TOTALSIZE {total_size} is negative")
+    parts = _parts(data, position)
+    if isinstance(parts, Refused):
+        return Checked(False, -1, parts.reason)
+    # RocketMQ copies each part into a scratch array of TOTALSIZE bytes; a part that does not fit ends its check.
+    if max(parts.body_length, parts.topic_length, parts.properties_length) > total_size:
+        return Checked(False, -1, f"a part is longer than TOTALSIZE {total_size}")
+    if check_crc and parts.body_length > 0:
+        found = body_crc(data[parts.body_start : parts.body_start + parts.body_length])
+        if found != parts.head[2]:
+            return Checked(False, -1, f"BODYCRC is {parts.head[2]}, the CRC of the stored body is {found}")
+    delay = _schedule_delay(data, parts)
+    if delay is not None and parse_level(delay) is None:
+        return Checked(False, -1, f"DELAY {delay!r} in {SCHEDULE_TOPIC} is no number")
+    if total_size != parts.end - position:
+        return Checked(False, total_size, f"TOTALSIZE is {total_size}, the fields take {parts.end - position} bytes")
+    return Checked(True, total_size)
+
+
+def decode(data: Bytes, position: int = 0, *, check_crc: bool = False) -> Record | Refused:
+    """The client's decoding of the record at ``position``; ``store_size`` is TOTALSIZE as it stands, right or wrong."""
+    if len(data) - position < 8:
+        return Refused("the data ends inside the record")
+    if _INT.unpack_from(data, position + 4)[0] not in _TOPIC_LENGTH:
+        return Refused(f"unknown magic code {_INT.unpack_from(data, position + 4)[0] & 0xFFFFFFFF:08X}")
+    parts = _parts(data, position)
+    if isinstance(parts, Refused):
+        return parts
+    for port in (parts.born_port, parts.store_port):
+        if not 0 <= port <= 65535:
+            return Refused(f"{port} is no port")
+    total_size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born_timestamp = parts.head
+    body = bytes(data[parts.body_start : parts.topic_start - _TOPIC_LENGTH[magic].size])
+    if check_crc and body and body_crc(body) != crc:
+        return Refused(f"BODYCRC is {crc}, the CRC of the stored body is {body_crc(body)}")
+    return Record(
+        topic=_text(data, parts.topic_start, parts.topic_length),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        commit_log_offset=commit_log_offset,
+        store_size=total_size,
+        magic=magic,
+        body_crc=crc,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp=born_timestamp,
+        born_host=host_text(parts.born_address, parts.born_port),
+        store_timestamp=parts.store_timestamp,
+        store_host=host_text(parts.store_address, parts.store_port),
+        reconsume_times=parts.reconsume_times,
+        prepared_transaction_offset=parts.prepared_transaction_offset,
+        stored_body=body,
+        properties_text=_text(data, parts.properties_start, parts.properties_length),
+    )
+
+
+def encode(record: Record) -> bytes:
+    """The record's bytes. TOTALSIZE is computed; magic, CRC and flags are written as they stand.
+
+    :raises BadData: a length does not fit its field, or a host's kind contradicts the sysFlag.
+    """
+    topic = record.topic.encode()
+    properties = record.properties_text.encode()
+    topic_length = _TOPIC_LENGTH.get(record.magic)
+    if topic_length is None:
+        raise BadData(f"unknown magic code {record.magic & 0xFFFFFFFF:08X}")
+    if len(topic) > (1 << (8 * topic_length.size - 1)) - 1:
+        raise BadData(f"a topic of {len(topic)} bytes does not fit a record of this version; V2 takes 32767")
+    if len(properties) > PROPERTIES_MAX_BYTES:
+        raise BadData(f"properties of {len(properties)} bytes are longer than {PROPERTIES_MAX_BYTES}")
+    return b"".join(
+        (
+            _HEAD.pack(
+                encoded_size(record),
+                record.magic,
+                record.body_crc,
+                record.queue_id,
+                record.flag,
+                record.queue_offset,
+                record.commit_log_offset,
+                record.sys_flag,
+                record.born_timestamp,
+            ),
+            _host(record.born_host, record.sys_flag & MessageSysFlag.BORNHOST_V6_FLAG),
+            _LONG.pack(record.store_timestamp),
+            _host(record.store_host, record.sys_flag & MessageSysFlag.STOREHOSTADDRESS_V6_FLAG),
+            _TAIL.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.stored_body)),
+            record.stored_body,
+            topic_length.pack(len(topic)),
+            topic,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+def encoded_size(record: Record) -> int:
+    """Bytes the record takes (``MessageExtEncoder#calMsgLength``): 91 + parts for V1 and IPv4."""
+    v6_hosts = bool(record.sys_flag & MessageSysFlag.BORNHOST_V6_FLAG) + bool(
+        record.sys_flag & MessageSysFlag.STOREHOSTADDRESS_V6_FLAG
+    )
+    parts = len(record.stored_body) + len(record.topic.encode()) + len(record.properties_text.encode())
+    return 91 + (record.magic == MESSAGE_MAGIC_V2) + 12 * v6_hosts + parts
+
+
+def new_record(
+    *,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    commit_log_offset: int,
+    stored_body: bytes,
+    properties: Mapping[str, str | None],
+    born_timestamp: int,
+    store_timestamp: int,
+    born_host: str = "127.0.0.1|0",
+    store_host: str = "127.0.0.1|10911",
+    flag: int = 0,
+    sys_flag: int = 0,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+) -> Record:
+    """A record as a broker would write it: version, CRC, size and the IPv6 bits follow from the rest."""
+    for host, bit in (
+        (born_host, MessageSysFlag.BORNHOST_V6_FLAG),
+        (store_host, MessageSysFlag.STOREHOSTADDRESS_V6_FLAG),
+    ):
+        sys_flag = sys_flag | bit if len(host_bytes(host)[0]) == 16 else sys_flag & ~bit
+    is_v2 = len(topic.encode("utf-16-be")) // 2 > V1_TOPIC_MAX
+    record = Record(
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        commit_log_offset=commit_log_offset,
+        store_size=0,
+        magic=MESSAGE_MAGIC_V2 if is_v2 else MESSAGE_MAGIC_V1,
+        body_crc=body_crc(stored_body),
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp=born_timestamp,
+        born_host=born_host,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+        stored_body=stored_body,
+        properties_text=properties_text(properties),
+    )
+    return replace(record, store_size=encoded_size(record))
+
+
+def message_ext(record: Record, broker_name: str, decompressors: Decompressors = ZLIB_ONLY) -> MessageExt:
+    """The message a client would hand to a listener: decompressed, with the compressed bit cleared if there is a body.
+
+    :raises BadData: the body does not decompress.
+    """
+    return MessageExt(
+        topic=record.topic,
+        broker_name=broker_name,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        commit_log_offset=record.commit_log_offset,
+        store_size=record.store_size,
+        body=record.body(decompressors),
+        flag=record.flag,
+        sys_flag=MessageSysFlag.clear_compressed(record.sys_flag) if record.stored_body else record.sys_flag,
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        store_timestamp=record.store_timestamp,
+        store_host=record.store_host,
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_offset=record.prepared_transaction_offset,
+        body_crc=record.body_crc,
+        properties=record.properties,
+        offset_msg_id=record.offset_msg_id,
+    )
+
+
+def parse_level(text: str) -> int | None:
+    """Java's ``Integer.parseInt``: the number, or None where Java throws."""
+    return parse_number(text, 32)
+
+
+def _parts(data: Bytes, position: int) -> _Parts | Refused:
+    """Find the parts of a record whose magic code is known."""
+    try:
+        head = _HEAD.unpack_from(data, position)
+        sys_flag = head[7]
+        at = position + _HEAD.size
+        born_address, born_port, at = _read_host(data, at, sys_flag & MessageSysFlag.BORNHOST_V6_FLAG)
+        store_timestamp = _LONG.unpack_from(data, at)[0]
+        store_address, store_port, at = _read_host(data, at + 8, sys_flag & MessageSysFlag.STOREHOSTADDRESS_V6_FLAG)
+        reconsume_times, prepared, body_length = _TAIL.unpack_from(data, at)
+        body_start = at + _TAIL.size
+        topic_field = body_start + max(body_length, 0)
+        topic_length_of = _TOPIC_LENGTH[head[1]]
+        topic_length = topic_length_of.unpack_from(data, topic_field)[0]
+        if topic_length < 0:
+            return Refused(f"topic length {topic_length} is negative")
+        topic_start = topic_field + topic_length_of.size
+        properties_length = _SHORT.unpack_from(data, topic_start + topic_length)[0]
+    except struct.error:
+        return Refused("the data ends inside the record")
+    parts = _Parts(
+        head,
+        born_address,
+        born_port,
+        store_timestamp,
+        store_address,
+        store_port,
+        reconsume_times,
+        prepared,
+        body_start,
+        body_length,
+        topic_start,
+        topic_length,
+        topic_start + topic_length + 2,
+        properties_length,
+    )
+    return parts if parts.end <= len(data) else Refused("the data ends inside the record")
+
+
+def _read_host(data: Bytes, at: int, is_v6: int) -> tuple[bytes, int, int]:
+    size = 16 if is_v6 else 4
+    port = _INT.unpack_from(data, at + size)[0]
+    return bytes(data[at : at + size]), port, at + size + 4
+
+
+def _host(host: str, is_v6: int) -> bytes:
+    address, port = host_bytes(host)
+    if len(address) != (16 if is_v6 else 4):
+        raise BadData(f"host {host!r} contradicts the IPv6 bits of the sysFlag")
+    return address + _INT.pack(port)
+
+
+def _text(data: Bytes, start: int, length: int) -> str:
+    """So a damaged name is readable, as a wrong name."""
+    return decoded(bytes(data[start : start + max(length, 0)]))
+
+
+def _schedule_delay(data: Bytes, parts: _Parts) -> str | None:
+    if parts.topic_length != len(SCHEDULE_TOPIC):
+        return None
+    if _text(data, parts.topic_start, parts.topic_length) != SCHEDULE_TOPIC:
+        return None
+    return parse_properties(_text(data, parts.properties_start, parts.properties_length)).get(
+        MessageConst.DELAY_TIME_LEVEL
+    )

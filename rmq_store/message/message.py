@@ -1,0 +1,166 @@
+"""Messages and queues as a consumer sees them, under RocketMQ's names.
+
+The parts of a message have files of their own (names, properties, flags and body, ids); everything is importable here.
+
+- a queue offset counts messages of one queue; a commit log offset counts bytes of one broker's log; they never mix
+- ``body`` is the decoded payload: None when the record has none, b"" when it is empty after decompression
+- times are epoch milliseconds in UTC; hosts are ``address|port``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import total_ordering
+
+from rmq_store.message.message_const import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    PROPERTIES_MAX_BYTES,
+    RESERVED_PROPERTY_NAMES,
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    MessageConst,
+    dlq_topic,
+    retry_topic,
+)
+from rmq_store.message.message_id import (
+    OffsetMessageId,
+    UniqueKey,
+    decode_offset_message_id,
+    decode_unique_key,
+    offset_message_id,
+)
+from rmq_store.message.properties import check_user_property, parse_properties, properties_text, tags_code
+from rmq_store.message.sys_flag import (
+    CompressionType,
+    Decompressor,
+    Decompressors,
+    MessageSysFlag,
+    body_crc,
+    plain_body,
+)
+
+__all__ = [
+    "DLQ_GROUP_TOPIC_PREFIX",
+    "PROPERTIES_MAX_BYTES",
+    "RESERVED_PROPERTY_NAMES",
+    "RETRY_GROUP_TOPIC_PREFIX",
+    "SCHEDULE_TOPIC",
+    "TIMER_TOPIC",
+    "TRANS_HALF_TOPIC",
+    "TRANS_OP_HALF_TOPIC",
+    "CompressionType",
+    "Decompressor",
+    "Decompressors",
+    "MessageConst",
+    "MessageExt",
+    "MessageQueue",
+    "MessageSysFlag",
+    "OffsetMessageId",
+    "UniqueKey",
+    "body_crc",
+    "check_user_property",
+    "decode_offset_message_id",
+    "decode_unique_key",
+    "dlq_topic",
+    "offset_message_id",
+    "parse_properties",
+    "plain_body",
+    "properties_text",
+    "retry_topic",
+    "tags_code",
+]
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class MessageQueue:
+    """One queue of a topic on a broker. Sorted as ``MessageQueue#compareTo``: topic, broker name, queue id (S6.1)."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, MessageQueue):
+            return NotImplemented
+        return _java_order(self) < _java_order(other)
+
+    def __str__(self) -> str:
+        return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
+
+
+def _java_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:
+    """Java compares strings by UTF-16 units; Python by code points, which differs above U+FFFF."""
+    return (
+        queue.topic.encode("utf-16-be", "surrogatepass"),
+        queue.broker_name.encode("utf-16-be", "surrogatepass"),
+        queue.queue_id,
+    )
+
+
+@dataclass(slots=True)
+class MessageExt:
+    """A delivered message. Not frozen: a million of them are made per window, and listeners may set properties."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int = -1
+    store_size: int = 0
+    body: bytes | None = None
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: str = ""
+    store_timestamp: int = 0
+    store_host: str = ""
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    body_crc: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    offset_msg_id: str = ""
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, or None."""
+        return self.properties.get(MessageConst.TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        """The index keys, separated by spaces, or None."""
+        return self.properties.get(MessageConst.KEYS)
+
+    @property
+    def unique_key(self) -> str | None:
+        """The producer's id (UNIQ_KEY): the same along a retry chain; or None."""
+        return self.properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+
+    @property
+    def msg_id(self) -> str:
+        """What ``MessageClientExt#getMsgId`` answers: UNIQ_KEY, else the offset message id."""
+        return self.unique_key or self.offset_msg_id
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        """The queue the message lies in."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    def get_property(self, name: str) -> str | None:
+        """A property's value, or None."""
+        return self.properties.get(name)
+
+    def get_user_property(self, name: str) -> str | None:
+        """The same as :meth:`get_property`, as in RocketMQ: reserved names are readable."""
+        return self.properties.get(name)
+
+    def put_user_property(self, name: str, value: str) -> None:
+        """Set a property of the user's own.
+
+        :raises WrongUse: the name is reserved, or name or value is blank.
+        """
+        check_user_property(name, value)
+        self.properties[name] = value

@@ -1,0 +1,56 @@
+"""Message properties: their text in a record, the rule for user properties, and the tags code (S1.5, S2.1).
+
+The text is ``name 0x01 value 0x02`` for each property. There is no escaping, so a value that holds 0x02 does not
+survive, and neither does an empty one: RocketMQ's parser drops it. The order is a hash map's in RocketMQ; ours is
+the mapping's own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from rmq_store.errors import WrongUse
+from rmq_store.message.java_text import JAVA_BLANKS
+from rmq_store.message.message_const import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, RESERVED_PROPERTY_NAMES
+
+
+def parse_properties(text: str | None) -> dict[str, str]:
+    """The map of a text (``MessageDecoder#string2messageProperties``): what is unreadable is dropped."""
+    properties = {}
+    for entry in (text or "").split(PROPERTY_SEPARATOR):
+        name, _, value = entry.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def properties_text(properties: Mapping[str, str | None]) -> str:
+    """The text of a map (``MessageDecoder#messageProperties2String``): None is left out, "" is written."""
+    return "".join(
+        f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
+        for name, value in properties.items()
+        if value is not None
+    )
+
+
+def check_user_property(name: str | None, value: str | None) -> None:
+    """Refuse what ``Message.putUserProperty`` refuses.
+
+    :raises WrongUse: the name is reserved, or name or value is blank.
+    """
+    if name in RESERVED_PROPERTY_NAMES:
+        raise WrongUse(f"The Property<{name}> is used by system, input another please")
+    if not (name and name.strip(JAVA_BLANKS) and value and value.strip(JAVA_BLANKS)):
+        raise WrongUse("The name or value of property can not be null or blank string!")
+
+
+def tags_code(tags: str | None) -> int:
+    """Java's ``String.hashCode`` of the tag: signed 32 bits over UTF-16 units; 0 without a tag (S2.1)."""
+    if not tags:
+        return 0
+    code = 0
+    units = tags.encode("utf-16-be", "surrogatepass")
+    for unit in struct.unpack(f">{len(units) // 2}H", units):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code - 0x1_0000_0000 if code >= 0x8000_0000 else code

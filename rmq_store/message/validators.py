@@ -1,0 +1,153 @@
+"""Names and sizes that RocketMQ accepts (S14: ``Validators``, ``TopicValidator``, ``MessageExtEncoder``).
+
+``*_problem`` answers which rule a name breaks, None for none; ``check_*`` raises WrongUse saying so. Client and broker
+differ: the client looks at the length first and knows one limit, the broker allows retry and dead-letter topics more.
+What a user writes is held to the client's rules, what is stored to the broker's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+from rmq_store.errors import WrongUse
+from rmq_store.message.java_text import is_blank, utf16_length
+from rmq_store.message.message import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    PROPERTIES_MAX_BYTES,
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    properties_text,
+)
+
+TOPIC_MAX_LENGTH = 127
+RETRY_OR_DLQ_TOPIC_MAX_LENGTH = 255
+GROUP_MAX_LENGTH = 120
+BODY_MAX_BYTES = 4_194_304
+
+DEFAULT_CONSUMER_GROUP = "DEFAULT_CONSUMER"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+REPLY_TOPIC_POSTFIX = "_REPLY_TOPIC"
+
+FORBIDDEN_TO_SEND = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+SYSTEM_TOPICS = FORBIDDEN_TO_SEND | {"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class NameProblem(StrEnum):
+    BLANK = "is blank"
+    CHARACTERS = "has characters other than letters, digits, '_', '-', '%' and '|'"
+    LENGTH = "is too long"
+
+
+def topic_problem(topic: str | None) -> NameProblem | None:
+    """``Validators.checkTopic``: what the client says about a topic."""
+    return _client_problem(topic, TOPIC_MAX_LENGTH)
+
+
+def group_problem(group: str | None) -> NameProblem | None:
+    """``Validators.checkGroup``: what the client says about a group."""
+    return _client_problem(group, GROUP_MAX_LENGTH)
+
+
+def stored_topic_problem(topic: str | None) -> NameProblem | None:
+    """``TopicValidator.validateTopic``: what the broker says; retry and dead-letter topics may have 255 characters."""
+    return _broker_problem(topic, _stored_topic_limit(topic))
+
+
+def stored_group_problem(group: str | None) -> NameProblem | None:
+    """``TopicValidator.validateGroup``."""
+    return _broker_problem(group, GROUP_MAX_LENGTH)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether users may not create it."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_user_topic(topic: str) -> bool:
+    """Whether it is of a user's own making: no group's retries or dead letters, nothing that the broker made for itself
+    (RocketMQ has no one rule for that: 5.5.0 makes ``RMQ_SYS_ROCKSDB_...`` and ``<cluster>_REPLY_TOPIC``)."""
+    made_for_a_group = topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX))
+    made_by_the_broker = topic.lower().startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_POSTFIX)
+    return not (made_for_a_group or made_by_the_broker or is_system_topic(topic))
+
+
+def is_system_group(group: str) -> bool:
+    """Whether it is one of RocketMQ's own groups (``MixAll.isSysConsumerGroup``)."""
+    return group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def may_be_sent_to(topic: str) -> bool:
+    """Whether users may send to it; some system topics allow it."""
+    return topic not in FORBIDDEN_TO_SEND
+
+
+def check_topic(topic: str | None) -> None:
+    """Raise WrongUse unless a user may name this topic."""
+    _refuse("topic", topic, topic_problem(topic), TOPIC_MAX_LENGTH)
+
+
+def check_group(group: str | None) -> None:
+    """Raise WrongUse unless this can be a consumer group (DEFAULT_CONSUMER cannot)."""
+    _refuse("group", group, group_problem(group), GROUP_MAX_LENGTH)
+    if group == DEFAULT_CONSUMER_GROUP:
+        raise WrongUse(f"group {group} is RocketMQ's placeholder; give the group a name of its own")
+
+
+def check_body(body: bytes | None) -> None:
+    """``Validators.checkMessage``: a message that is sent has a body of 1 byte to 4 MiB, before compression."""
+    if not body:
+        raise WrongUse(f"a message needs a body of at least one byte, this one has {'none' if body is None else 0}")
+    if len(body) > BODY_MAX_BYTES:
+        raise WrongUse(f"a body of {len(body)} bytes is above the limit of {BODY_MAX_BYTES}")
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise WrongUse when the properties do not fit into a record (32,767 bytes as text)."""
+    size = len(properties_text(properties).encode("utf-8", "replace"))
+    if size > PROPERTIES_MAX_BYTES:
+        raise WrongUse(f"properties of {size} bytes are above the limit of {PROPERTIES_MAX_BYTES}")
+
+
+def _stored_topic_limit(topic: str | None) -> int:
+    made_for_a_group = (topic or "").startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX))
+    return RETRY_OR_DLQ_TOPIC_MAX_LENGTH if made_for_a_group else TOPIC_MAX_LENGTH
+
+
+def _client_problem(name: str | None, limit: int) -> NameProblem | None:
+    if name is None or is_blank(name):
+        return NameProblem.BLANK
+    if utf16_length(name) > limit:
+        return NameProblem.LENGTH
+    return None if _ALLOWED.fullmatch(name) else NameProblem.CHARACTERS
+
+
+def _broker_problem(name: str | None, limit: int) -> NameProblem | None:
+    problem = _client_problem(name, limit)
+    if problem is NameProblem.LENGTH and not _ALLOWED.fullmatch(name or ""):
+        return NameProblem.CHARACTERS  # the broker looks at the characters first
+    return problem
+
+
+def _refuse(what: str, name: str | None, problem: NameProblem | None, limit: int) -> None:
+    if problem is NameProblem.LENGTH:
+        raise WrongUse(f"{what} {str(name)[:40]}… {problem}: {len(name or '')} characters, the limit is {limit}")
+    if problem is not None:
+        raise WrongUse(f"{what} {name!r} {problem}")

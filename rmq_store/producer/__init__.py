@@ -1,0 +1,1 @@
+"""RocketMQ's producer: what ``rmq send`` puts into the lake."""

@@ -1,0 +1,126 @@
+"""Messages to send as lines of JSON, one object each.
+
+``{"topic": "Orders", "body": "text", "tags": "new", "keys": ["o-1"], "properties": {"region": "eu"}, "delay_level": 3,
+"queue": 2}``; ``body_base64`` in place of ``body`` for bytes, ``sharding_key`` in place of ``queue``, ``delay_ms`` or
+``deliver_at`` (epoch ms) in place of ``delay_level``. Only a topic, unless there is a default, and a body are needed.
+Nothing is converted: a property is text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rmq_store.errors import WrongUse
+from rmq_store.producer.producer import Message, problems_of
+
+
+class Lines(NamedTuple):
+    """What a file holds: its messages, and what is wrong with it, each with its line number from 1."""
+
+    messages: list[Message]
+    problems: list[tuple[int, str]]
+
+
+def read_lines(data: bytes, now_ms: int, topic: str | None = None) -> Lines:
+    """The messages of a file, to be sent now; ``topic``: of the lines that name none. Blank lines are left out."""
+    found = Lines([], [])
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            message = message_of(_object(line), topic)
+        except WrongUse as error:
+            found.problems.append((number, str(error)))
+            continue
+        found.messages.append(message)
+        found.problems.extend((number, problem) for problem in problems_of(message, now_ms))
+    return found
+
+
+def message_of(said: Mapping[str, Any], topic: str | None = None) -> Message:
+    """The message that an object describes. Raises WrongUse for a field that is unknown, missing or of another type."""
+    unknown = sorted(said.keys() - _FIELDS.keys())
+    if unknown:
+        raise WrongUse(f"there is no field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
+    read = {name: _FIELDS[name](name, value) for name, value in said.items() if value is not None}
+    bodies = [read.pop(name) for name in ("body", "body_base64") if name in read]
+    if len(bodies) != 1:
+        raise WrongUse("a message has a body, as 'body' (text) or as 'body_base64'")
+    named = read.pop("topic", topic)
+    if named is None:
+        raise WrongUse("the topic is missing: name it in the line, or for all lines with --topic")
+    if "queue" in read:
+        read["queue_id"] = read.pop("queue")
+    return Message(named, bodies[0], **read)
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    try:
+        said = json.loads(line.decode())
+    except ValueError as error:  # no UTF-8, or no JSON
+        raise WrongUse(f"not a line of JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise WrongUse(f"not an object: {line[:40]!r}")
+    return said
+
+
+# --- fields ----------------------------------------------------------------------------------------------------------
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise WrongUse(f"{name} must be text, it is {value!r:.80}")
+    return value
+
+
+def _number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WrongUse(f"{name} must be a whole number, it is {value!r:.80}")
+    return value
+
+
+def _body(name: str, value: Any) -> bytes:
+    try:
+        return _text(name, value).encode()
+    except UnicodeEncodeError as error:
+        raise WrongUse(f"{name} holds half a character (U+D800 to U+DFFF)") from error
+
+
+def _base64(name: str, value: Any) -> bytes:
+    try:
+        return base64.b64decode(_text(name, value), validate=True)
+    except ValueError as error:
+        raise WrongUse(f"{name} is not base64: {error}") from error
+
+
+def _keys(name: str, value: Any) -> tuple[str, ...]:
+    """A list of keys; text is one key, or several with spaces between, as in RocketMQ."""
+    if isinstance(value, str):
+        return tuple(value.split())
+    if not isinstance(value, list):
+        raise WrongUse(f"{name} must be a list of texts, it is {value!r:.80}")
+    return tuple(_text(name, key) for key in value)
+
+
+def _properties(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise WrongUse(f"{name} must be an object, it is {value!r:.80}")
+    return {key: _text(f"the property {key}", text) for key, text in value.items()}
+
+
+_FIELDS: dict[str, Callable[[str, Any], Any]] = {
+    "topic": _text,
+    "body": _body,
+    "body_base64": _base64,
+    "tags": _text,
+    "keys": _keys,
+    "properties": _properties,
+    "delay_level": _number,
+    "delay_ms": _number,
+    "deliver_at": _number,
+    "queue": _number,
+    "sharding_key": _text,
+}

@@ -1,0 +1,257 @@
+"""A message as a producer sends it: what client and broker check, which queue it goes to, what is stored (S14, S1.5).
+
+Nothing is sent here: ``send.py`` makes a commit of it. Differences from a broker, on purpose:
+
+- separators of the stored form (U+0001, U+0002) in a property are refused; a broker stores them and reads another text
+- a tag with ``||`` is refused: no subscription can select it
+- a message asks for one delay; of several a broker takes the level
+- retry topics, dead letters and RocketMQ's own topics take nothing from outside; a broker lets some of them through
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+
+from rmq_store.consumer import timer
+from rmq_store.consumer.delay import DelayLevels
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    MessageConst,
+    MessageQueue,
+    check_user_property,
+    tags_code,
+)
+from rmq_store.message.message_const import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from rmq_store.message.validators import check_body, check_properties, check_topic, is_system_topic, may_be_sent_to
+
+DEFAULT_TOPIC_QUEUE_NUMS = 4
+"""Queues of a topic that a first message makes: ``DefaultMQProducer.defaultTopicQueueNums``; the broker allows 8."""
+
+BORN_HOST = "127.0.0.1|0"
+"""Messages sent here come from this host, and from no port."""
+
+BROKER_PROPERTIES: Mapping[str, str] = {
+    MessageConst.MSG_REGION: "DefaultRegion",
+    MessageConst.TRACE_SWITCH: "true",
+    MessageConst.CLUSTER: "DefaultCluster",
+}
+"""What a broker adds before it measures the properties. Not stored here: there is no cluster."""
+
+_ANY_UNIQUE_KEY = "0" * 32
+_KEY_SEPARATOR = " "
+_SEPARATORS = (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
+_NO_TAG = "||"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to send.
+
+    ``delay_level``: 0 or below is none, a level above the highest counts as that one. ``delay_ms`` or ``deliver_at`` (UTC
+    ms): any other delay, up to three days; what is over already is none. At most one of the three. ``queue_id``: this
+    queue; ``sharding_key``: messages with one key share a queue and keep their order; without either the queues take turns.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    delay_level: int = 0
+    delay_ms: int | None = None
+    deliver_at: int | None = None
+    queue_id: int | None = None
+    sharding_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A message with the queue it is stored in, which is one of a lane while it waits. ``delay_ms`` (of a level),
+    ``deliver_at`` (of the timer): as in ``Produced``, all of one queue have the same."""
+
+    message: Message
+    queue: MessageQueue
+    properties: Mapping[str, str]
+    delay_ms: int | None = None
+    deliver_at: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.delay_ms is not None or self.deliver_at is not None
+
+    @property
+    def tags_code(self) -> int:
+        return tags_code(self.message.tags)
+
+
+# --- what is checked -------------------------------------------------------------------------------------------------
+
+
+def problems_of(message: Message, now_ms: int) -> list[str]:
+    """Everything that is wrong with a message, as sentences; none: it can be sent now, or later."""
+    checks: list[Callable[[], None]] = [
+        lambda: _check_topic(message.topic),
+        lambda: check_body(message.body),
+        lambda: _check_tags(message.tags),
+        lambda: _check_keys(message.keys),
+        *(_property_check(name, value) for name, value in message.properties.items()),
+        lambda: _check_one_delay(message),
+        lambda: _check_queue(message),
+        lambda: _check_as_stored(message, now_ms),
+    ]
+    return [problem for problem in map(_problem, checks) if problem is not None]
+
+
+def check_messages(messages: Sequence[Message], now_ms: int) -> None:
+    """Raise WrongUse unless all can be sent; it names every problem (the first 20) with the message's number from 1."""
+    numbered = enumerate(messages, 1)
+    found = [f"message {n}: {problem}" for n, message in numbered for problem in problems_of(message, now_ms)]
+    if found:
+        more = f"; and {len(found) - 20} more" if len(found) > 20 else ""
+        raise WrongUse(f"{'; '.join(found[:20])}{more}. Nothing was sent.")
+    if not messages:
+        raise WrongUse("there is no message to send")
+
+
+def _problem(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except WrongUse as error:
+        return str(error)
+    return None
+
+
+def _check_topic(topic: str) -> None:
+    check_topic(topic)
+    if not may_be_sent_to(topic):
+        raise WrongUse(f"sending to topic {topic} is forbidden")
+    if is_system_topic(topic):
+        raise WrongUse(f"topic {topic} belongs to the system: send to one of your own")
+    if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+        raise WrongUse(f"topic {topic} takes what its group failed on: send to a topic that the group subscribes")
+
+
+def _check_tags(tags: str | None) -> None:
+    if tags is None:
+        return
+    if not tags.strip():
+        raise WrongUse("the tag is blank: leave it out")
+    if _NO_TAG in tags:
+        raise WrongUse(f"the tag {tags!r} holds {_NO_TAG!r}, so that no subscription can select it")
+    _check_text("the tag", tags)
+
+
+def _check_keys(keys: Sequence[str]) -> None:
+    for key in keys:
+        if not key.strip():
+            raise WrongUse("a key is blank: leave it out")
+        _check_text("the key", key)
+
+
+def _property_check(name: str, value: str) -> Callable[[], None]:
+    def check() -> None:
+        check_user_property(name, value)
+        _check_text("the name of the property", name)
+        _check_text(f"the property {name}", value)
+
+    return check
+
+
+def _check_text(what: str, text: str) -> None:
+    """The stored form knows no escaping, and is UTF-8."""
+    if any(separator in text for separator in _SEPARATORS):
+        raise WrongUse(f"{what} {text!r} holds U+0001 or U+0002, which end a property in the stored form")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise WrongUse(f"{what} {text!r} holds half a character (U+D800 to U+DFFF)") from error
+
+
+def _check_one_delay(message: Message) -> None:
+    asked = {
+        "delay_level": message.delay_level > 0,
+        "delay_ms": message.delay_ms is not None,
+        "deliver_at": message.deliver_at is not None,
+    }
+    if sum(asked.values()) > 1:
+        raise WrongUse(f"{' and '.join(name for name in asked if asked[name])}: a message asks for one delay")
+
+
+def _check_queue(message: Message) -> None:
+    if message.queue_id is not None and message.sharding_key is not None:
+        raise WrongUse("a message has a queue or a sharding key, not both")
+    if message.queue_id is not None and message.queue_id < 0:
+        raise WrongUse(f"there is no queue {message.queue_id}")
+    if message.sharding_key == "":
+        raise WrongUse("the sharding key is empty: leave it out")
+
+
+def _check_as_stored(message: Message, now_ms: int) -> None:
+    """The moment it is to be delivered at, and the size as a broker measures: with what it adds, and with what a delayed
+    message carries."""
+    stored = timer.place(message.topic, 0, stored_properties(message, _ANY_UNIQUE_KEY), now_ms, DelayLevels())
+    check_properties({**stored.properties, **BROKER_PROPERTIES})
+
+
+# --- where it goes ---------------------------------------------------------------------------------------------------
+
+
+def select_queue(message: Message, queues: int, turn: int) -> int:
+    """Which of ``queues`` queues: the one it names, the one of its key (``SelectMessageQueueByHash``), else by turn.
+
+    Raises WrongUse for a queue that is not there, as the broker answers INVALID_PARAMETER.
+    """
+    if message.queue_id is not None:
+        if message.queue_id >= queues:
+            raise WrongUse(f"topic {message.topic} has queues 0 to {queues - 1}, and no queue {message.queue_id}")
+        return message.queue_id
+    if message.sharding_key is not None:
+        return abs(tags_code(message.sharding_key)) % queues
+    return turn % queues
+
+
+def place(
+    message: Message, queue: MessageQueue, unique_key: str, now_ms: int, levels: DelayLevels, lane: str
+) -> Placed:
+    """The message as it is stored. ``queue``: where it is to be read; ``lane``: the broker name of the queues that a
+    delayed one waits in until then (S11.2, S11.4). Raises WrongUse as ``timer.place``."""
+    found = timer.place(queue.topic, queue.queue_id, stored_properties(message, unique_key), now_ms, levels)
+    stored_in = MessageQueue(found.topic, lane if found.waits else queue.broker_name, found.queue_id)
+    return Placed(message, stored_in, found.properties, found.delay_ms, found.deliver_at)
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
+
+
+def stored_properties(message: Message, unique_key: str) -> dict[str, str]:
+    """The user's properties and what the client puts beside them."""
+    properties = dict(message.properties)
+    if message.tags is not None:
+        properties[MessageConst.TAGS] = message.tags
+    if message.keys:
+        properties[MessageConst.KEYS] = _KEY_SEPARATOR.join(message.keys)
+    if message.delay_level:
+        properties[MessageConst.DELAY_TIME_LEVEL] = str(message.delay_level)
+    if message.delay_ms is not None:
+        properties[MessageConst.TIMER_DELAY_MS] = str(message.delay_ms)
+    if message.deliver_at is not None:
+        properties[MessageConst.TIMER_DELIVER_MS] = str(message.deliver_at)
+    properties[MessageConst.WAIT_STORE_MSG_OK] = "true"
+    properties[MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = unique_key
+    return properties
+
+
+def unique_keys(entropy: bytes, now_ms: int) -> Iterator[str]:
+    """UNIQ_KEYs for one send (S1.8). ``entropy``: 10 bytes, in place of address, process and class loader; then the
+    milliseconds of the month in UTC, and a counter. When that is used up, the next millisecond is taken."""
+    month = datetime.fromtimestamp(now_ms // 1000, UTC).replace(day=1, hour=0, minute=0, second=0)
+    since_ms = now_ms - int(month.timestamp()) * 1000
+    for n in count():
+        tail = struct.pack(">IH", since_ms + (n >> 16) & 0xFFFFFFFF, n & 0xFFFF)
+        yield (entropy[:10] + tail).hex().upper()

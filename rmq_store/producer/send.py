@@ -1,0 +1,233 @@
+"""What a send writes: messages into queues of the lake, as a decision over positions; one commit a call.
+
+A queue that a broker filled belongs to that broker, so messages sent here go to queues of the shard's own broker name,
+``lake-<shard>``. A topic that came with an import gets as many of these as the broker has, so that a sharding key means
+the same queue number in both.
+
+Offsets are taken at the commit. Sends to one topic share a position (``snd/``): the later of two plans again, sees the
+queues that the other one made, and finds its own request if another attempt of it was quicker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq_store.commit.ctl import FEW_TAGS_CODES, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.commit.positions import Positions, max_id, send_id
+from rmq_store.consumer.delay import DelayLevels
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.validators import is_user_topic
+from rmq_store.producer.producer import Message, Placed, place, select_queue, unique_keys
+from rmq_store.utils.host import Host
+from rmq_store.utils.known_names import did_you_mean, listed
+
+ATTEMPTS = 30
+"""How often a send plans again after another one was quicker. Each time somebody has got on."""
+
+MOST_QUEUES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SentTo:
+    """``count`` messages in one queue, from ``first_offset`` on (None in a dry run)."""
+
+    queue: MessageQueue
+    count: int
+    first_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """``status``: committed, already_committed or dry_run. ``delayed``: how many of the messages wait for their time.
+    ``created``: topics that are new in the shard, with their queues. ``warnings``: what went wrong after the commit."""
+
+    status: str
+    shard: str
+    request_id: str
+    sent: tuple[SentTo, ...]
+    delayed: int
+    created: Mapping[str, int]
+    commit_id: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def messages(self) -> int:
+        return sum(one.count for one in self.sent)
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlan:
+    """``by_queue``: the messages of each queue in their order, queues in RocketMQ's. ``new``: queues to be made.
+    ``created``: as in the report. ``digest``: of the messages, to know them again."""
+
+    by_queue: Mapping[MessageQueue, Sequence[Placed]]
+    new: tuple[MessageQueue, ...]
+    topics: tuple[str, ...]
+    created: Mapping[str, int]
+    digest: str
+
+    @property
+    def placed(self) -> list[Placed]:
+        return [one for several in self.by_queue.values() for one in several]
+
+
+def plan_send(
+    positions: Positions,
+    local_broker: str,
+    lane: str,
+    messages: Sequence[Message],
+    request_id: str,
+    levels: DelayLevels,
+    create_queues: int | None,
+    host: Host,
+) -> SendPlan:
+    """Where the messages go. ``lane``: of those that wait, the shard's ``lane("")``. ``create_queues``: so many for a
+    topic that the shard does not have; None: refuse it.
+
+    Turns begin at a queue that follows from the request, so another attempt of it does the same. Raises WrongUse.
+    """
+    topics = tuple(sorted({message.topic for message in messages}))
+    queues = {topic: queue_count(positions, topic) for topic in topics}
+    created = {topic: _to_create(positions, topic, create_queues) for topic in topics if not queues[topic]}
+    queues |= created
+    ours = [MessageQueue(topic, local_broker, queue_id) for topic in topics for queue_id in range(queues[topic])]
+    turns = dict.fromkeys(topics, zlib.crc32(request_id.encode()))
+    now_ms = host.now_ms()
+    keys = unique_keys(host.entropy(10), now_ms)
+    by_queue: dict[MessageQueue, list[Placed]] = defaultdict(list)
+    for message in messages:
+        chosen = select_queue(message, queues[message.topic], turns[message.topic])
+        if message.queue_id is None and message.sharding_key is None:
+            turns[message.topic] += 1
+        queue = MessageQueue(message.topic, local_broker, chosen)
+        placed = place(message, queue, next(keys), now_ms, levels, lane)
+        by_queue[placed.queue].append(placed)
+    return SendPlan(
+        {queue: by_queue[queue] for queue in sorted(by_queue)},
+        tuple(queue for queue in ours if positions.get(max_id(queue)) is None),
+        topics,
+        created,
+        digest(messages),
+    )
+
+
+def queue_count(positions: Positions, topic: str) -> int:
+    """The queues of a topic at one broker, as far as this shard knows; 0: it does not know the topic."""
+    return max((queue.queue_id + 1 for queue in positions.queues_of(topic)), default=0)
+
+
+def user_topics(positions: Positions) -> list[str]:
+    """The topics that can be sent to, sorted."""
+    topics = {queue.topic for queue in positions.all_queues()}
+    return sorted(topic for topic in topics if is_user_topic(topic))
+
+
+_NO_DELAY = {"delay_ms": None, "deliver_at": None}
+
+
+def digest(messages: Sequence[Message]) -> str:
+    """What the messages are, in 64 hex digits: the same for the same ones in the same order."""
+    found = hashlib.sha256()
+    for m in messages:
+        facts = (m.topic, m.tags, m.keys, sorted(m.properties.items()), m.delay_level, m.queue_id, m.sharding_key)
+        delay = {"delay_ms": m.delay_ms, "deliver_at": m.deliver_at}
+        asked = [delay] if delay != _NO_DELAY else []  # requests of before stay the same
+        found.update(json.dumps([*facts, len(m.body), *asked]).encode())
+        found.update(m.body)
+    return found.hexdigest()
+
+
+def segments(plan: SendPlan, path: str) -> tuple[Produced, ...]:
+    """The plan's queues as runs of rows of one file."""
+    found, row = [], 0
+    for queue, placed in plan.by_queue.items():
+        codes = {one.tags_code for one in placed}
+        how = placed[0]
+        few = tuple(sorted(codes)) if not how.waits and len(codes) <= FEW_TAGS_CODES else None
+        found.append(
+            Produced(queue, 0, len(placed), row, path, deliver_at=how.deliver_at, delay_ms=how.delay_ms, tags_codes=few)
+        )
+        row += len(placed)
+    return tuple(found)
+
+
+def send_proposal(
+    commit_id: str, request_id: str, actor: Actor, positions: Positions, plan: SendPlan, file: StagedFile
+) -> Proposal:
+    """The messages as a commit. It expects that nobody sent to the topics in between, nor made their queues."""
+    sends = {send_id(topic): positions.get(send_id(topic)) for topic in plan.topics}
+    ctl = Ctl(
+        commit_id,
+        Action.SEND,
+        actor,
+        request_id=request_id,
+        parameters=canonical_json(
+            {
+                "topics": list(plan.topics),
+                "created": dict(plan.created),
+                "delayed": sum(one.waits for one in plan.placed),
+                "digest": plan.digest,
+            }
+        ),
+        produced=segments(plan, file.path),
+    )
+    return Proposal(
+        ctl,
+        sends | {max_id(queue): None for queue in plan.new},
+        {app_id: (before or 0) + 1 for app_id, before in sends.items()} | {max_id(queue): 0 for queue in plan.new},
+        (file,),
+        {max_id(queue): 0 for queue in plan.new},
+    )
+
+
+def sent(status: str, shard: str, ctl: Ctl) -> SendReport:
+    """The report of a send that stands in the log."""
+    return SendReport(
+        status,
+        shard,
+        ctl.request_id,
+        tuple(SentTo(segment.queue, segment.count, segment.base) for segment in ctl.produced),
+        ctl.parameter("delayed"),
+        ctl.parameter("created"),
+        ctl.commit_id,
+    )
+
+
+def sent_before(shard: str, ctl: Ctl, messages: Sequence[Message]) -> SendReport:
+    """The report of a request that was committed before. Raises WrongUse when it sent other messages than these."""
+    if ctl.parameter("digest") != digest(messages):
+        raise WrongUse(
+            f"the request {ctl.request_id} sent other messages ({sum(s.count for s in ctl.produced)} of them, commit "
+            f"{ctl.commit_id}). Nothing was sent; give these a request of their own."
+        )
+    return sent("already_committed", shard, ctl)
+
+
+def would_send(shard: str, request_id: str, plan: SendPlan) -> SendReport:
+    """The report of a dry run."""
+    to = tuple(SentTo(queue, len(placed), None) for queue, placed in plan.by_queue.items())
+    delayed = sum(one.waits for one in plan.placed)
+    return SendReport("dry_run", shard, request_id, to, delayed, plan.created)
+
+
+def wait_s(attempt: int, host: Host) -> float:
+    """How long to wait before planning again, in seconds."""
+    return host.uniform(0, min(0.02 * attempt, 0.5))
+
+
+def _to_create(positions: Positions, topic: str, create_queues: int | None) -> int:
+    if create_queues is None:
+        known = user_topics(positions)
+        raise WrongUse(
+            f"there is no topic {topic}{did_you_mean(topic, known)}; known: {listed(known)}. A new one is made when you "
+            "ask for it (--create)"
+        )
+    if not 1 <= create_queues <= MOST_QUEUES:
+        raise WrongUse(f"a topic has 1 to {MOST_QUEUES} queues, not {create_queues}")
+    return create_queues

@@ -1,0 +1,1 @@
+"""Groups and topics as ``consumers.toml`` describes them."""

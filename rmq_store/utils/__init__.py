@@ -1,0 +1,1 @@
+"""Helpers that know nothing of messages: the host (clock, chance, ids), times, numbers, ranges, redaction of secrets."""

@@ -1,0 +1,55 @@
+"""The offsets of a broadcasting consumer, in a file of its own: RocketMQ's ``LocalFileOffsetStore`` (S4).
+
+The file is passed in (``broker_files.local_offsets`` has the one that RocketMQ writes), so the rules here touch no disk.
+Where RocketMQ logs that neither file nor ``.bak`` can be read and goes on without storing anything, storing raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from rmq_store.message.java_hash import in_hash_map_order
+from rmq_store.message.message import MessageQueue
+from tests.oracle.offset_store import NOT_FOUND, OffsetStore
+
+
+class OffsetsFile(Protocol):
+    """Where the offsets are kept. Reading raises BadData when there is something that cannot be read."""
+
+    def read(self) -> Mapping[MessageQueue, int]: ...
+
+    def write(self, offsets: Mapping[MessageQueue, int]) -> None: ...
+
+
+class LocalFileOffsetStore(OffsetStore):
+    """Offsets of one client and group. A file that cannot be read answers -1 here, never -2."""
+
+    _unreadable = NOT_FOUND
+
+    def __init__(self, file: OffsetsFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def load(self) -> None:
+        """Take the file's offsets into memory.
+
+        :raises BadData: neither the file nor its ``.bak`` can be read; RocketMQ's client does not start then.
+        """
+        for queue, offset in self._file.read().items():
+            self.update_offset(queue, offset, increase_only=False)
+
+    def persist(self, queue: MessageQueue) -> None:
+        if queue in self._offsets:
+            self._write([queue])
+
+    def persist_all(self, queues: Collection[MessageQueue]) -> None:
+        """Queues that are not named, or not known here, keep what the file says: two clients may share it."""
+        if queues:
+            self._write([queue for queue in in_hash_map_order(self._offsets) if queue in queues])
+
+    def _write(self, queues: Collection[MessageQueue]) -> None:
+        self._file.write({**self._file.read(), **{queue: self._offsets[queue].value for queue in queues}})
+
+    def _read_store(self, queue: MessageQueue) -> int | None:
+        return self._file.read().get(queue)

@@ -1,0 +1,124 @@
+"""Delivery of what is due, as one commit per shard over all levels; ``rmq_store/window/deliver.py`` says what is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Produced
+from rmq_store.consumer.retry import PropertyEdits
+from rmq_store.errors import BadData
+from rmq_store.message.message import MessageConst, MessageQueue
+from rmq_store.utils.host import Host
+from rmq_store.window.deliver import (
+    CAP,
+    CAUSE,
+    DeliverReport,
+    Due,
+    already_delivered,
+    committed_delivery,
+    deliver_proposal,
+    moved_to,
+    nothing_due,
+    select_due,
+    step,
+)
+from tests.oracle.memory.claim import claimed
+from tests.oracle.memory.commit import commit, tally_of_range
+from tests.oracle.memory.rows import MessageRow, Provenance, Stored
+from tests.oracle.memory.shard import MemoryShard
+from tests.oracle.memory.store import MemoryStore
+
+
+def deliver(
+    store: MemoryStore,
+    shard: MemoryShard,
+    request_id: str,
+    actor: Actor,
+    host: Host,
+    *,
+    now_ms: int | None = None,
+    cap: int = CAP,
+) -> DeliverReport:
+    """Move everything due at ``now_ms`` (default: this host's clock) to its real topic, in one commit.
+
+    Raises HeldByAnother when another delivery of the shard runs, and the errors of ``commit``.
+    """
+    started_ms = host.now_ms()
+    now_ms = started_ms if now_ms is None else now_ms
+    due = _plan(store, shard, request_id, now_ms, host, cap)
+    if isinstance(due, DeliverReport):
+        return due
+    shard.on_step("1.planned")
+    wish = Wish.of_whole(request_id, actor, "~deliver", group=SCHEDULE_GROUP)
+    with claimed(shard, wish, host) as claim:
+        shard.on_step("2.claimed")
+        positions = shard.positions()
+        # What was delivered until the claim was ours counts.
+        due = _plan(store, shard, request_id, now_ms, host, cap)
+        if isinstance(due, DeliverReport):
+            claim.release()
+            return due
+        moving = [one for one in due if one.slices]
+        commit_id = host.new_commit_id()
+        copies = sorted((copy for one in moving for copy in _copies(shard, one, now_ms)), key=lambda copy: copy[:4])
+        file = shard.stage(f"{commit_id}-00000", [row for *_, row in copies])
+        produced: list[Produced] = []
+        first_row = 0
+        for queue, run in groupby(copies, key=lambda copy: copy[0]):
+            of_queue = list(run)
+            produced.append(moved_to(queue, len(of_queue), first_row, file.path, of_queue[0][1]))
+            first_row += produced[-1].count
+        proposal = deliver_proposal(
+            commit_id, request_id, actor, now_ms, positions, due, produced, [file], tally_of_range
+        )
+        shard.on_step("3.staged")
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
+    return committed_delivery(shard.name, committed.ctl, due)
+
+
+def _plan(
+    store: MemoryStore, shard: MemoryShard, request_id: str, now_ms: int, host: Host, cap: int
+) -> list[Due] | DeliverReport:
+    """What is due, or the report that there is nothing to do for this request."""
+    if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
+        return already_delivered(shard.name, done[0])
+    positions = shard.positions()
+    clock_ms = host.now_ms()  # after the positions: what was stored until now is not from the future
+    due = select_due(positions, shard.segments_of, shard.local_broker, store.levels, now_ms, cap, clock_ms)
+    return due if any(one.slices for one in due) else nothing_due(shard.name, request_id, due)
+
+
+def _copies(shard: MemoryShard, due: Due, now_ms: int) -> list[tuple[MessageQueue, int, MessageQueue, int, MessageRow]]:
+    """(target, due at, queue, offset in it, copy) of what one queue has to deliver."""
+    copies = []
+    for due_at, slice_ in due.slices:
+        for message in shard.read(slice_):
+            then = step(slice_, due_at, message.row.properties.get(MessageConst.TIMER_OUT_MS), now_ms)
+            target = then.queue or _real_queue(shard, message)
+            copies.append((target, then.due_ms, message.queue, message.queue_offset, _copy(message, then.edits)))
+    return copies
+
+
+def _real_queue(shard: MemoryShard, message: Stored) -> MessageQueue:
+    """REAL_TOPIC and REAL_QID, on the lake's own broker."""
+    topic = message.row.properties.get(MessageConst.REAL_TOPIC)
+    queue_id = message.row.properties.get(MessageConst.REAL_QUEUE_ID)
+    if topic is None or queue_id is None:
+        raise BadData(f"{message.queue} offset {message.queue_offset} does not say its REAL_TOPIC and REAL_QID")
+    return MessageQueue(topic, shard.local_broker, int(queue_id))
+
+
+def _copy(message: Stored, edits: PropertyEdits) -> MessageRow:
+    row = message.row
+    epoch = row.provenance.epoch if row.provenance else None
+    return replace(
+        row,
+        properties=edits.apply(row.properties),
+        store_timestamp=None,
+        offset_msg_id=None,
+        provenance=Provenance(
+            SCHEDULE_GROUP, 0, message.queue, message.queue_offset, CAUSE, row.reconsume_times, epoch=epoch
+        ),
+    )

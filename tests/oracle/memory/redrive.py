@@ -1,0 +1,135 @@
+"""Dead letters sent again, in one commit a part; ``rmq_store/admin/redrive.py`` says which, and what they carry."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby, islice
+
+from rmq_store.admin.dead_letters import Letter, Letters
+from rmq_store.admin.redrive import (
+    CAP,
+    CAUSE,
+    LISTED,
+    RedrivePlan,
+    RedriveReport,
+    RedriveRequest,
+    letter_edits,
+    plan_redrive,
+    redrive_proposal,
+    redriven,
+    refuse_other,
+    would_send,
+)
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import Action, Ctl, Produced
+from rmq_store.consumer.pull import cover
+from rmq_store.message.message import MessageConst, MessageQueue
+from rmq_store.utils.host import Host
+from tests.oracle.memory.claim import claimed
+from tests.oracle.memory.commit import commit, tally_of_range
+from tests.oracle.memory.rows import MessageRow, Provenance, Stored
+from tests.oracle.memory.shard import MemoryShard
+
+
+def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveReport:
+    """The next part of a redrive; again while the report is not ``complete``.
+
+    Raises WrongUse (a letter or a topic that is not there), HeldByAnother when another redrive of the group runs, and
+    the errors of ``commit``.
+    """
+    started_ms = host.now_ms()
+    parts = _parts(shard, request)
+    found = _found(shard, request, parts)
+    if isinstance(found, RedriveReport):
+        return found
+    shard.on_step("1.planned")
+    wish = Wish.of_whole(request.request_id, request.actor, "~redrive", request.group, group=request.group)
+    with claimed(shard, wish, host) as claim:
+        shard.on_step("2.claimed")
+        parts = _parts(shard, request)  # what was sent until the claim was ours counts
+        found = _found(shard, request, parts)
+        if isinstance(found, RedriveReport):
+            claim.release()
+            return found
+        plan, letters = found
+        sending, commit_id = letters[:CAP], host.new_commit_id()
+        copies = sorted(
+            ((plan.target_queue_id(m.queue, m.queue_offset), _copy(request, plan, m)) for m in sending),
+            key=lambda c: c[0],
+        )
+        file = shard.stage(f"{commit_id}-00000", [row for _, row in copies])
+        produced, first_row = [], 0
+        for queue_id, run in groupby(copies, key=lambda copy: copy[0]):
+            queue = MessageQueue(request.target_topic, shard.local_broker, queue_id)
+            produced.append(Produced(queue, 0, len(list(run)), first_row, file.path))
+            first_row += produced[-1].count
+        sent: dict[MessageQueue, list[int]] = defaultdict(list)
+        for message in sending:
+            sent[message.queue].append(message.queue_offset)
+        proposal = redrive_proposal(
+            commit_id, request, plan, sent, len(letters) <= CAP, produced, [file], tally_of_range
+        )
+        shard.on_step("3.staged")
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
+    return redriven("committed", shard.name, request, plan.positions, [*parts, committed.ctl])
+
+
+def _parts(shard: MemoryShard, request: RedriveRequest) -> list[Ctl]:
+    return shard.ctls_of_request(request.request_id, request.group, Action.REDRIVE)
+
+
+def _found(
+    shard: MemoryShard, request: RedriveRequest, parts: list[Ctl]
+) -> tuple[RedrivePlan, list[Stored]] | RedriveReport:
+    """The letters to send, or the report that there is nothing to do, or that this is a dry run."""
+    refuse_other(request, parts)
+    already = redriven("already_committed", shard.name, request, shard.positions(), parts)
+    if any(part.request_complete for part in parts):
+        return already
+    redrives = [ctl for ctl in shard.ctls() if (ctl.group, ctl.action) == (request.group, Action.REDRIVE)]
+    plan = plan_redrive(shard, request, parts, redrives)
+    letters = list(islice(_letters(shard, plan, request.letters), plan.most(request.dry_run)))
+    if request.dry_run:
+        return would_send(shard.name, request, plan, len(letters), [_told(m) for m in letters[:LISTED]])
+    return (plan, letters) if letters else already
+
+
+def _letters(shard: MemoryShard, plan: RedrivePlan, letters: Letters) -> Iterator[Stored]:
+    """The letters that wait and are meant, in queue order."""
+    segments = shard.segments_of(plan.hulls())
+    for hull in plan.hulls():
+        pieces = plan.waiting[hull.queue]
+        for slice_ in cover(hull, segments.get(hull.queue, ()))[0]:
+            for message in shard.read(slice_):
+                told = _told(message)
+                if any(begin <= message.queue_offset < end for begin, end in pieces) and letters.include(
+                    told.original_topic, told.keys, told.unique_key
+                ):
+                    yield message
+
+
+def _told(message: Stored) -> Letter:
+    properties = message.row.properties
+    return Letter(
+        message.queue,
+        message.queue_offset,
+        message.store_timestamp,
+        properties.get(MessageConst.RETRY_TOPIC),
+        properties.get(MessageConst.KEYS),
+        properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
+        message.row.reconsume_times,
+    )
+
+
+def _copy(request: RedriveRequest, plan: RedrivePlan, message: Stored) -> MessageRow:
+    edits = letter_edits(request, message.offset_msg_id)
+    return replace(
+        message.row,
+        properties=edits.apply(message.row.properties),
+        reconsume_times=0,
+        store_timestamp=None,
+        offset_msg_id=None,
+        provenance=Provenance(request.group, 0, message.queue, message.queue_offset, CAUSE, 0, epoch=plan.epoch),
+    )

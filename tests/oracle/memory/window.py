@@ -1,0 +1,75 @@
+"""A consumption window, end to end: plan, claim, run, commit. ``consumer/`` is asked about message by message."""
+
+from __future__ import annotations
+
+from rmq_store.commit.claim import Taken
+from rmq_store.commit.ctl import Action
+from rmq_store.consumer.listener import Listener, ListenerKind
+from rmq_store.errors import ListenerError
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+from rmq_store.window.consume import WindowReport, committed_window, held_of, listener_of, next_window, wish
+from rmq_store.window.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
+from tests.oracle.memory.claim import claimed
+from tests.oracle.memory.commit import commit
+from tests.oracle.memory.run import Run
+from tests.oracle.memory.shard import MemoryShard
+from tests.oracle.memory.store import MemoryStore
+
+
+def consume_window(
+    store: MemoryStore,
+    shard: MemoryShard,
+    group: GroupSettings,
+    request: ConsumeRequest,
+    host: Host,
+    scope: Scope = LIVE,
+) -> WindowReport:
+    """One window of a request.
+
+    Raises the errors of planning, HeldByAnother, ListenerError, StaleAttempt and the other errors of ``commit``.
+    """
+    started_ms = host.now_ms()
+    # 1. Plan.
+    plan = _plan(shard, group, request, started_ms, scope)
+    if isinstance(plan, WindowReport):
+        return plan
+    shard.on_step("1.planned")
+    listener = _message_listener(group)
+    # 2. Claim.
+    with claimed(shard, wish(plan, request), host) as claim:
+        shard.on_step("2.claimed")
+        # What was done until the claim was ours counts.
+        plan = _plan(shard, group, request, started_ms, scope, plan, claim.taken)
+        if isinstance(plan, WindowReport):
+            claim.release()
+            return plan
+        # 3. Run.
+        proposal = Run(store, shard, plan, listener, host, started_ms).proposal(request)
+        shard.on_step("3.staged")
+        # 4. Decide. 5. Commit. 6. Read back.
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
+    return committed_window(shard.name, request, "memory", committed.ctl, committed.version, held_of(plan, claim.taken))
+
+
+def _plan(
+    shard: MemoryShard,
+    group: GroupSettings,
+    request: ConsumeRequest,
+    now_ms: int,
+    scope: Scope,
+    before: Plan | None = None,
+    taken: Taken | None = None,
+) -> Plan | WindowReport:
+    """The next window of the request, or the report that there is none."""
+    parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
+    return next_window(Planner(shard, group, now_ms, scope), request, parts, shard.segments_of, before, taken)
+
+
+def _message_listener(group: GroupSettings) -> Listener:
+    listener = listener_of(group)
+    if listener.kind is ListenerKind.BATCH:
+        raise ListenerError(
+            f"listener {group.listener} takes Arrow batches, which the memory engine has not: give it a consume_message"
+        )
+    return listener
