@@ -1,4 +1,4 @@
-"""A broker's ``broker.conf``: what ``java.util.Properties`` reads from it, and the delay levels that it sets (S11.1)."""
+"""A broker's ``broker.conf``: what ``java.util.Properties`` reads from it, and the delay levels that it sets (rules 11.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON as RocketMQ's brokers and clients write and read it, which is not quite JSON (S3.1, S4, Appendix E, C10).
+"""JSON as RocketMQ's brokers and clients write and read it, which is not quite JSON (rules 3.1, 3.2, 4).
 
 Reading takes what fastjson2 takes, beside JSON: unquoted numbers and objects as keys, single quotes, a trailing comma, a
 missing one, comments behind a brace or before a number, numbers like ``+1``, ``01``, ``.5`` and ``7L``, more escapes,

@@ -1,4 +1,4 @@
-"""The commit log of a broker's store directory: its files, and its records in order (S1.7, Appendix E, recovery)."""
+"""The commit log of a broker's store directory: its files, and its records in order (rules 1.7, 19.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's ``config/*.json``: offsets, delay offsets, topics, groups, filters (S3, Appendix E, C10, C11).
+"""The broker's ``config/*.json``: offsets, delay offsets, topics, groups, filters (rules 3).
 
 Loading follows ``ConfigManager#load``: a main file that is missing, blank or unreadable gives way to its ``.bak``; one
 that can be read counts, even if it holds nothing. RocketMQ does this silently and removes the bad file; here the
@@ -50,7 +50,7 @@ class DataVersion:
 class ConsumerOffsets:
     """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset to consume.
 
-    ``pullOffsetTable`` is left out: it names every group that ever pulled, and is no commit (Appendix E, C11).
+    ``pullOffsetTable`` is left out: it names every group that ever pulled, and is no commit (rules 3.1).
     """
 
     offset_table: OffsetTable

@@ -1,4 +1,4 @@
-"""The broker's ``config/*.json`` as texts in the spelling of 5.5.0, in a fixed order (S3, Appendix E, C10, C11).
+"""The broker's ``config/*.json`` as texts in the spelling of 5.5.0, in a fixed order (rules 3).
 
 The broker writes its tables in the order of Java's hash maps; here topics, groups and keys are sorted as texts and
 queues and levels as numbers, so that equal tables are equal files. Fields of an object are in alphabetical order, as the

@@ -1,4 +1,4 @@
-"""The consume queues of a broker's store directory: which there are, their bounds, their entries (S2.2).
+"""The consume queues of a broker's store directory: which there are, their bounds, their entries (rules 2.2).
 
 The commit log is the truth and these files follow it; a broker that was killed makes the missing entries from the log.
 They are needed where the log cannot tell any more: the max offset of a queue whose messages retention has removed.

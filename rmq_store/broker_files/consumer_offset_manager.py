@@ -1,4 +1,4 @@
-"""The broker's table of offsets and what may be done to it: RocketMQ's ``ConsumerOffsetManager`` (S3.1, S3.5).
+"""The broker's table of offsets and what may be done to it: RocketMQ's ``ConsumerOffsetManager`` (rules 3.1, 3.5).
 
 Three tables of ``topic@group`` -> queue id -> offset. ``offset_table`` holds the commits and is the only one that is
 written and read back; ``pull_offset_table`` what was pulled last, never taken for a commit; ``reset_offset_table`` the
@@ -58,9 +58,9 @@ class ConsumerOffsetManager:
     def query_on_the_wire(
         self, group: str, topic: str, queue_id: int, *, young: bool = False, set_zero_if_not_found: bool = True
     ) -> int:
-        """The answer to QUERY_CONSUMER_OFFSET (S5.4): a stored offset from 0 on; one below counts as none. Without one it
-        is 0 for a ``young`` queue, whose first message is still in the broker's memory, unless the request forbids that;
-        else -1, not found."""
+        """The answer to QUERY_CONSUMER_OFFSET (``ConsumerManageProcessor#queryConsumerOffset``, rules 5.4): a stored offset
+        from 0 on; one below counts as none. Without one it is 0 for a ``young`` queue, whose first message is still in the
+        broker's memory, unless the request forbids that; else -1, not found."""
         found = self.query_offset(group, topic, queue_id)
         if found >= 0:
             return found

@@ -1,4 +1,4 @@
-"""What a broker has delivered of its delay levels, told by its log (S11.3).
+"""What a broker has delivered of its delay levels, derived from its log: ``ScheduleMessageService`` (rules 11.3).
 
 A broker delivers a level queue in order and writes down how far only every ten seconds, so after it was killed
 ``delayOffset.json`` is behind. But each delivered message lies in the log as a copy that still says its REAL_TOPIC and

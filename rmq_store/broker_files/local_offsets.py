@@ -1,6 +1,7 @@
-"""``offsets.json`` of a broadcasting client (S4): queues as keys, which no other reader of JSON takes.
+"""``offsets.json`` of a broadcasting client: ``LocalFileOffsetStore`` (rules 4).
 
-The text is RocketMQ's own, byte for byte, also in the order of its queues, which is that of a ``ConcurrentHashMap``.
+Its keys are objects, which is not standard JSON. The text is RocketMQ's own, byte for byte, also in the order of its queues,
+which is that of a ``ConcurrentHashMap``.
 """
 
 from __future__ import annotations

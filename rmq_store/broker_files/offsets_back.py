@@ -1,4 +1,4 @@
-"""Offsets on their way back to a broker: what is known here, set against what the file there says (S3.1).
+"""Offsets on their way back to a broker: what is known here, compared with what the file there says (rules 3.1).
 
 What was committed here counts. Where nothing was, the broker's own offset counts as an import last saw it, and never lowers
 a file. A file that knows more than the export is not written over unless somebody says so.
