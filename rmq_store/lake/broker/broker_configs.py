@@ -1,4 +1,4 @@
-"""What an import sees of a broker's configuration: offsets, topics and groups, kept as observations (S3)."""
+"""What an import sees of a broker's configuration: offsets, topics and groups, kept as observations (rules 3)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_configs(source: FileSource, broker_name: str) -> BrokerConfigs:
     observed = [
         Observed(group, MessageQueue(topic, broker_name, queue_id), offset)
         for topic, group, queue_id, offset in offsets.value.commits()
-        if offset >= 0 and queue_id >= 0  # the broker answers "not found" for a negative one (Appendix E, C8)
+        if offset >= 0 and queue_id >= 0  # the broker answers "not found" for a negative one (rules 5.4)
     ]
     observed += [
         Observed(SCHEDULE_GROUP, MessageQueue(SCHEDULE_TOPIC, broker_name, delay_level_to_queue_id(level)), offset)

@@ -1,4 +1,4 @@
-"""What waits in an imported broker's own timer queue (S11.4), told by what has arrived.
+"""What waits in the timer queue of an imported broker (``TimerMessageStore``, rules 11.4), derived from what has arrived.
 
 Progress of that queue stands in the broker's timer log, which is not imported. But what it delivers keeps REAL_TOPIC and
 REAL_QID as its place, the UNIQ_KEY and TIMER_OUT_MS, and always lies behind it in the log.

@@ -1,4 +1,4 @@
-"""Cut-over: the end of a broker's ownership (design 3, "Who owns what"), as one commit.
+"""Cut-over: the end of a broker's ownership (docs/architecture.md, "Import"), as one commit.
 
 Its import is closed for good. What it last said about its groups is adopted where the lake has no position of its own:
 offsets, retry topics, and how far its delay levels were delivered, so that ``deliver`` moves what still waits there. Of a

@@ -379,7 +379,8 @@ def _compare(
     sizes: npt.NDArray[np.int32],
     codes: npt.NDArray[np.int64],
 ) -> None:
-    """Entries that are written must say what the log says; missing ones are made (recovery, Appendix E)."""
+    """Entries that are written must say what the log says; missing ones are made, as the broker's recovery does
+    (rules 19.1)."""
     n = len(entries)
     same = (entries["commit_log_offset"] == physical[:n]) & (entries["size"] == sizes[:n])
     wrong = np.flatnonzero((entries["size"] > 0) & ~(same & (entries["tags_code"] == codes[:n])))

@@ -1,4 +1,4 @@
-"""Import: a broker's files become commits of the lake (design 3, "Who owns what"; S1.7, S2.2, S3).
+"""Import: a broker's files become commits of the lake (RocketMQ's files: rules 1.7, 2.2 and 3).
 
 Incremental by physical offset: only what lies behind ``import/<broker>`` is read, after a check that the bytes before it
 are still the same. All or nothing: a damaged record, a gap or a contradiction stops before anything is committed, unless
@@ -394,6 +394,7 @@ def _queue_positions(
 
 
 def _emptied(queue: MessageQueue, files: ConsumeQueueFiles, log_begin: int, log_end: int) -> dict[str, int]:
-    """A queue whose messages have all been removed by retention: nothing is readable, its end is still known (S2.2)."""
+    """A queue whose messages have all been removed by retention: nothing is readable, its end is still known: ``ConsumeQueue``
+    (rules 2.2)."""
     bounds = files.bounds(log_begin, log_end)
     return {min_id(queue): bounds.max_offset, max_id(queue): bounds.max_offset}

@@ -35,7 +35,7 @@ def matching(batch: pa.RecordBatch, subscription: SubscriptionData) -> Mask | No
 
 
 def _by_tags(batch: pa.RecordBatch, subscription: SubscriptionData) -> Mask:
-    """By the hash of the tag, then by the tag itself (S7.7)."""
+    """By the hash of the tag, then by the tag itself (rules 7.7)."""
     codes = pa.array(sorted(subscription.codes), pa.int32())
     by_code = pc.is_in(batch.column("tags_code").cast(pa.int32(), safe=False), value_set=codes)
     by_tag = pc.is_in(batch.column("tags"), value_set=pa.array(sorted(subscription.tags), pa.string()))
@@ -44,7 +44,7 @@ def _by_tags(batch: pa.RecordBatch, subscription: SubscriptionData) -> Mask:
 
 
 def _by_properties(properties: pa.MapArray, tree: sql92.BooleanExpression) -> Mask:
-    """By the value of the expression (S7.8)."""
+    """By the value of the expression (rules 7.8)."""
     names = sql92.property_names(tree)
     if not names:
         return np.full(len(properties), sql92.matches(tree, {}))

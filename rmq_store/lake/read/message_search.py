@@ -1,4 +1,4 @@
-"""Finding single messages (S13.5): by offset message id, by unique key, by key and time, and by their place in a queue.
+"""Finding single messages (rules 13.5): by offset message id, by unique key, by key and time, and by their place in a queue.
 
 A place is looked up by its segment: one file is opened for it. So is the id of a message born in the lake, which names
 its file's commit; a broker's offset id leaves the import that its position lies in. Keys are asked in SQL, in which the

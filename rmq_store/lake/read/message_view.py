@@ -24,7 +24,7 @@ _STORED = (
 _KNOWN_OTHERWISE = ("topic", "broker_name", "queue_id", "queue_offset", "store_timestamp", "properties")
 
 _COUNTED_HERE = ("reconsume_times",)
-"""In order the client counts the tries itself (S9.2)."""
+"""In order the client counts the tries itself: ``ConsumeMessageOrderlyService#processConsumeResult`` (rules 9.2)."""
 
 
 class _Columns:
@@ -67,7 +67,8 @@ class _Columns:
         return [lake_message_id(slice_.commit_id, slice_.part, row) for row in rows]
 
     def _topics(self) -> list[str]:
-        """A retry copy shows the topic that it was first delivered from (``resetRetryAndNamespace``, S10.6)."""
+        """A retry copy shows the topic that it was first delivered from (``DefaultMQPushConsumerImpl#resetRetryAndNamespace``,
+        rules 10.6)."""
         topic = self._slice.queue.topic
         if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return [topic] * self._batch.num_rows

@@ -1,4 +1,4 @@
-"""Offsets by time (S2.3): the first offset stored at or after a moment, without reading more than one segment a queue."""
+"""Offsets by time: ``ConsumeQueueStore#getOffsetInQueueByTime`` (rules 2.3), reading at most one segment per queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def search_offsets(
     shard: Shard, positions: Positions, queues: Sequence[MessageQueue], time_ms: int, *, upper: bool = False
 ) -> dict[MessageQueue, int]:
     """LOWER: the smallest offset with store time >= ``time_ms``, the queue's end if none. UPPER: the largest with store
-    time <= ``time_ms``, the queue's first if none. Both lie in [min, max]; an empty queue answers 0 (S2.3)."""
+    time <= ``time_ms``, the queue's first if none. Both lie in [min, max]; an empty queue answers 0 (rules 2.3)."""
     ranges = [QueueRange(q, positions.min_offset(q), positions.max_offset(q)) for q in queues]
     segments = segments_of(shard, ranges)
     found = {}

@@ -119,7 +119,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "import": ("broker_name",),
     "cutover": ("broker_name",),
 }
-"""What the parts of an application id are, by its kind (design 3.1)."""
+"""What the parts of an application id are, by its kind (``rmq_store/commit/positions.py``)."""
 
 
 def position_rows(shard: str, positions: Positions) -> list[dict[str, Any]]:

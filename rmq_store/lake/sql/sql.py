@@ -1,4 +1,4 @@
-"""The store in DuckDB: ``rmq sql``, the views of design 6 in this process, without a JVM.
+"""The store in DuckDB: ``rmq sql``, the views of docs/sql.md in this process, without a JVM.
 
 Only registered relations can be read: no file, no network, no extension, and the configuration is locked. The database is
 in memory and nothing in it reaches the store, so a query cannot change anything. Big relations are Arrow datasets over

@@ -1,8 +1,8 @@
 """One Delta table of a shard, through delta-rs: open, look at its live files, commit.
 
-delta-rs is the only writer (design 3.3). Facts it does not tell, each measured: a handle does not move by itself after a
-commit; the add actions of a commit are not checked at all, and one malformed partition value makes a table unreadable
-for good, so ``_validated`` checks them here.
+delta-rs is the only writer. Facts that its documentation does not state, each measured: a handle does not move by
+itself after a commit; the add actions of a commit are not checked at all, and one malformed partition value makes a
+table permanently unreadable, so ``_validated`` checks them here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Delta tables of a shard: their schemas, and how a ``Ctl`` becomes a row and back.
 
-``commitlog`` is the only source of truth (append-only, design 3.1); ``consumequeue``, ``offsets`` and ``commits`` are
-derived from it and can be rebuilt at any time (design 3.2). Key columns come first and carry statistics in every file;
-body is last.
+``commitlog`` is append-only and the only source of truth; ``consumequeue``, ``offsets`` and ``commits`` are derived from
+it and can be rebuilt at any time (docs/architecture.md, "The store"). Key columns come first and carry statistics in
+every file; body is last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The views of design 6 as plain SQL that DuckDB and Spark SQL both run: one file per view, named like it.
+"""The views of docs/sql.md as plain SQL that DuckDB and Spark SQL both run: one file per view, named like it.
 
 The head of a file says what a row is, and ``-- needs:`` names what the view reads: other views, or the base relations
 of ``lake/sql/relations.py``. The body is one SELECT in the part of SQL that both engines share; what that leaves out is in

@@ -1,5 +1,5 @@
 -- One row per group and queue that it reads: the queues of every topic of which it holds an offset, and its retry queues.
--- As RocketMQ's consumerProgress counts (S13.3): a queue without an offset counts from 0.
+-- As ``ConsumerProgressSubCommand`` counts (rules 13.3): a queue without an offset counts from 0.
 -- needs: queues, stored_offsets
 WITH reads AS (
     SELECT shard, group_name, topic FROM stored_offsets
