@@ -8,12 +8,29 @@ import pwd
 import re
 from collections.abc import Iterable, Mapping
 from datetime import date
+from enum import StrEnum
 from typing import Any
 
 from rmq_store.commit.ctl import Actor
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.times import format_time
+
+
+class Status(StrEnum):
+    """What became of a request: the ``status`` of every report, and of what a command answers as JSON."""
+
+    COMMITTED = "committed"
+    """At least one commit was made now."""
+    ALREADY_COMMITTED = "already_committed"
+    """The same request was committed before; nothing was done now."""
+    EMPTY = "empty"
+    """There was nothing to do; no commit was made."""
+    DRY_RUN = "dry_run"
+    """Only the plan was made."""
+    UNCHANGED = "unchanged"
+    """An import found nothing new in the broker's files."""
+
 
 _REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
 _LONGEST_REQUEST_ID = 250
@@ -94,7 +111,7 @@ def actor_of(given: str | None = None) -> Actor:
         return Actor(f"uid-{user_id}", "os")
 
 
-def overall(statuses: Iterable[str]) -> str:
+def overall(statuses: Iterable[str]) -> Status:
     """One word for several: something was done, or had been done before, or there was nothing to do."""
-    found = set(statuses)
-    return next((status for status in ("committed", "already_committed") if status in found), "empty")
+    present = set(statuses)
+    return next((status for status in (Status.COMMITTED, Status.ALREADY_COMMITTED) if status in present), Status.EMPTY)

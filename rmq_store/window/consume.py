@@ -25,7 +25,7 @@ from rmq_store.commit.positions import (
     pas_id,
     sub_id,
 )
-from rmq_store.commit.request import refuse_other_request
+from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.consume_orderly import OrderlyRules
 from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
@@ -48,7 +48,7 @@ class WindowReport:
     of an empty window, the retries of the group that are not delivered yet. ``warnings``: what went wrong after the commit.
     """
 
-    status: str
+    status: Status
     shard: str
     group: str
     request_id: str
@@ -153,7 +153,7 @@ def _nothing_to_do(
     """The report of a request that has no window left: the sum of what its ``parts`` did, or that there were none."""
     last = parts[-1] if parts else None
     return WindowReport(
-        "already_committed" if parts else "empty",
+        Status.ALREADY_COMMITTED if parts else Status.EMPTY,
         shard,
         group,
         request.request_id,
@@ -172,7 +172,7 @@ def committed_window(
 ) -> WindowReport:
     """The report of a window that has just been committed."""
     return WindowReport(
-        "committed",
+        Status.COMMITTED,
         shard,
         ctl.group or "",
         request.request_id,

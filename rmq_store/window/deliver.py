@@ -26,7 +26,7 @@ from rmq_store.commit.ctl import (
 )
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, cutover_id, grp_id, off_id
-from rmq_store.commit.request import part_id
+from rmq_store.commit.request import Status, part_id
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
@@ -52,7 +52,7 @@ class DeliverReport:
     after the commit.
     """
 
-    status: str
+    status: Status
     shard: str
     request_id: str
     delivered: int
@@ -201,13 +201,13 @@ def committed_delivery(shard: str, ctl: Ctl, due: Sequence[Due]) -> DeliverRepor
     """The report of a delivery that has just been made of ``due``."""
     rolled = [segment.deliver_at for segment in ctl.produced if segment.queue.topic == TIMER_TOPIC]
     next_ms = min((at for at in (next_due_ms(due), *rolled) if at is not None), default=None)
-    return DeliverReport("committed", shard, ctl.request_id, _messages(ctl), _more(due), next_ms, ctl.commit_id)
+    return DeliverReport(Status.COMMITTED, shard, ctl.request_id, _messages(ctl), _more(due), next_ms, ctl.commit_id)
 
 
 def already_delivered(shard: str, ctl: Ctl) -> DeliverReport:
     """The report of a delivery that stands in the log."""
     more = bool(ctl.parameter("more"))
-    return DeliverReport("already_committed", shard, ctl.request_id, _messages(ctl), more, None, ctl.commit_id)
+    return DeliverReport(Status.ALREADY_COMMITTED, shard, ctl.request_id, _messages(ctl), more, None, ctl.commit_id)
 
 
 def _more(due: Sequence[Due]) -> bool:
@@ -221,7 +221,7 @@ def _messages(ctl: Ctl) -> int:
 
 def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverReport:
     """The report when none of ``due`` has anything to move."""
-    return DeliverReport("empty", shard, request_id, 0, False, next_due_ms(due))
+    return DeliverReport(Status.EMPTY, shard, request_id, 0, False, next_due_ms(due))
 
 
 def deliver_all(

@@ -13,7 +13,7 @@ from typing import Any
 from rmq_store.commit.claim import Held
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import Outcome
-from rmq_store.commit.request import overall
+from rmq_store.commit.request import Status, overall
 from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.errors import NothingThere, WrongUse
 from rmq_store.lake.table.shard import Shard
@@ -120,11 +120,11 @@ class Consumption:
             reports.append(report)
             if finished is not None:
                 finished(report)
-            if report.complete or report.status != "committed":
+            if report.complete or report.status != Status.COMMITTED:
                 return cls(tuple(reports))
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         return overall(window.status for window in self.windows)
 
     @property
@@ -141,7 +141,7 @@ class Consumption:
     @property
     def _that_count(self) -> tuple[WindowReport, ...]:
         """Those committed here, else the last, which says what was done before: it would count these once more."""
-        return tuple(window for window in self.windows if window.status == "committed") or self.windows[-1:]
+        return tuple(window for window in self.windows if window.status == Status.COMMITTED) or self.windows[-1:]
 
     def summary(self) -> dict[str, Any]:
         """As a small JSON value. ``offsets``: "topic broker:queue" to the next offset to read."""

@@ -9,6 +9,7 @@ from itertools import count
 import pyarrow as pa
 
 from rmq_store.commit.ctl import Action, Actor, StagedFile
+from rmq_store.commit.request import Status
 from rmq_store.errors import StaleAttempt
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_other_history
@@ -90,7 +91,7 @@ def send(
             continue
         warnings = follow_up(shard, host)
         reached("7.dispatched")
-        return replace(sent("committed", shard.name, committed.ctl), warnings=warnings)
+        return replace(sent(Status.COMMITTED, shard.name, committed.ctl), warnings=warnings)
     return would_send(shard.name, request_id, plan)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from rmq_store.commit.ctl import Action, Actor
+from rmq_store.commit.request import Status
 from rmq_store.errors import StaleAttempt
 from rmq_store.producer.producer import BORN_HOST, Message, check_messages
 from rmq_store.producer.send import (
@@ -58,7 +59,7 @@ def send(
         shard.on_step("3.staged")
         try:
             proposal = send_proposal(commit_id, request_id, actor, positions, plan, file)
-            return sent("committed", shard.name, commit(shard, proposal, host, started_ms=started_ms).ctl)
+            return sent(Status.COMMITTED, shard.name, commit(shard, proposal, host, started_ms=started_ms).ctl)
         except StaleAttempt:
             if attempt == ATTEMPTS:
                 raise
