@@ -1,11 +1,12 @@
 """Who may run a listener for which queues: claims with a lease (step 2 of the commit protocol), as pure decisions.
 
-A window claims every queue that it will read, all of them in one commit; as with RocketMQ's batch lock (S6.5), what
-another run holds is left out, and the rest is taken. Work that is not shared (imports, deliveries, redrives, groups that
-absorb duplicates) needs one claim on the whole of it.
+A window claims every queue that it will read, all of them in one commit. As with RocketMQ's batch lock
+(``RebalanceLockManager#tryLockBatch``, rules 6.5), it gets the queues that no other run holds. Work that is not shared
+(imports, deliveries, redrives, groups that absorb duplicates) needs one claim on the whole of it.
 
 A claim only saves work: the commit compares its number, so a wrong overlap costs time and never a double outcome.
-Two minutes of lease, renewed while the run lives; RocketMQ's broker lock lives for one (S6.5).
+The lease lasts two minutes and is renewed while the run lives. RocketMQ's broker lock lasts one minute
+(``rocketmq.broker.rebalance.lockMaxLiveTime``).
 """
 
 from __future__ import annotations

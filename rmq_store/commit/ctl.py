@@ -25,7 +25,7 @@ _LAKE = "lake-"
 
 
 class Action(StrEnum):
-    """Why a commit was made (design 3.1)."""
+    """Why a commit was made."""
 
     IMPORT = "import"
     SALVAGE = "salvage"
@@ -218,8 +218,9 @@ def is_born_here(broker_name: str) -> bool:
 
 
 def lake_message_id(commit_id: str, part: int, row: int) -> str:
-    """The offset message id of a message born in the lake: RocketMQ's IPv6 form (S1.8), in which the host is the
-    commit's id, the port the part, and the commit log offset the row in its file."""
+    """The offset message id of a message born in the lake: RocketMQ's IPv6 form
+    (``MessageDecoder#createMessageId``, rules 1.8), in which the host is the commit's id, the port the part, and the
+    commit log offset the row in its file."""
     return f"{commit_id.upper()}{part:08X}{row:016X}"
 
 

@@ -1,4 +1,4 @@
-"""Whether a commit may be made: the decision of step 4 of the commit protocol (design 3.3), as a pure function.
+"""Whether a commit may be made: the decision of step 4 of the commit protocol as a pure function.
 
 The guards and what happens without each were found by an exhaustive search
 (``docs/decisions/0001-one-commit-point.md``): epoch, claim and offsets are all compared with the plan; bases are taken
@@ -52,7 +52,7 @@ class Decided:
 
 
 def check_evidence(ctl: Ctl, tally_of_range: Callable[[QueueRange], Tally]) -> None:
-    """Raise EvidenceMismatch unless every consumed range adds up, in counts and in hash sums (promise P2)."""
+    """Raise EvidenceMismatch unless every consumed range adds up, in counts and in hash sums (``docs/invariants.md``, P2)."""
     for consumed in ctl.consumed:
         found, wanted = total(consumed.tallies), tally_of_range(consumed.range)
         if found != wanted:
@@ -203,7 +203,8 @@ def _with_bases(
 ) -> tuple[tuple[Produced, ...], dict[MessageQueue, int]]:
     """Segments with their bases, in part order, and the next offset of every queue that got some.
 
-    A segment of a level queue is due as a whole: the commit's store timestamp plus the level's delay (S11.2).
+    A segment of a level queue is due as a whole: the commit's store timestamp plus the level's delay, as
+    ``HookUtils#transformDelayLevelMessage`` says of one message (rules 11.2).
     """
     ends: dict[MessageQueue, int] = {}
     placed = []

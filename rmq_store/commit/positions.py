@@ -1,6 +1,7 @@
 """Positions: which number of the store means what, ranges of offsets, and the evidence that a range was done.
 
-A position is a Delta ``txn`` action: an application id and a number (design 3.1). This module names them; who may
+A position is a Delta ``txn`` action: an application id and a number
+(``docs/decisions/0002-what-a-row-and-a-position-say.md``). This module names them; who may
 change one is decided in ``commit/decide.py``. A consumer offset is the next one to read; ranges are half-open.
 """
 
@@ -23,7 +24,7 @@ _HASH_BITS = 32
 
 
 class Outcome(StrEnum):
-    """What became of one offset of a range. Every offset has exactly one (promise P2)."""
+    """What became of one offset of a range. Every offset has exactly one (``docs/invariants.md``, P2)."""
 
     ACKED = "acked"
     FILTERED = "filtered"
@@ -207,7 +208,8 @@ class Positions:
         return {queue_of(app_id): value for app_id, value in self.prefixed(ids_of("off", group))}
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that hold or held messages, in RocketMQ's order (S6.1)."""
+        """The queues of a topic that hold or held messages, in RocketMQ's order
+        (``MessageQueue#compareTo``, rules 6.1)."""
         return sorted(queue_of(app_id) for app_id, _ in self.prefixed(_joined("max", topic) + "/"))
 
     def all_queues(self) -> list[MessageQueue]:
