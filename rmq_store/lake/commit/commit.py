@@ -1,5 +1,5 @@
-"""The commit protocol (design 3.3). Explored exhaustively; every sentence removes a violation that was found
-(``docs/decisions/0001-one-commit-point.md``). The steps, with the places where a test may stop the process:
+"""The commit protocol (``docs/decisions/0001-one-commit-point.md``). Explored exhaustively; every sentence removes a
+violation that was found. The steps, with the places where a test may stop the process:
 
 1. *Plan*    (``lake/window``) look for the request, read positions, choose ranges, take a new commit id.
 2. *Claim*   (``claim.py``)   a small commit on ``own/…``, made by the steps below.
