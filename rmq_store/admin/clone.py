@@ -1,4 +1,4 @@
-"""Cloning a group's offsets (S13.6, ``ConsumerOffsetManager#cloneOffset``): another group goes on where this one stands.
+"""Cloning a group's offsets (``ConsumerOffsetManager#cloneOffset``, rules 13.6): another group goes on where this one stands.
 
 All topics of the group, or one of them; its retry topic is its own and stays. Two differences from RocketMQ's tool, on
 purpose: a queue of which the source has no offset is left as it is (the tool writes 0, which nobody has said), and an

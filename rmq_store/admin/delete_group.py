@@ -1,7 +1,7 @@
-"""Deleting a group (S13, ``deleteSubGroup -r``): what it had becomes void, and its name may be used again as if it were new.
+"""Delete of a group (RocketMQ's ``deleteSubGroup -r``, rules 13.8). Its name can then be reused like a new one.
 
-One commit per shard. Every offset of the group is taken away, except in its own retry topic, where the name goes on at
-the end that each queue has now. What waits in its delay levels is delivered later as always and gets the outcome
+One commit per shard. It voids every offset of the group, except in its own retry topic: there it moves each offset to
+the current end of the queue. What waits in the group's delay levels is still delivered later and gets the outcome
 ``dropped`` then, since its epoch is older than ``del/`` (``consumer/consume_result.py``). Dead letters stay.
 ``docs/decisions/0007-delete-a-group.md`` says why.
 """

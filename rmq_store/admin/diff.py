@@ -1,4 +1,4 @@
-"""Which messages ended differently in two attempts of a replay (design 4).
+"""Which messages ended differently in two attempts of a replay.
 
 An attempt is a pass of the replay's queues (``replay.py``), so the pass says which ranges and which failures are its own.
 A success has no row: ranges are compared, cut where something failed, so the cost follows the failures. What failed is

@@ -1,7 +1,7 @@
 """What operators' moves of offsets have in common (reset, clone): a request says where to, one commit per shard does it.
 
 The operator always wins: a move raises the group's epoch, so a window that was planned before cannot commit after it
-(promise P3), and it opens a new pass of every queue it names.
+(``docs/invariants.md``, P3), and it opens a new pass of every queue it names.
 """
 
 from __future__ import annotations

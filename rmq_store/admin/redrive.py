@@ -1,4 +1,4 @@
-"""Redrive: dead letters of a group, sent again, each once. RocketMQ has no command for it (S13.7): its dashboard runs the
+"""Redrive: dead letters of a group, sent again, each once. RocketMQ has no command for it (rules 13.7): its dashboard runs the
 listener once more and leaves the letter where it is.
 
 A letter goes to the group's own retry topic, where only this group reads, or to a topic that is named. Its retries begin

@@ -1,4 +1,5 @@
-"""Resetting a group's offsets (S13.1), and skipping what waits (S13.2): what is asked and where it goes."""
+"""Reset of a group's offsets (``AdminBrokerProcessor#resetOffsetInner``, rules 13.1) and skip to the end
+(skipAccumulatedMessage, rules 13.2): the request, and the target offset of each queue."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> d
 
 
 def checked_offset(positions: Positions, queue: MessageQueue, offset: int) -> int:
-    """The offset. Raises WrongUse when it lies outside the queue (S13.1)."""
+    """The offset. Raises WrongUse when it lies outside the queue, as
+    ``AdminBrokerProcessor#resetOffsetInner`` refuses it (rules 13.1)."""
     least, most = positions.min_offset(queue), positions.max_offset(queue)
     if not least <= offset <= most:
         raise WrongUse(

@@ -1,4 +1,5 @@
-"""Setting a group's offsets to those of a file: of a broadcasting client (S4), or of a broker for a group of it (S3).
+"""Setting a group's offsets to those of a file: of a broadcasting client
+(``LocalFileOffsetStore``, rules 4), or of a broker for a group of it (``ConsumerOffsetManager``, rules 3.1).
 
 An operator's move like a reset, queue by queue. Nothing is rounded into a queue's range: who stands outside it would
 read other messages than the file says.

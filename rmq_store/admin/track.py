@@ -1,4 +1,5 @@
-"""Which groups have consumed a message (S13.5, ``MessageTrack``), with the outcome and every hop of its retries."""
+"""Which groups have consumed a message, with the outcome and every hop of its retries
+(``DefaultMQAdminExtImpl#messageTrackDetail``, rules 13.5)."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class _Tracker:
         return Outcome.ACKED if range_["acked"] and self._is_wanted(range_) else Outcome.FILTERED
 
     def _is_wanted(self, range_: Mapping[str, Any]) -> bool:
-        """Whether the subscription of the window takes the message: a success has no row of its own (design 3.1)."""
+        """Whether the subscription of the window takes the message: a success has no row of its own."""
         (ctl,) = self._rows(f"SELECT subscription FROM ctl WHERE commit_id = {quoted(range_['commit_id'])}")
         expressions: dict[str, str] = json.loads(ctl["subscription"] or "{}").get(range_["topic"], {})
         properties = self._message["properties"]
