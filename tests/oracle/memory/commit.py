@@ -1,4 +1,4 @@
-"""The commit protocol (design 3.3) in memory: steps 4 to 6, with the same decisions as the lake.
+"""Steps 4 to 6 of the commit protocol (``docs/decisions/0001-one-commit-point.md``) in memory, with the lake's decisions.
 
 A put here is never unanswered, so nothing has to be withdrawn; everything else keeps its place, and the shard's
 ``on_step`` is called at the same steps.

@@ -97,7 +97,8 @@ class Stored:
     row: MessageRow
 
     def message(self) -> MessageExt:
-        """What a listener gets; a retry copy shows the topic that it was first delivered from (S10.6)."""
+        """What a listener gets; a retry copy shows the topic that it was first delivered from
+        (``DefaultMQPushConsumerImpl#resetRetryAndNamespace``, rules 10.6)."""
         row, queue, properties = self.row, self.queue, dict(self.row.properties)
         topic = queue.topic
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):

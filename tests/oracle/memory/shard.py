@@ -174,7 +174,7 @@ class MemoryShard:
     def search_offsets(
         self, positions: Positions, queues: Sequence[MessageQueue], time_ms: int, *, upper: bool = False
     ) -> dict[MessageQueue, int]:
-        """LOWER or UPPER offset at a time (S2.3); both lie in [min, max]."""
+        """LOWER or UPPER offset at a time (``ConsumeQueueStore#getOffsetInQueueByTime``, rules 2.3); both lie in [min, max]."""
         return {queue: self._offset_at(positions, queue, time_ms, upper) for queue in queues}
 
     def _offset_at(self, positions: Positions, queue: MessageQueue, time_ms: int, upper: bool) -> int:
