@@ -1,5 +1,4 @@
-"""Who asks, and under which id, where no orchestrator says it: what every command and every job begins with. And what
-the parts of a request come to."""
+"""Request ids and actors of commands and jobs, and the combined status of a request's parts."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ _LONGEST_REQUEST_ID = 250
 def request_id_of(given: str | None, verb: str, host: Host) -> str:
     """The request's id: ``given``, which must begin with its UTC date, else a new one, ``YYYY-MM-DD-verb-random``.
 
-    The log is searched for earlier attempts from about that date on. One that is still to come is a slip or a wrong clock.
-    Raises WrongUse.
+    The log is searched for earlier attempts from about that date on, so a date in the future is refused: it is a typing
+    error or a wrong clock. Raises WrongUse.
     """
     today = day_of(host.now_ms())
     if given is None:
@@ -50,24 +49,27 @@ def request_id_of(given: str | None, verb: str, host: Host) -> str:
     if not matched or not _is_date(matched[1]) or len(given) > _LONGEST_REQUEST_ID:
         raise WrongUse(f"the request id {given!r} must begin with its UTC date, YYYY-MM-DD, {example}")
     if matched[1] > today:
-        raise WrongUse(f"the request id {given!r} begins with a date still to come; today is {today} in UTC, {example}")
+        raise WrongUse(f"the request id {given!r} begins with a date in the future; today is {today} in UTC, {example}")
     return given
 
 
-def refuse_other_request(request_id: str, done: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Raise WrongUse when what is ``asked`` now is not what the request with this id has ``done``: its asker would be told
-    that all is done. Only what is asked now is compared; what was found on the way stands beside it in ``done``."""
-    if other := [name for name, value in asked.items() if done.get(name) != value]:
-        was = ", ".join(_said(name, done.get(name)) for name in other)
-        now = ", ".join(_said(name, asked[name]) for name in other)
+def refuse_other_request(request_id: str, committed: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
+    """Raise WrongUse when the parameters ``requested`` now differ from those ``committed`` under this request id.
+
+    Without it the caller would get the report of the other request. Only names in ``requested`` are compared:
+    ``committed`` also has facts that were found while the request ran.
+    """
+    if differing := [name for name, value in requested.items() if committed.get(name) != value]:
+        before = ", ".join(_shown(name, committed.get(name)) for name in differing)
+        now = ", ".join(_shown(name, requested[name]) for name in differing)
         raise WrongUse(
-            f"the request {request_id} was another one: {was}; this one asks for {now}. Nothing was done now: give it an "
-            "id of its own"
+            f"request id {request_id} was already used with different parameters ({before}; now {now}). "
+            "Nothing was changed; use a new id."
         )
 
 
-def _said(name: str, value: Any) -> str:
-    """``until_ms`` and the like as a time."""
+def _shown(name: str, value: Any) -> str:
+    """A parameter in an error; ``until_ms`` and the like as a time."""
     if value is None:
         return f"no {name.removesuffix('_ms')}"
     return f"{name[:-3]} {format_time(value)}" if name.endswith("_ms") else f"{name} {value}"
@@ -89,19 +91,19 @@ def client_ids_of(text: str | None) -> tuple[str, ...]:
     """``c1,c2,c3``: the ids of the consumers that share a group's work; none for None or "". Raises WrongUse."""
     if not text:
         return ()
-    found = tuple(one.strip() for one in text.split(","))
-    if "" in found or len(set(found)) < len(found):
-        raise WrongUse(f"{text!r} is no list of client ids: write each once, with commas between, like c1,c2,c3")
-    return found
+    client_ids = tuple(client_id.strip() for client_id in text.split(","))
+    if "" in client_ids or len(set(client_ids)) < len(client_ids):
+        raise WrongUse(f"invalid list of client ids {text!r}: write each id once, separated by commas, like c1,c2,c3")
+    return client_ids
 
 
 def reason_of(given: str, dry_run: bool) -> str:
-    """Why: a dry run needs no reason of its own."""
+    """The operator's reason. A dry run may leave it out."""
     return given or ("dry run" if dry_run else "")
 
 
 def actor_of(given: str | None = None) -> Actor:
-    """Who asks: the OS user, or a name that nobody has verified."""
+    """The OS user, or the ``given`` name, which is not verified."""
     if given is not None:
         return Actor(given, "unverified")
     user_id = os.getuid()
@@ -112,6 +114,6 @@ def actor_of(given: str | None = None) -> Actor:
 
 
 def overall(statuses: Iterable[str]) -> Status:
-    """One word for several: something was done, or had been done before, or there was nothing to do."""
+    """The combined status of a request's parts: committed, else already_committed, else empty."""
     present = set(statuses)
     return next((status for status in (Status.COMMITTED, Status.ALREADY_COMMITTED) if status in present), Status.EMPTY)

@@ -230,7 +230,7 @@ def test_a_request_id_begins_with_its_date(imported: Rmq, request_id: str) -> No
 
 
 def test_a_request_id_of_a_day_to_come_would_not_be_found_again(imported: Rmq) -> None:
-    refused(imported("deliver", "--request", "2999-01-01-mine"), 2, "a date still to come")
+    refused(imported("deliver", "--request", "2999-01-01-mine"), 2, "a date in the future")
 
 
 def test_a_reset_says_where_to_once_and_why(imported: Rmq) -> None:

@@ -197,7 +197,7 @@ def test_an_id_that_another_request_had_is_refused(in_two_shards: Rmq) -> None:
     assert in_two_shards.json(*reset, "--to-min")["messages"] == 4
     answer = in_two_shards(*reset, "--to-max")
     assert answer.exit_code == 2
-    assert "was another one: to min; this one asks for to max. Nothing was done now" in answer.err
+    assert "different parameters (to min; now to max). Nothing was changed" in answer.err
     assert in_two_shards.json(*reset, "--to-min")["status"] == "already_committed"
 
 

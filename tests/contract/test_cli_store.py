@@ -106,7 +106,7 @@ def test_an_id_under_which_another_broker_was_imported_is_refused(
     assert imported.json(*again, "--broker", "broker-a")["status"] == "already_committed"
     answer = imported(*again, "--broker", "broker-b")
     assert answer.exit_code == 2
-    assert "was another one: broker_name broker-a; this one asks for broker_name broker-b" in answer.err
+    assert "different parameters (broker_name broker-a; now broker_name broker-b" in answer.err
 
 
 def test_a_store_may_be_on_s3(

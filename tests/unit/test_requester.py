@@ -36,7 +36,7 @@ def test_an_id_of_today_or_before_is_taken_as_it_is(given: str) -> None:
         ("2026-03-01-\n", "must begin"),
         ("2026-03-01-é", "must begin"),
         ("2026-03-01" + "x" * 241, "must begin"),
-        ("2026-03-02-mine", "a date still to come; today is 2026-03-01"),
+        ("2026-03-02-mine", "a date in the future; today is 2026-03-01"),
     ],
 )
 def test_an_id_that_no_search_would_find_again_is_refused(given: str, says: str) -> None:
