@@ -15,7 +15,8 @@ from benchmarks.table import Measurement, Target
 from rmq_store.commit.positions import Outcome
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.window import WindowReport, consume_window
+from rmq_store.lake.window.window import consume_window
+from rmq_store.window.consume import WindowReport
 from rmq_store.window.plan import ConsumeRequest
 
 TITLE = "window, warm Spark session, plan to read-back"

@@ -53,14 +53,16 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import stage
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.deliver import CAUSE, DeliverReport, deliver
+from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.key_files import Keys, stage_keys, text_hashes
-from rmq_store.lake.window.plan import ConsumeRequest
-from rmq_store.lake.window.window import WindowReport, consume_window
+from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic, retry_topic
 from rmq_store.settings.settings import GroupSettings, load_settings
 from rmq_store.utils.host import Host
+from rmq_store.window.consume import WindowReport
+from rmq_store.window.deliver import CAUSE, DeliverReport
+from rmq_store.window.plan import ConsumeRequest
 
 ALICE = Actor("alice", "test")
 HOUR_MS = 3_600_000

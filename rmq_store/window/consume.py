@@ -121,6 +121,7 @@ def next_window(
     request: ConsumeRequest,
     parts: Sequence[Ctl],
     segments_of: SegmentsOf,
+    *,
     before: Plan | None = None,
     taken: Taken | None = None,
 ) -> Plan | WindowReport:

@@ -31,13 +31,14 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
-from rmq_store.lake.window.plan import ConsumeRequest, Planner
+from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.log.commit_log import item_at
 from rmq_store.log.record import encode, new_record
 from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.times import format_time
+from rmq_store.window.plan import ConsumeRequest, Planner
 from tests.contract.world import group
 from tests.unit.vectors import expected
 
@@ -772,7 +773,7 @@ def test_a_topic_that_shrinks_or_is_closed_for_reading_keeps_the_queues_that_hol
     assert queue_bounds(lake, "OrderEvents") == before
     asked = ConsumeRequest("2026-01-01-c", TESTS, client_id="c2", client_ids=("c1", "c2"))
     (shard,) = lake.store.shards()
-    plan = Planner(shard, group("late", ["OrderEvents"]), lake.host.now_ms()).plan(asked, [])
+    plan = Planner(ShardLookup(shard), group("late", ["OrderEvents"]), lake.host.now_ms()).plan(asked, [])
     assert [(p.queue.queue_id, p.range.end) for p in plan.ranges] == [(n, before[n][1]) for n in (4, 5, 6, 7)]
 
 

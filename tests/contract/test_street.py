@@ -15,9 +15,10 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
-from rmq_store.lake.window.window import WindowReport, consume_window
+from rmq_store.lake.window.window import consume_window
 from rmq_store.settings.settings import GroupSettings, load_settings
 from rmq_store.utils.host import Host
+from rmq_store.window.consume import WindowReport
 from rmq_store.window.plan import ConsumeRequest
 from tests.s3 import S3Root
 

@@ -18,13 +18,15 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.deliver import DeliverReport, deliver
+from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
-from rmq_store.lake.window.plan import ConsumeRequest
-from rmq_store.lake.window.window import WindowReport, consume_window
+from rmq_store.lake.window.window import consume_window
 from rmq_store.log.record import encode, new_record
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
+from rmq_store.window.consume import WindowReport
+from rmq_store.window.deliver import DeliverReport
+from rmq_store.window.plan import ConsumeRequest
 from tests.oracle.projection import Projection, projection
 
 BROKER, SHARD, TOPIC, GROUP = "broker-a", "s1", "Orders", "billing"

@@ -25,9 +25,10 @@ from rmq_store.lake.broker.cutover import cutover
 from rmq_store.lake.commit import dispatch as dispatching
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.window.engine import LocalEngine
-from rmq_store.lake.window.send import Message, send
+from rmq_store.lake.window.send import send
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
+from rmq_store.producer.producer import Message
 from rmq_store.window.plan import ConsumeRequest
 from tests.faults.stores import BROKER, GROUP, OPERATOR, TESTS, TOPIC, Lake, copied, group_named, write_broker
 

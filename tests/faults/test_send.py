@@ -13,7 +13,9 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.send import Message, SendReport, send
+from rmq_store.lake.window.send import send
+from rmq_store.producer.producer import Message
+from rmq_store.producer.send import SendReport
 from rmq_store.utils.host import Host
 from tests.faults.jobs import Job, killed_at
 from tests.faults.stores import REQUEST, SHARD, TESTS

@@ -9,9 +9,9 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.plan import ConsumeRequest, Scope
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
+from rmq_store.window.plan import ConsumeRequest, Scope
 
 
 def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> list[Shard]:

@@ -18,13 +18,14 @@ from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.errors import NothingThere, WrongUse
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.plan import LIVE, ConsumeRequest, Planner, Scope
+from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.validators import is_system_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.utils.known_names import did_you_mean, listed
 from rmq_store.window.consume import WindowReport
+from rmq_store.window.plan import LIVE, ConsumeRequest, Planner, Scope
 
 # --- where it works --------------------------------------------------------------------------------------------------
 
@@ -84,7 +85,7 @@ def unowned_queues(store: LakeStore, group: GroupSettings, client_ids: Sequence[
     rule = group.allocate_strategy
     if not client_ids or not rule.may_leave_queues:
         return []
-    planners = [Planner(shard, group, host.now_ms()) for shard in shards_of(store, group)]
+    planners = [Planner(ShardLookup(shard), group, host.now_ms()) for shard in shards_of(store, group)]
     queues = {queue for planner in planners for queue in planner.queues()}
     strategy = rule.among_clients()
     owned = {q for cid in client_ids for q in allocate_by_topic(strategy, group.name, cid, queues, client_ids)}
@@ -96,7 +97,7 @@ def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: 
     shard.commitlog.refresh()
     if shard.ctls_of_request(request.request_id, group.name, Action.CONSUME):
         return True
-    return bool(Planner(shard, group, host.now_ms(), scope).plan(request, []).ranges)
+    return bool(Planner(ShardLookup(shard), group, host.now_ms(), scope).plan(request, []).ranges)
 
 
 # --- doing it --------------------------------------------------------------------------------------------------------

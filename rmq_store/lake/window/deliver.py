@@ -47,8 +47,6 @@ from rmq_store.window.deliver import (
     step,
 )
 
-__all__ = ["CAP", "CAUSE", "DeliverReport", "deliver"]
-
 
 def deliver(
     store: LakeStore,

@@ -1,4 +1,4 @@
-"""Step 1, plan, in the lake: ``rmq_store/window/plan.py`` with what a shard of the lake looks up for it."""
+"""What planning looks up in a shard of the lake (``ShardView`` of ``rmq_store/window/plan.py``)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,11 @@ from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
-from rmq_store.settings.settings import GroupSettings
-from rmq_store.window import plan
-from rmq_store.window.plan import LIVE, ConsumeRequest, Plan, Scope, request_parameters
-
-__all__ = ["LIVE", "ConsumeRequest", "Plan", "Planner", "Scope", "ShardLookup", "request_parameters"]
-
-
-class Planner(plan.Planner):
-    """Plans requests of one group in one shard; the shard's handles have just been refreshed."""
-
-    def __init__(self, shard: Shard, group: GroupSettings, now_ms: int, scope: Scope = LIVE) -> None:
-        super().__init__(ShardLookup(shard), group, now_ms, scope)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLookup:
-    """A shard of the lake as the rules see it."""
+    """A shard of the lake as the rules see it: a ``ShardView`` over the snapshot to which its tables were refreshed last."""
 
     shard: Shard
 

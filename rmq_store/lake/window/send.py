@@ -34,8 +34,6 @@ from rmq_store.producer.send import (
 )
 from rmq_store.utils.host import Host
 
-__all__ = ["Message", "SendReport", "send"]
-
 
 def send(
     store: LakeStore,

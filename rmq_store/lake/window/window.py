@@ -30,7 +30,7 @@ from rmq_store.lake.window.consume_job import ConsumeJob, ConsumeTask, TaskResul
 from rmq_store.lake.window.consume_slice import refuse_unknown_columns, run_task
 from rmq_store.lake.window.duplicates import Absorbed, consume_absorbing, duplicate_outcomes
 from rmq_store.lake.window.engine import Engine
-from rmq_store.lake.window.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
+from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.retry_rows import RetryPolicy
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
@@ -50,9 +50,8 @@ from rmq_store.window.consume import (
     subscriptions_of,
     wish,
 )
+from rmq_store.window.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.window.ranges import window_id
-
-__all__ = ["WindowReport", "consume_window", "task_rows"]
 
 TASKS_PER_SLOT = 2
 LEAST_TASK_ROWS = 250_000
@@ -123,7 +122,8 @@ def _plan(
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that it has none left."""
     parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
-    return next_window(Planner(shard, group, now_ms, scope), request, parts, partial(segments_of, shard), before, taken)
+    planner = Planner(ShardLookup(shard), group, now_ms, scope)
+    return next_window(planner, request, parts, partial(segments_of, shard), before=before, taken=taken)
 
 
 def _done(

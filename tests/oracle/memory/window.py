@@ -63,7 +63,8 @@ def _plan(
 ) -> Plan | WindowReport:
     """The next window of the request, or the report that there is none."""
     parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
-    return next_window(Planner(shard, group, now_ms, scope), request, parts, shard.segments_of, before, taken)
+    planner = Planner(shard, group, now_ms, scope)
+    return next_window(planner, request, parts, shard.segments_of, before=before, taken=taken)
 
 
 def _message_listener(group: GroupSettings) -> Listener:
