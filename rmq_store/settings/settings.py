@@ -1,4 +1,4 @@
-"""``consumers.toml``: which groups there are, what they read, and how (design 4 and 5).
+"""``consumers.toml``: which groups there are, what they read, and how.
 
     [[group]]
     name = "orders"
@@ -91,7 +91,7 @@ class GroupSettings:
 
     @property
     def broadcasting(self) -> bool:
-        """Every client gets all messages, at offsets of its own (S4): it consumes under the name ``group@client``."""
+        """Every client gets all messages, at offsets of its own (rules 4), and consumes under the name ``group@client``."""
         return self.message_model is MessageModel.BROADCASTING
 
     @property

@@ -1,4 +1,4 @@
-"""RocketMQ's consumer settings that mean nothing to a window, and why (S7.6, ``DefaultMQPushConsumer``).
+"""RocketMQ's consumer settings that mean nothing to a window, and why (``DefaultMQPushConsumer``, rules 7.6).
 
 A key of this table in a settings file is refused with its reason, like any key that is not known: what is written there
 has an effect. ``docs/settings.md`` shows the table.
@@ -21,7 +21,7 @@ class WithoutEffect(NamedTuple):
 
 _THREADS = "a window's messages are shared by `consumers`, and Spark's task slots or this process run them"
 _CACHE = "a task reads record batches one after the other and caches none; `max_messages` and `max_bytes` cap a window"
-_PULLS = "a window reads exact rows of files: it pulls nothing, so neither the broker's limits (S7.2) nor these count"
+_PULLS = "a window reads exact rows of files and pulls nothing, so neither the broker's limits nor these apply"
 _POP = "Pop is another protocol; a window claims whole queues"
 _NO_BROKER = "there is no broker that it would be said to"
 
