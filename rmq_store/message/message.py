@@ -77,7 +77,7 @@ __all__ = [
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class MessageQueue:
-    """One queue of a topic on a broker. Sorted as ``MessageQueue#compareTo``: topic, broker name, queue id (S6.1)."""
+    """One queue of a topic on a broker. Order of ``MessageQueue#compareTo``: topic, broker name, queue id (rules 6.1)."""
 
     topic: str
     broker_name: str

@@ -1,6 +1,6 @@
 """Names that RocketMQ gives to properties, topics and topic prefixes.
 
-Source: ``MessageConst``, ``MixAll``, ``TopicValidator``, ``TimerMessageStore`` (S1.5, S11, S14).
+Source: ``MessageConst``, ``MixAll``, ``TopicValidator``, ``TimerMessageStore`` (rules 1.5, 11, 14).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def dlq_topic(group: str) -> str:
     return DLQ_GROUP_TOPIC_PREFIX + group
 
 
-# --- retry topics of pop consumption (S12): a topic for each pair of group and topic ----------------------------------
+# --- retry topics of pop consumption (rules 12): a topic for each pair of group and topic -----------------------------
 
 _POP_RETRY_SEPARATOR_V1: Final = "_"
 _POP_RETRY_SEPARATOR_V2: Final = "+"

@@ -1,4 +1,5 @@
-"""The two ids of a message (S1.8). Both are 32 hex characters on IPv4 and 56 on IPv6: shape does not tell them apart.
+"""The two ids of a message (rules 1.8). Both have 32 hex characters on IPv4 and 56 on IPv6, so their shape does not tell
+which is which.
 
 Bytes before they are written as hex::
 

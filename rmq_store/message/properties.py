@@ -1,4 +1,4 @@
-"""Message properties: their text in a record, the rule for user properties, and the tags code (S1.5, S2.1).
+"""Message properties: their text in a record, the rule for user properties, and the tags code (rules 1.5, 2.1).
 
 The text is ``name 0x01 value 0x02`` for each property. There is no escaping, so a value that holds 0x02 does not
 survive, and neither does an empty one: RocketMQ's parser drops it. The order is a hash map's in RocketMQ; ours is
@@ -46,7 +46,8 @@ def check_user_property(name: str | None, value: str | None) -> None:
 
 
 def tags_code(tags: str | None) -> int:
-    """Java's ``String.hashCode`` of the tag: signed 32 bits over UTF-16 units; 0 without a tag (S2.1)."""
+    """Java's ``String.hashCode`` of the tag: signed 32 bits over UTF-16 units; 0 without a tag
+    (``MessageExtBrokerInner#tagsString2tagsCode``, rules 2.1)."""
     if not tags:
         return 0
     code = 0

@@ -1,4 +1,4 @@
-"""SYSFLAG bits of a message, and the body they describe (S1.3, S1.6)."""
+"""SYSFLAG bits of a message (``MessageSysFlag``, rules 1.3), and its body with the CRC (``UtilAll#crc32``, rules 1.6)."""
 
 from __future__ import annotations
 

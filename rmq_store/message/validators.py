@@ -1,4 +1,4 @@
-"""Names and sizes that RocketMQ accepts (S14: ``Validators``, ``TopicValidator``, ``MessageExtEncoder``).
+"""Names and sizes that RocketMQ accepts (``Validators``, ``TopicValidator``, ``MessageExtEncoder``; rules 14).
 
 ``*_problem`` answers which rule a name breaks, None for none; ``check_*`` raises WrongUse saying so. Client and broker
 differ: the client looks at the length first and knows one limit, the broker allows retry and dead-letter topics more.
