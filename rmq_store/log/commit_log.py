@@ -1,7 +1,7 @@
-"""Walking the bytes of a commit log file: records in order, then one value that says why the walk ended (S1.7).
+"""Walking the bytes of a commit log file: records in order, then one value that says why the walk ended (rules 1.7).
 
-RocketMQ's recovery rule holds: a record that fails the broker's check cuts the log there. What lies behind it is not
-looked at, because nothing says where the next record would begin; ``Damage.size`` allows a salvage to try.
+RocketMQ's recovery rule holds (rules 19.1): a record that fails the broker's check cuts the log there. What lies behind
+it is not looked at, because nothing says where the next record would begin; ``Damage.size`` allows a salvage to try.
 
 - a record never spans two files; the rest of a file is skipped behind an end-of-file marker (:class:`Blank`)
 - TOTALSIZE 0 means that nothing was written there yet

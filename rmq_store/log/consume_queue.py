@@ -1,4 +1,4 @@
-"""Consume queues: the entry of a message, the readable range of a queue, and the offset at a time (S2).
+"""Consume queues: the entry of a message, the readable range of a queue, and the offset at a time (rules 2).
 
 An entry is 20 bytes: commit log offset (8), size of the whole record (4), tags code (8). The entry of queue offset n
 stands at byte ``20 * n`` of the queue, counted over its files.
@@ -43,7 +43,7 @@ class ConsumeQueueEntry:
         return self.commit_log_offset >= 0 and self.size > 0
 
 
-# What stands in the slots before the first entry, when a queue's first file does not begin at byte 0 (S2.2).
+# What stands in the slots before the first entry, when a queue's first file does not begin at byte 0 (rules 2.2).
 FILLER: Final = ConsumeQueueEntry(0, 0x7FFFFFFF, 0)
 
 
@@ -65,7 +65,7 @@ def decode_entries(data: Bytes) -> Iterator[ConsumeQueueEntry]:
 
 
 def is_indexed(sys_flag: int) -> bool:
-    """Whether the message gets an entry: not with the raw PREPARED or ROLLBACK bits (S1.7, Appendix E, C2)."""
+    """Whether the message gets an entry: not with the raw PREPARED or ROLLBACK bits (rules 1.7)."""
     return MessageSysFlag.transaction_type(sys_flag) in (
         MessageSysFlag.TRANSACTION_NOT_TYPE,
         MessageSysFlag.TRANSACTION_COMMIT_TYPE,
@@ -75,7 +75,7 @@ def is_indexed(sys_flag: int) -> bool:
 def entry_tags_code(
     topic: str, properties: Mapping[str, str], store_timestamp: int, delay_levels: Mapping[int, int]
 ) -> int:
-    """The tags code of an entry: the tag's hash, or the due time (epoch ms) in the schedule topic (S2.1).
+    """The tags code of an entry: the tag's hash, or the due time (epoch ms) in the schedule topic (rules 2.1).
 
     ``delay_levels``: level -> ms, RocketMQ's delayLevelTable.
     """
@@ -132,7 +132,7 @@ def offset_by_time(
     timestamp: int,
     boundary: BoundaryType = BoundaryType.LOWER,
 ) -> int:
-    """The queue offset at a time, by binary search (S2.3).
+    """The queue offset at a time, by binary search (``ConsumeQueueStore#getOffsetInQueueByTime``, rules 2.3).
 
     LOWER: the smallest offset whose store time >= ``timestamp``, else the max offset. UPPER: the largest one whose
     store time <= ``timestamp``, else the min offset. An empty queue answers its min.

@@ -1,4 +1,4 @@
-"""What a broker answers to a pull at an offset, and the offset it corrects it to (S7.1, ``DefaultMessageStore#getMessage``).
+"""A broker's answer to a pull at an offset, and the corrected offset (``DefaultMessageStore#getMessage``, rules 7.1).
 
 A window reads ranges of rows and pulls nothing, but it meets the same cases when it begins at a group's offset. It never
 moves that offset silently, as a client does when it is corrected:
@@ -13,7 +13,7 @@ moves that offset silently, as a client does when it is corrected:
 
 The other statuses follow from what lies behind a readable offset, where a window goes on in one sweep: NO_MATCHED_MESSAGE
 is ``filtered``, MESSAGE_WAS_REMOVING and OFFSET_FOUND_NULL are holes, which are ``lost``. Nor has a window an answer that
-could be full: ``get_message`` says where a broker's pull ends (S7.2), for who compares the two.
+could be full: ``get_message`` says where a broker's pull ends (rules 7.2), for tests that compare the two.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def pull_status(status: GetMessageStatus, offset: int) -> PullStatus:
     return _TOLD.get(status, PullStatus.OFFSET_ILLEGAL if offset else PullStatus.NO_NEW_MSG)
 
 
-# --- how much one answer holds (S7.2) --------------------------------------------------------------------------------
+# --- how much one answer holds (rules 7.2) ---------------------------------------------------------------------------
 
 UNIT_BYTES = 20
 """Of a consume queue entry."""

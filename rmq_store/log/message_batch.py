@@ -1,4 +1,4 @@
-"""A batch of messages on the wire: the body of one request, and the messages in it (S1.7)."""
+"""A batch of messages on the wire: the body of one request, and the messages in it (``MessageDecoder``, rules 1.7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORT: Final = struct.Struct(">h")
 
 
 class BatchMessage(NamedTuple):
-    """One message in the body of a batch request; topic and queue are those of the request (S1.7)."""
+    """One message in the body of a batch request; topic and queue are those of the request."""
 
     flag: int
     body: bytes

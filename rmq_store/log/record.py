@@ -1,6 +1,6 @@
-"""A record of the commit log: bytes <-> fields. This file is the rule; ``lake/broker/records.py`` must answer the same (S1).
+"""A record of the commit log: bytes <-> fields. This file is the rule; ``lake/broker/records.py`` must answer the same.
 
-Layout, big-endian; an IPv6 host takes 20 bytes instead of 8::
+Layout (``MessageExtEncoder``, rules 1.1), big-endian; an IPv6 host takes 20 bytes instead of 8::
 
     0 TOTALSIZE 4 | 4 MAGICCODE 4 | 8 BODYCRC 4 | 12 QUEUEID 4 | 16 FLAG 4 | 20 QUEUEOFFSET 8 | 28 PHYSICALOFFSET 8
     36 SYSFLAG 4 | 40 BORNTIMESTAMP 8 | 48 BORNHOST 8 | 56 STORETIMESTAMP 8 | 64 STOREHOSTADDRESS 8
@@ -45,7 +45,7 @@ MESSAGE_MAGIC_V1: Final = -626843481
 MESSAGE_MAGIC_V2: Final = -626843477
 BLANK_MAGIC: Final = -875286124
 
-# A topic name longer than this (UTF-16 units) is written as V2 (S1.2).
+# A topic name longer than this (UTF-16 units) is written as V2 (rules 1.2).
 V1_TOPIC_MAX: Final = 127
 
 # Store times (epoch ms) from 1970-01-01 to 9999-12-31: a message is kept under the day of its store time.
@@ -91,7 +91,7 @@ class Record:
 
     @property
     def offset_msg_id(self) -> str:
-        """The offset message id: store host and commit log offset (S1.8)."""
+        """The offset message id: store host and commit log offset (``MessageDecoder#createMessageId``, rules 1.8)."""
         return offset_message_id(self.store_host, self.commit_log_offset)
 
     def body(self, decompressors: Decompressors = ZLIB_ONLY) -> bytes | None:
