@@ -1,4 +1,4 @@
-"""SQL92 expressions over a message's properties: the tree, its canonical text, and its value (S7.8).
+"""SQL92 expressions over a message's properties: the tree, its canonical text, and its value (rules 7.8).
 
 Logic has three values: an absent property makes most of what names it unknown, and only what is true is delivered.
 Where RocketMQ throws (a comparison with text that is no number), so does ``evaluate``; ``matches`` is what a broker

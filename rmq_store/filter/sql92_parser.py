@@ -1,4 +1,4 @@
-"""Reading SQL92 expressions by RocketMQ's grammar (S7.8, ``SelectorParser.jj``), and refusing what it refuses.
+"""Reading SQL92 expressions by RocketMQ's grammar (``SelectorParser.jj``, rules 7.8), and refusing what it refuses.
 
     or          and ( OR and )*
     and         equality ( AND equality )*

@@ -1,4 +1,4 @@
-"""The values of a SQL92 expression: Java's types, how text is read as one of them, and how two compare (S7.8).
+"""The values of a SQL92 expression: Java's types, how text is read as one of them, and how two compare (rules 7.8).
 
 A property is text; what it is compared with says what it is read as. Texts that Java reads as a number are not those
 that Python does: Java takes "3d", "0x1p4" and " 1.5", and refuses "1_000", "inf" and, as a whole number, " 3".

@@ -1,4 +1,5 @@
-"""Which messages of a topic a group wants: by tags (S7.7) or by a SQL92 expression over the properties (S7.8).
+"""Which messages of a topic a group wants: by tags (``FilterAPI``, rules 7.7) or by a SQL92 expression over the
+properties (``SelectorParser``, rules 7.8).
 
 A message passes two halves, the broker's and the client's, and both together are the delivered set:
 
@@ -122,7 +123,7 @@ def _selector(topic: str, expression: str | None) -> sql92.BooleanExpression:
         tree, rest = parse(expression)
     except InvalidSelector as error:
         raise WrongUse(f"topic {topic}: {error}") from error
-    if rest:  # a broker takes the part before it: S7.8
+    if rest:  # a broker takes the part before it (rules 7.8)
         at = len(expression) - len(rest) + 1
         raise WrongUse(
             f"topic {topic}: the SQL92 expression {expression!r} is complete before character {at}, and RocketMQ ignores "
