@@ -1,4 +1,4 @@
-"""Who consumes which queue: RocketMQ's six allocation strategies (S6.2).
+"""Who consumes which queue: RocketMQ's six allocation strategies (``AllocateMessageQueueStrategy``, rules 6.2).
 
 A strategy is a pure function ``(group, current_cid, mq_all, cid_all) -> queues of current_cid``. Every consumer
 computes it by itself from the same two sorted lists (``sort_queues``, ``sort_client_ids``) and so they agree without
@@ -178,7 +178,8 @@ def allocate_by_topic(
     queues: Iterable[MessageQueue],
     client_ids: Iterable[str],
 ) -> list[MessageQueue]:
-    """What a consumer gets of several topics, each shared on its own, the retry topic too (S6.1 ``rebalanceByTopic``)."""
+    """The queues of a consumer in several topics, each allocated by itself, the retry topic too
+    (``RebalanceImpl#rebalanceByTopic``, rules 6.1)."""
     cid_all = sort_client_ids(client_ids)
     by_topic = groupby(sort_queues(queues), key=lambda queue: queue.topic)
     return [queue for _, of_topic in by_topic for queue in strategy(group, current_cid, list(of_topic), cid_all)]

@@ -1,4 +1,4 @@
-"""How a group's settings choose an allocation strategy (S6.2), and what it needs besides the two lists.
+"""How a group's settings choose an allocation strategy (rules 6.2), and what it needs besides the two lists.
 
     allocate_strategy = "AVG"
     allocate_strategy = { name = "CONSISTENT_HASH", virtual_nodes = 20 }

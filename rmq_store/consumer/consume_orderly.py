@@ -1,5 +1,5 @@
-"""One queue of an orderly window: taken, asked about, tried again or finished, until nothing is left or the queue has to
-wait (S9.2, ``ConsumeMessageOrderlyService``). ``consume_result_orderly`` has the rules; both engines run them with this.
+"""One queue of an orderly window, consumed until nothing is left or the queue has to wait for the next window
+(``ConsumeMessageOrderlyService``, rules 9.2). ``consume_result_orderly`` has the rules; both engines apply them here.
 
 Where a window differs from a client that runs for ever:
 
@@ -45,7 +45,7 @@ from rmq_store.errors import ListenerError
 from rmq_store.message.message import MessageExt, MessageQueue
 
 PULL_BATCH_SIZE = 32
-"""How many messages are cached at a time (S7.6): what is cached is sorted at every take."""
+"""How many messages are cached at a time (rules 7.6): what is cached is sorted at every take."""
 
 
 @dataclass(frozen=True, slots=True)

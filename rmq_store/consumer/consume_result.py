@@ -1,11 +1,12 @@
-"""What follows from a listener's answers: RocketMQ's ``processConsumeResult`` for concurrent consumption (S9.1).
+"""What follows from a listener's answers in concurrent consumption
+(``ConsumeMessageConcurrentlyService#processConsumeResult``, rules 9.1).
 
-Before it, ``clean_expired_msg`` looks at how long the listener took (S8). Then three small decisions, in order:
+Before it, ``clean_expired_msg`` looks at how long the listener took (rules 8). Then three small decisions, in order:
 ``process_consume_result`` says who is sent back, ``settle`` what is finished when some send-backs failed,
 ``offset_to_commit`` whether the offset moves. A window of the lake stores all send-backs in its one commit: none of them
 can fail alone, so everything is finished and the second step has nothing to do.
 
-Consumption in order has other rules (S9.2), in ``consume_result_orderly``.
+Consumption in order has other rules (rules 9.2), in ``consume_result_orderly``.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def is_expired(took_ms: int, consume_timeout_ms: int | None) -> bool:
 
 def clean_expired_msg(answers: Sequence[Answer], took_ms: int, consume_timeout_ms: int | None) -> Sequence[Answer]:
     """The answers as they count: after a call that lasted too long all its messages are sent back at level 3, whatever the
-    listener says of them (``ProcessQueue#cleanExpiredMsg``, S8). They were consumed, and are consumed again.
+    listener says of them (``ProcessQueue#cleanExpiredMsg``, rules 8). They were consumed, and are consumed again.
 
     RocketMQ's client looks once every consumeTimeout, and only at the first 16 messages of a queue; here every call is
     measured, from its beginning to its end.

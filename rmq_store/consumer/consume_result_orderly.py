@@ -1,5 +1,5 @@
 """What follows from a listener's answer in orderly consumption: RocketMQ's ``processConsumeResult`` and
-``checkReconsumeTimes`` of ``ConsumeMessageOrderlyService`` (S9.2, S9.3).
+``checkReconsumeTimes`` of ``ConsumeMessageOrderlyService`` (rules 9.2, 9.3).
 
 Three steps, in order: ``messages_over_limit`` says what has to be sent away before anything is decided,
 ``process_consume_result`` what becomes of what was taken, and ``finish`` does that to the ProcessQueue and answers the
@@ -99,7 +99,8 @@ def orderly_status_of(value: Any) -> ConsumeOrderlyStatus:
 def messages_over_limit(
     status: ConsumeOrderlyStatus, batch: Sequence[OrderlyMessage], max_reconsume_times: int
 ) -> tuple[tuple[int, int], ...]:
-    """What a SUSPEND has to send to ``%RETRY%group`` as new messages (S10.5), as (offset, delay level).
+    """What a SUSPEND has to send to ``%RETRY%group`` as new messages, as (offset, delay level)
+    (``ConsumeMessageOrderlyService#sendMessageBack``, rules 10.5).
 
     ``max_reconsume_times``: -1 is no limit (2^31 - 1), any other number is taken as it is.
     """

@@ -1,4 +1,5 @@
-"""Delay levels and retry delays (S11.1 to S11.3, S10.7).
+"""Delay levels (``ScheduleMessageService``, rules 11.1 to 11.3) and the retry delays of a group (``GroupRetryPolicy``,
+rules 10.7).
 
 Level n is the n-th item of a text like "1s 5s 10s". A message of level n waits in queue n - 1 of SCHEDULE_TOPIC_XXXX;
 all of one queue wait equally long, so the queue is in due order. A level table never changes: a change is a new
@@ -184,7 +185,7 @@ def retry_policy_problems(table: Mapping[str, Any]) -> list[str]:
 
 
 def retry_policy_of(table: Mapping[str, Any]) -> GroupRetryPolicy:
-    """The policy that a table without problems says; what it leaves out is RocketMQ's default (S10.7).
+    """The policy that a table without problems says; what it leaves out is RocketMQ's default (rules 10.7).
 
     ``{ type = "CUSTOMIZED", next = [1000, 5000] }`` or
     ``{ type = "EXPONENTIAL", initial = 5000, max = 7200000, multiplier = 2 }``, delays in ms.

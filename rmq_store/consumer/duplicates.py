@@ -1,4 +1,4 @@
-"""Absorbing duplicates: a message whose key was acked before, within a horizon, is not consumed again (design 4).
+"""Absorbing duplicates: a message whose key was acked before, within a horizon, is not consumed again.
 
     absorb_duplicates = { by = "UNIQ_KEY", horizon = "7d" }
 

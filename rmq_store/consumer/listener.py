@@ -1,12 +1,13 @@
-"""The user's code: how it is found, what it may answer, and what an answer means for each message (S9.1). ``ask`` asks it.
+"""The user's code: how it is loaded, what it may answer, and what an answer means for each message
+(``ConsumeMessageConcurrentlyService#processConsumeResult``, rules 9.1). ``ask`` asks it.
 
 A listener has one of two shapes, and the first may answer in several ways:
 
 - ``consume_message(msgs, context) -> ConsumeConcurrentlyStatus``: word for word RocketMQ, with ``context.ack_index``
   and ``context.delay_level_when_next_consume``;
 - ``consume_message(msgs, context) -> one status per message``, as a list or by ``yield``: only what failed is retried;
-- in order (S9.2) ``consume_message(msgs, context) -> ConsumeOrderlyStatus`` with a ``ConsumeOrderlyContext``: one status
-  stands for its batch, None and an exception suspend the queue (``consume_orderly``);
+- in order (rules 9.2) ``consume_message(msgs, context) -> ConsumeOrderlyStatus`` with a ``ConsumeOrderlyContext``: one
+  status stands for its batch, None and an exception suspend the queue (``consume_orderly``);
 - ``consume_batch(batch[, context])`` over an Arrow record batch; an attribute ``columns`` names what it reads.
 
 An exception at message k leaves 0..k-1 their result and retries k and what follows. k is known when the listener
@@ -71,7 +72,7 @@ class ConsumeConcurrentlyContext:
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
-    """``suspend_current_queue_time_millis`` -1: the consumer's own setting (S9.3)."""
+    """``suspend_current_queue_time_millis`` -1: the consumer's own setting (rules 9.3)."""
 
     message_queue: MessageQueue
     group: str = ""
@@ -246,8 +247,9 @@ def judge(
     all_or_nothing: bool = False,
     secrets: Sequence[str] = (),
 ) -> tuple[Answer, ...]:
-    """One Answer per message of a batch of ``n``, from what the listener returned or raised (S9.1). ``secrets``: what no
-    error may say.
+    """One Answer per message of a batch of ``n``, from what the listener returned or raised (rules 9.1).
+
+    ``secrets``: values that no error text may contain.
 
     - raised: everything from the failing message on is retried;
     - None: RECONSUME_LATER, and so is a None among several statuses;

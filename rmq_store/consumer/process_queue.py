@@ -1,4 +1,4 @@
-"""The messages of one queue that a consumer holds: cached or being consumed in order (S8, RocketMQ's ``ProcessQueue``).
+"""The messages of one queue that a consumer has: cached, or being consumed in order (``ProcessQueue``, rules 8).
 
 It answers the question behind every commit: the smallest offset that is not finished. Windows that consume in order run
 on it. A concurrent one needs no cache, for it reads a range and commits all of it; for these this is the rule in its

@@ -1,7 +1,7 @@
-"""Which rows a range of offsets is: the pull of S7, by segments instead of consume queue files.
+"""Which rows a range of offsets is: RocketMQ's pull (rules 7), by segments instead of consume queue files.
 
 The segments of a queue are known exactly, so nothing is listed or scanned. Offsets that no segment holds are a hole:
-the record was skipped when a damaged log was salvaged, or is gone from the broker (S7.1 MESSAGE_WAS_REMOVING).
+the record was skipped when a damaged log was salvaged, or is gone from the broker (MESSAGE_WAS_REMOVING, rules 7.1).
 """
 
 from __future__ import annotations

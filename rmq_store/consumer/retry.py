@@ -1,4 +1,5 @@
-"""Where a failed message goes, and what its copy carries (S10.2, S10.3, S11.2, S11.3).
+"""Where a failed message goes, and what its copy carries (``AbstractSendMessageProcessor#consumerSendMsgBack``,
+rules 10.2 and 10.3; ``HookUtils#transformDelayLevelMessage``, rules 11.2).
 
 ``route`` decides: again after a delay, by way of the schedule topic (or the timer topic, where the group has a retry
 policy), or the group's dead letters. ``SendBack`` says it
@@ -40,7 +41,8 @@ DEFAULT_MAX_RECONSUME_TIMES = 16
 """What ``max_reconsume_times`` -1 means for concurrent consumption."""
 
 NOT_DELAYED = "-1"
-"""The DELAY that a broker gives to a dead letter which it makes of a sent message (E C3); one that was sent back has 0."""
+"""DELAY of a dead letter that a broker makes of a sent message (``SendMessageProcessor#handleRetryAndDLQ``, rules 10.5).
+A dead letter of a send-back has 0."""
 
 _MASK_64 = (1 << 64) - 1
 
@@ -101,11 +103,11 @@ def route(
     levels: DelayLevels,
     policy: GroupRetryPolicy | None = None,
 ) -> SendBack:
-    """``consumerSendMsgBack`` for concurrent consumption (S10.2 rows 4, 8 and 9).
+    """``consumerSendMsgBack`` for concurrent consumption (rules 10.2, rows 4, 8 and 9).
 
-    ``delay_level``: what the listener asked for; where it asks for none, ``policy`` says the delay, if the group has one
-    (S10.7). ``reconsume_times``: the failed message's own. ``max_reconsume_times``: the group's; -1 is 16, any other
-    number is taken as it is. ``retry_queue``: from ``retry_queue_id``, None when the group has no retry queue.
+    ``delay_level``: the listener's; where it is 0, ``policy`` decides the delay, if the group has one (rules 10.7).
+    ``reconsume_times``: of the failed message. ``max_reconsume_times``: of the group; -1 means 16, any other number is
+    used as it is. ``retry_queue``: from ``retry_queue_id``, None when the group has no retry queue.
     """
     cause = _cause(delay_level, reconsume_times, max_reconsume_times, retry_queue)
     if cause is not Cause.RETRY or retry_queue is None:
@@ -164,7 +166,7 @@ def message_id(offset_msg_id: str | None, topic: str, broker_name: str, queue_id
 
 
 def property_edits(send_back: SendBack, topic: str, own_id: str) -> PropertyEdits:
-    """What changes in the properties of a failed message when its copy is stored (S10.3, S11.2).
+    """What changes in the properties of a failed message when its copy is stored (rules 10.3, 11.2).
 
     ``topic`` and ``own_id`` (``message_id``) are the failed message's own and count at its first failure only. For all
     messages of one queue with one route only ``own_id`` differs.
@@ -181,8 +183,8 @@ def property_edits(send_back: SendBack, topic: str, own_id: str) -> PropertyEdit
 
 
 def sent_away_edits(send_back: SendBack, topic: str, own_key: str, max_reconsume_times: int) -> PropertyEdits:
-    """The same for a dead letter of an orderly group, which its client sends as a new message (S10.5,
-    ``ConsumeMessageOrderlyService#sendMessageBack``).
+    """The same for a dead letter of an orderly group, which its client sends as a new message
+    (``ConsumeMessageOrderlyService#sendMessageBack``, rules 10.5).
 
     ``own_key``: the message's UNIQ_KEY, its ``message_id`` where it has none. WAIT stays as the producer set it.
     """
@@ -210,7 +212,8 @@ DELIVERED_EDITS = PropertyEdits(
 
 
 def delivered_edits(topic: str, store_timestamp: int, now_ms: int) -> PropertyEdits:
-    """``DELIVERED_EDITS``; out of the timer topic a copy also says when it came there and when it left (S11.4, UTC ms)."""
+    """``DELIVERED_EDITS``; a copy out of the timer topic also gets the times (UTC ms) when it was stored there and when it
+    left (rules 11.4)."""
     if topic != TIMER_TOPIC:
         return DELIVERED_EDITS
     times = {MessageConst.TIMER_DEQUEUE_MS: str(now_ms)}

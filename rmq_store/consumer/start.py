@@ -1,4 +1,4 @@
-"""Where a group begins to read a queue (S5, ``RebalancePushImpl#computePullFromWhere``).
+"""Where a group begins to read a queue (``RebalancePushImpl#computePullFromWhereWithException``, rules 5.1).
 
 A stored offset always wins. Without one, ConsumeFromWhere decides for queues that were there at the group's first
 window. Differences from RocketMQ, on purpose, each with its rule's name in the ctl row:
@@ -49,7 +49,7 @@ class StartRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a group begins to read a queue, and which rule said so (S5)."""
+    """Where a group begins to read a queue, and which rule said so."""
 
     offset: int
     rule: str

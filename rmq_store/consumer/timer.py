@@ -1,4 +1,5 @@
-"""Messages that wait for a moment of their own: the timer topic (S10.7, S11.4; docs/decisions/0003-timers.md).
+"""Messages that wait for a moment of their own: the timer topic (``TimerMessageStore``, rules 11.4; retry policies,
+rules 10.7). ``docs/decisions/0003-timers.md`` says why it is built so.
 
 Every queue of ``rmq_sys_wheel_timer`` is in due order, as a level queue is, so that one offset says what of it has been
 delivered. There are three kinds of them, told apart by the queue id:
@@ -71,7 +72,7 @@ def is_coarse(queue: MessageQueue) -> bool:
 
 def rolls(deliver_at: int, now_ms: int) -> bool:
     """Whether a message of a slot that has begun goes on to its second. What is due further ahead than its slot can
-    only come from a wrong clock and is delivered (S11.3)."""
+    only come from a wrong clock and is delivered (``ScheduleMessageService#correctDeliverTimestamp``, rules 11.3)."""
     return now_ms < deliver_at < now_ms + SLOT_MS
 
 
