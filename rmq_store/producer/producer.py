@@ -1,4 +1,4 @@
-"""A message as a producer sends it: what client and broker check, which queue it goes to, what is stored (S14, S1.5).
+"""A message as a producer sends it: the checks of client and broker, its queue, what is stored (rules 14, 1.5).
 
 Nothing is sent here: ``send.py`` makes a commit of it. Differences from a broker, on purpose:
 
@@ -220,7 +220,7 @@ def place(
     message: Message, queue: MessageQueue, unique_key: str, now_ms: int, levels: DelayLevels, lane: str
 ) -> Placed:
     """The message as it is stored. ``queue``: where it is to be read; ``lane``: the broker name of the queues that a
-    delayed one waits in until then (S11.2, S11.4). Raises WrongUse as ``timer.place``."""
+    delayed one waits in until then (rules 11.2, 11.4). Raises WrongUse as ``timer.place``."""
     found = timer.place(queue.topic, queue.queue_id, stored_properties(message, unique_key), now_ms, levels)
     stored_in = MessageQueue(found.topic, lane if found.waits else queue.broker_name, found.queue_id)
     return Placed(message, stored_in, found.properties, found.delay_ms, found.deliver_at)
@@ -248,8 +248,9 @@ def stored_properties(message: Message, unique_key: str) -> dict[str, str]:
 
 
 def unique_keys(entropy: bytes, now_ms: int) -> Iterator[str]:
-    """UNIQ_KEYs for one send (S1.8). ``entropy``: 10 bytes, in place of address, process and class loader; then the
-    milliseconds of the month in UTC, and a counter. When that is used up, the next millisecond is taken."""
+    """UNIQ_KEYs for one send (``MessageClientIDSetter``, rules 1.8). ``entropy``: 10 bytes, in place of address, process and
+    class loader; then the milliseconds of the month in UTC, and a counter. When the counter is used up, the next
+    millisecond is taken."""
     month = datetime.fromtimestamp(now_ms // 1000, UTC).replace(day=1, hour=0, minute=0, second=0)
     since_ms = now_ms - int(month.timestamp()) * 1000
     for n in count():
