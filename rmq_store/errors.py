@@ -113,7 +113,7 @@ class DerivedTableDamaged(BadData):
 
 
 class OffsetOutOfRange(BadData):
-    """A consumer's next offset lies below the first readable one (S7.1 OFFSET_TOO_SMALL)."""
+    """A consumer's next offset lies below the first readable one (OFFSET_TOO_SMALL, rules 7.1)."""
 
 
 class ListenerError(BadData):
