@@ -1,4 +1,4 @@
-"""The offsets of a broadcasting consumer, in a file of its own: RocketMQ's ``LocalFileOffsetStore`` (S4).
+"""The offsets of a broadcasting consumer, in a file of its own: RocketMQ's ``LocalFileOffsetStore`` (rules 4).
 
 The file is passed in (``broker_files.local_offsets`` has the one that RocketMQ writes), so the rules here touch no disk.
 Where RocketMQ logs that neither file nor ``.bak`` can be read and goes on without storing anything, storing raises.

@@ -1,4 +1,4 @@
-"""The offsets of a consumer in its own memory, what both of RocketMQ's offset stores have in common (S4).
+"""The offsets of a consumer in its own memory, what both of RocketMQ's offset stores have in common (rules 4).
 
 A store's own file says what lies behind the memory: ``local_offset_store`` a file of this client (broadcasting),
 ``remote_offset_store`` the broker (clustering).

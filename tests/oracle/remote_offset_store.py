@@ -1,4 +1,4 @@
-"""The offsets of a clustering consumer, kept by the broker: RocketMQ's ``RemoteBrokerOffsetStore`` (S4)."""
+"""The offsets of a clustering consumer, kept by the broker: RocketMQ's ``RemoteBrokerOffsetStore`` (rules 4)."""
 
 from __future__ import annotations
 

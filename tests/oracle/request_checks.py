@@ -1,4 +1,5 @@
-"""What a broker asks before it serves a request, in its order; the first answer that is no ends it (S3.3, S7.3).
+"""The checks of a broker before it serves a request, in its order; the first that fails is the answer
+(``ConsumerManageProcessor``, rules 3.3; ``PullMessageProcessor``, rules 7.3).
 
 A config is None where the broker has none of that name.
 """
