@@ -1,4 +1,4 @@
-"""``expected/NAME.admin``: what the admin tools answered (S13), and where new groups began (S5)."""
+"""``expected/NAME.admin``: what the admin tools answered (rules 13), and where new groups began (rules 5)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.conformance.pulls import pull_edge
 from tests.conformance.tracks import check_tracks
 
 TO_MAX = (-1, -2)
-"""Times that mean the end of the queue (Appendix E, 13.1); here ``--to-max`` says it."""
+"""Times that mean the end of the queue (rules 13.1); here ``--to-max`` says it."""
 
 TO_MAX_BY_OLD_TOOL = (-1,)
 """To the old tool -2 is a time before all messages (``DefaultMQAdminExtImpl#resetOffsetConsumeOffset``)."""
 
 WRITTEN_AT_SHUTDOWN = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
-"""A broker that stops looks at undecided messages once more, which writes them again (Appendix E.3): after the answer."""
+"""A broker that stops checks undecided messages once more and writes them again (rules 19.2), after the answer."""
 
 RANGE_IN_WORDS = re.compile(r"not in consume queue range \[[^]]*\]")
 OK = "ok"

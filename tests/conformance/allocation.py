@@ -1,4 +1,4 @@
-"""``vectors/allocation`` and ``allocation-order``: who reads which queue (S6)."""
+"""``vectors/allocation`` and ``allocation-order``: who reads which queue (rules 6)."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _sent(
     message: _Readable, answer: Answer, copy: Line, group: Line, key: str, store: BrokerStore
 ) -> tuple[SendBack, _Readable]:
     """What our rules make of a delivery that failed. A client that cannot send a message back sends it as a new one, which
-    asks for no level, and takes along what the client had added to it (S10.5)."""
+    asks for no level, and takes along what the client had added to it (rules 10.5)."""
     if copy["bornTimestamp"] == message.copied["bornTimestamp"]:
         decided = _decided(group, answer, message.times, copy, store)
         properties = property_edits(decided, message.topic, message.own_id).apply(message.properties)
@@ -222,7 +222,7 @@ def _same_properties(what: str, copy: Line, ours: dict[str, str], leaked: Set[st
 
 
 def _chain_of_an_orderly_group(chain: Line, group: Line, store: BrokerStore) -> Outcomes:
-    """A try over the limit is sent as a new message, which a broker that knows the group's lock takes for dead (S10.5)."""
+    """A try over the limit is sent as a new message: a dead letter at a broker that has the group's lock (rules 10.5)."""
     over = partial(messages_over_limit, max_reconsume_times=group["maxReconsumeTimes"])
     sent = [
         (dlq_topic(chain["group"]), delivery["reconsumeTimes"] + 1)

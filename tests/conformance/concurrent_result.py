@@ -1,4 +1,4 @@
-"""``vectors/concurrent-result``: what becomes of a batch that was consumed concurrently (S9.1)."""
+"""``vectors/concurrent-result``: what becomes of a batch that was consumed concurrently (rules 9.1)."""
 
 from __future__ import annotations
 

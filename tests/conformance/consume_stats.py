@@ -1,4 +1,4 @@
-"""Every ``consumeStats`` in ``expected/NAME.admin``, whenever it was asked (S13.3): what it says of itself and of the store,
+"""Every ``consumeStats`` in ``expected/NAME.admin`` (rules 13.3), at any time: what it says of itself and of the store,
 and how the offsets of a group follow from one answer to the next.
 """
 

@@ -1,4 +1,4 @@
-"""``vectors/delays`` and ``retry-policies``: delay levels and the retry policies of groups (S10.7, S11.1)."""
+"""``vectors/delays`` and ``retry-policies``: delay levels and the retry policies of groups (rules 10.7, 11.1)."""
 
 from __future__ import annotations
 

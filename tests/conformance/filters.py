@@ -1,4 +1,4 @@
-"""Filters as the walks of a pull consumer need them: by tags (S7.7) and SQL92 (S7.8).
+"""Filters as the walks of a pull consumer need them: by tags (rules 7.7) and SQL92 (rules 7.8).
 
 Our subscriptions refuse SQL92 that a broker takes for something else, so what a broker makes of a text is asked of the
 parser: it reads as far as it can, and what is behind counts for nothing.

@@ -1,4 +1,4 @@
-"""``vectors/ids``: message ids, body CRC, compressed bodies and flag bits (S1.3, S1.6, S1.8)."""
+"""``vectors/ids``: message ids, body CRC, compressed bodies and flag bits (rules 1.3, 1.6, 1.8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``expected/NAME.keys``: which messages have a key, asked in SQL (S13.5): the newest 64, in log order.
+"""``expected/NAME.keys``: which messages have a key, asked in SQL (rules 13.5): the newest 64, in log order.
 
 A broker's index knows hashes only, and has one entry for each time that a message names a key: what it finds may be of
 another key, and the same message twice. A client keeps what has the key, once. A line may hold the one or the other.

@@ -1,4 +1,4 @@
-"""``vectors/local-offset-store``: sequences on a broadcasting client's offset store (S4).
+"""``vectors/local-offset-store``: sequences on a broadcasting client's offset store (rules 4).
 
 Checks: every read of a sequence; at its end what memory holds, the text of the file byte for byte, and what another
 store reads from that file.

@@ -1,4 +1,4 @@
-"""``vectors/names``: which names are allowed, what is made of them, and what a message may weigh (S14)."""
+"""``vectors/names``: which names are allowed, what is made of them, and what a message may weigh (rules 14)."""
 
 from __future__ import annotations
 

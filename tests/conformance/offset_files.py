@@ -1,4 +1,4 @@
-"""``vectors/offset-files``: the broker's offset files, its offset manager, and the client's file (S3, S4).
+"""``vectors/offset-files``: the broker's offset files, its offset manager, and the client's file (rules 3, 4).
 
 A text of ``consumerOffset.json`` is in the order of Java's hash maps, ours is sorted. So there are compared: the table
 and version read from each of the broker's texts; the broker's texts written again from what was read, byte for byte; and

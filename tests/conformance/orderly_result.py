@@ -1,4 +1,4 @@
-"""``vectors/orderly-result``: what becomes of a batch that was consumed in order (S9.2, S9.3)."""
+"""``vectors/orderly-result``: what becomes of a batch that was consumed in order (rules 9.2, 9.3)."""
 
 from __future__ import annotations
 

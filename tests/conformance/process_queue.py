@@ -1,4 +1,4 @@
-"""``vectors/process-queue``: sequences of calls on a ProcessQueue (S8)."""
+"""``vectors/process-queue``: sequences of calls on a ProcessQueue (rules 8)."""
 
 from __future__ import annotations
 

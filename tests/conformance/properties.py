@@ -1,4 +1,4 @@
-"""``vectors/properties``: the text of a record's properties, and what a user may set (S1.5)."""
+"""``vectors/properties``: the text of a record's properties, and what a user may set (rules 1.5)."""
 
 from __future__ import annotations
 

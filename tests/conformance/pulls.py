@@ -1,4 +1,4 @@
-"""``expected/NAME.get`` and ``pull``: what a request at an offset gets, and what a filter lets pass (S7.1, S7.7, S7.8).
+"""``expected/NAME.get`` and ``pull``: the answer to a request at an offset, and to a filter (rules 7.1, 7.7, 7.8).
 
 We have no pull requests: a window takes what lies between a group's offset and the end of the queue. Where RocketMQ
 answers with a status, a window reads from there, has nothing to do, or refuses, because an offset never moves silently:
@@ -8,7 +8,7 @@ answers with a status, a window reads from there, has nothing to do, or refuses,
 - OFFSET_TOO_SMALL: OffsetOutOfRange; when lost messages may be skipped it reads from the corrected offset on
 - OFFSET_OVERFLOW_BADLY: BadData, which names the corrected offset
 
-How many messages a broker puts into one answer (S7.2) is the rule ``get_message``; a window has no such limit.
+How many messages a broker puts into one answer (rules 7.2) is the rule ``get_message``; a window has no such limit.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def pull_edge(line: Line, store: BrokerStore) -> Outcomes:
 
 
 def _nobody_gets_there(line: Line, store: BrokerStore) -> Outcomes:
-    """A negative offset, which the client refuses itself (Appendix E, C9), or a queue that the topic does not have: no
+    """A negative offset, which the client refuses itself (rules 7.1), or a queue that the topic does not have: no
     group can be brought to it."""
     queue, offset, error = store.queue(line), line["offset"], line["error"]
     if isinstance(error, dict):
@@ -200,7 +200,7 @@ def _pull_walk(line: Line, store: BrokerStore) -> Outcomes:
     if wanted is None or wanted.data is None:
         yield refused(said, WrongUse, lambda: build_subscription_data(line["topic"], line["expression"], line["type"]))
     if wanted is None:
-        # Carried in a pull request, what cannot be parsed filters nothing (Appendix E, C1).
+        # Carried in a pull request, what cannot be parsed filters nothing (rules 7.3).
         yield same(f"{said}: delivered", [row["queue_offset"] for row in rows], line["delivered"])
         yield from _walks_on(said, line, store)
         yield from _steps(said, line, store, rows, filter_of(line["topic"], SUB_ALL, ExpressionType.TAG))

@@ -1,4 +1,4 @@
-"""``expected/NAME.queues`` and ``timesearch``: the bounds of queues and offsets by time (S2.2, S2.3)."""
+"""``expected/NAME.queues`` and ``timesearch``: the bounds of queues and offsets by time (rules 2.2, 2.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vectors/records`` and ``damaged``: the bytes of a record, the broker's check, the client's decoder (S1.1, S1.4)."""
+"""``vectors/records`` and ``damaged``: bytes of a record, the broker's check, the client's decoder (rules 1.1, 1.4)."""
 
 from __future__ import annotations
 

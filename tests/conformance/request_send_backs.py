@@ -1,4 +1,4 @@
-"""``behaviour/*-requests``: what is sent back, where its copy lies and what it carries (S10.2, S10.3)."""
+"""``behaviour/*-requests``: what is sent back, where its copy lies and what it carries (rules 10.2, 10.3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY = re.compile(r"(\d+) send-backs with retryQueueNums=(\d+), max offset per r
 
 def send_backs(broker: AskedBroker) -> Outcomes:
     """The copy of each: where it is, what it carries. A negative maxReconsumeTimes is taken literally there, so that it is
-    as 0; our -1 is what a consumer's own setting means (Appendix E, 10.2)."""
+    as 0; our -1 is what a consumer's own setting means (rules 10.2)."""
     for name in BROKER_PROPERTIES if broker.copies else ():
         of_broker = {copy["properties"].get(name) for copy in broker.all_copies}
         yield same(f"{name} is the broker's, the same everywhere", len(of_broker), 1)

@@ -1,4 +1,4 @@
-"""``behaviour/*-requests``: which names, subscriptions and messages a broker and its client take (S7.7, S7.8, S14)."""
+"""``behaviour/*-requests``: the names, subscriptions and messages that broker and client take (rules 7.7, 7.8, 14)."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _request(line: Line, broker: AskedBroker) -> Outcomes:
 
 
 def _query(line: Line, broker: AskedBroker, *, set_zero_if_not_found: bool = True) -> Outcomes:
-    """Without a commit 0 where the first message can still be read, if the request allows it (S5.4)."""
+    """Without a commit 0 where the first message can still be read, if the request allows it (rules 5.4)."""
     yield _found_offset(line, line["answer"], _on_the_wire(line, broker, set_zero_if_not_found))
 
 
@@ -84,7 +84,7 @@ def _found_offset(line: Line, answer: Any, found: int) -> Outcome:
 
 
 def _commit(line: Line, broker: AskedBroker) -> Outcomes:
-    """While a reset waits for its pull, the broker answers a commit and ignores it (S3.5)."""
+    """While a reset waits for its pull, the broker answers a commit and ignores it (rules 3.5)."""
     group, topic, queue_id, offset = line["input"]
     manager, answer = broker.manager, line["answer"]
     code = check_commit(broker.config_of(group), broker.topic_of(topic))
@@ -138,7 +138,7 @@ def _pull_after_a_reset(line: Line, broker: AskedBroker) -> Outcomes:
     most = broker.store.positions.max_offset(broker.store.queue({"topic": topic, "queueId": queue_id}))
     found, corrected = get_message_status(asked, 0, most)
     if found is GetMessageStatus.FOUND and asked < then <= most:
-        corrected = then  # how many messages one answer has is the broker's affair (S7.2)
+        corrected = then  # how many messages one answer has is the broker's affair (rules 7.2)
     yield same(f"pull of {line['input']}", (pull_status(found, asked), corrected), (status, then))
 
 
@@ -203,7 +203,7 @@ def _pull_of_enabled(line: Line, broker: AskedBroker) -> Outcomes:
 
 
 def _pull_with_sql92(line: Line, broker: AskedBroker) -> Outcomes:
-    """What cannot be parsed filters nothing when it is carried in the request (Appendix E, C1); what the client itself
+    """What cannot be parsed filters nothing when it is carried in the request (rules 7.3); what the client itself
     refuses, we refuse. A message of which no line tells a property that is asked for is left out."""
     expression, answer, said = line["input"], line["answer"], f"pull with {line['input']!r}"
     if request_sends.cannot_filter(line):

@@ -1,4 +1,4 @@
-"""``vectors/start-offsets``: where a push consumer starts a queue (S5.1, S5.3)."""
+"""``vectors/start-offsets``: where a push consumer starts a queue (rules 5.1, 5.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vectors/tags``: the code of a tag and the parsing of subscriptions (S2.1, S7.7)."""
+"""``vectors/tags``: the code of a tag and the parsing of subscriptions (rules 2.1, 7.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines ``messageTrack`` in ``expected/NAME.admin``: which groups have consumed a message (S13.5)."""
+"""The lines ``messageTrack`` in ``expected/NAME.admin``: which groups have consumed a message (rules 13.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine promises of what a listener may answer (S9.1), and what becomes of it. See ``test_engines.py``."""
+"""What every engine makes of the answers that a listener may give (rules 9.1). See ``test_engines.py``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.contract.world import (
 
 @story
 def test_failed_messages_are_retried_at_level_three_with_rocketmqs_properties(world: World) -> None:
-    """S16.4, chain 1: offsets 0 to 9, a listener with one status per message fails 4 and 7."""
+    """The first chain of rules 16.4: offsets 0 to 9, a listener with one status per message fails 4 and 7."""
     world.fill(orders(0), several(10))
     world.clock.advance(1234)
     report = world.consume(BILLING, f"{DAY}-1", fail_bodies(b"4", b"7"))
@@ -63,7 +63,7 @@ def test_failed_messages_are_retried_at_level_three_with_rocketmqs_properties(wo
 
 @story
 def test_ack_index_three_also_retries_what_lies_behind_it(world: World) -> None:
-    """S16.4, chain 1, through RocketMQ's own interface."""
+    """The first chain of rules 16.4, through RocketMQ's own interface."""
     world.fill(orders(0), several(10))
 
     def listener(msgs: list[MessageExt], context: Any) -> str:

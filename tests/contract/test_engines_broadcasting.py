@@ -1,5 +1,5 @@
-"""What every engine promises of a broadcasting group (S4): each client gets all messages, at offsets of its own, and
-what fails is dropped. See ``test_engines.py``."""
+"""What every engine promises of a broadcasting group (rules 4): each client gets all messages, at offsets of its own,
+and what fails is dropped. See ``test_engines.py``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What every engine promises of a listener that takes too long (S8, ``ProcessQueue#cleanExpiredMsg``): what it was asked
-about is retried at level 3, whatever it answered. See ``test_engines.py``."""
+"""What every engine promises of a listener that takes too long (``ProcessQueue#cleanExpiredMsg``, rules 8): its batch is
+retried at level 3, whatever it answered. See ``test_engines.py``."""
 
 from __future__ import annotations
 

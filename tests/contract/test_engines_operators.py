@@ -410,7 +410,7 @@ def test_an_offset_is_found_by_time_behind_a_hole_and_above_what_retention_left(
 
 @story
 def test_an_offset_is_found_by_time_where_the_brokers_clock_stepped_back(world: World) -> None:
-    """LOWER is still the first message at or after the moment, UPPER the last one at or before it (S2.3)."""
+    """LOWER is still the first message at or after the moment, UPPER the last one at or before it (rules 2.3)."""
     world.fill(orders(0), [said(n, at=NOON + at) for n, at in enumerate([20, 5, 30])])
     world.fill(orders(0), [said(n, at=NOON + at) for n, at in enumerate([10, 40])], base=4)
     world.trim(orders(0), 1)

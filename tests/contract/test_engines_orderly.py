@@ -1,4 +1,4 @@
-"""What every engine promises of consumption in order (S9.2). See ``test_engines.py``.
+"""What every engine promises of consumption in order (rules 9.2). See ``test_engines.py``.
 
 A window sleeps no suspend time: a queue is tried again at once, then waits for the next window.
 """

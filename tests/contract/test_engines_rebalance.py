@@ -1,5 +1,5 @@
-"""Several consumers of one group (S6): who gets which queue, who comes and goes while others work, and what then becomes of
-every message. At the end of each story every message of the group has exactly one outcome (S15 rows 4 and 5)."""
+"""Several consumers of one group (rules 6): who gets which queue, who comes and goes while others work, and what then
+becomes of every message. At the end of each story every message of the group has exactly one outcome (rules 6.4)."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_delivered_retry_is_consumed_with_its_first_topic_and_its_retries_coun
 
 @story
 def test_a_message_that_always_fails_is_dead_after_sixteen_retries_with_rocketmqs_delays(world: World) -> None:
-    """S16.4, chain 2."""
+    """The second chain of rules 16.4."""
     world.fill(orders(0), several(1))
     handed_over: list[int] = []
 
@@ -292,7 +292,7 @@ def test_a_delivery_says_in_which_level_queues_it_is_the_first(world: World) -> 
 
 @story
 def test_a_due_time_beyond_the_levels_delay_counts_as_due(world: World) -> None:
-    """S11.3: it can only come from a clock that was wrong when the message was stored."""
+    """Rules 11.3: it can only come from a clock that was wrong when the message was stored."""
     world.fill(orders(0), several(1))
     world.clock.advance(MAX_SKEW_MS + 10_000)
     world.consume(BILLING, f"{DAY}-1", fail)

@@ -1,5 +1,6 @@
-"""What a user writes into ``consumers.toml``, and what a window of both engines makes of it: where it starts (S5), how it
-asks its listener (S9). Caps, timeouts, retries and order have files of their own. See ``test_engines.py``."""
+"""What a user writes into ``consumers.toml``, and what a window of both engines makes of it: where it starts (rules 5),
+how it calls its listener (rules 9). Caps, timeouts, retries and order have files of their own. See ``test_engines.py``.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ def test_a_batch_holds_as_many_messages_as_the_settings_say(world: World, line: 
 def test_what_is_sent_back_follows_the_status_and_the_ack_index(
     world: World, status: str | None, ack_index: int | None, sent_back: list[bytes]
 ) -> None:
-    """The table of S9.1, as far as a send-back cannot fail by itself here."""
+    """The table of rules 9.1, as far as a send-back cannot fail by itself here."""
     world.fill(orders(0), several(4))
 
     def listener(msgs: list[MessageExt], context: ConsumeConcurrentlyContext) -> str | None:

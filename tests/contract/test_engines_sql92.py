@@ -37,7 +37,7 @@ def test_a_group_gets_what_its_expression_selects_and_the_rest_counts_as_filtere
 
 @story
 def test_a_retry_is_not_filtered_again(world: World) -> None:
-    """A retry topic is subscribed with "*" (S7.8: filterSupportRetry is false)."""
+    """A retry topic is subscribed with "*" (rules 7.8: filterSupportRetry is false)."""
     world.fill(orders(0), prices("7", "101"))
     world.consume(DEAR, f"{DAY}-1", fail_bodies(b"1"))
     world.clock.advance(10_000)

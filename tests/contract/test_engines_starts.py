@@ -1,4 +1,4 @@
-"""What every engine promises of where a group starts (S5). See ``test_engines.py``."""
+"""What every engine promises of where a group starts (rules 5). See ``test_engines.py``."""
 
 from __future__ import annotations
 

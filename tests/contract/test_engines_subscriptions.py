@@ -1,4 +1,4 @@
-"""What every engine promises about one subscription per group and topic (S7.7). See ``test_engines.py``."""
+"""What every engine promises about one subscription per group and topic (rules 7.7). See ``test_engines.py``."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ T = NOON - HOUR
 def test_a_new_group_starts_where_it_says_also_in_a_young_topic_and_stays_there(
     world: World, where: str, first: int
 ) -> None:
-    """Its first window records the start, so what comes before the second one is not skipped (S E.3)."""
+    """Its first window records the start, so what comes before the second one is not skipped (rules 5.1)."""
     world.fill(orders(0), several(10, step_ms=60_000))
     new = group(
         consume_from_where=ConsumeFromWhere(where), consume_timestamp="2024-06-03T11:06:00Z" if first == 6 else None
@@ -174,7 +174,7 @@ def test_a_reset_to_an_offset_goes_exactly_there_or_is_refused(world: World, off
 @story
 @pytest.mark.parametrize("offset", [0, 3], ids=["4470-to-zero", "4470-to-three"])
 def test_a_reset_of_one_queue_leaves_the_others_and_may_go_to_zero(world: World, offset: int) -> None:
-    """RocketMQ's tool for one queue does nothing when the answer is 0 (S13.1)."""
+    """RocketMQ's tool for one queue does nothing when the answer is 0 (rules 13.1)."""
     for queue_id in range(2):
         world.fill(orders(queue_id), several(5, first=10 * queue_id))
     world.consume(BILLING, f"{DAY}-1")

@@ -2,7 +2,7 @@
 
 After every step of a history it reads the new commits and works out, offset by offset, what must stand in them: where
 ranges begin and end, which outcome each offset has, which copies lie in the retry and dead-letter queues. It knows the
-rules from RocketMQ's words (S9.1, S9.2, S10.2, S11), written down once more in the plainest way.
+rules from RocketMQ's words (rules 9.1, 9.2, 10.2, 11), written down once more in the plainest way.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Ledger:
             self.places[name, move.queue] = Place(move.to_offset, move.pass_)
 
     def where_to(self, queue: MessageQueue, to: str, value: int | None) -> int:
-        """By looking at every message (S2.3, S13.1)."""
+        """By looking at every message (rules 2.3, 13.1)."""
         least, most = self.least(queue), self.world.positions().max_offset(queue)
         if to == "time":
             later = [m.queue_offset for m in self.world.stored(queue) if m.store_timestamp >= (value or 0)]
@@ -322,7 +322,7 @@ class Acks:
 
 
 def at_once(group: GroupSettings, calls: Sequence[Call]) -> tuple[dict[int, Outcome], dict[int, str]]:
-    """Concurrent (S9.1, S10.2): per offset its outcome, and per failed one where its copy must be."""
+    """Concurrent (rules 9.1, 10.2): per offset its outcome, and per failed one where its copy must be."""
     finished: dict[int, Outcome] = {}
     targets: dict[int, str] = {}
     for call in calls:
@@ -342,7 +342,7 @@ def at_once(group: GroupSettings, calls: Sequence[Call]) -> tuple[dict[int, Outc
 
 
 def in_order(group: GroupSettings, calls: Sequence[Call]) -> tuple[dict[int, Outcome], dict[int, str]]:
-    """In order (S9.2), for the calls about one queue: what is finished, what of it is dead."""
+    """In order (rules 9.2), for the calls about one queue: what is finished, what of it is dead."""
     finished: dict[int, Outcome] = {}
     kept: dict[int, Outcome] = {}
     most = 2**31 - 1 if group.max_reconsume_times == -1 else group.max_reconsume_times

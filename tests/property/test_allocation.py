@@ -1,4 +1,4 @@
-"""Whoever computes an allocation, from lists in whatever order: every queue has one owner (S6.1, S6.2)."""
+"""Whoever computes an allocation, from lists in whatever order: every queue has one owner (rules 6.1, 6.2)."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_waiting_message_that_cannot_be_found_stops_the_delivery() -> None:
 
 
 def test_delivering_as_of_a_moment_in_the_past_does_not_take_what_waits_for_a_mistake() -> None:
-    """A due time is impossibly far ahead only if it is so by the real clock too (S11.3)."""
+    """A due time is impossibly far ahead only if it is so by the real clock too (rules 11.3)."""
     segment = waiting(1, 0, 1, 0)
     queue, an_hour_ago = segment.queue, NOW - 3_600_000
     asked = partial(

@@ -1,4 +1,4 @@
-"""Where a broker's answer to a pull ends (S7.2). The conformance run holds the rule against a real store's answers."""
+"""Where a broker's answer to a pull ends (rules 7.2). The conformance run compares it with a real store's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be sent, which queue it goes to, and how it is stored (S14, S1.5, S11.2)."""
+"""What can be sent, which queue it goes to, and how it is stored (rules 14, 1.5, 11.2)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_they_refuse_is_refused_for_that_reason(text: str, said: dict[str, 
 
 
 def test_properties_are_measured_with_what_client_and_broker_add() -> None:
-    """Appendix E, "names": 32,500 characters pass a broker, 32,700 do not."""
+    """32,500 characters pass a broker, 32,700 do not (rules 1.5)."""
     room = 32_767 - len("k") - 2
     pairs = ("WAIT", "true"), ("UNIQ_KEY", "U" * 32), *BROKER_PROPERTIES.items()
     added = sum(len(name) + len(value) + 2 for name, value in pairs)

@@ -1,4 +1,4 @@
-"""What a broker refuses before it reads or commits (S3.3, S7.3): the first check that fails is the answer."""
+"""What a broker refuses before it reads or commits (rules 3.3, 7.3): the first check that fails is the answer."""
 
 from __future__ import annotations
 

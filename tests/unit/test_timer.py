@@ -111,7 +111,7 @@ def test_three_days_are_allowed() -> None:
 
 
 def test_a_real_broker_stored_the_same_properties() -> None:
-    """S11.4; a broker has one queue for all. Its clock when it chose is the store timestamp."""
+    """Rules 11.4; a broker has one queue for all. Its clock when it chose is the store timestamp."""
     stored = [row for row in expected("market-clean.messages") if row["topic"] == "rmq_sys_wheel_timer"]
     for row in stored:
         made_there = ("REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS")

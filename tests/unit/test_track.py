@@ -1,4 +1,4 @@
-"""What RocketMQ says of a group and a message (S13.5, ``DefaultMQAdminExtImpl#messageTrackDetail``)."""
+"""What RocketMQ says of a group and a message (rules 13.5, ``DefaultMQAdminExtImpl#messageTrackDetail``)."""
 
 from __future__ import annotations
 
