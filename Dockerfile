@@ -22,7 +22,7 @@ COPY dags dags
 COPY plugins plugins
 COPY demo demo
 COPY scripts/compose_init.py scripts/
-RUN pip install --no-cache-dir --no-deps --no-build-isolation -e . \
+RUN pip install --no-cache-dir --no-build-isolation -c constraints.txt -e ".[airflow,postgres,spark]" \
  && install -d -o rmq -g rmq /opt/rmq/airflow /opt/rmq/airflow/logs /opt/rmq/state
 
 ENV AIRFLOW_HOME=/opt/rmq/airflow \

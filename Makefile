@@ -42,9 +42,9 @@ bench: setup ## the speed table, with the peers in the same run
 jars: setup ## fetch and check the pinned jars again
 	@.venv/bin/python -m spark_jobs.jars
 
-constraints: setup ## choose the versions in constraints.txt anew from pyproject.toml
+constraints: setup ## choose the versions in constraints.txt again, within the ranges of pyproject.toml
 	@mkdir -p .cache && cp constraints.txt .cache/constraints.txt
-	.venv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra postgres \
+	.venv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras \
 	  --no-emit-index-url --no-header --quiet --output-file .cache/constraints.txt $(UV_ARGS)
 	@{ sed '/^#/!Q' constraints.txt; cat .cache/constraints.txt; } > .cache/constraints.new
 	@mv .cache/constraints.new constraints.txt && rm .cache/constraints.txt

@@ -25,6 +25,7 @@ VENV = CHECKOUT / ".venv"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / ".ready"
 CONSTRAINTS = CHECKOUT / "constraints.txt"
+EXTRAS = "airflow,dev,postgres,spark"
 OLDEST, TOO_NEW = (3, 11), (3, 14)
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 
@@ -93,10 +94,12 @@ def provide_packages() -> None:
 
 
 def install(installer: tuple[str | Path, ...], verb: tuple[str | Path, ...]) -> None:
-    """Everything is pinned, so nothing is resolved; ``pip check`` proves the set."""
+    """The set of constraints.txt as it is, then this project, whose ranges must agree with it; ``pip check`` proves the
+    rest."""
     say("installing the pinned packages (1.1 GiB; the first time takes a minute or more)")
     run(*installer, *verb, "--no-deps", "-r", CONSTRAINTS)
-    run(*installer, *verb, "--no-deps", "--no-build-isolation", "--quiet", "-e", CHECKOUT)
+    this_project = ("--no-build-isolation", "--constraint", CONSTRAINTS, "-e", f"{CHECKOUT}[{EXTRAS}]")
+    run(*installer, *verb, "--quiet", *this_project)
     run(PYTHON, "-m", "pip", "check", quiet=True)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -223,12 +225,17 @@ def test_doctor_names_every_subscription_that_a_window_would_refuse(imported: Rm
     assert statuses(imported.json("doctor"))["subscriptions"] == "ok"
 
 
-def test_doctor_names_a_package_that_is_not_the_pinned_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        doctor, "requires", lambda name: ["rich==1.0.0", "no-such-thing[extra]==2.0", "x==1; extra == 'dev'"]
-    )
-    with pytest.raises(StoreUnusable, match=r"no-such-thing is not installed, not 2.0; rich is \S+, not 1.0.0"):
+def test_doctor_names_a_package_outside_its_range_and_lets_extras_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["rich<2,>=1.0.0", "no-such-thing[extra]<3,>=2.0", "no-such-extra<2,>=1; extra == 'spark'"]
+    monkeypatch.setattr(doctor, "requires", lambda name: [*asked, "pytest<2,>=1; extra == 'dev'"])
+    wrong = r"no-such-thing is not installed, not >=2.0,<3; pytest is \S+, not >=1,<2; rich is \S+, not >=1.0.0,<2"
+    with pytest.raises(StoreUnusable, match=f"^{wrong}$"):
         doctor.packages_found()
+
+
+def test_doctor_finds_every_package_of_the_checkout_in_its_range() -> None:
+    with_version = [text for text in requires("rocketmq-lakehouse") or () if ">=" in text]
+    assert doctor.packages_found().startswith(f"{len({re.split(r'[<[]', text)[0] for text in with_version})} packages")
 
 
 def test_doctor_finds_a_store_in_which_two_creates_win(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -29,7 +29,9 @@ from rmq_store.window.sub_version import subscription_text
 
 PROJECT = "rocketmq-lakehouse"
 RACERS = 8
-_PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
+_RANGE = re.compile(r"(?P<name>[\w.-]+)(\[[^\]]*\])?<(?P<next>[\d.]+),>=(?P<oldest>[\d.]+)(?P<extra>;.*)?")
+"""A requirement as hatchling writes those of pyproject.toml into the package's metadata."""
+_RELEASE = re.compile(r"\d+(\.\d+)*")
 
 
 class NotLooked(Exception):
@@ -70,7 +72,8 @@ def machine_checks(find_java: Callable[[], Path], check_jars: Callable[[], str])
     """``find_java``: the home of a usable Java. ``check_jars``: says which jars are there with the right sums."""
     make_setup = "run 'make setup'"
     yield Check("Python", python_found, "use Python 3.11, 3.12 or 3.13: make setup PYTHON=...")
-    yield Check("packages", packages_found, f"{make_setup}: it installs exactly the pinned versions")
+    install = "or 'pip install' with the constraints.txt of this release"
+    yield Check("packages", packages_found, f"{make_setup}, {install}: both install the versions that were tested")
     yield Check(
         "Java",
         lambda: java_found(find_java()),
@@ -88,29 +91,36 @@ def python_found() -> str:
 
 
 def packages_found() -> str:
-    """Raises StoreUnusable naming every package that is not the pinned one."""
-    pins = dict(_pins(requires(PROJECT) or ()))
-    installed = {name: _installed(name) for name in pins}
-    wrong = [f"{name} is {installed[name]}, not {pin}" for name, pin in sorted(pins.items()) if installed[name] != pin]
-    if client := _installed("pyspark-client", ""):
-        wrong.append(f"pyspark-client {client} is beside pyspark, and both write the same files")
+    """Raises StoreUnusable naming every package that is missing, or whose version is outside the range of this release.
+    A package of an extra may be missing."""
+    versions: dict[str, str] = {}
+    wrong: set[str] = set()
+    for match in filter(None, (_RANGE.fullmatch(text.replace(" ", "")) for text in requires(PROJECT) or ())):
+        name, oldest, next_, extra = match["name"], match["oldest"], match["next"], match["extra"]
+        if not (installed := _installed(name)) and extra:
+            continue
+        versions[name] = installed
+        if not _release(oldest) <= _release(installed) < _release(next_):
+            wrong.add(f"{name} is {installed or 'not installed'}, not >={oldest},<{next_}")
+    if client := _installed("pyspark-client"):
+        wrong.add(f"pyspark-client {client} is beside pyspark, and both write the same files")
     if wrong:
-        raise StoreUnusable("; ".join(wrong))
-    return f"{len(pins)} pinned packages as they were measured together"
+        raise StoreUnusable("; ".join(sorted(wrong)))
+    return f"{len(versions)} packages, all in the ranges of this release"
 
 
-def _pins(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and version of what is pinned for everybody; extras have a marker behind a semicolon."""
-    for text in requirements:
-        if ";" not in text and (matched := _PIN.match(text)):
-            yield matched[1], matched[2]
+def _release(text: str) -> tuple[int, ...]:
+    """The numbers of a version, without zeros at the end; () where it has none. A pre-release counts as its release."""
+    match = _RELEASE.match(text)
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", match[0]).split("."))) if match else ()
 
 
-def _installed(name: str, missing: str = "not installed") -> str:
+def _installed(name: str) -> str:
+    """Its version, "" where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return missing
+        return ""
 
 
 def java_found(home: Path) -> str:
