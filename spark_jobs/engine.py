@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from rmq_store.errors import RmqError, StoreUnusable
-from rmq_store.lake.window.engine import keep_loaded
+from rmq_store.lake.window.engine import keep_loaded, spark_missing
 from spark_jobs.session import open_session
 
 if TYPE_CHECKING:
@@ -130,6 +130,8 @@ def _explained() -> Iterator[None]:
         yield
     except RmqError:
         raise
+    except ImportError as error:
+        raise spark_missing(error) from error
     except Exception as error:
         said = str(error).strip().partition("\n")[0]
         raise StoreUnusable(

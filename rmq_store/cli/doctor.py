@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,19 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
             where = "the server of SPARK_REMOTE" if remote else "a session of its own"
             return f"Spark {session.version} answered in {where}"
 
-    yield from machine_checks(lambda: Path(spark_module("java").find_java()), _jars_found)
+    def java_home() -> Path:
+        need_spark()
+        return Path(spark_module("java").find_java())
+
+    def jars_found() -> str:
+        need_spark()
+        return _jars_found()
+
+    def need_spark() -> None:
+        if find_spec("pyspark") is None:
+            raise NotLooked("Spark is not installed: pip install 'rocketmq-lakehouse[spark]'")
+
+    yield from machine_checks(java_home, jars_found)
     yield from store_checks(lambda: root_of(root), Host())
     asked_for = settings is not None or bool(os.environ.get("RMQ_SETTINGS"))
     yield settings_check(settings_path(settings), asked_for=asked_for)

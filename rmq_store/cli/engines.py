@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.startup import pandas_for_listeners
-from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def spark_module(name: str) -> Any:
     try:
         return importlib.import_module(f"spark_jobs.{name}")
     except ImportError as error:
-        raise StoreUnusable(
-            f"Spark cannot be used here ({error}): run 'make setup', or work with --engine local"
-        ) from error
+        from rmq_store.lake.window.engine import spark_missing
+
+        raise spark_missing(error) from error
 
 
 def listener_folders(paths: Sequence[str]) -> list[Path]:

@@ -87,7 +87,10 @@ def test_without_spark_there_is_still_work_in_this_process(
     monkeypatch.setitem(sys.modules, missing, None)
     answer = imported("consume", "-g", "orders", "--engine", "spark")
     assert answer.exit_code == 1
-    assert "or work with --engine local" in answer.err
+    assert answer.err.startswith("error: Spark is not installed (")
+    assert (
+        "pip install 'rocketmq-lakehouse[spark]' (in a checkout: make setup), or work with --engine local" in answer.err
+    )
     assert imported.json("consume", "-g", "orders", "--engine", "local")["status"] == "committed"
 
 

@@ -203,6 +203,16 @@ def test_doctor_says_of_what_is_broken_how_to_mend_it(rmq: Rmq, monkeypatch: pyt
     assert not rmq.root.exists()
 
 
+def test_doctor_does_not_ask_for_java_where_spark_is_not_installed(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq_store.cli.doctor.find_spec", lambda name: None)
+    answer = rmq("doctor", "--json").json()
+    assert {name: status for name, status in statuses(answer).items() if name in ("Java", "jars")} == {
+        "Java": "skipped",
+        "jars": "skipped",
+    }
+    assert "pip install 'rocketmq-lakehouse[spark]'" in rmq("doctor").out
+
+
 def test_doctor_looks_for_settings_that_somebody_named(rmq: Rmq) -> None:
     (rmq.folder / "consumers.toml").unlink()
     assert statuses(rmq("doctor", "--json").json())["settings"] == "skipped"

@@ -12,6 +12,7 @@ from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from rmq_store.errors import StoreUnusable
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -116,6 +117,14 @@ class Engines:
         if self._spark is None:
             self._spark = self._at_the_end.enter_context(self._open_spark())
         return self._spark
+
+
+def spark_missing(error: ImportError) -> StoreUnusable:
+    """What to say where Spark's packages, an extra, are not installed."""
+    return StoreUnusable(
+        f"Spark is not installed ({error}): install it with pip install 'rocketmq-lakehouse[spark]' (in a checkout: make "
+        "setup), or work with --engine local"
+    )
 
 
 @dataclass(frozen=True, slots=True)
