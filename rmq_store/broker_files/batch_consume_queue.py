@@ -1,7 +1,7 @@
 """Batch consume queues (``BatchConsumeQueue``): how their topics are recognised. They are not supported.
 
-In a topic with the attribute ``queue.type=BatchCQ`` one record of the log holds several messages of its queue: their number
-is in INNER_NUM, and the queue offset of the next record is so much higher. Their queues are in a folder of their own.
+In a topic with the attribute ``queue.type=BatchCQ`` one record of the log holds several messages of its queue: INNER_NUM has
+their number, by which the queue offset of the next record is higher. The queues are in a separate folder.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rmq_store.message.message import MessageConst, MessageSysFlag
 FOLDER: Final = "batchconsumequeue"
 INNER_BATCH_FLAGS: Final = MessageSysFlag.INNER_BATCH_FLAG | MessageSysFlag.NEED_UNWRAP_FLAG
 ADVICE: Final = (
-    "BatchCQ topics are not supported, also not with --salvage. Do not remove any of the broker's files: read such a topic "
-    "with a consumer of RocketMQ, send its messages here with 'rmq send', and import this broker when it has no such topic "
-    "any more and no message of one is left in its log"
+    "BatchCQ topics are not supported, with or without --salvage. Do not remove any of the broker's files: read such a topic "
+    "with a RocketMQ consumer, send its messages to the lake with 'rmq send', and import this broker once it has no such "
+    "topic and its log holds no message of one"
 )
 _NAMED: Final = 5
 
 
 def is_inner_batch(sys_flag: int, properties: Mapping[str, str]) -> bool:
-    """Whether a record holds several messages; one sign of it is enough."""
+    """Whether a record holds several messages: by a flag or by INNER_NUM."""
     return bool(sys_flag & INNER_BATCH_FLAGS) or MessageConst.INNER_NUM in properties
 
 

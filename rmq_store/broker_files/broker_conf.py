@@ -1,4 +1,4 @@
-"""A broker's ``broker.conf``: what ``java.util.Properties`` reads from it, and the delay levels that it sets (rules 11.1)."""
+"""A broker's ``broker.conf``: read as ``java.util.Properties`` does, for its delay levels (rules 11.1)."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def message_delay_level(path: Path) -> str | None:
-    """The delay levels that the file sets; None where it does not, and the broker has RocketMQ's own.
+    """The file's ``messageDelayLevel``; None where it is not set, so that RocketMQ's default applies.
 
-    Raises WrongUse when it cannot be read, or is no text.
+    Raises WrongUse when the file cannot be read, or is not text.
     """
     try:
         text = read_small_file(path).decode("iso-8859-1")
     except OSError as error:
         raise WrongUse(f"{path} cannot be read: {error.strerror or error}") from error
     if "\0" in text:
-        raise WrongUse(f"{path} is no text: give the broker.conf that the broker is started with")
+        raise WrongUse(f"{path} is not a text file: give the broker.conf that the broker was started with")
     return parse_properties(text).get("messageDelayLevel")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The keys and values of a properties file; of a key that comes twice the last value counts."""
-    found = {}
+    """The keys and values of a properties file; the last value of a repeated key counts."""
+    properties = {}
     for line in _logical_lines(text):
-        matched = _KEY.fullmatch(line)
-        if matched:
-            found[_unescaped(matched[1])] = _unescaped(matched[2])
-    return found
+        match = _KEY.fullmatch(line)
+        if match:
+            properties[_unescaped(match[1])] = _unescaped(match[2])
+    return properties
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Without comments and blank lines; a line that ends with an odd number of backslashes goes on in the next one."""
+    """Without comments and blank lines; a line that ends with an odd number of backslashes continues on the next one."""
     lines: list[str] = []
-    goes_on = False
+    continues = False
     for natural in _LINES.split(text):
         line = natural.lstrip(_BLANKS)
-        if goes_on:
+        if continues:
             lines[-1] += line
         elif line and line[0] not in "#!":
             lines.append(line)
         else:
             continue
-        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        if goes_on:
+        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        if continues:
             lines[-1] = lines[-1][:-1]
     return lines
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda matched: _character(matched[1] or ""), text)
+    return _ESCAPE.sub(lambda match: _character(match[1] or ""), text)
 
 
 def _character(escape: str) -> str:

@@ -1,10 +1,10 @@
 """JSON as RocketMQ's brokers and clients write and read it, which is not quite JSON (rules 3.1, 3.2, 4).
 
-Reading takes what fastjson2 takes, beside JSON: unquoted numbers and objects as keys, single quotes, a trailing comma, a
-missing one, comments behind a brace or before a number, numbers like ``+1``, ``01``, ``.5`` and ``7L``, more escapes,
-zeros behind the end. An object with an object as key occurs in a broadcasting client's offset file. Writing is that of
-5.5.0, with integer keys unquoted: the pretty form of its files with tabs, one entry per line and arrays of numbers on
-one line, or all on one line.
+Reading accepts what fastjson2 accepts beside JSON: unquoted numbers and objects as keys, single quotes, a trailing comma, a
+missing one, comments after a brace or before a number, numbers like ``+1``, ``01``, ``.5`` and ``7L``, more escapes,
+zeros after the end. An object with an object as key occurs in a broadcasting client's offset file. Writing is that of
+5.5.0, with integer keys unquoted: either the pretty form of its files, with tabs, one entry per line and arrays of
+numbers on one line, or everything on one line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POWER: Final = r"(?:[eE][+-]?[0-9]+)?"
 _NUMBER: Final = re.compile(rf"(?P<whole>[+-]?[0-9]+)(?P<part>(?:\.[0-9]*)?{_POWER})|[+-]?\.[0-9]+{_POWER}")
 _EXACT_DIGITS: Final = 15
 _MOST_NESTED: Final = 200
-"""Deeper than any file of RocketMQ's; Python's own limit depends on who calls."""
+"""Deeper than any file of RocketMQ's. Python's own limit depends on the depth of the caller."""
 _SUFFIX: Final = re.compile(r"[LSBDF]?")
 _PLAIN: Final = re.compile(r"[^\"'\\]*")
 _HEX: Final = {"u": re.compile(r"[0-9a-fA-F]{4}"), "x": re.compile(r"[0-9a-fA-F]{2}")}
@@ -43,15 +43,15 @@ _ESCAPED: Final = {code: f"\\u{code:04x}" for code in range(0x20)} | {
 def parse(text: str, known: Collection[str] | None = None) -> Any:
     """The value of a text. An object is a dict; a key that is an object is the tuple of its items.
 
-    ``known``: of an object with these fields RocketMQ skips all others, and there it takes less: keys in quotes and a
-    comma between two entries only.
+    ``known``: the field names of the class that RocketMQ reads the text into. It skips every other field, and is stricter
+    there: keys are quoted, and exactly one comma stands between two entries.
 
-    :raises BadData: it cannot be read; says at which character.
+    :raises BadData: the text cannot be read; the message names the character.
     """
     parser = _Parser(text, known)
     value = parser.whole()
     if parser.at < len(text):
-        parser.fail("nothing more")
+        parser.fail("the end of the text")
     return value
 
 
@@ -97,19 +97,19 @@ def _as_value(key: Any) -> Any:
 
 
 def key_text(key: Any) -> str:
-    """A key that is no text, as RocketMQ takes it where it wants a text."""
+    """The text of a key, converted as RocketMQ does where it needs a text."""
     return key if isinstance(key, str) else render_compact(_as_value(key))
 
 
 def object_of(value: Any) -> dict[Any, Any]:
-    """The object that a value has to be; null is an empty one.
+    """The value as an object; null is an empty one.
 
-    :raises BadData: it is something else.
+    :raises BadData: the value is not an object.
     """
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BadData(f"an object was expected, {type(value).__name__} found")
+        raise BadData(f"expected an object, found {type(value).__name__}")
     return value
 
 
@@ -119,29 +119,29 @@ def numbers_of(value: Any, bits: int) -> dict[int, int]:
 
 
 def number_of(value: Any, bits: int) -> int:
-    """A Java int or long: RocketMQ's reader takes "2" as 2, 1.5 as 1, true as 1 and [3] as 3. A decimal number that is too
-    large is the largest, as in Java; a whole one is refused.
+    """A Java int or long: RocketMQ's reader reads "2" as 2, 1.5 as 1, true as 1 and [3] as 3. A decimal number that is too
+    large becomes the largest, as in Java; a whole one is refused.
 
-    :raises BadData: it is no number, or too large.
+    :raises BadData: the value is not a number, or too large.
     """
     most = (1 << bits - 1) - 1
     number = value = value[0] if isinstance(value, list) and len(value) == 1 else value
     if isinstance(value, str):
-        found = _NUMBER.fullmatch(value)
-        number = {"true": True, "false": False}.get(value) if found is None else _number(found)
+        match = _NUMBER.fullmatch(value)
+        number = {"true": True, "false": False}.get(value) if match is None else _number(match)
     if isinstance(number, float):
         return int(min(max(number, -most - 1), most))
     if isinstance(number, int) and -most - 1 <= number <= most:
         return int(number)
-    raise BadData(f"{value!r} is no number of {bits} bits")
+    raise BadData(f"{value!r} is not a {bits}-bit number")
 
 
-def _number(found: re.Match[str]) -> int | float | None:
-    """None: it has more digits than Python converts. A decimal number of more digits than a float keeps is whole."""
-    whole, part = found["whole"], found["part"]
+def _number(match: re.Match[str]) -> int | float | None:
+    """None: more digits than Python converts. A decimal number with more digits than a float keeps is read as whole."""
+    whole, part = match["whole"], match["part"]
     is_decimal = not whole or "e" in part.lower() or (part and len(whole) <= _EXACT_DIGITS)
     try:
-        return float(found[0]) if is_decimal else int(whole)
+        return float(match[0]) if is_decimal else int(whole)
     except ValueError:
         return None
 
@@ -153,16 +153,16 @@ class _Parser:
         self.known = known
         self.depth = 0
         self.skips = False
-        """Whether this is the value of a field that is not known."""
+        """Whether this is the value of an unknown field."""
 
-    def fail(self, wanted: str) -> NoReturn:
-        found = repr(self.text[self.at : self.at + 20]) if self.at < len(self.text) else "the end"
-        raise BadData(f"at character {self.at}: {wanted} expected, {found} found")
+    def fail(self, expected: str) -> NoReturn:
+        text = repr(self.text[self.at : self.at + 20]) if self.at < len(self.text) else "the end"
+        raise BadData(f"at character {self.at}: expected {expected}, found {text}")
 
     def skip(self, what: re.Pattern[str]) -> None:
-        found = what.match(self.text, self.at)
-        assert found is not None
-        self.at = found.end()
+        match = what.match(self.text, self.at)
+        assert match is not None
+        self.at = match.end()
 
     def take(self, char: str) -> bool:
         """Step over ``char`` if it is next."""
@@ -173,7 +173,7 @@ class _Parser:
         return True
 
     def whole(self) -> Any:
-        """The value and all that may stand before and behind it."""
+        """The value, and what may stand before and after it."""
         self.skip(_BEGIN)
         self.skip(_SPACE_AND_COMMENTS)
         value = self.object(self.known) if self.known is not None and self.take("{") else self.value()
@@ -192,13 +192,13 @@ class _Parser:
             if self.take(word):
                 return value
         self.skip(before_number)
-        found = _NUMBER.match(self.text, self.at)
-        if found is None:
+        match = _NUMBER.match(self.text, self.at)
+        if match is None:
             self.fail("a value")
-        number = _number(found)
+        number = _number(match)
         if number is None:
             self.fail("a number of fewer digits")
-        self.at = found.end()
+        self.at = match.end()
         self.skip(_SUFFIX)
         return number
 
@@ -220,7 +220,7 @@ class _Parser:
     def deeper(self) -> None:
         self.depth += 1
         if self.depth > _MOST_NESTED:
-            self.fail("less that is nested in each other before this point")
+            self.fail(f"at most {_MOST_NESTED} nested levels")
 
     def key(self, *, quoted: bool) -> Any:
         key = self.value()
@@ -236,8 +236,8 @@ class _Parser:
         return tuple(key.items())
 
     def between(self, end: str) -> None:
-        """What stands between two entries; behind an object it may be two commas. A value that is skipped needs its comma,
-        and none behind the last one."""
+        """What stands between two entries; after an object up to two commas. A skipped value needs its comma, and none after
+        the last one."""
         is_object = self.text[self.at - 1] == "}"
         self.skip(_SPACE_AND_COMMENTS if is_object else _SPACE)
         comma = self.take(",")
@@ -257,18 +257,18 @@ class _Parser:
         return items
 
     def string(self, quote: str) -> str:
-        pieces = []
+        parts = []
         while True:
             plain = _PLAIN.match(self.text, self.at)
             assert plain is not None
-            pieces.append(plain[0])
+            parts.append(plain[0])
             self.at = plain.end()
             char = self.text[self.at : self.at + 1]
             self.at += 1
             if char == quote:
                 # A character beyond U+FFFF may come as two escapes.
-                return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            pieces.append(self.escape() if char == "\\" else char)
+                return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            parts.append(self.escape() if char == "\\" else char)
             if not char:
                 self.fail(f"the closing {quote}")
 

@@ -13,20 +13,19 @@ from rmq_store.log.commit_log import Blank, Damage, FileEnd, NothingWritten, Sto
 from rmq_store.log.record import Record
 
 FOLDER: Final = "commitlog"
-# The broker makes this file when it starts and removes it when it stops well.
 
 
 def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> MappedFileQueue:
     """The commit log's files, checked.
 
     :param allow_missing: see :func:`mapped_file_queue`.
-    :raises BadData: this is no broker's store, or its files do not fit together.
+    :raises BadData: this is not a broker's store, or its files do not fit together.
     """
     listing = source.list(FOLDER)
     if not listing:
         raise BadData(
-            f"{source} is no broker's store: it has no files in {FOLDER}/ (found: {', '.join(source.names()) or 'nothing'}). "
-            f"Give the folder that holds commitlog, consumequeue and config"
+            f"{source} is not a broker's store: no files in {FOLDER}/ (it has: {', '.join(source.names()) or 'nothing'}). "
+            "Give the folder that holds commitlog, consumequeue and config"
         )
     log = mapped_file_queue(FOLDER, listing, allow_missing=allow_missing)
     if not log.files:
@@ -37,10 +36,10 @@ def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> Mappe
 def read_log(
     source: FileSource, log: MappedFileQueue, *, check_crc: bool = True
 ) -> Iterator[tuple[MappedFile, Record | Stop]]:
-    """Every record of the log, file by file, and after each file why its walk ended.
+    """Every record of the log, file by file, and after each file the reason why its walk ended.
 
-    The last item is the end of the log: what RocketMQ's recovery would keep lies before it. A hole, that is a file that
-    ends early although a later one holds records, is a :class:`Damage`.
+    The last item is the end of the log: RocketMQ's recovery would keep what lies before it. A hole is a file that ends
+    early although a later one holds records; it is a :class:`Damage`.
     """
     for index, file in enumerate(log.files):
         data = source.read(file.name, 0, file.size_bytes)
@@ -50,7 +49,9 @@ def read_log(
                 return
             yield file, item
             if not isinstance(item, Record | Blank | FileEnd):
-                raise BadData(f"{file.name} is shorter than its listing said: it changed while it was read")
+                raise BadData(
+                    f"{file.name} is shorter than its listing: it changed while it was read. Import a copy that does not change"
+                )
 
 
 def _end_of_log(
@@ -61,4 +62,4 @@ def _end_of_log(
         return item
     if isinstance(item, Damage):
         return replace(item, torn=False)
-    return Damage(item.commit_log_offset, f"nothing is written here, but the log goes on in {written}", 0, False)
+    return Damage(item.commit_log_offset, f"nothing is written here, but the log continues in {written}", 0, False)

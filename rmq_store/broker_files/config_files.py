@@ -1,8 +1,8 @@
 """The broker's ``config/*.json``: offsets, delay offsets, topics, groups, filters (rules 3).
 
 Loading follows ``ConfigManager#load``: a main file that is missing, blank or unreadable gives way to its ``.bak``; one
-that can be read counts, even if it holds nothing. RocketMQ does this silently and removes the bad file; here the
-answer says which file was used and why, and nothing is removed.
+that can be read counts, even if it is an empty table. RocketMQ does this silently and removes the bad file; here the
+result names the file that was used and the reason, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DataVersion:
 class ConsumerOffsets:
     """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset to consume.
 
-    ``pullOffsetTable`` is left out: it names every group that ever pulled, and is no commit (rules 3.1).
+    ``pullOffsetTable`` is left out: it names every group that ever pulled, and its offsets are not commits (rules 3.1).
     """
 
     offset_table: OffsetTable
@@ -118,7 +118,7 @@ class ConsumerFilterData:
 
     @property
     def dead(self) -> bool:
-        """Nobody subscribes any more."""
+        """No consumer subscribes any more (``ConsumerFilterData#isDead``)."""
         return self.dead_time >= self.born_time
 
 
@@ -151,7 +151,7 @@ def read_consumer_filters(source: FileSource) -> ConfigFile[dict[tuple[str, str]
 
 
 def has_abort_file(source: FileSource) -> bool:
-    """Whether the broker's ``abort`` is there: made when it starts, removed by a good stop."""
+    """Whether the broker's file ``abort`` is there: it is made at the start and removed by a clean shutdown."""
     try:
         source.read("abort", 0, 1)
     except BadData:
@@ -169,7 +169,7 @@ def chosen_config(
 ) -> ConfigFile[T]:
     """RocketMQ's rule for the file ``main`` and its ``.bak``. ``text_of``: None for a file that is missing.
 
-    :raises BadData: neither can be read; ``where`` begins its message.
+    :raises BadData: neither can be read; its message begins with ``where``.
     """
     bak = f"{main}.bak"
     text = text_of(main)
@@ -181,25 +181,29 @@ def chosen_config(
             why_not_main = f"cannot be read ({error})"
     text = text_of(bak)
     if not text:
-        found = "is missing" if text is None else "is empty"
-        return ConfigFile(parse_text(""), None, f"{main} {why_not_main} and {bak} {found}: an empty table, as RocketMQ")
+        why_not_bak = "is missing" if text is None else "is empty"
+        return ConfigFile(
+            parse_text(""),
+            None,
+            f"{main} {why_not_main} and {bak} {why_not_bak}: an empty table is used, as RocketMQ would",
+        )
     try:
         return ConfigFile(parse_text(text), bak, f"{main} {why_not_main}: {bak} is used, as RocketMQ would")
     except BadData as error:
         raise BadData(
             f"{where}{main} {why_not_main} and {bak} cannot be read ({error}). "
-            f"RocketMQ would not start with them; restore one of the two"
+            "RocketMQ would not start with them: restore one of the two"
         ) from error
 
 
 def parse_consumer_offsets(text: str) -> ConsumerOffsets:
     """``consumerOffset.json`` of any version.
 
-    :raises BadData: it cannot be read, or an offset is no 64-bit number.
+    :raises BadData: it cannot be read, or an offset is not a 64-bit number.
     """
     root = _root(text, _FIELDS_OF_OFFSETS)
     table = _offset_table(root, "offsetTable")
-    _offset_table(root, "pullOffsetTable")  # what the broker's class cannot read it refuses as a whole
+    _offset_table(root, "pullOffsetTable")  # a value that the broker's class cannot read makes it refuse the whole file
     if any(isinstance(topics, int | float) for topics in _object_in(root, "groupTopicMap").values()):
         raise BadData("groupTopicMap holds a number where a group's topics are expected")
     return ConsumerOffsets(table, _data_version(root))
@@ -239,7 +243,7 @@ def parse_consumer_filters(text: str) -> dict[tuple[str, str], ConsumerFilterDat
 
 
 def parse_forbidden_table(text: str) -> dict[str, dict[str, int]]:
-    """Of ``subscriptionGroup.json``: group -> topic -> bits of what it must not do there.
+    """Of ``subscriptionGroup.json``: group -> topic -> bits of what is forbidden to the group there.
 
     Raises as :func:`parse_consumer_offsets`.
     """
@@ -258,10 +262,10 @@ def parse_data_version(text: str) -> DataVersion:
 def write_config(path: Path, text: str, *, keep_bak: bool = False) -> None:
     """Write a configuration file in ``MixAll#string2File``'s order: the old one becomes ``.bak``, then the new one.
 
-    A link stays, the file that it leads to is written; mode and, where allowed, owner stay the file's or its ``.bak``'s.
-    Both get their names when they are whole, so whatever moment the process dies at, they can be read. A file that holds no
-    object, which RocketMQ removes when it loads, is written over: it must not take the place of a good ``.bak``. Nor does
-    any file with ``keep_bak``, for a table that came from the ``.bak``.
+    A link stays and its target is written; the mode and, where allowed, the owner are kept from the file or its ``.bak``.
+    Both files get their names when they are complete, so they can be read whenever the process dies. A file without an
+    object, which RocketMQ removes when it loads, does not become the ``.bak``: it would replace a good one. With
+    ``keep_bak`` no file does, for a table that came from the ``.bak``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     bak = path.with_name(f"{path.name}.bak")
@@ -272,7 +276,7 @@ def write_config(path: Path, text: str, *, keep_bak: bool = False) -> None:
 
 
 def _write_whole(path: Path, content: bytes, before: os.stat_result | None) -> None:
-    """The file appears with all of it or stays as it was. ``before``: whose owner and mode it has."""
+    """The file gets the whole content or stays as it was. ``before``: the owner and mode to give it."""
     path = Path(os.path.realpath(path))
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -299,7 +303,7 @@ def _give_to(handle: int, before: os.stat_result) -> None:
 def split_key(key: str) -> tuple[str, str] | None:
     """Topic and group of an offset table's key; None unless it has exactly these two parts.
 
-    Java's split drops empty parts at the end: ``topic@`` is no key of a group, and ``topic@group@`` is one.
+    Java's split drops empty parts at the end: ``topic@`` has no group, and ``topic@group@`` has one.
     """
     parts = key.rstrip(TOPIC_GROUP_SEPARATOR).split(TOPIC_GROUP_SEPARATOR)
     return (parts[0], parts[1]) if len(parts) == 2 else None
@@ -338,7 +342,7 @@ def _texts(table: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _object_in(fields: Mapping[Any, Any], name: str) -> dict[Any, Any]:
-    """A field that is an object; null and "" are none, as in RocketMQ."""
+    """A field that is an object; null and "" are an empty one, as in RocketMQ."""
     value = fields.get(name)
     return object_of(None if value == "" else value)
 
@@ -353,20 +357,20 @@ def _offset_table(root: Mapping[Any, Any], name: str) -> dict[str, dict[int, int
 
 def _data_version(root: Mapping[Any, Any]) -> DataVersion:
     version = _object_in(root, "dataVersion")
-    found = (version.get(name) for name in ("stateVersion", "timestamp", "counter"))
-    return DataVersion(*(0 if value in (None, "") else number_of(value, 64) for value in found))
+    numbers = (version.get(name) for name in ("stateVersion", "timestamp", "counter"))
+    return DataVersion(*(0 if value in (None, "") else number_of(value, 64) for value in numbers))
 
 
 def _known_fields(kind: type, first: dict[str, Any], value: Any) -> dict[str, Any]:
-    """``first`` and the entries whose Java names the class knows under its own, in the type that they have there; null and
-    a later broker's new fields are left out. Raises BadData for another type."""
+    """``first`` and the entries of ``value`` that are fields of the dataclass ``kind``, by its names and in its types. Null
+    and the new fields of a later broker are left out. Raises BadData for another type."""
     types = {java_name(field.name): (field.name, str(field.type)) for field in fields(kind)}
     known = first | {key: item for key, item in object_of(value).items() if key in types and item is not None}
     return {types[key][0]: _typed(*types[key], item) for key, item in known.items()}
 
 
 def _typed(name: str, type_: str, value: Any) -> Any:
-    """A field's value. ``type_``: as the class has it."""
+    """A field's value. ``type_``: the annotation in the dataclass."""
     match type_.removesuffix(" | None"):
         case "int":
             return number_of(value, 64 if name in _LONGS else 32)
@@ -380,7 +384,7 @@ def _typed(name: str, type_: str, value: Any) -> Any:
             return _with_text_keys(object_of(value))
         case _ if isinstance(value, list):
             return [_with_text_keys(object_of(item)) for item in value]
-    raise BadData(f"{name}: a list was expected, {type(value).__name__} found")
+    raise BadData(f"{name}: expected a list, found {type(value).__name__}")
 
 
 def _with_text_keys(value: Any) -> Any:

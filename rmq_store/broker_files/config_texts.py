@@ -27,7 +27,7 @@ from rmq_store.utils.numbers import whole_number
 
 
 def consumer_offsets_text(offset_table: OffsetTable, data_version: DataVersion) -> str:
-    """``consumerOffset.json``. Nothing is said about pulls: ``pullOffsetTable`` is empty."""
+    """``consumerOffset.json``. ``pullOffsetTable`` is empty."""
     topics_of_group: dict[str, set[str]] = defaultdict(set)
     for topic, group in filter(None, map(split_key, offset_table)):
         topics_of_group[group].add(topic)
@@ -82,14 +82,14 @@ def topic_line(topic: TopicConfig) -> str:
 def parse_topic_line(line: str) -> TopicConfig:
     """The topic of a line (``TopicConfig#decode``). Attributes that cannot be read are left out, as RocketMQ does.
 
-    :raises BadData: it has fewer than five parts, or a number is none.
+    :raises BadData: it has fewer than five parts, or a number cannot be read.
     """
     name, *parts = line.split(" ")
     try:
         read, write, perm, filter_type, *rest = parts
         numbers = _int(read), _int(write), _int(perm)
     except (ValueError, BadData) as error:
-        raise BadData(f"{line!r:.200} is no topic: name, three numbers and a filter type were expected") from error
+        raise BadData(f"{line!r:.200} is not a topic line: expected a name, three numbers and a filter type") from error
     try:
         attributes = parse(rest[0]) if rest else {}
     except BadData:

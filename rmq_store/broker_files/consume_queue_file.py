@@ -1,7 +1,7 @@
 """The consume queues of a broker's store directory: which there are, their bounds, their entries (rules 2.2).
 
-The commit log is the truth and these files follow it; a broker that was killed makes the missing entries from the log.
-They are needed where the log cannot tell any more: the max offset of a queue whose messages retention has removed.
+The commit log is the truth and these files are derived from it; a broker that was killed makes missing entries from the
+log. The log alone does not give the max offset of a queue whose messages retention has removed; these files do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class QueueBounds:
     def with_log(self, made: range) -> QueueBounds:
         """The bounds after recovery, which makes missing entries from the log.
 
-        :param made: from the first to behind the last queue offset of this queue's indexed records in the log.
+        :param made: the queue offsets (half-open) of this queue's indexed records in the log.
         """
         if not made:
             return self
@@ -49,7 +49,7 @@ class QueueBounds:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueFiles:
-    """One queue's files. Entries are read when they are asked for: bounds cost some reads, not the whole queue."""
+    """One queue's files. Entries are read when they are needed: bounds cost a few reads, not the whole queue."""
 
     source: FileSource
     topic: str
@@ -76,19 +76,19 @@ class ConsumeQueueFiles:
 
         :raises BadData: the range reaches beyond the files.
         """
-        found: list[ConsumeQueueEntry] = []
+        entries: list[ConsumeQueueEntry] = []
         for file in self.files:
             first = max(begin * UNIT_BYTES, file.start_offset)
             last = min(end * UNIT_BYTES, file.end_offset)
             if first < last:
                 data = self.source.read(file.name, first - file.start_offset, last - file.start_offset)
-                found += decode_entries(data)
-        if len(found) != end - begin:
-            raise BadData(f"{FOLDER}/{self.topic}/{self.queue_id} holds {len(found)} of the entries {begin} to {end}")
-        return found
+                entries += decode_entries(data)
+        if len(entries) != end - begin:
+            raise BadData(f"{FOLDER}/{self.topic}/{self.queue_id} has {len(entries)} of the entries [{begin}, {end})")
+        return entries
 
     def bounds(self, log_min_offset: int, log_max_offset: int) -> QueueBounds:
-        """What is readable over a commit log that holds the bytes ``log_min_offset`` to ``log_max_offset``."""
+        """What is readable with a commit log of the bytes ``[log_min_offset, log_max_offset)``."""
         written = self.written()
         written = range(written.start, max_offset(written, self.entry, log_max_offset))
         last = self.entry(written.stop - 1) if written else ConsumeQueueEntry(0, 0, 0)
@@ -98,7 +98,7 @@ class ConsumeQueueFiles:
 
 
 def list_consume_queues(source: FileSource) -> list[ConsumeQueueFiles]:
-    """The queues that have files, by topic and queue id; none when the folder is missing (the log can make them anew).
+    """The queues that have files, by topic and queue id; none when the folder is missing: they can be made from the log.
 
     :raises BadData: a path is not ``consumequeue/TOPIC/QUEUE/20 digits``, a queue's files do not fit together, or they are
         those of RocksDB.
@@ -111,15 +111,17 @@ def list_consume_queues(source: FileSource) -> list[ConsumeQueueFiles]:
             raise queues_in_rocksdb(source, name)
         if queue_id is None:
             raise BadData(
-                f"{name} in {source} is not of the form {FOLDER}/TOPIC/QUEUE/FILE, so it is no part of a consume queue. "
-                "Import a copy of the store that leaves it out"
+                f"{name} in {source} is not of the form {FOLDER}/TOPIC/QUEUE/FILE, so it is not a consume queue file. "
+                "Import a copy of the store without it"
             )
         listings[parts[1], queue_id].append((name, size))
     queues = []
     for (topic, queue_id), listing in sorted(listings.items()):
         files = mapped_file_queue(f"{FOLDER}/{topic}/{queue_id}", listing).files
         if any(file.size_bytes % UNIT_BYTES or file.start_offset % UNIT_BYTES for file in files):
-            raise BadData(f"a file of {FOLDER}/{topic}/{queue_id} does not hold whole entries of {UNIT_BYTES} bytes")
+            raise BadData(
+                f"a file of {FOLDER}/{topic}/{queue_id} does not consist of whole entries of {UNIT_BYTES} bytes"
+            )
         if files:
             queues.append(ConsumeQueueFiles(source, topic, queue_id, files))
     return queues

@@ -1,10 +1,10 @@
 """The broker's table of offsets and what may be done to it: RocketMQ's ``ConsumerOffsetManager`` (rules 3.1, 3.5).
 
 Three tables of ``topic@group`` -> queue id -> offset. ``offset_table`` holds the commits and is the only one that is
-written and read back; ``pull_offset_table`` what was pulled last, never taken for a commit; ``reset_offset_table`` the
-resets that the next pull of a queue takes away.
+written and read back; ``pull_offset_table`` what was pulled last, which is not a commit; ``reset_offset_table`` the
+resets that the next pull of a queue removes.
 
-There is no check of a range here, nor on the broker: commits go backwards and beyond the queue's end.
+As on the broker, offsets are not checked against the queue: a commit may go backwards or beyond the queue's end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConsumerOffsetManager:
         return consumer_offsets_text(self.offset_table, data_version)
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """Put the offset, also a smaller one; the one before, None without. Who cares can see it fall."""
+        """Store the offset, also a smaller one. Returns the one before, None when there was none."""
         queues = self.offset_table.setdefault(key_of(topic, group), {})
         before = queues.get(queue_id)
         queues[queue_id] = offset
@@ -61,9 +61,9 @@ class ConsumerOffsetManager:
         """The answer to QUERY_CONSUMER_OFFSET (``ConsumerManageProcessor#queryConsumerOffset``, rules 5.4): a stored offset
         from 0 on; one below counts as none. Without one it is 0 for a ``young`` queue, whose first message is still in the
         broker's memory, unless the request forbids that; else -1, not found."""
-        found = self.query_offset(group, topic, queue_id)
-        if found >= 0:
-            return found
+        offset = self.query_offset(group, topic, queue_id)
+        if offset >= 0:
+            return offset
         return 0 if young and set_zero_if_not_found else NOT_FOUND
 
     def query_pull_offset(self, group: str, topic: str, queue_id: int) -> int:
@@ -72,14 +72,14 @@ class ConsumerOffsetManager:
         return self.query_offset(group, topic, queue_id) if pulled is None else pulled
 
     def assign_reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note a reset and commit it.
+        """Record a reset and commit it.
 
-        :raises WrongUse: no topic or group, or a negative number; RocketMQ logs it and does nothing.
+        :raises WrongUse: no topic or group, or a negative number. RocketMQ only logs that.
         """
         if not topic or not group or queue_id < 0 or offset < 0:
             raise WrongUse(
-                f"no reset of {topic!r} queue {queue_id} to {offset} for group {group!r}: names are needed, "
-                "and numbers from 0 on"
+                f"cannot reset {topic!r} queue {queue_id} to {offset} for group {group!r}: topic and group must not be "
+                "empty, queue and offset must not be negative"
             )
         self.reset_offset_table.setdefault(key_of(topic, group), {})[queue_id] = offset
         self.commit_offset(group, topic, queue_id, offset)
@@ -92,19 +92,19 @@ class ConsumerOffsetManager:
         return self.reset_offset_table.get(key_of(topic, group), {}).pop(queue_id, None)
 
     def remove_offset(self, group: str) -> None:
-        """Forget a group in all three tables. Keys that are not ``topic@group`` are nobody's and stay."""
+        """Remove a group from all three tables. Keys that are not ``topic@group`` have no group and stay."""
         for table in self._tables():
             for key in [key for key in table if _part(key, 1) == group]:
                 del table[key]
 
     def clean_offset_by_topic(self, topic: str) -> None:
-        """Forget a topic's commits, and what was pulled or reset where there was a commit; keys as above."""
+        """Remove a topic's commits, and what was pulled or reset under the same keys; keys as above."""
         for key in [key for key in self.offset_table if _part(key, 0) == topic]:
             for table in self._tables():
                 table.pop(key, None)
 
     def clone_offset(self, source_group: str, group: str, topic: str) -> None:
-        """Replace the group's offsets of a topic by a copy of another's; nothing happens if that has none."""
+        """Replace the group's offsets of a topic by a copy of another's; nothing changes if that has none."""
         source = self.offset_table.get(key_of(topic, source_group))
         if source is not None:
             self.offset_table[key_of(topic, group)] = dict(source)

@@ -1,8 +1,8 @@
 """What a broker has delivered of its delay levels, derived from its log: ``ScheduleMessageService`` (rules 11.3).
 
-A broker delivers a level queue in order and writes down how far only every ten seconds, so after it was killed
-``delayOffset.json`` is behind. But each delivered message lies in the log as a copy that still says its REAL_TOPIC and
-REAL_QID. What cannot be told for certain counts as not delivered: it is delivered again, at least once as at the broker.
+A broker delivers a level queue in order and saves its progress only every ten seconds, so after it was killed
+``delayOffset.json`` is behind. But each delivered message has a copy in the log that still carries its REAL_TOPIC and
+REAL_QID. What is not certain counts as not delivered: it is delivered again, at least once, as on the broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rmq_store.consumer.delay import queue_id_to_delay_level
 
 
 class CopyKey(NamedTuple):
-    """What a delayed message and its delivered copy have in common. ``unique_key`` None: nothing can be told."""
+    """What a delayed message and its delivered copy have in common. ``unique_key`` None: copies cannot be matched."""
 
     unique_key: str | None
     real_topic: str | None
@@ -38,7 +38,7 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A message in its real queue that says it was delayed."""
+    """A message in its real queue whose properties say that it was delayed."""
 
     key: CopyKey
     place: int
@@ -63,7 +63,7 @@ class LevelProgress:
 
 
 class Verdict(Enum):
-    """What the log tells of a message of a level queue."""
+    """What the log shows of a message of a level queue."""
 
     DELIVERED = auto()
     UNCERTAIN = auto()
@@ -75,24 +75,24 @@ def level_progress(
 ) -> tuple[LevelProgress, ...]:
     """How far each level queue was delivered.
 
-    ``ranges``: per level queue the offsets [recorded, end) that are asked about. ``delayed``: their messages, and all others
-    in any level queue that share a key with one of them. ``copies``: all with such a key. In any order.
+    ``ranges``: the offsets [recorded, end) to look at, by level queue. ``delayed``: their messages, and all others in any
+    level queue that share a key with one of them. ``copies``: all with such a key. In any order.
     """
     rows_of, copies_of = defaultdict(list), defaultdict(list)
     for row in delayed:
         rows_of[row.key].append(row)
     for copy in copies:
         copies_of[copy.key].append(copy)
-    said = {(row.queue_id, row.queue_offset): verdict(row, rows_of[row.key], copies_of[row.key]) for row in delayed}
+    verdicts = {(row.queue_id, row.queue_offset): verdict(row, rows_of[row.key], copies_of[row.key]) for row in delayed}
     return tuple(
-        _progress(queue_id, begin, [said.get((queue_id, offset), Verdict.WAITING) for offset in range(begin, end)])
+        _progress(queue_id, begin, [verdicts.get((queue_id, offset), Verdict.WAITING) for offset in range(begin, end)])
         for queue_id, (begin, end) in sorted(ranges.items())
     )
 
 
 def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy]) -> Verdict:
     """``rows``, ``copies``: all with the key of ``row``. The first copy that was stored after it is its own if no other
-    message with the key was stored before that copy; else it may be the other one's."""
+    message with the key was stored before that copy; otherwise it may be the copy of the other one."""
     later = [copy for copy in copies if copy.place > row.place and copy.store_timestamp >= row.store_timestamp]
     if not later or None in row.key:
         return Verdict.WAITING
@@ -103,6 +103,6 @@ def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy]) -> Ve
 
 def _progress(queue_id: int, begin: int, verdicts: Sequence[Verdict]) -> LevelProgress:
     delivered = next((n for n, one in enumerate(verdicts) if one is not Verdict.DELIVERED), len(verdicts))
-    left = verdicts[delivered:]
-    doubtful = sum(one is not Verdict.WAITING for one in left)
-    return LevelProgress(queue_id_to_delay_level(queue_id), begin, delivered, len(left), doubtful)
+    rest = verdicts[delivered:]
+    uncertain = sum(one is not Verdict.WAITING for one in rest)
+    return LevelProgress(queue_id_to_delay_level(queue_id), begin, delivered, len(rest), uncertain)

@@ -1,4 +1,4 @@
-"""Where a broker's store directory is read from: a local folder here, an object store in ``lake``."""
+"""Access to the files of a broker's store directory: in a local folder here, in an object store in ``lake``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rmq_store.errors import BadData, WrongUse
 from rmq_store.utils.small_file import kind_of
 
 FEW_NAMES: Final = 20
-_COPY: Final = "Import a copy of the store that holds the files themselves"
+_COPY: Final = "Import a copy of the store with the files themselves in it"
 
 
 class FileSource(Protocol):
     """A store directory. Names are relative to it and use ``/``; ``str()`` says where it is."""
 
     def names(self) -> list[str]:
-        """What lies directly in the directory, as far as a few names; sorted."""
+        """Up to FEW_NAMES names of what is directly in the directory, sorted."""
         ...
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
@@ -45,7 +45,7 @@ class FileSource(Protocol):
 class LocalFileSource:
     """A broker's store directory on this machine (``storePathRootDir``).
 
-    Only regular files below it are opened: links are followed as long as they stay inside, everything else is a BadData.
+    Only regular files below it are opened: links are followed while they stay inside, everything else raises BadData.
 
     :raises WrongUse: there is no such folder.
     """
@@ -54,7 +54,7 @@ class LocalFileSource:
 
     def __post_init__(self) -> None:
         if not self.root.is_dir():
-            raise WrongUse(f"{self.root} is no folder; give the broker's store directory (storePathRootDir)")
+            raise WrongUse(f"{self.root} is not a folder: give the broker's store directory (storePathRootDir)")
 
     def __str__(self) -> str:
         return str(self.root)
@@ -87,7 +87,7 @@ class LocalFileSource:
         while folders:
             folder, place = folders.pop()
             if place in listed:
-                raise BadData(f"{folder} in {self} is a link to a folder that is met twice. {_COPY}")
+                raise BadData(f"{folder} in {self} is a link to a folder that was already listed. {_COPY}")
             listed.add(place)
             for name, at, status in self._entries(folder, place):
                 if stat.S_ISDIR(status.st_mode):
@@ -105,11 +105,11 @@ class LocalFileSource:
                 try:
                     yield name, at, os.lstat(at)
                 except FileNotFoundError:
-                    continue  # removed while we looked
+                    continue  # removed meanwhile
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        """A file, looked at before it is opened: to open a FIFO waits for its writer."""
+        """A file, checked before it is opened: opening a FIFO waits for its writer."""
         with self._in_words(name):
             place = self._place(name)
             self._check_is_file(name, os.lstat(place))
@@ -133,7 +133,7 @@ class LocalFileSource:
         """Where a name leads when links are followed. Raises BadData when that is nowhere or outside of this folder."""
         root, place = os.path.realpath(self.root), os.path.realpath(self.root / name)
         if os.path.commonpath([root, place]) != root:
-            raise BadData(f"{name} in {self} is or lies behind a link that leads out of that folder. {_COPY}")
+            raise BadData(f"{name} in {self} is a link that leads out of that folder, or lies behind one. {_COPY}")
         try:
             return os.path.realpath(place, strict=True)
         except FileNotFoundError as error:
@@ -145,7 +145,9 @@ class LocalFileSource:
 
     def _check_is_file(self, name: str, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
-            raise BadData(f"{name} in {self} is no file ({kind_of(status.st_mode)}), so it is not opened. {_COPY}")
+            raise BadData(
+                f"{name} in {self} is not a regular file ({kind_of(status.st_mode)}), so it is not read. {_COPY}"
+            )
 
     @contextmanager
     def _in_words(self, name: str) -> Iterator[None]:

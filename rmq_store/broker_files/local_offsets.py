@@ -31,9 +31,9 @@ def local_offsets_text(offsets: Mapping[MessageQueue, int]) -> str:
 
 
 def parse_local_offsets(text: str) -> dict[MessageQueue, int]:
-    """The offsets of a file, in its order.
+    """The offsets of a file's text, in its order.
 
-    :raises BadData: it cannot be read, or an offset is no 64-bit number.
+    :raises BadData: it cannot be read, or an offset is not a 64-bit number.
     """
     table = object_of(object_of(parse(text)).get("offsetTable"))
     return {_queue(key): number_of(offset, 64) for key, offset in table.items()}
@@ -42,7 +42,7 @@ def parse_local_offsets(text: str) -> dict[MessageQueue, int]:
 def usable_local_offsets(text: str | None, bak: str | None) -> dict[MessageQueue, int]:
     """What RocketMQ takes from the two files: a main file that is missing, empty or unreadable gives way to ``.bak``.
 
-    None: there is no such file. Without both it is an empty table.
+    None: there is no such file. Without both files the table is empty.
 
     :raises BadData: the main file does not count and the ``.bak`` cannot be read.
     """
@@ -56,20 +56,20 @@ def usable_local_offsets(text: str | None, bak: str | None) -> dict[MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class LocalOffsetsFile:
-    """The file on this machine, the edge that ``LocalFileOffsetStore`` works on."""
+    """The file on this machine, read and written as ``LocalFileOffsetStore`` does."""
 
     path: Path
 
     def read(self) -> dict[MessageQueue, int]:
         """The offsets.
 
-        :raises BadData: neither the file nor its ``.bak`` can be read; says what to do.
+        :raises BadData: neither the file nor its ``.bak`` can be read.
         """
         bak = self.path.with_name(f"{self.path.name}.bak")
         try:
             return usable_local_offsets(_text(self.path), _text(bak))
         except BadData as error:
-            raise BadData(f"neither {self.path} nor its .bak can be read ({error}); restore one of the two") from error
+            raise BadData(f"neither {self.path} nor its .bak can be read ({error}): restore one of the two") from error
 
     def write(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Write the file; the one before becomes ``.bak``."""
@@ -87,11 +87,11 @@ def _queue(key: Any) -> MessageQueue:
         topic, broker_name = names
         return MessageQueue(topic, broker_name, number_of(named["queueId"], 32))
     except (KeyError, TypeError, ValueError) as error:
-        raise BadData(f"{key!r} is no queue: topic, brokerName and queueId were expected") from error
+        raise BadData(f"{key!r} is not a queue: expected topic, brokerName and queueId") from error
 
 
 def _text(path: Path) -> str | None:
-    """None also for a file that cannot be opened; RocketMQ goes on to the ``.bak`` then."""
+    """None also for a file that cannot be opened; RocketMQ then reads the ``.bak``."""
     try:
         return read_small_file(path).decode("utf-8", "replace")
     except OSError:

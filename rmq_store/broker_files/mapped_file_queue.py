@@ -1,8 +1,8 @@
-"""A folder of files that together hold one long run of bytes (``MappedFileQueue``): commit log and consume queues.
+"""A folder of files that together are one long sequence of bytes (``MappedFileQueue``): commit log, consume queues.
 
 - a file's name is the offset of its first byte, 20 digits; all files of a folder have one size
-- the files follow one another without a gap; only whole files go, at the beginning, by retention
-- an empty last file is a left-over of a broker that was killed while it made it, and is ignored, as RocketMQ does
+- the files follow one another without a gap; retention removes only whole files, at the beginning
+- an empty last file is left over when a broker is killed while it creates it; it is ignored, as RocketMQ does
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class MissingFiles:
-    """A gap between two files: the names of the first and of the last file that ought to stand there, and their number."""
+    """A gap between two files: the names of the first and of the last file that are missing there, and their number."""
 
     first: str
     last: str
@@ -54,10 +54,10 @@ class MappedFileQueue:
 
     def file_at(self, offset: int) -> MappedFile:
         """The file that holds an offset (``findMappedFileByOffset``). Raises BadData when there is none."""
-        found = next((file for file in self.files if file.start_offset <= offset < file.end_offset), None)
-        if found is None:
+        file = next((file for file in self.files if file.start_offset <= offset < file.end_offset), None)
+        if file is None:
             raise BadData(f"no file holds offset {offset}")
-        return found
+        return file
 
 
 def mapped_file_queue(
@@ -66,26 +66,27 @@ def mapped_file_queue(
     """Check the files of a folder.
 
     :param listing: name and size of every file below the folder.
-    :param allow_missing: go on over missing middle files and name them, as RocketMQ does when it starts.
-    :raises BadData: foreign names, differing sizes (there RocketMQ's load answers false), offsets beyond Java's long, or a
+    :param allow_missing: continue after missing middle files and report them; RocketMQ starts with them too.
+    :raises BadData: foreign names, different sizes (there RocketMQ's load answers false), offsets beyond Java's long, or a
         missing middle file.
     """
     files = [_mapped_file(folder, name, size) for name, size in sorted(listing)]
     if files and files[-1].size_bytes == 0:
         files.pop()
     if empty := next((file.name for file in files if not file.size_bytes), None):
-        raise BadData(f"{empty} is empty, and more files follow it: it was copied in part. Copy the store again")
+        raise BadData(f"{empty} is empty, and more files follow it: the copy is incomplete. Copy the store again")
     sizes = sorted({file.size_bytes for file in files})
     if len(sizes) > 1:
-        found = ", ".join(f"{file.name}: {file.size_bytes}" for file in files)
+        listed = ", ".join(f"{file.name}: {file.size_bytes}" for file in files)
         raise BadData(
-            f"the files of {folder} differ in size (bytes: {found}). One was cut or copied in part: copy again"
+            f"the files of {folder} differ in size (bytes: {listed}). One was cut, or its copy is incomplete: copy the "
+            "store again"
         )
     missing = tuple(_missing(folder, files))
     if missing and not allow_missing:
         raise BadData(
             f"files are missing in the middle of {folder}: {', '.join(map(str, missing[:5]))}"
-            f"{', ...' if len(missing) > 5 else ''}. Restore them, or import with --salvage to go on without them"
+            f"{', ...' if len(missing) > 5 else ''}. Restore them, or import with --salvage to continue without them"
         )
     return MappedFileQueue(tuple(files), missing)
 
@@ -94,11 +95,10 @@ def _mapped_file(folder: str, name: str, size: int) -> MappedFile:
     stem = name.removeprefix(f"{folder}/")
     if not _NAME.fullmatch(stem):
         raise BadData(
-            f"{name} does not belong into {folder}, whose files are named by 20 digits. "
-            "Import a copy of the store that leaves it out"
+            f"{name} does not belong in {folder}, whose file names are 20 digits. Import a copy of the store without it"
         )
     if int(stem) + size > _LONG_MAX:
-        raise BadData(f"{name} cannot be a file of a broker: its offsets do not fit into 64 bits. Look at its name")
+        raise BadData(f"{name} cannot be a file of a broker: its offsets do not fit into 64 bits. Check its name")
     return MappedFile(name, int(stem), size)
 
 

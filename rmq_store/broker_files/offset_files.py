@@ -1,6 +1,6 @@
-"""A file of offsets that somebody brings: a broadcasting client's ``offsets.json`` or a broker's ``consumerOffset.json``.
+"""Offset files that ``rmq offsets import`` reads: a broadcasting client's ``offsets.json``, a broker's ``consumerOffset.json``.
 
-Which of the two it is, its keys say: a client's are queues, a broker's ``topic@group``.
+Their keys tell them apart: a client's are queues, a broker's ``topic@group``.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class FoundOffsets:
 
 
 def read_offsets(path: Path, group: str, broker_name: str | None) -> FoundOffsets:
-    """The offsets of a group, or of a client ``group@client``, by the rule that both files have: one that is missing,
-    blank or unreadable gives way to its ``.bak``.
+    """The offsets of a group, or of a client ``group@client``, by the rule of both files: one that is missing, blank
+    or unreadable gives way to its ``.bak``.
 
-    ``broker_name``: whose file it is; a broker's does not say it, a client's does for each queue. Raises BadData when
-    neither file can be read, WrongUse when it is a file for somebody else or holds nothing of the group.
+    ``broker_name``: the broker of the file. A broker's file does not name it, a client's does for each queue. Raises BadData
+    when neither file can be read, WrongUse when the group or the broker's name does not fit the kind of file.
     """
     why_not: list[str] = []
     for file in (path, path.with_name(f"{path.name}.bak")):
         try:
             text = read_small_file(file).decode("utf-8", "replace")
             if text.strip():
-                found = _offsets_of(text, file, group, broker_name)
-                return FoundOffsets(found, file, f"{why_not[0]}, so {file.name} is used" if why_not else "")
+                offsets = _offsets_of(text, file, group, broker_name)
+                return FoundOffsets(offsets, file, f"{why_not[0]}, so {file.name} is used" if why_not else "")
             why_not.append(f"{file} is empty")
         except OSError as error:
             why_not.append(f"{file}: {error.strerror or error}")
@@ -51,10 +51,12 @@ def _offsets_of(text: str, file: Path, group: str, broker_name: str | None) -> d
     table = object_of(object_of(parse(text)).get("offsetTable"))
     if any(isinstance(key, tuple) for key in table):
         if "@" not in group:
-            raise WrongUse(f"{file} is a broadcasting client's: give the client as the group, {group}@CLIENT")
-        found = parse_local_offsets(text)
-        return {queue: offset for queue, offset in found.items() if broker_name in (None, queue.broker_name)}
+            raise WrongUse(f"{file} belongs to a broadcasting client: give the client as the group, {group}@CLIENT")
+        offsets = parse_local_offsets(text)
+        return {queue: offset for queue, offset in offsets.items() if broker_name in (None, queue.broker_name)}
     if broker_name is None:
-        raise WrongUse(f"{file} is a broker's, which does not say its name: give it with --broker")
+        raise WrongUse(f"{file} belongs to a broker but does not name it: give the name with --broker")
     commits = list(parse_consumer_offsets(text).commits())
-    return {MessageQueue(topic, broker_name, queue): offset for topic, its, queue, offset in commits if its == group}
+    return {
+        MessageQueue(topic, broker_name, queue): offset for topic, owner, queue, offset in commits if owner == group
+    }

@@ -1,7 +1,7 @@
-"""Offsets on their way back to a broker: what is known here, compared with what the file there says (rules 3.1).
+"""Export of offsets to a broker's files: the lake's offsets, compared with and merged into what a file has (rules 3.1).
 
-What was committed here counts. Where nothing was, the broker's own offset counts as an import last saw it, and never lowers
-a file. A file that knows more than the export is not written over unless somebody says so.
+A committed offset counts. Where nothing was committed, the broker's own offset counts as the newest import observed it, and
+never lowers a file. A file that knows more than the export is overwritten only with ``--overwrite``.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class KnownOffsets:
         return self.merged_into({})
 
     def merged_into(self, table: OffsetTable) -> OffsetTable:
-        """The table of a file with what is known: keys that are not known stay as they are."""
+        """The table of a file with what is known merged in: unknown keys stay as they are."""
         merged = {key: dict(queues) for key, queues in table.items() if not self._is_gone(key)}
         for key, queues in self.observed.items():
             _raise(merged.setdefault(key, {}), queues)
         for key, queues in self.committed.items():
-            held = merged.setdefault(key, {})
+            offsets = merged.setdefault(key, {})
             if self.never_back:
-                _raise(held, queues)
+                _raise(offsets, queues)
             else:
-                held.update(queues)
+                offsets.update(queues)
         return merged
 
     def behind(self, table: OffsetTable) -> tuple[Change, ...]:
-        """Where the table of a file is further than what is known."""
+        """Where the table of a file is ahead of what is known."""
         return lowered_of(changes(table, self.table))
 
     def _is_gone(self, key: str) -> bool:
@@ -68,8 +68,8 @@ class KnownOffsets:
         return pair is not None and pair[1] in self.gone
 
 
-def _raise(held: dict[int, int], offsets: Mapping[int, int]) -> None:
-    held.update({queue_id: max(offset, held.get(queue_id, offset)) for queue_id, offset in offsets.items()})
+def _raise(table: dict[int, int], offsets: Mapping[int, int]) -> None:
+    table.update({queue_id: max(offset, table.get(queue_id, offset)) for queue_id, offset in offsets.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Change:
 
     @property
     def loses(self) -> bool:
-        """Whether the file knew more: an offset that is gone, or one further on."""
+        """Whether the file knew more: the offset is removed or lowered."""
         return self.from_offset is not None and (self.to_offset is None or self.to_offset < self.from_offset)
 
     @property
@@ -91,8 +91,8 @@ class Change:
         return self.loses and self.to_offset is not None
 
     def __str__(self) -> str:
-        here = "not known here" if self.to_offset is None else f"{self.to_offset} here"
-        return f"{self.key} queue {self.queue_id} at {self.from_offset} ({here})"
+        known = "not known here" if self.to_offset is None else f"{self.to_offset} here"
+        return f"{self.key} queue {self.queue_id} at {self.from_offset} ({known})"
 
 
 def changes(before: OffsetTable, after: OffsetTable) -> tuple[Change, ...]:
@@ -102,9 +102,9 @@ def changes(before: OffsetTable, after: OffsetTable) -> tuple[Change, ...]:
     return tuple(Change(*place, old.get(place), new.get(place)) for place in places)
 
 
-def lowered_of(made: Iterable[Change]) -> tuple[Change, ...]:
-    """Those of the changes that set an offset back."""
-    return tuple(change for change in made if change.lowers)
+def lowered_of(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """The changes that lower an offset."""
+    return tuple(change for change in changes if change.lowers)
 
 
 def _flat(table: OffsetTable) -> dict[tuple[str, int], int]:
@@ -112,7 +112,7 @@ def _flat(table: OffsetTable) -> dict[tuple[str, int], int]:
 
 
 class How(Enum):
-    """What becomes of a file that is there: it is kept if it knows more, merged with, or written over."""
+    """How an existing file is treated: kept if it knows more, merged with, or overwritten."""
 
     KEEP = auto()
     MERGE = auto()
@@ -175,7 +175,9 @@ def planned_writes(
     """A broker's ``consumerOffset.json`` and the ``delayOffset.json`` beside it. Raises as ``planned_write``, for either."""
     beside = file.with_name(DELAY_OFFSETS.name)
     if file == beside:
-        raise WrongUse(f"{file} is the place of the delay levels: give one for {CONSUMER_OFFSETS.name} beside it")
+        raise WrongUse(
+            f"{file} is the file of the delay levels: give the path of {CONSUMER_OFFSETS.name}, they are written beside it"
+        )
     return (
         planned_write(file, CONSUMER_OFFSETS, offsets, version, how),
         planned_write(beside, DELAY_OFFSETS, delays, version, how),
@@ -183,39 +185,40 @@ def planned_writes(
 
 
 def write_both(planned: Iterable[OffsetWrite]) -> list[bool]:
-    """Write the files one after the other, and whether each changed. Raises WrongUse, which says what was changed before."""
+    """Write the files in order, and return whether each changed. Raises WrongUse, naming the files already written."""
     written: dict[Path, bool] = {}
     for one in planned:
         try:
             written[one.path] = one.write()
         except WrongUse as error:
-            done = [str(path) for path, changed in written.items() if changed]
-            said = (
-                f". {listed(done)} was changed before it: mend this and export again, what is done stays"
-                if done
-                else ""
-            )
-            raise WrongUse(f"{error}{said}") from error
+            changed = [str(path) for path, is_changed in written.items() if is_changed]
+            hint = f". {listed(changed)} was already written: fix this and export again" if changed else ""
+            raise WrongUse(f"{error}{hint}") from error
     return list(written.values())
 
 
 def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: DataVersion, how: How) -> OffsetWrite:
-    """What writing the file would do; reads only. What is there, the broker's rule says: the file, or else its ``.bak``.
+    """What writing the file would do; reads only. The present content is what the broker would read: the file, or else
+    its ``.bak``.
 
-    Raises WrongUse for a file that knows more and is to be kept, or cannot be read; BadData when it is no such file.
+    Raises WrongUse for a file that knows more and is to be kept, or cannot be read; BadData when it is damaged.
     """
-    there = _there(path, form, how)
-    before, held = there.value
+    present = _present(path, form, how)
+    before, held_version = present.value
     after = known.merged_into(before) if how is How.MERGE else known.table
     differing = changes(before, after)
     if how is How.KEEP and (lost := [str(change) for change in differing if change.loses]):
         raise WrongUse(
-            f"{there.used} knows more than the export: {listed(lost, 5)}. Merge into it with --merge; --overwrite would "
-            "lose that. Nothing was written."
+            f"{present.used} knows more than the export: {listed(lost, 5)}. Merge into it with --merge; --overwrite would "
+            "discard that. Nothing was written."
         )
-    from_bak = there.used not in (None, str(path))
-    newer = replace(held, timestamp=max(held.timestamp, version.timestamp), counter=held.counter + 1)
-    changed = bool(differing) or there.used != str(path)
+    from_bak = present.used not in (None, str(path))
+    newer = replace(
+        held_version,
+        timestamp=max(held_version.timestamp, version.timestamp),
+        counter=held_version.counter + 1,
+    )
+    changed = bool(differing) or present.used != str(path)
     if changed:
         _check_writable(path)
     return OffsetWrite(
@@ -224,48 +227,48 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
         differing,
         changed=changed,
         notes=(
-            *((there.note,) if from_bak else ()),
-            *(_told_of_levels(path, known, before) if how is How.MERGE and known.never_back else ()),
-            *_told_of_lowered(path, lowered_of(differing)),
+            *((present.note,) if from_bak else ()),
+            *(_notes_on_levels(path, known, before) if how is How.MERGE and known.never_back else ()),
+            *_notes_on_lowered(path, lowered_of(differing)),
         ),
         keep_bak=from_bak,
     )
 
 
-def _told_of_levels(path: Path, known: KnownOffsets, before: OffsetTable) -> tuple[str, ...]:
-    """Of delay levels that a broker has gone on with since the last import."""
-    further = [
+def _notes_on_levels(path: Path, known: KnownOffsets, before: OffsetTable) -> tuple[str, ...]:
+    """A note on delay levels that the broker has delivered further since the last import."""
+    ahead = [
         f"level {one.queue_id + 1} is delivered up to {one.from_offset} there, {one.to_offset} here"
         for one in known.behind(before)
     ]
-    return (f"{path}: {listed(further)}. What is further stays, so that nothing is delivered twice",) if further else ()
+    return (f"{path}: {listed(ahead)}. The higher offset is kept, so that nothing is delivered twice",) if ahead else ()
 
 
-def _told_of_lowered(path: Path, lowered: Sequence[Change]) -> tuple[str, ...]:
+def _notes_on_lowered(path: Path, lowered: Sequence[Change]) -> tuple[str, ...]:
     offsets = listed([str(change) for change in lowered], 5)
-    said = f"{path}: {len(lowered):,} offsets are lowered, the broker consumes again from there: {offsets}"
-    return (said,) if lowered else ()
+    note = f"{path}: {len(lowered):,} offsets are lowered, the broker consumes again from there: {offsets}"
+    return (note,) if lowered else ()
 
 
-def _there(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetTable, DataVersion]]:
-    """What the broker would read. Raises BadData for damaged files, unless they are to be written over."""
+def _present(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetTable, DataVersion]]:
+    """What the broker would read. Raises BadData for damaged files, unless they are to be overwritten."""
     try:
-        there = chosen_config(
+        present = chosen_config(
             str(path), _text_of, lambda text: (form.parse(text), parse_data_version(text)), "Nothing was written. "
         )
     except BadData:
         if how is not How.OVERWRITE:
             raise
         return ConfigFile(({}, DataVersion()), None, "")
-    if there.used is None and how is not How.OVERWRITE and (_text_of(str(path)) or "").strip():
+    if present.used is None and how is not How.OVERWRITE and (_text_of(str(path)) or "").strip():
         raise BadData(
-            f"{there.note} would have. Nothing was written. Restore {form.name}; --overwrite would lose what only it knows."
+            f"{present.note}. Nothing was written. Restore {form.name}; --overwrite would discard what only it knows."
         )
-    return there
+    return present
 
 
 def _check_writable(path: Path) -> None:
-    """Raises WrongUse when the file or its ``.bak`` is none, or a folder that they are written in may not be written to."""
+    """Raises WrongUse when the file or its ``.bak`` is not a regular file, or its folder is not writable."""
     for file in (path, path.with_name(f"{path.name}.bak")):
         place = Path(os.path.realpath(file))
         folder = next(folder for folder in place.parents if folder.exists())

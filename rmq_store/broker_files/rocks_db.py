@@ -1,8 +1,8 @@
-"""What a 5.x broker may keep in RocksDB instead of files, recognised so that it is refused and not taken for nothing.
+"""What a 5.x broker may keep in RocksDB instead of files: recognised and refused, so that it is not taken for missing.
 
 With ``storeType=defaultRocksDB`` the consume queues and three configurations are RocksDB databases (``RocksDBMessageStore``,
 ``broker/config/v1``), with ``configManagerVersion=v2`` the configurations are one (``broker/config/v2``). With
-``rocksdbCQDoubleWriteEnable`` a broker writes its consume queues both ways.
+``rocksdbCQDoubleWriteEnable`` a broker writes its consume queues in both forms.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rmq_store.errors import BadData
 
 _QUEUES: Final = "consumequeue"
 _OWN_FOLDER: Final = "consumequeue_r"
-"""Where ``useSeparateStorePathForRocksdbCQ`` puts the queues."""
+"""The folder of the queues with ``useSeparateStorePathForRocksdbCQ``."""
 
 _JSON_OF: Final = {
     "config/consumerOffsets": "consumerOffset.json",
     "config/topics": "topics.json",
     "config/subscriptionGroups": "subscriptionGroup.json",
 }
-"""A folder of RocksDB: the file that it stands for."""
+"""A RocksDB folder: the JSON file that it replaces."""
 _OF_ALL: Final = ("config/metadata", "config/rdb")
 _FILE: Final = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old.*)?|(MANIFEST|OPTIONS)-[0-9]+.*|[0-9]+\.(log|sst|blob)")
 
@@ -33,18 +33,18 @@ def is_rocksdb_file(name: str) -> bool:
 
 
 def queues_in_rocksdb(source: FileSource, name: str) -> BadData:
-    """The answer to a store whose consume queues, ``name`` among them, are in RocksDB."""
+    """The error for a store whose consume queues, ``name`` among them, are in RocksDB."""
     return BadData(
         f"{source} has its consume queues in RocksDB ({name}), as a broker with storeType=defaultRocksDB keeps them. They "
-        "cannot be read here, so the store cannot be imported, with --salvage neither; nothing was changed. Leave the "
-        "files as they are: they are the broker's queues. What can be imported is the store of a broker with "
-        "storeType=default, where consume queues are files"
+        "cannot be read here, so the store cannot be imported, with or without --salvage. Nothing was changed. Leave the "
+        "files as they are: they are the broker's queues. Only the store of a broker with storeType=default, where consume "
+        "queues are files, can be imported"
     )
 
 
 def refuse_rocksdb(source: FileSource) -> None:
-    """Raises BadData for a store whose configuration or consume queues are in RocksDB. A JSON file beside does not count:
-    nothing here can tell which of the two is newer."""
+    """Raises BadData for a store whose configuration or consume queues are in RocksDB, also when there is a JSON file beside
+    it: which of the two is newer is not known."""
     if source.whole(f"{_QUEUES}/CURRENT") is not None:
         raise queues_in_rocksdb(source, f"{_QUEUES}/CURRENT")
     if source.list(_OWN_FOLDER) and not source.list(_QUEUES):
@@ -61,10 +61,11 @@ def _config_in_rocksdb(source: FileSource, folder: str) -> BadData:
         f"rocksDBConfigToJson -p CONFIG_FOLDER -t {what} -e FILE); then import a copy of the store that has this file and "
         f"not {folder}"
         if folder in _JSON_OF
-        else "What can be imported is the store of a broker that keeps them as JSON"
+        else "Only the store of a broker that keeps them as JSON can be imported"
     )
     return BadData(
         f"{source} has topics, groups or offsets in RocksDB ({folder}/), which cannot be read here. Without them its groups "
-        "would begin elsewhere, and a JSON file beside may be older. Nothing was changed; leave the folder as it is. "
+        "would start at wrong offsets, and a JSON file beside them may be older. Nothing was changed; leave the folder as it "
+        "is. "
         f"{way}"
     )

@@ -179,7 +179,7 @@ def test_a_merge_into_a_missing_file_goes_on_from_its_bak(imported: Rmq, config:
         (("out.json", "--merge", "in.json"), "give no other FILE"),
         (("--merge", "in.json", "--overwrite"), "no --overwrite"),
         (("--merge", "in.json"), "there is no file in.json to merge into"),
-        (("delayOffset.json",), "is the place of the delay levels"),
+        (("delayOffset.json",), "is the file of the delay levels"),
         (("none/out.json",), "cannot be written: there is no folder"),
     ],
 )

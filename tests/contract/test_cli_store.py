@@ -45,7 +45,7 @@ def test_a_store_has_the_delay_levels_of_its_broker(rmq: Rmq) -> None:
         (("--levels", "-1s"), "'-1s' is a delay of -1000 ms"),
         (("--levels", "1s 366d"), "'366d' is a delay of 31622400000 ms"),
         (("--levels", "106751991167d"), "'106751991167d' is a delay of"),
-        (("--broker-conf", "binary.conf"), "binary.conf is no text"),
+        (("--broker-conf", "binary.conf"), "binary.conf is not a text file"),
         (
             ("--levels", "1s 5s", "--broker-conf", "broker.conf"),
             "--levels says '1s 5s' and broker.conf says '1s 20s 1m'",
@@ -132,7 +132,10 @@ def test_a_store_may_be_on_s3(
 def test_a_folder_that_is_no_brokers_store_is_refused_and_makes_nothing(rmq: Rmq) -> None:
     rmq("init")
     (rmq.folder / "empty").mkdir()
-    for source, code, says in (("empty", 1, "empty is no broker's store"), ("missing", 2, "missing is no folder")):
+    for source, code, says in (
+        ("empty", 1, "empty is not a broker's store"),
+        ("missing", 2, "missing is not a folder"),
+    ):
         answer = rmq("import-store", source, "--broker", "broker-a", "--engine", "local")
         assert answer.exit_code == code
         assert f"error: {rmq.folder / says}" in answer.err

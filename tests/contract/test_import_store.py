@@ -391,9 +391,9 @@ def test_consume_queues_that_are_written_both_ways_are_imported_from_their_files
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (nothing_there, "is no folder"),
-        (empty_folder, "no broker's store"),
-        (no_broker_store, "no broker's store"),
+        (nothing_there, "is not a folder"),
+        (empty_folder, "not a broker's store"),
+        (no_broker_store, "not a broker's store"),
         (wrong_magic, "commitlog/00000000000000000000 at byte"),
         (bad_crc, "CRC"),
         (late_store_time, r"commitlog/00000000000000000000 at byte \d+ .*STORETIMESTAMP 9223372036854775807"),

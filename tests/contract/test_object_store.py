@@ -179,7 +179,7 @@ def test_an_import_reads_a_folder_and_s3_alike(s3_root: S3Root, tmp_path: Path) 
 
 
 def test_an_import_from_nowhere_is_refused(s3_server: S3Server, tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="is no folder"):
+    with pytest.raises(WrongUse, match="is not a folder"):
         file_source(Root.parse(str(tmp_path / "missing")))
     with pytest.raises(StoreUnusable, match="create the bucket"):
         file_source(Root.parse("s3://no-such-bucket-here/store", s3_server.env))

@@ -183,7 +183,7 @@ def test_a_hole_in_the_log_is_damage_and_not_its_end(tmp_path: Path) -> None:
     *_, (file, stop) = read_log(source, list_commit_log(source))
     assert file.name == "commitlog/00000000000000000000"
     assert isinstance(stop, Damage)
-    assert "goes on in commitlog/00000000000000001000" in stop.reason
+    assert "continues in commitlog/00000000000000001000" in stop.reason
 
 
 def test_a_torn_record_is_not_called_torn_when_a_later_file_holds_records(tmp_path: Path) -> None:
@@ -256,16 +256,16 @@ def test_a_foreign_file_in_the_log_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_store_says_what_it_holds_instead(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match="found: nothing"):
+    with pytest.raises(BadData, match="it has: nothing"):
         list_commit_log(LocalFileSource(tmp_path))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").touch()
-    with pytest.raises(BadData, match="found: photos"):
+    with pytest.raises(BadData, match="it has: photos"):
         list_commit_log(LocalFileSource(tmp_path))
 
 
 def test_a_missing_folder_is_wrong_use(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="is no folder"):
+    with pytest.raises(WrongUse, match="is not a folder"):
         LocalFileSource(tmp_path / "nowhere")
     with pytest.raises(BadData, match="has no file nowhere"):
         LocalFileSource(tmp_path).read("nowhere", 0, 1)

@@ -183,14 +183,14 @@ def test_a_pending_reset_answers_for_the_commit_unless_the_broker_is_told_otherw
 @pytest.mark.parametrize("call", [("", "T", 0, 1), ("g", "", 0, 1), ("g", "T", -1, 1), ("g", "T", 0, -1)])
 def test_a_reset_of_nothing_or_to_nowhere_is_refused(call: tuple[str, str, int, int]) -> None:
     manager = ConsumerOffsetManager()
-    with pytest.raises(WrongUse, match="numbers from 0 on"):
+    with pytest.raises(WrongUse, match="must not be negative"):
         manager.assign_reset_offset(*call)
     assert manager == ConsumerOffsetManager()
 
 
 @pytest.mark.parametrize("line", ["", "T 1 2 6", "T one 2 6 SINGLE_TAG"])
 def test_a_line_that_is_no_topic_is_refused(line: str) -> None:
-    with pytest.raises(BadData, match="is no topic"):
+    with pytest.raises(BadData, match="is not a topic line"):
         parse_topic_line(line)
 
 
@@ -417,7 +417,7 @@ def test_json_is_read_as_json(value: Any) -> None:
     ["5", "[]", '{"readQueueNums":"x"}', '{"perm":[]}', '{"order":{}}', '{"attributes":7}', '{"perm":3000000000}'],
 )
 def test_a_field_of_another_type_is_refused_in_words(topic: str) -> None:
-    with pytest.raises(BadData, match=r"expected|is no number"):
+    with pytest.raises(BadData, match=r"expected|is not a .*number"):
         parse_topics(f'{{"topicConfigTable":{{"T":{topic}}}}}')
 
 

@@ -114,7 +114,7 @@ def test_fillers_before_and_zeros_after_are_no_entries(tmp_path: Path) -> None:
     assert queue.bounds(0, 10_000) == QueueBounds(25, 33, 3290)
     assert queue.bounds(2700, 3190) == QueueBounds(27, 32, 3190)
     assert queue.bounds(9999, 10_000) == QueueBounds(33, 33, 3290)
-    with pytest.raises(BadData, match="holds 0 of the entries"):
+    with pytest.raises(BadData, match="has 0 of the entries"):
         queue.entries(19, 20)
 
 

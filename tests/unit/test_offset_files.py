@@ -59,9 +59,9 @@ def test_a_file_that_cannot_be_read_gives_way_to_its_bak_and_that_is_said(tmp_pa
     ("text", "group", "error", "says"),
     [
         (local_offsets_text(CLIENT), "audit", WrongUse, "give the client as the group, audit@CLIENT"),
-        (BROKER, "billing", WrongUse, "does not say its name: give it with --broker"),
+        (BROKER, "billing", WrongUse, "give the name with --broker"),
         (BAD, "billing", BadData, r"offsets.json cannot be read .*offsets.json.bak: No such file"),
-        ('{"offsetTable": {"Orders@billing": {"0": "1_7"}}}', "billing", BadData, "no number"),
+        ('{"offsetTable": {"Orders@billing": {"0": "1_7"}}}', "billing", BadData, "not a 64-bit number"),
         ("[1]", "billing", BadData, "cannot be read"),
     ],
 )
