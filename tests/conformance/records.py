@@ -7,7 +7,6 @@ from typing import Any
 
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.records import DECOMPRESSORS
-from rmq_store.log.message_batch import BatchMessage, decode_batch, encode_batch
 from rmq_store.log.record import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
@@ -21,6 +20,7 @@ from rmq_store.log.record import (
 )
 from rmq_store.message.message import properties_text
 from tests.conformance.checks import Line, Outcomes, by_kind, per_line, same
+from tests.oracle.message_batch import BatchMessage, decode_batch, encode_batch
 
 MAGIC = {"V1": MESSAGE_MAGIC_V1, "V2": MESSAGE_MAGIC_V2}
 IPV6_BITS = 0x30

@@ -9,7 +9,6 @@ import pytest
 
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.log.message_batch import BatchMessage, decode_batch, encode_batch
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import pop_normal_topic, pop_retry_group, pop_retry_topic_v2
 from rmq_store.message.message_id import decode_unique_key
@@ -25,6 +24,7 @@ from rmq_store.producer.producer import (
     unique_keys,
 )
 from rmq_store.producer.send import digest
+from tests.oracle.message_batch import BatchMessage, decode_batch, encode_batch
 
 QUEUE = MessageQueue("Orders", "lake-local", 3)
 NOON = 1_717_416_000_000
