@@ -1,17 +1,25 @@
 """What follows from a listener's answers in concurrent consumption
 (``ConsumeMessageConcurrentlyService#processConsumeResult``, rules 9.1).
 
-Before it, ``clean_expired_msg`` looks at how long the listener took (rules 8). Then three small decisions, in order:
-``process_consume_result`` says who is sent back, ``settle`` what is finished when some send-backs failed,
-``offset_to_commit`` whether the offset moves. A window of the lake stores all send-backs in its one commit: none of them
-can fail alone, so everything is finished and the second step has nothing to do.
+Before it, ``clean_expired_msg`` looks at how long the listener took (rules 8); then ``process_consume_result`` says
+which messages are sent back. A window stores all send-backs in its one commit: none of them can fail alone, so every
+message of a batch is finished and the offset always moves behind it.
 
-Consumption in order has other rules (rules 9.2), in ``consume_result_orderly``.
+For example, a listener gets the batch 10..13 and answers CONSUME_SUCCESS with ``ack_index`` 1:
+
+    answers = judge("CONSUME_SUCCESS", 4, context)   # 10 and 11 acked, 12 and 13 failed with delay level 0
+    process_consume_result(MessageModel.CLUSTERING, [10, 11, 12, 13], answers)
+        # offsets (10, 11, 12, 13), send_back ((12, 0), (13, 0)), dropped ()
+    process_consume_result(MessageModel.BROADCASTING, [10, 11, 12, 13], answers)
+        # offsets (10, 11, 12, 13), send_back (), dropped (12, 13)
+
+Either way the next offset is 14. ``retry.route`` says where 12 and 13 go. Orderly consumption has other rules (rules
+9.2), in ``consume_result_orderly``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -19,11 +27,9 @@ from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.listener import Answer
 from rmq_store.message.message import MessageQueue
 
-RESUBMIT_AFTER_MS = 5000
-"""After a failed send-back the client asks its listener again, without limit."""
-
 EXPIRED_DELAY_LEVEL = 3
 CONSUME_TIMEOUT = "ConsumeTimeout"
+"""The ``error_type`` of messages whose listener took too long."""
 
 
 class MessageModel(StrEnum):
@@ -35,33 +41,27 @@ class MessageModel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentResult:
-    """Of one batch: ``send_back`` as (offset, delay level), ``dropped`` what a broadcasting consumer gives up."""
+    """The result of one batch, by queue offsets."""
 
     offsets: tuple[int, ...]
+    """The whole batch."""
     send_back: tuple[tuple[int, int], ...] = ()
+    """(offset, delay level) of each message that is sent back."""
     dropped: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """``finished`` leaves the ProcessQueue. ``resubmit`` stays in it, is counted as one more try by this client, and is
-    handed over again after ``resubmit_after_ms``."""
-
-    finished: tuple[int, ...]
-    resubmit: tuple[int, ...] = ()
-    resubmit_after_ms: int = RESUBMIT_AFTER_MS
+    """What failed in a broadcasting consumer, which retries nothing."""
 
 
 def is_expired(took_ms: int, consume_timeout_ms: int | None) -> bool:
-    """Whether a call of the listener lasted too long; None: it may last as long as it likes."""
+    """Whether a call of the listener took longer than the timeout; None: there is no timeout."""
     return consume_timeout_ms is not None and took_ms > consume_timeout_ms
 
 
 def clean_expired_msg(answers: Sequence[Answer], took_ms: int, consume_timeout_ms: int | None) -> Sequence[Answer]:
-    """The answers as they count: after a call that lasted too long all its messages are sent back at level 3, whatever the
-    listener says of them (``ProcessQueue#cleanExpiredMsg``, rules 8). They were consumed, and are consumed again.
+    """The answers with the timeout applied: after a call that took too long all its messages are sent back at level 3,
+    whatever the listener answered (``ProcessQueue#cleanExpiredMsg``, rules 8). They were consumed, and are consumed
+    again.
 
-    RocketMQ's client looks once every consumeTimeout, and only at the first 16 messages of a queue; here every call is
+    RocketMQ's client checks once every consumeTimeout, and only the first 16 messages of a queue; here every call is
     measured, from its beginning to its end.
     """
     if not is_expired(took_ms, consume_timeout_ms):
@@ -75,10 +75,10 @@ def clean_expired_msg(answers: Sequence[Answer], took_ms: int, consume_timeout_m
 def process_consume_result(
     model: MessageModel, offsets: Sequence[int], answers: Sequence[Answer], waiting: Container[int] | None = None
 ) -> ConcurrentResult:
-    """What to do with the failed ones of a batch; ``answers`` comes from ``listener.judge``.
+    """What becomes of the failed messages of a batch. ``answers``: one per message, from ``listener.judge``.
 
-    ``waiting``: the offsets that still wait in the ProcessQueue, None for all. One that has expired was already sent
-    back by the client's own clean-up and is not sent again.
+    ``waiting``: the offsets that are still in the ProcessQueue, None for all. The client's clean-up has already sent
+    back what expired; that is not sent again.
     """
     failed = [(offset, a.delay_level) for offset, a in zip(offsets, answers, strict=True) if not a.acked]
     if model is MessageModel.BROADCASTING:
@@ -88,28 +88,29 @@ def process_consume_result(
 
 
 GROUP_DELETED = "its group was deleted while it waited"
-"""Why a retry is dropped that is older than its group's last delete."""
+"""The reason of a dropped retry that is older than the last deletion of its group."""
 
 
 def is_void(epoch: int | None, deleted: int | None) -> bool:
-    """Whether a message of a group's retry topic waited when the group was deleted last: nobody is asked about it.
+    """Whether a message of a group's retry topic waited when the group was last deleted: no listener gets it.
 
-    ``epoch``: the group's when the message was sent back or redriven; None for one that a broker stored, or an older
-    version of this software: it is older than every delete. ``deleted``: the group's epoch at its last delete.
+    ``epoch``: of the group when the message was sent back or redriven; None for one that a broker or an older version
+    of this software stored, which counts as older than every deletion. ``deleted``: the group's epoch at its last
+    deletion.
     """
     return deleted is not None and (epoch or 0) < deleted
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedRange:
-    """Messages that a broadcasting consumer gave up, or whose group was deleted, and why."""
+    """Messages that a broadcasting consumer dropped, or whose group was deleted, and the reason."""
 
     range: QueueRange
     reason: str
 
 
 def dropped_ranges(queue: MessageQueue, failed: Iterable[tuple[int, Answer]]) -> list[DroppedRange]:
-    """What a broadcasting consumer gives up, neighbours with one reason together; ``failed`` is in offset order."""
+    """What a broadcasting consumer drops, neighbours with one reason as one range; ``failed`` is in offset order."""
     return _together(
         queue, ((o, f"{a.error_type}: {a.error_text}" if a.error_type else "RECONSUME_LATER") for o, a in failed)
     )
@@ -120,26 +121,11 @@ def void_ranges(queue: MessageQueue, offsets: Iterable[int]) -> list[DroppedRang
     return _together(queue, ((offset, GROUP_DELETED) for offset in offsets))
 
 
-def _together(queue: MessageQueue, told: Iterable[tuple[int, str]]) -> list[DroppedRange]:
-    found: list[DroppedRange] = []
-    for offset, reason in told:
+def _together(queue: MessageQueue, reasons: Iterable[tuple[int, str]]) -> list[DroppedRange]:
+    ranges: list[DroppedRange] = []
+    for offset, reason in reasons:
         begin = offset
-        if found and found[-1].range.end == offset and found[-1].reason == reason:
-            begin = found.pop().range.begin
-        found.append(DroppedRange(QueueRange(queue, begin, offset + 1), reason))
-    return found
-
-
-def settle(result: ConcurrentResult, send_back_failed: Collection[int] = ()) -> Settlement:
-    """What is finished when these send-backs failed, and what is tried again by the client itself."""
-    resubmit = tuple(offset for offset, _ in result.send_back if offset in send_back_failed)
-    return Settlement(tuple(offset for offset in result.offsets if offset not in resubmit), resubmit)
-
-
-def offset_to_commit(settlement: Settlement, removed: int, queue_dropped: bool) -> int | None:
-    """The offset to store, only ever upwards, or None; an empty batch moves nothing.
-
-    ``removed``: the answer of ``ProcessQueue.remove_message``.
-    """
-    is_empty = not (settlement.finished or settlement.resubmit)
-    return None if is_empty or removed < 0 or queue_dropped else removed
+        if ranges and ranges[-1].range.end == offset and ranges[-1].reason == reason:
+            begin = ranges.pop().range.begin
+        ranges.append(DroppedRange(QueueRange(queue, begin, offset + 1), reason))
+    return ranges

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmq_store.consumer.consume_result import MessageModel, offset_to_commit, process_consume_result, settle
+from rmq_store.consumer.consume_result import MessageModel, process_consume_result
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext, judge
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.errors import ListenerError
 from rmq_store.message.message import MessageQueue
 from tests.conformance.checks import Line, Outcomes, per_line, same
+from tests.oracle.settlement import offset_to_commit, settle
 
 GIVEN = {
     "model",

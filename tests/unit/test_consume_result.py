@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from rmq_store.consumer.consume_result import (
-    MessageModel,
-    Settlement,
-    offset_to_commit,
-    process_consume_result,
-    settle,
-)
+from rmq_store.consumer.consume_result import MessageModel, process_consume_result
 from rmq_store.consumer.listener import ACKED, Answer
 from tests.conformance.checks import passed
 from tests.conformance.concurrent_result import check
+from tests.oracle.settlement import Settlement, offset_to_commit, settle
 from tests.unit import vectors
 
 
