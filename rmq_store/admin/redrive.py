@@ -35,7 +35,7 @@ from rmq_store.message.message import (
 )
 from rmq_store.message.validators import is_system_topic
 from rmq_store.settings.settings import Settings
-from rmq_store.utils.pieces import Piece, runs, without
+from rmq_store.utils.offset_ranges import OffsetRange, runs, without
 from rmq_store.window.plan import ShardView, bounds_of
 
 CAP = 100_000
@@ -118,7 +118,7 @@ class RedrivePlan:
 
     group: str
     positions: Positions
-    waiting: Mapping[MessageQueue, tuple[Piece, ...]]
+    waiting: Mapping[MessageQueue, tuple[OffsetRange, ...]]
     bounds: Mapping[MessageQueue, int]
     part: int
     left: int | None
@@ -324,8 +324,8 @@ def check_redrive(shard: str, positions: Positions, request: RedriveRequest) -> 
 
 
 def _at_places(
-    shard: str, positions: Positions, request: RedriveRequest, asked: Mapping[MessageQueue, list[Piece]]
-) -> dict[MessageQueue, list[Piece]]:
+    shard: str, positions: Positions, request: RedriveRequest, asked: Mapping[MessageQueue, list[OffsetRange]]
+) -> dict[MessageQueue, list[OffsetRange]]:
     """Exactly the letters at the places, of what is asked for otherwise."""
     offsets: dict[MessageQueue, set[int]] = {}
     for (broker_name, queue_id), places in groupby(sorted(request.letters.places), key=itemgetter(0, 1)):
@@ -346,9 +346,9 @@ def _at_places(
     }
 
 
-def _sent(redrives: Iterable[Ctl]) -> dict[MessageQueue, list[Piece]]:
+def _sent(redrives: Iterable[Ctl]) -> dict[MessageQueue, list[OffsetRange]]:
     """Per queue what has been sent, in pieces that ascend."""
-    found: dict[MessageQueue, list[Piece]] = defaultdict(list)
+    found: dict[MessageQueue, list[OffsetRange]] = defaultdict(list)
     for consumed in (consumed for ctl in redrives for consumed in ctl.consumed):
         found[consumed.range.queue].append((consumed.range.begin, consumed.range.end))
     return {queue: sorted(pieces) for queue, pieces in found.items()}

@@ -14,7 +14,7 @@ from rmq_store.admin.redrive import RedriveRequest, plan_redrive
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Observed
 from rmq_store.commit.positions import Positions, QueueRange, max_id, min_id
 from rmq_store.message.message import MessageQueue
-from rmq_store.utils.pieces import runs
+from rmq_store.utils.offset_ranges import runs
 
 LETTERS = MessageQueue("%DLQ%billing", "broker-a", 0)
 ANA = Actor("ana", "test")

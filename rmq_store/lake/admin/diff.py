@@ -34,7 +34,7 @@ from rmq_store.lake.sql.sql import open_duckdb
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import TIMER_TOPIC, MessageQueue, retry_topic
-from rmq_store.utils.pieces import runs
+from rmq_store.utils.offset_ranges import runs
 
 
 def diff(

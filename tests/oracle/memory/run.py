@@ -26,7 +26,7 @@ from rmq_store.consumer.pull import Slice, cover, piece_rows
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.message.message import MessageConst, MessageQueue, retry_topic
 from rmq_store.utils.host import Host
-from rmq_store.utils.pieces import runs
+from rmq_store.utils.offset_ranges import runs
 from rmq_store.window.consume import (
     consume_proposal,
     done_part,
