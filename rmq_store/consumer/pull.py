@@ -1,7 +1,8 @@
-"""Which rows a range of offsets is: RocketMQ's pull (rules 7), by segments instead of consume queue files.
+"""Which rows of which files have the messages of a range of offsets: RocketMQ's pull (rules 7), by segments instead of
+consume queue files.
 
-The segments of a queue are known exactly, so nothing is listed or scanned. Offsets that no segment holds are a hole:
-the record was skipped when a damaged log was salvaged, or is gone from the broker (MESSAGE_WAS_REMOVING, rules 7.1).
+The segments of a queue are known exactly, so nothing is listed or scanned. Offsets in no segment are a hole: the record
+was skipped when a damaged log was salvaged, or is gone from the broker (MESSAGE_WAS_REMOVING, rules 7.1).
 """
 
 from __future__ import annotations
@@ -16,26 +17,25 @@ from rmq_store.message.message import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows ``[first_row, first_row + end - begin)`` of one file hold offsets ``[begin, end)`` of one queue.
-
-    Each of these rows says its number as ``rel``. ``store_timestamp``: that of all rows, where they share one (rows born
-    in the lake, which have none of their own).
-    """
+    """Rows ``[first_row, first_row + end - begin)`` of one file: offsets ``[begin, end)`` of one queue."""
 
     queue: MessageQueue
     begin: int
     end: int
     file: str
     first_row: int
+    """Number of the first row in the file; each row has its number in the column ``rel``."""
     commit_id: str = ""
     part: int = 0
+    """Number of the data file in its commit."""
     store_timestamp: int | None = None
+    """UTC ms of all rows, where they share one: rows born in the lake have no time of their own."""
 
     def __len__(self) -> int:
         return self.end - self.begin
 
     def cut(self, rows: int) -> list[Slice]:
-        """The same rows as slices of at most ``rows``."""
+        """The same rows as slices of at most ``rows`` rows."""
         return [
             replace(
                 self,
@@ -47,43 +47,44 @@ class Slice:
         ]
 
 
-LEAST_PIECE_ROWS = 64
+LEAST_ROWS_PER_TIME_CHECK = 64
 
 
-def piece_rows(batch_max_size: int) -> int:
-    """How many messages a window with an end looks at between two looks at the clock: some whole batches."""
-    return -(-LEAST_PIECE_ROWS // batch_max_size) * batch_max_size
+def rows_per_time_check(batch_max_size: int) -> int:
+    """How many messages a window with ``max_minutes`` reads between two looks at the clock: whole batches, at least
+    ``LEAST_ROWS_PER_TIME_CHECK``."""
+    return -(-LEAST_ROWS_PER_TIME_CHECK // batch_max_size) * batch_max_size
 
 
-def cover(wanted: QueueRange, segments: Iterable[Produced]) -> tuple[list[Slice], list[QueueRange]]:
-    """The slices that hold ``wanted``, in offset order, and the holes between them.
+def cover(range_: QueueRange, segments: Iterable[Produced]) -> tuple[list[Slice], list[QueueRange]]:
+    """The slices with the messages of ``range_``, in offset order, and the holes between them.
 
-    ``segments`` are those of the queue, with bases, in any order; they do not overlap.
+    ``segments``: of this queue, with bases, in any order; they do not overlap.
     """
     slices: list[Slice] = []
     holes: list[QueueRange] = []
-    reached = wanted.begin
+    reached = range_.begin
     for segment in sorted(segments, key=lambda s: s.base or 0):
         base = segment.base or 0
-        begin, end = max(base, reached), min(base + segment.count, wanted.end)
+        begin, end = max(base, reached), min(base + segment.count, range_.end)
         if begin >= end:
             continue
         if begin > reached:
-            holes.append(QueueRange(wanted.queue, reached, begin))
-        into = begin - base
+            holes.append(QueueRange(range_.queue, reached, begin))
+        shared_time = segment.min_store_timestamp == segment.max_store_timestamp
         slices.append(
             Slice(
-                wanted.queue,
-                begin,
-                end,
-                segment.file,
-                segment.first_row + into,
-                segment.commit_id,
-                segment.part,
-                segment.max_store_timestamp if segment.min_store_timestamp == segment.max_store_timestamp else None,
+                queue=range_.queue,
+                begin=begin,
+                end=end,
+                file=segment.file,
+                first_row=segment.first_row + begin - base,
+                commit_id=segment.commit_id,
+                part=segment.part,
+                store_timestamp=segment.max_store_timestamp if shared_time else None,
             )
         )
         reached = end
-    if reached < wanted.end:
-        holes.append(QueueRange(wanted.queue, reached, wanted.end))
+    if reached < range_.end:
+        holes.append(QueueRange(range_.queue, reached, range_.end))
     return slices, holes

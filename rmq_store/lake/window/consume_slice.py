@@ -44,7 +44,7 @@ from rmq_store.consumer.listener import (
     load_listener,
 )
 from rmq_store.consumer.own_process import OwnProcess
-from rmq_store.consumer.pull import Slice, piece_rows
+from rmq_store.consumer.pull import Slice, rows_per_time_check
 from rmq_store.errors import ListenerError
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.read.filter import Mask, filter_columns, matching
@@ -210,7 +210,7 @@ def _pieces(
     if job.ends_at_ms is None or listener.kind is ListenerKind.BATCH:
         yield from batches
         return
-    rows = piece_rows(job.batch_max_size)
+    rows = rows_per_time_check(job.batch_max_size)
     for offsets, batch in batches:
         for begin in range(0, len(offsets), rows):
             yield offsets[begin : begin + rows], batch.slice(begin, rows)

@@ -22,7 +22,7 @@ from rmq_store.consumer.consume_result import (
 from rmq_store.consumer.duplicates import AbsorbRule, Keyed, acks_count_since, key_tally, take_turn
 from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, judge
 from rmq_store.consumer.own_process import OwnProcess
-from rmq_store.consumer.pull import Slice, cover, piece_rows
+from rmq_store.consumer.pull import Slice, cover, rows_per_time_check
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.message.message import MessageConst, MessageQueue, retry_topic
 from rmq_store.utils.host import Host
@@ -213,7 +213,7 @@ class Run:
     def _share(self, slices: Sequence[Slice], looks_at: Callable[[_Place], bool]) -> list[_Copy]:
         """Consume a consumer's slices, piece by piece until the window is over; the copies of what failed."""
         group = self.plan.group
-        rows = piece_rows(group.consume_message_batch_max_size)
+        rows = rows_per_time_check(group.consume_message_batch_max_size)
         copies: list[_Copy] = []
         begun = False
         for slice_ in slices:
