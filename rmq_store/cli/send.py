@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,27 +26,14 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.output import Output
 from rmq_store.commit.ctl import local_broker
-from rmq_store.commit.positions import Positions
-from rmq_store.commit.request import actor_of, part_id
+from rmq_store.commit.request import actor_of
 from rmq_store.errors import WrongUse
 from rmq_store.producer.json_messages import read_lines
 from rmq_store.producer.producer import DEFAULT_TOPIC_QUEUE_NUMS, Message, problems_of
-from rmq_store.producer.send import SendReport, plan_send, queue_count, user_topics, would_send
+from rmq_store.producer.send import SendReport
 from rmq_store.utils.host import Host
-from rmq_store.utils.known_names import did_you_mean, listed
-
-if TYPE_CHECKING:
-    from rmq_store.commit.ctl import Actor
-    from rmq_store.lake.table.store import LakeStore
 
 PANEL = "Messages"
-NEW_SHARD = "local"
-"""The shard that a store without any gets."""
-
-PART_MESSAGES = 10_000
-PART_BYTES = 64 * 1024 * 1024
-"""One commit sends no more than this."""
-
 MOST_PROBLEMS = 100
 
 
@@ -140,7 +127,9 @@ def send(
     create_queues = (queues or DEFAULT_TOPIC_QUEUE_NUMS) if create else None
     store = open_store(root)
     request_id, who = new_request("send", request, host), actor_of(actor)
-    by_shard = _by_shard(store, messages, shard, create, dry_run)
+    from rmq_store.lake.window.send_request import messages_by_shard, send_parts
+
+    by_shard = messages_by_shard(store, messages, shard, create=create, dry_run=dry_run)
     for name in by_shard:
         broker = local_broker(name)
         if queue is not None and queue.broker_name != broker:
@@ -148,7 +137,12 @@ def send(
                 f"{queue.broker_name}:{queue.queue_id} is no queue of the lake: what is sent to shard {name} goes to "
                 f"queues of {broker}, like {broker}:0"
             )
-    reports = list(_sent(output, store, by_shard, request_id, who, host, create_queues, dry_run))
+    reports: list[SendReport] = []
+    for report in send_parts(store, by_shard, request_id, who, host, create_queues=create_queues, dry_run=dry_run):
+        reports.append(report)
+        if len(messages) > report.messages:
+            done = sum(one.messages for one in reports)
+            output.line(f"shard {report.shard}: {report.status}, {done:,} of {len(messages):,} messages")
     _answer(output, request_id, reports)
 
 
@@ -217,102 +211,7 @@ def _from_file(file: str, given: Mapping[str, Any], now_ms: int) -> list[Message
     return found.messages
 
 
-# --- where to --------------------------------------------------------------------------------------------------------
-
-
-def _by_shard(
-    store: LakeStore, messages: Sequence[Message], chosen: str | None, create: bool, dry_run: bool
-) -> dict[str, list[Message]]:
-    """The messages of each shard; a shard that is needed is made. Raises WrongUse for a topic that is nowhere."""
-    topics = dict.fromkeys(message.topic for message in messages)
-    known = store.shard_names()
-    positions = {shard.name: shard.positions() for shard in store.shards() if chosen in (None, shard.name)}
-    names = {topic: _shard_of(positions, known, topic, chosen, create) for topic in topics}
-    if not dry_run:
-        for name in sorted(set(names.values()) - set(known)):
-            store.create_shard(name)
-    found: dict[str, list[Message]] = {name: [] for name in names.values()}
-    for message in messages:
-        found[names[message.topic]].append(message)
-    return found
-
-
-def _shard_of(
-    positions: Mapping[str, Positions], known: Sequence[str], topic: str, chosen: str | None, create: bool
-) -> str:
-    """The shard's name. ``positions``: of the shards that may be chosen; ``known``: all shards."""
-    having = [name for name, there in positions.items() if queue_count(there, topic)]
-    if len(having) > 1:
-        raise WrongUse(f"topic {topic} is in shards {', '.join(having)}: choose with --shard")
-    if having:
-        return having[0]
-    if chosen is not None and chosen not in known and not create:
-        raise WrongUse(
-            f"no shard {chosen}{did_you_mean(chosen, known)}; there are: {listed(known)} (--create makes it)"
-        )
-    if not create:
-        topics = sorted({name for there in positions.values() for name in user_topics(there)})
-        raise WrongUse(
-            f"there is no topic {topic}{did_you_mean(topic, topics)}; known: {listed(topics)}. --create makes it"
-        )
-    if chosen is None and len(known) > 1:
-        raise WrongUse(f"choose the shard of the new topic {topic} with --shard; there are: {listed(known)}")
-    return chosen or (known[0] if known else NEW_SHARD)
-
-
-# --- sending ---------------------------------------------------------------------------------------------------------
-
-
-def _sent(
-    output: Output,
-    store: LakeStore,
-    by_shard: Mapping[str, Sequence[Message]],
-    request_id: str,
-    who: Actor,
-    host: Host,
-    create_queues: int | None,
-    dry_run: bool,
-) -> Iterator[SendReport]:
-    """Part after part; each has an id of its own, so that a request can go on where it stopped."""
-    from rmq_store.lake.window.send import send as send_in
-
-    done, in_all = 0, sum(map(len, by_shard.values()))
-    for name, messages in by_shard.items():
-        if dry_run and name not in store.shard_names():
-            yield _in_a_new_shard(store, name, messages, request_id, host, create_queues)
-            continue
-        (shard,) = store.shards(name)
-        for number, part in enumerate(_parts(messages), 1):
-            its_id = part_id(request_id, number)
-            report = send_in(store, shard, part, its_id, who, host, create_queues=create_queues, dry_run=dry_run)
-            done += len(part)
-            if in_all > len(part):
-                output.line(f"shard {name}: {report.status}, {done:,} of {in_all:,} messages")
-            yield report
-
-
-def _in_a_new_shard(
-    store: LakeStore, name: str, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None
-) -> SendReport:
-    """A dry run for a shard that is not there."""
-    from rmq_store.lake.table.shard import Shard
-
-    there = Shard(store.root, name)
-    empty = Positions(0, {})
-    plan = plan_send(empty, there.local_broker, there.lane(""), messages, request_id, store.levels, create_queues, host)
-    return would_send(name, request_id, plan)
-
-
-def _parts(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    part: list[Message] = []
-    size = 0
-    for message in messages:
-        if part and (len(part) == PART_MESSAGES or size + len(message.body) > PART_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(message)
-        size += len(message.body)
-    yield part
+# --- what came of it -------------------------------------------------------------------------------------------------
 
 
 def _answer(output: Output, request_id: str, reports: Sequence[SendReport]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.cli import send as send_command
+from rmq_store.lake.window import send_request
 from rmq_store.utils.host import Host
 from tests.contract.rmq import Rmq
 
@@ -91,7 +91,7 @@ def test_a_sent_message_is_found_by_sql_with_all_it_carries(empty: Rmq) -> None:
 
 
 def test_a_file_is_sent_in_parts_that_can_be_resumed(empty: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_command, "PART_MESSAGES", 2)
+    monkeypatch.setattr(send_request, "PART_MESSAGES", 2)
     path = write_lines(empty.folder / "orders.jsonl", [{"body": f"{n}"} for n in range(5)])
     asked = ("send", "--topic", "Orders", "--create", "--file", path, "--request", f"{DAY}-orders")
     first = empty.json(*asked)
