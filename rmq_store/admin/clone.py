@@ -33,7 +33,7 @@ class CloneRequest:
     def __post_init__(self) -> None:
         need_reason("a clone", self.reason)
         if self.group == self.source:
-            raise WrongUse(f"a clone is from one group to another; both are {self.group}")
+            raise WrongUse(f"a clone needs two different groups; both are {self.group}")
 
     @property
     def action(self) -> Action:

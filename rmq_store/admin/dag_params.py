@@ -101,7 +101,7 @@ def check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
     names = sorted(known)
     unknown = [f"{name!r}{did_you_mean(name, names)}" for name in given if name not in {*names, _OF_AIRFLOW}]
     if unknown:
-        raise WrongUse(f"there is no parameter {'; '.join(unknown)}; known: {listed(names)}")
+        raise WrongUse(f"unknown parameter {'; '.join(unknown)}; known: {listed(names)}")
 
 
 def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
@@ -109,8 +109,8 @@ def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
     do nothing."""
     if run.run_type == "backfill":
         raise WrongUse(
-            "a backfill consumes nothing once more, because a window begins at the committed offset: trigger rmq_replay "
-            "with 'from' and 'until', or move the group itself with rmq_reset_offset"
+            "a backfill does not consume messages again, because a window begins at the committed offset: trigger "
+            "rmq_replay with 'from' and 'until', or move the group's offsets with rmq_reset_offset"
         )
     until = run.until(_time(params, "until"))
     return ConsumeRequest(
@@ -131,7 +131,7 @@ def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
     """
     to = _text(params, "to")
     if to not in list(ResetTo):
-        raise WrongUse(f"to must be one of {', '.join(ResetTo)}, it is {to!r}")
+        raise WrongUse(f"invalid value of 'to', {to!r}: expected one of {', '.join(ResetTo)}")
     topic = _text(params, "topic")
     values = {ResetTo.TIME: _time(params, "time"), ResetTo.OFFSET: _count(params, "offset", least=0)}
     for name, value in values.items():
@@ -182,7 +182,7 @@ def letter_place(text: str) -> Place:
     broker_name, *numbers = text.rsplit(":", 2)
     read = [number for text in numbers if (number := whole_number(text)) is not None]
     if not broker_name or len(read) != 2:
-        raise WrongUse(f"{text!r} names no letter: write BROKER:QUEUE:OFFSET, like lake-broker-a:0:17")
+        raise WrongUse(f"invalid dead letter {text!r}: expected BROKER:QUEUE:OFFSET, like lake-broker-a:0:17")
     return Place(broker_name, *read)
 
 
@@ -205,13 +205,11 @@ class ReplayParams:
     def __post_init__(self) -> None:
         bounded = any(value is not None for value in (self.topic, self.from_ms, self.until_ms, self.max_messages))
         if self.reprocess is not None and bounded:
-            raise WrongUse(
-                "another attempt of a replay reads what the first one read: give its group, and nothing else"
-            )
+            raise WrongUse("another attempt of a replay reads what the first one read: give only the replay group")
         if (self.topic is None) != (self.from_ms is None):
             raise WrongUse("a replay needs a topic and a time to begin from; the follow-up of a replay takes neither")
         if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
-            raise WrongUse(f"until ({self.until_ms}) must be later than from ({self.from_ms})")
+            raise WrongUse(f"empty time range: until ({self.until_ms}) must be later than from ({self.from_ms})")
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> ReplayParams:
@@ -246,7 +244,7 @@ class ImportParams:
 
     def __post_init__(self) -> None:
         if self.engine not in _IMPORT_ENGINES:
-            raise WrongUse(f"engine must be one of {', '.join(_IMPORT_ENGINES)}, it is {self.engine!r}")
+            raise WrongUse(f"invalid engine {self.engine!r}: expected one of {', '.join(_IMPORT_ENGINES)}")
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> ImportParams:
@@ -274,7 +272,9 @@ def _partition_end(key: str) -> int:
     try:
         moment = datetime.fromisoformat(key.rpartition("/")[2])
     except ValueError:
-        raise WrongUse(f"the partition key {key!r} is no time: write 2024-02-29T00:00:00, or begin/end") from None
+        raise WrongUse(
+            f"invalid partition key {key!r}: expected a time like 2024-02-29T00:00:00, or begin/end"
+        ) from None
     # Airflow writes its keys without a zone; here they are in UTC, like every timetable of the DAGs.
     return _ms(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
@@ -309,5 +309,5 @@ def _queue(topic: str, text: str) -> MessageQueue:
     broker_name, _, digits = str(text).rpartition(":")
     queue_id = whole_number(digits)
     if not broker_name or queue_id is None:
-        raise WrongUse(f"{text!r} names no queue: write BROKER:QUEUE, like broker-a:0")
+        raise WrongUse(f"invalid queue {text!r}: expected BROKER:QUEUE, like broker-a:0")
     return MessageQueue(topic, broker_name, queue_id)

@@ -37,13 +37,12 @@ class Letters:
         named = (self.from_ms, self.until_ms, self.original_topic, self.keys or None, self.places or None)
         if self.all == any(value is not None for value in named):
             raise WrongUse(
-                "say which dead letters, or that all are meant, and not both: by the time of death (--from, --until), by "
-                "original topic (--original-topic), by key (--key), by their place in the dead-letter queue (--letter), "
-                "or --all"
+                "choose which dead letters to send: by time (--from, --until), original topic (--original-topic), key "
+                "(--key) or place in the dead-letter queue (--letter); or all of them (--all). Not both."
             )
         if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
-            between = f"{format_time(self.from_ms)} and {format_time(self.until_ms)}"
-            raise WrongUse(f"nothing dies between {between}: until must be later than from")
+            span = f"{format_time(self.from_ms)} to {format_time(self.until_ms)}"
+            raise WrongUse(f"empty time range {span}: --until must be later than --from")
 
     @property
     def look_inside(self) -> bool:

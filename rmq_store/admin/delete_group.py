@@ -37,9 +37,9 @@ class DeleteGroupRequest:
     def __post_init__(self) -> None:
         need_reason("a delete", self.reason)
         if is_system_group(self.group):
-            raise WrongUse(f"{self.group} belongs to the system: it cannot be deleted")
+            raise WrongUse(f"cannot delete the system group {self.group}")
         if (of := replayed_group(self.group)) is not None:
-            raise WrongUse(f"{self.group} is a replay of {of}: its epochs count its attempts. It holds nothing of {of}")
+            raise WrongUse(f"cannot delete {self.group}: it is a replay of {of}, and its epochs count its attempts")
 
     @property
     def action(self) -> Action:
@@ -135,8 +135,10 @@ def _nothing(shard: str, positions: Positions, group: str) -> str:
     names = {split_id(app_id)[1] for app_id, _ in positions.prefixed("off/")}
     held = (name for name in names if name.startswith(f"{group}@") and replayed_group(name) is None)
     if clients := sorted(name for name in held if not is_gone(positions, name)):
-        return f"group {group} is broadcasting: its offsets are those of its clients. Delete them: {', '.join(clients)}"
+        return (
+            f"group {group} is broadcasting: each client has its own offsets. Delete the clients: {', '.join(clients)}"
+        )
     if positions.get(del_id(group)) is not None:
         at = format_time(positions.updated_ms.get(del_id(group), 0))
         return f"group {group} was deleted in shard {shard} at {at} and has not been created again: nothing to delete"
-    return f"group {group} has nothing in shard {shard} that could be deleted"
+    return f"group {group} has nothing to delete in shard {shard}"

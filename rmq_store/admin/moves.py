@@ -112,6 +112,6 @@ def move_proposal(commit_id: str, request: MoveRequest, positions: Positions, mo
 
 
 def need_reason(what: str, reason: str) -> None:
-    """Raise WrongUse for an operator's action that nobody could explain later."""
+    """Raise WrongUse for an operator's action without a reason: nothing would explain it later."""
     if not reason.strip():
-        raise WrongUse(f"{what} needs a reason (--reason): it stands in the offset history for good")
+        raise WrongUse(f"{what} needs a reason (--reason); it is recorded permanently in the offset history")

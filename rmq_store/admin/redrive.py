@@ -67,15 +67,15 @@ class RedriveRequest:
 
     def __post_init__(self) -> None:
         if not self.reason.strip():
-            raise WrongUse("a redrive needs a reason (--reason): it stands in the log for good")
+            raise WrongUse("a redrive needs a reason (--reason); it is recorded permanently in the commit log")
         if self.limit is not None and self.limit < 1:
-            raise WrongUse(f"the limit is {self.limit}: it must be 1 or more")
+            raise WrongUse(f"invalid limit {self.limit}: it must be 1 or more")
         topic = self.to_topic
         if topic is None and self.retry_queue_nums < 1:
-            raise WrongUse(f"group {self.group} has no retry queue: name a topic to send its letters to (--to-topic)")
+            raise WrongUse(f"group {self.group} has no retry queue: name a topic for its dead letters (--to-topic)")
         prefixes = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
         if topic is not None and (topic.startswith(prefixes) or is_system_topic(topic)):
-            raise WrongUse(f"{topic} is no ordinary topic; to the group's own retry topic a letter goes by itself")
+            raise WrongUse(f"cannot redrive to system topic {topic}. Omit --to-topic to use the group's retry topic.")
 
     @property
     def target_topic(self) -> str:
@@ -193,7 +193,7 @@ def plan_redrive(
     )
 
 
-NO_SUCH_LETTER = "no such letter waits; in the view dead_letters redriven_at says which were sent"
+NO_SUCH_LETTER = "no matching dead letter is left to send; redriven_at in the view dead_letters shows which were sent"
 
 
 def no_letters(group: str) -> str:
@@ -359,5 +359,5 @@ def _queue_nums(shard: str, positions: Positions, request: RedriveRequest) -> in
         return request.retry_queue_nums
     queues = positions.queues_of(request.to_topic)
     if not queues:
-        raise WrongUse(f"shard {shard} has no topic {request.to_topic}: nobody would read the letters there")
+        raise WrongUse(f"shard {shard} has no topic {request.to_topic}: no group could read the dead letters there")
     return max(queue.queue_id for queue in queues) + 1

@@ -75,18 +75,17 @@ def as_replay(
     """
     base = replayed_group(group.name)
     if base is not None:
-        raise WrongUse(f"{group.name} is a replay itself: replay {base}, or do this one once more (--reprocess REASON)")
+        raise WrongUse(f"{group.name} is a replay itself: replay {base}, or run this replay again (--reprocess REASON)")
     wanted = tuple(subscription for subscription in group.subscriptions if subscription.topic == topic)
     if not wanted:
         known = ", ".join(subscription.topic for subscription in group.subscriptions)
         raise WrongUse(f"group {group.name} does not read {topic}; it reads {known}")
     if request.until_ms is not None and request.until_ms <= from_ms:
-        between = f"--from {format_time(from_ms)} and --until {format_time(request.until_ms)}"
-        raise WrongUse(f"nothing lies between {between}")
+        span = f"{format_time(from_ms)} to {format_time(request.until_ms)}"
+        raise WrongUse(f"empty time range {span}: --until must be later than --from")
     if group.broadcasting and "@" not in group.name:
         raise WrongUse(
-            f"group {group.name} is broadcasting: what a client of it has consumed is replayed under the client's name, "
-            f"{group.name}@CLIENT"
+            f"group {group.name} is broadcasting: name the client whose messages are to be replayed, {group.name}@CLIENT"
         )
     name = replay_group(group.name, request.request_id)
     recorded = replace(request, parameters={"replay_of": group.name, "from_ms": from_ms, "topic": topic})
@@ -115,7 +114,7 @@ def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
     for ctl in commits:
         if ctl.action is Action.CONSUME and ctl.parameter("replay_of") and ctl.request_part == 1:
             return ctl
-    raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+    raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
 
 
 def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> Attempt:
@@ -125,7 +124,7 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> 
     Raises WrongUse: no reason, a group that has replayed nothing here, an attempt that is not finished.
     """
     if not request.reason.strip():
-        raise WrongUse("another attempt of a replay needs a reason: it stands in the log for good")
+        raise WrongUse("another attempt of a replay needs a reason; it is recorded permanently in the commit log")
     windows = [ctl for ctl in commits if ctl.action is Action.CONSUME]
     first = first_window(name, commits)
     begun = [ctl for ctl in commits if ctl.action is Action.REPLAY]
@@ -133,15 +132,15 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> 
     newest = begun[-1] if begun else first
     if mine is None and not any(c.request_id == newest.request_id and c.request_complete for c in windows):
         raise WrongUse(
-            f"attempt {len(begun) + 1} of {name} is not finished: finish it by its own request, {newest.request_id}, "
-            "before another one begins"
+            f"attempt {len(begun) + 1} of {name} is not finished: finish it with its own request, {newest.request_id}, "
+            "before you begin another one"
         )
     number = (begun.index(mine) if mine else len(begun)) + 2
     of_first = [consumed.range for c in windows if c.request_id == first.request_id for consumed in c.consumed]
     starts = {range_.queue: range_.begin for range_ in reversed(of_first)}  # a queue may have come with a later part
     bounds = {range_.queue: range_.end for range_ in of_first}  # the last part of a queue reached its end
     if bounds == starts:
-        raise WrongUse(f"there was nothing to replay for {name}: another attempt would do nothing")
+        raise WrongUse(f"{name} had no messages to replay: another attempt would do nothing")
     return Attempt(number, first.parameter("topic"), starts, bounds, mine)
 
 

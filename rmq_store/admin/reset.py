@@ -43,7 +43,7 @@ class ResetRequest:
     def __post_init__(self) -> None:
         need_reason("a reset", self.reason)
         if (self.value is None) == (self.to in (ResetTo.TIME, ResetTo.OFFSET)):
-            raise WrongUse(f"reset to {self.to}: {'give the value' if self.value is None else 'takes no value'}")
+            raise WrongUse(f"a reset to {self.to} {'needs a value' if self.value is None else 'takes no value'}")
 
     @property
     def action(self) -> Action:
@@ -72,7 +72,7 @@ def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -
 
 def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> dict[MessageQueue, int]:
     if request.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-        raise WrongUse(f"{request.topic} holds what waits for its delay: no group reads it, 'rmq deliver' empties it")
+        raise WrongUse(f"{request.topic} holds delayed messages: no group reads it, and 'rmq deliver' delivers them")
     known = positions.queues_of(request.topic)
     if not known:
         raise WrongUse(f"shard {shard.name} has no topic {request.topic}")

@@ -279,7 +279,7 @@ def test_a_reset_shows_first_and_moves_only_when_told_to(deployed: LakeStore, ru
     assert value(deployed, "SELECT count(*) FROM offset_history WHERE action = 'reset'") == 2
 
 
-UNKNOWN = "there is no parameter 'queue'"
+UNKNOWN = "unknown parameter 'queue'"
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_move_in_a_topic_that_the_group_does_not_read_is_done_with_a_note_and_
     for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):
         refused = imported(*moving, topic)
         assert refused.exit_code == 2
-        assert f"{topic} holds what waits for its delay: no group reads it" in refused.err
+        assert f"{topic} holds delayed messages: no group reads it" in refused.err
 
 
 def test_a_move_that_one_shard_cannot_do_moves_nothing_in_the_others(in_two_shards: Rmq) -> None:

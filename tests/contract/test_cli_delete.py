@@ -50,4 +50,4 @@ def test_a_group_that_nobody_knows_is_not_deleted(imported: Rmq) -> None:
     answer = imported("delete-group", "-g", "ordres", "--reason", "x")
     assert (answer.exit_code, "did you mean 'orders'" in answer.err) == (2, True)
     nothing = imported("delete-group", "-g", "orders", "--reason", "x")
-    assert (nothing.exit_code, "has nothing in shard" in nothing.err) == (2, True)
+    assert (nothing.exit_code, "has nothing to delete in shard" in nothing.err) == (2, True)

@@ -30,7 +30,7 @@ def test_letters_are_sent_again_once_and_a_dry_run_shows_them_before(imported: R
     assert imported.json(*again)["status"] == "already_committed"
     nothing = imported("redrive", "-g", group, "--all", "--reason", "more").out
     assert lines_of(nothing)["status"] == "empty"
-    assert "nothing to do: no such letter waits" in nothing
+    assert "nothing to do: no matching dead letter is left" in nothing
     (after,) = imported.json("sql", f"{LETTERS}'{group}'")
     assert after == {"n": before["n"], "sent": before["n"], "topic": f"%RETRY%{group}"}
     assert imported.json("audit")["audit"] == []
@@ -99,11 +99,12 @@ def test_a_redrive_says_which_letters_of_whom_and_why(imported: Rmq) -> None:
         answer = imported("redrive", *options)
         assert (answer.exit_code, says in answer.err) == (2, True), answer
 
-    refused("say which dead letters", "-g", group, "--reason", "x")
-    refused("say which dead letters", "-g", group, "--reason", "x", "--all", "--key", "k")
+    refused("choose which dead letters", "-g", group, "--reason", "x")
+    refused("choose which dead letters", "-g", group, "--reason", "x", "--all", "--key", "k")
     refused("needs a reason (--reason)", "-g", group, "--all")
     refused(f"did you mean {group!r}", "-g", f"{group}x", "--all", "--reason", "x")
-    refused("names no letter: write BROKER:QUEUE:OFFSET", "-g", group, "--letter", "broker-a:0")
+    refused("expected BROKER:QUEUE:OFFSET", "-g", group, "--letter", "broker-a:0")
     refused("has no queue broker-x:0", "-g", group, "--letter", "broker-x:0:1", "--reason", "x")
     refused("has no topic Nowhere", "-g", group, "--all", "--to-topic", "Nowhere", "--reason", "x")
-    refused("is no ordinary topic", "-g", group, "--all", "--to-topic", "SCHEDULE_TOPIC_XXXX", "--reason", "x")
+    schedule = "SCHEDULE_TOPIC_XXXX"
+    refused(f"cannot redrive to system topic {schedule}", "-g", group, "--all", "--to-topic", schedule, "--reason", "x")

@@ -97,7 +97,9 @@ def test_who_began_an_attempt_and_why_stands_in_the_history(world: World) -> Non
 def test_an_attempt_that_was_begun_is_finished_by_its_request_before_there_is_another(world: World) -> None:
     replayed(world)
     world.begin_attempt(group(NAME), ConsumeRequest(f"{DAY}-r2", ANA, "mended"))
-    with pytest.raises(WrongUse, match=rf"attempt 2 of {NAME} is not finished: finish it by its own request, {DAY}-r2"):
+    with pytest.raises(
+        WrongUse, match=rf"attempt 2 of {NAME} is not finished: finish it with its own request, {DAY}-r2"
+    ):
         world.reprocess(NAME, f"{DAY}-r3")
     assert consumed(world.reprocess(NAME, f"{DAY}-r2")) == {orders(0): (3, 7)}
     assert world.reprocess(NAME, f"{DAY}-r3").status == "committed"

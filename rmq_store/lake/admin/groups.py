@@ -22,7 +22,7 @@ def need_group(store: LakeStore, name: str, others: Collection[str] = ()) -> Non
             return
     known.discard(SCHEDULE_GROUP)
     near, there = did_you_mean(name, sorted(known)), listed(sorted(known))
-    raise WrongUse(f"there is no group {name!r}{near}; known: {there}. A new one has to stand in the settings first")
+    raise WrongUse(f"there is no group {name!r}{near}; known: {there}. Add a new group to the settings first")
 
 
 def _of_positions(store: LakeStore) -> Iterator[str]:

@@ -18,7 +18,7 @@ def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> l
     """The shards in which a replay group has had windows. Raises WrongUse when there is none."""
     found = [shard for shard in store.shards(chosen) if shard.positions().get(grp_id(name)) is not None]
     if not found:
-        raise WrongUse(f"{name} has replayed nothing here: give the group name that the answer of a replay tells")
+        raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
     return found
 
 
