@@ -206,6 +206,7 @@ OF_A_CLIENT = """
 name = "audit"
 listener = "cli_listener:succeed"
 message_model = "BROADCASTING"
+engine = "local"
 
 [[group.subscription]]
 topic = "OrderEvents"

@@ -39,7 +39,8 @@ def test_letters_are_sent_again_once_and_a_dry_run_shows_them_before(imported: R
 def test_a_letter_that_was_sent_again_is_tracked_into_its_second_life(imported: Rmq) -> None:
     settings = (imported.folder / "consumers.toml").read_text()
     mended = imported.folder / "mended.toml"
-    (imported.folder / "consumers.toml").write_text(settings.replace('engine = "auto"', "max_reconsume_times = 0"))
+    dead_at_once = settings.replace('engine = "auto"', 'engine = "local"\nmax_reconsume_times = 0')
+    (imported.folder / "consumers.toml").write_text(dead_at_once)
     mended.write_text(settings.replace("fail_without_price", "succeed"))
     imported("consume", "-g", "orders")
     letter = "select unique_key as id from dead_letters where group_name = 'orders' and queue_offset = "
