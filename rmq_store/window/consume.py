@@ -36,7 +36,7 @@ from rmq_store.message.message import MessageQueue, retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import uuid7_ms
 from rmq_store.window.deliver import SegmentsOf, WaitingRetries, waiting_retries
-from rmq_store.window.plan import ConsumeRequest, Plan, Planner, asked_parameters, request_parameters
+from rmq_store.window.plan import ConsumeRequest, Plan, Planner, identity_parameters, request_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def wish(plan: Plan, request: ConsumeRequest) -> Wish:
 
 def held_of(plan: Plan, taken: Taken) -> tuple[Held, ...]:
     """The claims of others because of which the request is not complete."""
-    return tuple(one for one in taken.held if one.queue in plan.left)
+    return tuple(one for one in taken.held if one.queue in plan.unfinished)
 
 
 def _refuse_other(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
@@ -96,7 +96,7 @@ def _refuse_other(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
     that all is done, and leave its messages."""
     if not parts:
         return
-    refuse_other_request(request.request_id, json.loads(parts[0].parameters), asked_parameters(request))
+    refuse_other_request(request.request_id, json.loads(parts[0].parameters), identity_parameters(request))
     begun = parts[0].parameter("client_id")
     if None not in (begun, request.client_id) and begun != request.client_id:
         raise WrongUse(
@@ -109,10 +109,10 @@ def _refuse_unclaimed(shard: str, plan: Plan, taken: Taken) -> None:
     got work only now."""
     if held := held_of(plan, taken):
         raise held_by_another(shard, held)
-    if plan.left:
+    if plan.unfinished:
         raise StaleAttempt(
-            f"group {plan.group.name} was moved in {', '.join(map(str, sorted(plan.left)))} while its queues were claimed. "
-            "Run the request again."
+            f"offsets of group {plan.group.name} were moved while this window claimed its queues: "
+            f"{', '.join(map(str, sorted(plan.unfinished)))}. Run the request again."
         )
 
 
@@ -286,7 +286,7 @@ def consume_proposal(
         reason=request.reason,
         request_id=request.request_id,
         request_part=plan.part,
-        request_complete=plan.left | set(waits or ()) <= held_up,
+        request_complete=plan.unfinished | set(waits or ()) <= held_up,
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,

@@ -1,7 +1,8 @@
-"""Step 1, plan: what a request of a group does in one shard, from the positions of one snapshot.
+"""Planning a window: which offsets a request of a consumer group takes next in one shard.
 
-Both engines plan with this; what they must look up (offsets by time, what imports saw) they hand in as a ``ShardView``.
-Which offsets a window takes from there is ``ranges.py``'s decision, where a first offset lies ``consumer/start.py``'s.
+``Planner.plan`` decides, in four steps: subscription, queues, bounds, ranges. It reads one snapshot of the positions; what
+else it must look up (offsets by time, observed offsets) comes from a ``ShardView``. ``consumer/start.py`` has the rule for
+a group's first offset in a queue, ``ranges.py`` cuts ranges by bounds and caps.
 """
 
 from __future__ import annotations
@@ -38,94 +39,120 @@ from rmq_store.consumer.start import (
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue, retry_topic
 from rmq_store.settings.settings import GroupSettings
-from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, starts
+from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, stored_starts
 from rmq_store.window.sub_version import is_recorder, next_sub_version, subscription_text
 
 _CLIENT_ID = re.compile(r"""[^\s,"'\\]{1,255}""")
-"""RocketMQ's own look like 10.0.0.7@worker-1. They stand in JSON that SQL takes apart."""
+"""RocketMQ's client ids look like 10.0.0.7@worker-1. A SQL view reads these from JSON text, hence no quotes or backslashes."""
 
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60_000
-"""Without a consumeTimestamp, CONSUME_FROM_TIMESTAMP means half an hour ago (S5.2)."""
+"""Without a consumeTimestamp, CONSUME_FROM_TIMESTAMP means half an hour ago (DefaultMQPushConsumer, rules 5.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRequest:
-    """What somebody asks for. ``request_id`` starts with its UTC date, ``YYYY-MM-DD``; the same id is the same request.
+    """A request to consume: up to where, how much, and for which consumer of the group.
 
-    ``until_ms``: consume what was stored before it (UTC ms). ``max_messages``: at most so many in all. ``parameters``:
-    what else is to be recorded with it. ``client_ids``: all consumers of the group that run now, when several share its
-    work; ``client_id``: for which of them this is. Raises WrongUse when only one of the two is given.
+    Raises WrongUse for an invalid client id, and when only one of ``client_id`` and ``client_ids`` is given.
     """
 
     request_id: str
+    """Begins with its UTC date, ``YYYY-MM-DD``. The same id is the same request, which is done once."""
     actor: Actor
     reason: str = ""
     until_ms: int | None = None
+    """Consume what was stored before this time (UTC ms); None: all that is there when part 1 is planned."""
     max_messages: int | None = None
+    """The most messages that the request consumes, all parts together; None: no limit."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What else is recorded with the request, as JSON values."""
     client_id: str | None = None
+    """The consumer that this request is for, when several share the group's queues."""
     client_ids: tuple[str, ...] = ()
+    """All consumers of the group that run now."""
 
     def __post_init__(self) -> None:
         if (self.client_id is None) != (not self.client_ids):
             raise WrongUse(
-                "consumers that share a group's work need both: the id of this one, and the ids of all that run now"
+                "consumers that share a group's queues need both: the id of this consumer, and the ids of all that run now"
             )
         for client_id in (self.client_id, *self.client_ids) if self.client_id is not None else ():
             if not _CLIENT_ID.fullmatch(client_id or ""):
-                raise WrongUse(f"{client_id!r} is no client id: it needs characters, and no space, comma or quote")
+                raise WrongUse(
+                    f"invalid client id {client_id!r}: give 1 to 255 characters without space, comma, quote or backslash"
+                )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One window. ``bounds`` are those of the whole request; ``part`` counts its windows from 1. ``left``: the queues
-    in which the request wants more than this window takes. ``tried``: what holds up the queues of an orderly group.
-    ``idle``: why this consumer gets no queue, if it gets none. ``subscription``: the text of what it reads, None for
-    retries only; ``sub_version``: what its commit records of it."""
+    """One window of a request, before it runs."""
 
     group: GroupSettings
     positions: Positions
     epoch: int
+    """The group's epoch. A commit of an older epoch is refused."""
     ranges: tuple[PlannedRange, ...]
+    """What the window takes, by queue; empty when there is nothing to do."""
     bounds: Mapping[MessageQueue, int]
+    """Per queue the offset before which the whole request ends."""
     part: int
-    left: frozenset[MessageQueue] = frozenset()
+    """The number of the window in its request, from 1."""
+    unfinished: frozenset[MessageQueue] = frozenset()
+    """The queues in which the request wants more than this window takes."""
     tried: tuple[Blocked, ...] = ()
+    """What blocks the queues of an orderly group, and how often it was tried."""
     idle: str = ""
+    """Why this consumer has no queue; empty when it has one."""
     subscription: str | None = None
+    """The text of the subscription; None for a window that reads retries only."""
     sub_version: SubVersion | None = None
+    """What the commit records of the subscription."""
 
     @property
     def deleted(self) -> int | None:
-        """The group's epoch at its last delete: what waited then is dropped."""
+        """The group's epoch at its last delete: retries that waited then are dropped."""
         return self.positions.get(del_id(self.group.name))
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """What a window may look at, where it is not an ordinary one.
+class Starts:
+    """Where the queues of a window begin."""
 
-    ``from_ms``: a replay, which starts at the first message stored at or after it (UTC ms). ``retries_only``: what
-    comes after a replay, its own retries. ``bounds``: another attempt of a replay, which ends where the first one did.
-    """
+    own: Mapping[MessageQueue, Start]
+    """The queues that this consumer reads."""
+    others: Mapping[MessageQueue, Start] = field(default_factory=dict)
+    """Queues of other consumers whose first start this window records, without reading them."""
+    idle: str = ""
+    """Why there are no own queues."""
+
+    def all(self) -> Iterable[tuple[MessageQueue, Start]]:
+        return {**self.own, **self.others}.items()
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a window reads, where it is not an ordinary one. All fields empty: an ordinary window."""
 
     from_ms: int | None = None
+    """A replay: it starts at the first message stored at this time (UTC ms) or later."""
     retries_only: bool = False
+    """The follow-up of a replay: it reads only the replay's own retries."""
     bounds: Mapping[MessageQueue, int] | None = None
+    """A further attempt of a replay: it ends where the first attempt did."""
 
 
 LIVE = Scope()
 
 
 class ShardView(Protocol):
-    """What planning asks of a shard besides its positions."""
+    """What planning and the operators' actions read of a shard."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def local_broker(self) -> str:
-        """The broker name of queues born in the lake."""
+        """The broker name of the shard's lake-born queues."""
         ...
 
     def positions(self) -> Positions: ...
@@ -137,15 +164,16 @@ class ShardView(Protocol):
     def search_offsets(
         self, positions: Positions, queues: Sequence[MessageQueue], time_ms: int
     ) -> dict[MessageQueue, int]:
-        """Per queue the first offset stored at or after a moment (UTC ms), its end if there is none (S2.3)."""
+        """Per queue the first offset stored at or after a moment (UTC ms), its end if there is none
+        (ConsumeQueueStore#getOffsetInQueueByTime, rules 2.3)."""
         ...
 
     def body_sizes(self, range_: QueueRange) -> Iterable[tuple[int, int]]:
-        """The messages of a range in order: (offset, bytes of the body), read as far as somebody asks."""
+        """The messages of a range in order: (offset, bytes of the body). Read lazily."""
         ...
 
     def observed(self) -> Iterable[Observed]:
-        """What the imports saw of the brokers' own offsets, oldest first."""
+        """The brokers' own offsets that imports recorded, oldest first."""
         ...
 
     def has_consumed(self, group: str, epoch: int) -> bool:
@@ -153,12 +181,15 @@ class ShardView(Protocol):
         ...
 
     def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
-        """The windows of the group (None: of all) that were made at a moment (UTC ms) or later, oldest first."""
+        """The windows of the group (None: of all) made at this time (UTC ms) or later, oldest first."""
         ...
 
 
 class Planner:
-    """Plans requests of one group in one shard, from one snapshot."""
+    """Plans the windows of one group in one shard, from one snapshot of its positions.
+
+    Raises WrongUse for a broadcasting group whose name does not name the client.
+    """
 
     def __init__(self, shard: ShardView, group: GroupSettings, now_ms: int, scope: Scope = LIVE) -> None:
         if group.broadcasting and "@" not in group.name:
@@ -179,127 +210,98 @@ class Planner:
         before: Plan | None = None,
         claimed: Collection[MessageQueue] | None = None,
     ) -> Plan:
-        """The next window of the request; ``parts`` are the ones it has committed. No ranges: nothing to do.
+        """The next window of the request. A plan without ranges means that there is nothing to do.
 
-        Once more after the claim: ``before`` is the plan that it was taken for, whose bounds stay, and ``claimed`` are
-        the queues that it got: others are left. Raises OffsetOutOfRange, BadData (an offset beyond its queue) and
-        WrongUse (an unknown topic, a subscription that is older or other than the recorded one, consumers that share a
-        broadcasting group).
+        ``parts`` are the windows that the request has committed, oldest first. A window is planned twice: before it
+        claims its queues, and after. The second time ``before`` is the first plan, and ``claimed`` are the queues that
+        the claim got.
+
+        - **One subscription.** A subscription that is older than the recorded one, or another one of the same version, is
+          refused before anything is read.
+        - **A request is idempotent.** Its queues and its bounds are chosen once, by part 1, and recorded in that part's
+          commit. Later parts and other attempts use them, so what is stored after part 1 belongs to another request.
+        - **Caps cut a request into parts.** ``max_messages`` and ``max_bytes`` of the group limit a window, ``max_messages``
+          of the request all its parts. ``unfinished`` names the queues in which the request wants more than this window
+          takes; the request is complete when there are none.
+        - **Claims of other requests.** A queue that another request has claimed is left out of the ranges and stays
+          unfinished: the next part tries it again.
+        - **Lost offsets.** What retention removed before the group read it raises OffsetOutOfRange, or is recorded as lost
+          if the group's ``on_offset_out_of_range`` is "skip". An offset never moves silently.
+
+        Example: a group with ``max_messages = 40`` has the committed offsets 70 and 10 in two queues, which hold [0, 100)
+        and [0, 40). A request without ``until_ms`` takes all of it in two windows::
+
+                     queue 0             queue 1             bounds      unfinished
+            part 1   [70, 90)            [10, 30)            100, 40     both queues
+                     10 messages more
+            part 2   [90, 100)           [30, 40)            100, 40     none: complete
+
+        If another request holds queue 1 when part 1 claims, part 1 takes [70, 100) of queue 0, and queue 1 is unfinished.
+
+        Raises OffsetOutOfRange, BadData (a committed offset beyond the end of its queue) and WrongUse (no topic of the
+        group in the shard, a refused subscription, consumers that share a broadcasting group).
         """
-        group, positions = self.group, self.positions
-        subscription = None if self._scope.retries_only else subscription_text(group.subscriptions)
-        sub_version = checked_subscription(self.shard, positions, group, subscription)
-        queues = self.queues()
-        chooses = request.client_id is not None and not parts and before is None
-        mine = self._allocated(request, queues) if chooses else queues
-        known, unknown = starts(group.name, mine, positions)
-        start_of = known | {queue: self._first_start(queue) for queue in unknown}
-        epoch = positions.get(grp_id(group.name)) or 0
-        if parts:
-            bounds: Mapping[MessageQueue, int] = bounds_of(parts[0])
-            held_up = {blocked.range.queue for part in parts for blocked in part.blocked}  # till the next request
-            start_of = {queue: start for queue, start in start_of.items() if queue in bounds and queue not in held_up}
-            done = sum(consumed.messages for part in parts for consumed in part.consumed)
-            left = None if request.max_messages is None else max(request.max_messages - done, 0)
-        else:
-            bounds = self._bounds(request, start_of) if before is None else before.bounds
-            if mine and chooses:
-                for_others = self._starts_for_others(set(queues) - set(mine))
-                start_of |= for_others
-                bounds = {**bounds, **{queue: start.offset for queue, start in for_others.items()}}
-            start_of = {queue: start for queue, start in start_of.items() if queue in bounds}
-            left = request.max_messages
-        lost_is_skipped = group.on_offset_out_of_range == "skip"
-        cap = min((n for n in (left, group.max_messages) if n is not None), default=None)
-
-        def planned(of: Mapping[MessageQueue, Start], most: int | None) -> list[PlannedRange]:
-            return plan_ranges(group.name, positions, of, bounds, max_messages=most, lost_is_skipped=lost_is_skipped)
-
-        ours = {queue: start for queue, start in start_of.items() if claimed is None or queue in claimed}
-        wanted, ranges = planned(ours, left), planned(ours, cap)
-        if group.max_bytes is not None:
-            ranges = capped_by_bytes(ranges, group.max_bytes, self.shard.body_sizes)
-        takes = {p.queue: len(p.range) for p in ranges}
-        more = {p.queue for p in wanted if len(p.range) > takes.get(p.queue, 0)}
-        rest = None if left is None else left - sum(takes.values())
-        held = {queue: start for queue, start in start_of.items() if queue not in ours}
-        more |= {p.queue for p in planned(held, rest) if len(p.range) or p.lost}
+        subscription, sub_version = self._subscription()
+        starts = self._starts(request, is_first=not parts and before is None)
+        bounds = self._bounds(request, parts, before, starts)
+        ranges, unfinished = self._ranges(request, parts, starts, bounds, claimed)
         return Plan(
-            group,
-            positions,
-            epoch,
-            tuple(ranges),
-            bounds,
-            len(parts) + 1,
-            frozenset(more),
-            self._tried(ranges),
-            "" if mine else self._idle(request),
-            subscription,
-            sub_version,
+            group=self.group,
+            positions=self.positions,
+            epoch=self.positions.get(grp_id(self.group.name)) or 0,
+            ranges=ranges,
+            bounds=bounds,
+            part=len(parts) + 1,
+            unfinished=unfinished,
+            tried=self._tried(ranges),
+            idle=starts.idle,
+            subscription=subscription,
+            sub_version=sub_version,
         )
 
-    def _allocated(self, request: ConsumeRequest, here: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """The queues of this consumer here, among all that run now (S6). Those of a topic are shared out over all shards, as
-        RocketMQ does over all brokers: else topics of one queue per shard would all go to the first consumer."""
-        group = self.group
-        if group.broadcasting:
-            raise WrongUse(f"group {group.name} is broadcasting: every client gets all queues, none are shared")
-        others = [shard for shard in self.shard.others() if group.shards is None or shard.name in group.shards]
-        elsewhere = {queue for shard in others for queue in self._readable(shard, shard.positions())}
-        mine = allocate_by_topic(
-            group.allocate_strategy.among_clients(),
-            group.name,
-            request.client_id or "",
-            {*here, *elsewhere},
-            set(request.client_ids),
-        )
-        return [queue for queue in mine if queue not in elsewhere]
+    # --- step 1: the subscription ------------------------------------------------------------------------------------
 
-    def _idle(self, request: ConsumeRequest) -> str:
-        """Why it has none."""
-        clients = ", ".join(sort_client_ids(set(request.client_ids)))
-        if request.client_id not in request.client_ids:
-            return f"client {request.client_id} is none of the consumers {clients}, so it gets no queue"
-        strategy = self.group.allocate_strategy
-        gives = "gives it none" if strategy.may_leave_queues else f"gives them to others of {clients}"
-        return f"client {request.client_id} gets no queue here: {strategy} {gives}"
+    def _subscription(self) -> tuple[str | None, SubVersion | None]:
+        """The text of the subscription (None: the window reads retries only), and what the commit records of it."""
+        text = None if self._scope.retries_only else subscription_text(self.group.subscriptions)
+        return text, checked_subscription(self.shard, self.positions, self.group, text)
 
-    def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:
-        """ConsumeFromWhere is about the queues that are there at the group's first window. So this chooses for other
-        consumers too where they begin: a queue that only they have would look to them as if it had come later."""
-        if self._had_a_window:
-            return {}
-        _, unknown = starts(self.group.name, sorted(queues), self.positions)
-        chosen = {queue: self._first_start(queue) for queue in unknown}
-        return {queue: start for queue, start in chosen.items() if start.offset > self.positions.min_offset(queue)}
+    # --- step 2: the queues, and where they begin --------------------------------------------------------------------
 
-    def _tried(self, ranges: Iterable[PlannedRange]) -> tuple[Blocked, ...]:
-        """What the last window of a queue left in it, unless an operator has moved the queue since."""
-        blk = {p.queue: self.positions.get(blk_id(self.group.name, p.queue)) for p in ranges}
-        since = min((ms for ms in blk.values() if ms is not None), default=None)
-        if since is None or self.group.mode != "orderly":
-            return ()
-        found: dict[MessageQueue, tuple[Blocked, ...]] = {}
-        stands = {(p.queue, p.begin, p.pass_) for p in ranges}
-        for ctl in self.shard.windows_since(self.group.name, since):
-            for done in ctl.consumed:
-                queue = done.range.queue
-                left = tuple(_dated(b, ctl) for b in ctl.blocked if b.range.queue == queue)
-                found[queue] = left if (queue, done.range.end, done.pass_) in stands else ()
-        return tuple(blocked for _, several in sorted(found.items()) for blocked in several)
+    def _starts(self, request: ConsumeRequest, *, is_first: bool) -> Starts:
+        """The queues of the window, each with the offset at which the group goes on in it.
+
+        ``is_first``: nothing of the request is committed or claimed yet. Only then are queues allocated to this consumer;
+        after that the bounds name them.
+        """
+        queues = self.queues()
+        if request.client_id is None or not is_first:
+            return Starts(self._starts_of(queues))
+        allocated = self._allocated(request, queues)
+        if not allocated:
+            return Starts({}, idle=self._idle(request))
+        return Starts(self._starts_of(allocated), self._starts_for_others(set(queues) - set(allocated)))
+
+    def _starts_of(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Start]:
+        """The committed offset of each queue, else where the group begins to read it."""
+        stored, unknown = stored_starts(self.group.name, queues, self.positions)
+        return stored | {queue: self._first_start(queue) for queue in unknown}
 
     def queues(self) -> list[MessageQueue]:
-        """All queues that the group reads here: of its topics, and of its retry topic once they belong to the lake."""
-        found = self._readable(self.shard, self.positions)
+        """All queues that the group reads in this shard: of its topics, and of its retry topic once they belong to the lake.
+
+        Raises WrongUse when the shard has no topic of the group.
+        """
+        queues = self._readable(self.shard, self.positions)
         topics = {subscription.topic for subscription in self.group.subscriptions}
-        if not self._scope.retries_only and not any(queue.topic in topics for queue in found):
+        if not self._scope.retries_only and not any(queue.topic in topics for queue in queues):
             raise WrongUse(
                 f"shard {self.shard.name} has none of the topics of group {self.group.name}: {', '.join(sorted(topics))}"
             )
-        return found
+        return queues
 
     def _readable(self, shard: ShardView, positions: Positions) -> list[MessageQueue]:
-        """Those of a shard. A living broker delivers its own retries; they become ours by ``rmq cutover`` (design 3)."""
+        """The queues of a shard that the group reads. Until the cut-over a broker delivers its own retries."""
         retries = [
             queue
             for queue in positions.queues_of(retry_topic(self.group.name))
@@ -310,21 +312,56 @@ class Planner:
         topics = [subscription.topic for subscription in self.group.subscriptions]
         return [*(queue for topic in topics for queue in positions.queues_of(topic)), *retries]
 
-    def _bounds(self, request: ConsumeRequest, start_of: Mapping[MessageQueue, Start]) -> dict[MessageQueue, int]:
-        queues = list(start_of)
-        if self._scope.bounds is not None:
-            return {queue: end for queue, end in self._scope.bounds.items() if queue in start_of}
-        if request.until_ms is None:
-            return {queue: self.positions.max_offset(queue) for queue in queues}
-        return self.shard.search_offsets(self.positions, queues, request.until_ms)
+    def _allocated(self, request: ConsumeRequest, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """The queues of this shard that the group's strategy gives to this consumer (RebalanceImpl#rebalanceByTopic, rules
+        6.1).
+
+        The queues of a topic are shared out over all shards, as RocketMQ does over all brokers: otherwise topics of one
+        queue per shard would all go to the first consumer.
+        """
+        group = self.group
+        if group.broadcasting:
+            raise WrongUse(f"group {group.name} is broadcasting: every client gets all queues, none are shared")
+        others = [shard for shard in self.shard.others() if group.shards is None or shard.name in group.shards]
+        elsewhere = {queue for shard in others for queue in self._readable(shard, shard.positions())}
+        allocated = allocate_by_topic(
+            group.allocate_strategy.among_clients(),
+            group.name,
+            request.client_id or "",
+            {*queues, *elsewhere},
+            set(request.client_ids),
+        )
+        return [queue for queue in allocated if queue not in elsewhere]
+
+    def _idle(self, request: ConsumeRequest) -> str:
+        """Why this consumer has no queue."""
+        clients = ", ".join(sort_client_ids(set(request.client_ids)))
+        if request.client_id not in request.client_ids:
+            return f"client {request.client_id} gets no queue: it is not in the list of consumers {clients}"
+        strategy = self.group.allocate_strategy
+        gives = "gives it none" if strategy.may_leave_queues else f"gives them to others of {clients}"
+        return f"client {request.client_id} gets no queue here: {strategy} {gives}"
+
+    def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:
+        """The first starts of queues that other consumers got, where they do not begin at their first message.
+
+        ConsumeFromWhere applies to the queues that exist at the group's first window, so the first window of any consumer
+        chooses for all. Otherwise a queue that only another consumer has would look to that consumer like a later one.
+        """
+        if self._had_a_window:
+            return {}
+        _, unknown = stored_starts(self.group.name, sorted(queues), self.positions)
+        starts = {queue: self._first_start(queue) for queue in unknown}
+        return {queue: start for queue, start in starts.items() if start.offset > self.positions.min_offset(queue)}
 
     def _first_start(self, queue: MessageQueue) -> Start:
-        """Where a queue without a stored offset begins: where the broker knew the group, else ConsumeFromWhere (S5)."""
+        """Where a queue without a committed offset begins: where the broker's group stood, else by ConsumeFromWhere
+        (RebalancePushImpl#computePullFromWhereWithException, rules 5.1)."""
         if self._scope.from_ms is not None and queue.topic != retry_topic(self.group.name):
             return Start(self._search(queue, self._scope.from_ms), "replay")
-        seed = self._observed.get(queue)
-        if seed is not None:
-            return Start(seed, "observed")
+        observed = self._observed.get(queue)
+        if observed is not None:
+            return Start(observed, "observed")
         where = ConsumeFromWhere(self.group.consume_from_where)
         state = QueueToStart(
             queue.topic,
@@ -334,20 +371,24 @@ class Planner:
             lake_born=queue.broker_name.startswith(self.shard.local_broker),
             later=self._had_a_window,
         )
-        found = None
+        at_timestamp = None
         if start_rule(where, state, self.group.start_switches) is StartRule.TIMESTAMP:
-            since = self.group.consume_timestamp_ms
-            found = self._search(queue, self._now_ms - CONSUME_TIMESTAMP_BACK_MS if since is None else since)
-        return compute_pull_from_where(where, state, found, self.group.start_switches)
+            since_ms = self.group.consume_timestamp_ms
+            at_timestamp = self._search(
+                queue, self._now_ms - CONSUME_TIMESTAMP_BACK_MS if since_ms is None else since_ms
+            )
+        return compute_pull_from_where(where, state, at_timestamp, self.group.start_switches)
 
     def _search(self, queue: MessageQueue, time_ms: int) -> int:
         return self.shard.search_offsets(self.positions, [queue], time_ms)[queue]
 
     @cached_property
     def _had_a_window(self) -> bool:
-        """Whether this is a later window of the group. An epoch of 0 says so: a window writes it as it is, an operator's
-        action raises it. Above 0 only the log knows whether there was more than such actions. What was before a delete
-        does not count."""
+        """Whether the group had a window before this one, not counting those before a delete of the group.
+
+        An epoch of 0 says that it had: a window writes the epoch as it is, an operator's action raises it. Above 0 only the
+        log knows whether there was more than such actions.
+        """
         name = self.group.name
         epoch, deleted = self.positions.get(grp_id(name)), self.positions.get(del_id(name))
         return epoch == 0 or (epoch is not None and self.shard.has_consumed(name, deleted or 0))
@@ -356,9 +397,97 @@ class Planner:
     def _observed(self) -> dict[MessageQueue, int]:
         return observed_offsets(self.shard, self.positions, self.group.name)
 
+    # --- step 3: the bounds ------------------------------------------------------------------------------------------
+
+    def _bounds(
+        self, request: ConsumeRequest, parts: Sequence[Ctl], before: Plan | None, starts: Starts
+    ) -> Mapping[MessageQueue, int]:
+        """Per queue the offset before which the request ends: those of part 1, else of the first plan, else new ones.
+
+        A queue that another consumer got ends where it starts: the window only records its start.
+        """
+        if parts:
+            return bounds_of(parts[0])
+        if before is not None:
+            return before.bounds
+        return self._new_bounds(request, starts.own) | {queue: start.offset for queue, start in starts.others.items()}
+
+    def _new_bounds(self, request: ConsumeRequest, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        if self._scope.bounds is not None:
+            return {queue: end for queue, end in self._scope.bounds.items() if queue in queues}
+        if request.until_ms is None:
+            return {queue: self.positions.max_offset(queue) for queue in queues}
+        return self.shard.search_offsets(self.positions, list(queues), request.until_ms)
+
+    # --- step 4: the ranges ------------------------------------------------------------------------------------------
+
+    def _ranges(
+        self,
+        request: ConsumeRequest,
+        parts: Sequence[Ctl],
+        starts: Starts,
+        bounds: Mapping[MessageQueue, int],
+        claimed: Collection[MessageQueue] | None,
+    ) -> tuple[tuple[PlannedRange, ...], frozenset[MessageQueue]]:
+        """What this window takes, and the queues in which the request wants more than that."""
+        group = self.group
+        blocked = {one.range.queue for part in parts for one in part.blocked}  # until the next request
+        wanted = {queue: start for queue, start in starts.all() if queue in bounds and queue not in blocked}
+        free = {queue: start for queue, start in wanted.items() if claimed is None or queue in claimed}
+        held = {queue: start for queue, start in wanted.items() if queue not in free}
+
+        limit = messages_remaining(request, parts)
+        whole = self._planned(free, bounds, limit)
+        ranges = self._planned(
+            free, bounds, min((n for n in (limit, group.max_messages) if n is not None), default=None)
+        )
+        if group.max_bytes is not None:
+            ranges = capped_by_bytes(ranges, group.max_bytes, self.shard.body_sizes)
+        sizes = {planned.queue: len(planned.range) for planned in ranges}
+        rest = None if limit is None else limit - sum(sizes.values())
+
+        cut = {planned.queue for planned in whole if len(planned.range) > sizes.get(planned.queue, 0)}
+        skipped = {planned.queue for planned in self._planned(held, bounds, rest) if len(planned.range) or planned.lost}
+        return tuple(ranges), frozenset(cut | skipped)
+
+    def _planned(
+        self, starts: Mapping[MessageQueue, Start], bounds: Mapping[MessageQueue, int], max_messages: int | None
+    ) -> list[PlannedRange]:
+        return plan_ranges(
+            self.group.name,
+            self.positions,
+            starts,
+            bounds,
+            max_messages=max_messages,
+            lost_is_skipped=self.group.on_offset_out_of_range == "skip",
+        )
+
+    def _tried(self, ranges: Iterable[PlannedRange]) -> tuple[Blocked, ...]:
+        """What blocks the queues of an orderly group, as each queue's last window recorded it. A queue that an operator has
+        moved since is not blocked."""
+        blocked_ms = [self.positions.get(blk_id(self.group.name, planned.queue)) for planned in ranges]
+        since_ms = min((ms for ms in blocked_ms if ms is not None), default=None)
+        if since_ms is None or self.group.mode != "orderly":
+            return ()
+        begins = {(planned.queue, planned.begin, planned.pass_) for planned in ranges}
+        newest: dict[MessageQueue, tuple[Blocked, ...]] = {}
+        for ctl in self.shard.windows_since(self.group.name, since_ms):
+            for consumed in ctl.consumed:
+                queue = consumed.range.queue
+                blocked = tuple(_dated(one, ctl) for one in ctl.blocked if one.range.queue == queue)
+                newest[queue] = blocked if (queue, consumed.range.end, consumed.pass_) in begins else ()
+        return tuple(one for _, blocked in sorted(newest.items()) for one in blocked)
+
 
 def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
     return blocked if blocked.first_failed_at else replace(blocked, first_failed_at=ctl.store_timestamp)
+
+
+def messages_remaining(request: ConsumeRequest, parts: Sequence[Ctl]) -> int | None:
+    """How many messages the request may still consume after its ``parts``; None: no limit. Lost offsets do not count."""
+    if request.max_messages is None:
+        return None
+    return max(request.max_messages - sum(consumed.messages for part in parts for consumed in part.consumed), 0)
 
 
 # --- one subscription per group and topic ----------------------------------------------------------------------------
@@ -367,38 +496,48 @@ def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
 def checked_subscription(
     shard: ShardView, positions: Positions, group: GroupSettings, text: str | None
 ) -> SubVersion | None:
-    """What a window with a subscription of this text records (None: nothing), see ``sub_version``. Raises WrongUse when it
-    is older or other than the recorded one."""
+    """What the commit of a window records of its subscription, by the table of ``sub_version.py``; None: nothing.
+
+    ``text``: that of the subscription. Raises WrongUse for an older subscription than the recorded one, and for another one
+    of the same version.
+    """
     app_id = sub_id(group.name)
     recorded = SubVersion.of(positions.get(app_id))
 
     def recorder() -> Ctl | None:
-        """The newest window that recorded it, perhaps of another client. It is no older than a run may be before the
-        position was written last, unless only retries were consumed since."""
-        whose = None if group.broadcasting else group.name
-        for since in (positions.updated_ms.get(app_id, 0) - MAX_RUN_AGE_MS, 0):
-            windows = [ctl for ctl in shard.windows_since(whose, since) if sub_id(ctl.group or "") == app_id]
-            if recorded and (found := [ctl for ctl in windows if is_recorder(ctl, recorded)]):
-                return found[-1]
+        """The newest window that recorded it, perhaps of another client.
+
+        First the log is read from the last write of the position on, less the longest that a run may take. Windows that
+        only consume retries write the position too, so the whole log may be needed.
+        """
+        name = None if group.broadcasting else group.name
+        for since_ms in (positions.updated_ms.get(app_id, 0) - MAX_RUN_AGE_MS, 0):
+            windows = [ctl for ctl in shard.windows_since(name, since_ms) if sub_id(ctl.group or "") == app_id]
+            if recorded and (recorders := [ctl for ctl in windows if is_recorder(ctl, recorded)]):
+                return recorders[-1]
         return None
 
     return next_sub_version(group.name, group.subscription_version, text, recorded, shard.name, recorder)
 
 
-# --- what a request says in its ctl rows -----------------------------------------------------------------------------
+# --- the parameters of a ctl row --------------------------------------------------------------------------------------
 
 
-def asked_parameters(request: ConsumeRequest) -> dict[str, Any]:
-    """What makes it this request: its bounds, and of a replay what it replays. Which rule gave the bound, and which attempt
-    it is, follow from them."""
+def identity_parameters(request: ConsumeRequest) -> dict[str, Any]:
+    """The parameters that a request id stands for: the limits, and of a replay its topic and start.
+
+    A request that comes again with others is refused.
+    """
     parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
     return parameters | {name: value for name, value in request.parameters.items() if name in ("topic", "from_ms")}
 
 
 def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None = None) -> str:
-    """Canonical JSON: what was asked, and the bounds it was resolved to (in part 1). ``keys``: of a window that absorbs
-    duplicates, those that it acked."""
-    parameters = asked_parameters(request) | dict(request.parameters)
+    """The ``parameters`` of the window's ctl row, as canonical JSON: those of the request, and in part 1 its bounds.
+
+    ``keys``: the keys that a window acked, in a group that absorbs duplicates.
+    """
+    parameters = identity_parameters(request) | dict(request.parameters)
     if request.client_id is not None:
         parameters |= {"client_id": request.client_id, "client_ids": sort_client_ids(set(request.client_ids))}
     if plan.part == 1:
@@ -409,14 +548,14 @@ def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None =
 
 
 def observed_offsets(shard: ShardView, positions: Positions, group: str) -> dict[MessageQueue, int]:
-    """The offsets that the newest import of each broker saw for a group; void for one that was deleted here."""
+    """The group's offsets that the newest import of each broker recorded; none for a group that was deleted here."""
     if positions.get(del_id(group)) is not None:
         return {}
-    return {seen.queue: seen.offset for seen in shard.observed() if seen.group == group}
+    return {observed.queue: observed.offset for observed in shard.observed() if observed.group == group}
 
 
 def bounds_of(first_part: Ctl) -> dict[MessageQueue, int]:
-    """Where a request ends, as its part 1 says."""
+    """The bounds of a request, as its part 1 recorded them: per queue the offset before which it ends."""
     return {
         MessageQueue(topic, broker, queue_id): end for topic, broker, queue_id, end in first_part.parameter("bounds")
     }

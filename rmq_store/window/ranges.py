@@ -1,7 +1,7 @@
-"""Which offsets a consumption window takes: the decision of step 1, as pure functions.
+"""Which offsets of its queues a window takes, between where it starts and the bounds of its request.
 
-A live window always begins at the committed offset; a request gives only its upper bound (design 4). Caps cut a request
-into parts: its bounds are resolved once, stand in the ctl row of part 1, and are reused by later parts and attempts.
+A window begins at the committed offset; a request gives only its upper bound (``docs/architecture.md``, 4). Caps leave each
+queue a fair share.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ Bounds = Mapping[MessageQueue, int]
 """Per queue the offset before which a request ends."""
 
 SizesOf = Callable[[QueueRange], Iterable[tuple[int, int]]]
-"""The messages of a range in order: (offset, bytes of the body). What is not there is left out."""
+"""The messages of a range in order: (offset, bytes of the body). Holes are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """What a window does with one queue: ``lost`` is below the first readable offset, ``range`` is read."""
+    """What a window does with one queue."""
 
     range: QueueRange
+    """The offsets that it reads, ``[begin, end)``; may be empty."""
     lost: QueueRange | None
+    """The offsets before ``range`` that are below the queue's first readable offset."""
     pass_: int
+    """The group's epoch at which an operator last moved the queue; 0: none did."""
     start_rule: str
+    """The rule that chose where the window begins; ``stored`` for a committed offset."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -41,13 +45,13 @@ class PlannedRange:
         return self.lost.begin if self.lost else self.range.begin
 
 
-def starts(
+def stored_starts(
     group: str, queues: Sequence[MessageQueue], positions: Positions
 ) -> tuple[dict[MessageQueue, Start], list[MessageQueue]]:
-    """The stored starts, and the queues that have none yet."""
+    """The queues that have a committed offset, as starts, and the queues that have none yet."""
     stored = {queue: positions.get(off_id(group, queue)) for queue in queues}
-    known = {queue: Start(offset, StartRule.STORED) for queue, offset in stored.items() if offset is not None}
-    return known, [queue for queue in queues if stored[queue] is None]
+    starts = {queue: Start(offset, StartRule.STORED) for queue, offset in stored.items() if offset is not None}
+    return starts, [queue for queue in queues if stored[queue] is None]
 
 
 def plan_ranges(
@@ -59,14 +63,16 @@ def plan_ranges(
     max_messages: int | None = None,
     lost_is_skipped: bool = False,
 ) -> list[PlannedRange]:
-    """The ranges of one window, in queue order; queues with nothing to do are left out, those that start are kept.
+    """The ranges of one window, in queue order. A queue with nothing to read is left out, unless the group starts in it.
 
-    Raises OffsetOutOfRange when messages were removed before the group read them (unless ``lost_is_skipped``) and
-    BadData when an offset lies beyond the queue's end (S7.1 OFFSET_OVERFLOW_BADLY): offsets never move silently.
+    ``max_messages``: the most that the window reads. ``lost_is_skipped``: whether offsets that retention removed before the
+    group read them are recorded as lost; otherwise they raise OffsetOutOfRange. Raises BadData for an offset beyond the
+    queue's end, where a broker answers OFFSET_OVERFLOW_BADLY and corrects it (DefaultMessageStore#getMessage, rules 7.1):
+    here offsets never move silently.
     """
-    planned = []
     if beyond := [queue for queue in sorted(start_of) if start_of[queue].offset > positions.max_offset(queue)]:
         raise _beyond(group, positions, start_of, beyond)
+    planned = []
     for queue in sorted(start_of):
         start = start_of[queue]
         least, most = positions.min_offset(queue), positions.max_offset(queue)
@@ -76,16 +82,16 @@ def plan_ranges(
         if begin < least:
             if not lost_is_skipped:
                 raise OffsetOutOfRange(
-                    f"group {group} stands at {begin} of {queue}, but [{begin}, {least}) was removed by retention ({status}). "
+                    f"the offset of group {group} in {queue} is {begin}, but retention removed [{begin}, {least}) ({status}). "
                     'Set on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
                 )
             lost = QueueRange(queue, begin, least)
             begin = least
         end = max(begin, min(bounds.get(queue, most), most))
-        # A start that was just chosen is recorded even when there is nothing to read yet: else the next window would
-        # choose again, and skip what came in between.
+        # A start that was just chosen is recorded even when there is nothing to read yet: otherwise the next window would
+        # choose again, and skip what was stored in between.
         if lost or end > begin or start.rule != StartRule.STORED:
-            # A first start opens the pass of the action before it, as ``pas/`` will say from this window on.
+            # A first start begins the pass of the last operator's action; this window's commit records it in ``pas/``.
             pass_ = positions.get(pas_id(group, queue) if start.rule == StartRule.STORED else grp_id(group)) or 0
             planned.append(PlannedRange(QueueRange(queue, begin, end), lost, pass_, start.rule))
     return planned if max_messages is None else _capped(planned, max_messages)
@@ -94,25 +100,27 @@ def plan_ranges(
 def _beyond(
     group: str, positions: Positions, start_of: Mapping[MessageQueue, Start], beyond: Sequence[MessageQueue]
 ) -> BadData:
-    """Of these queues, with the command that moves all of one topic."""
+    """The error for queues whose offset is beyond their end, with the command that moves all those of one topic."""
     queue, start = beyond[0], start_of[beyond[0]]
     most = positions.max_offset(queue)
     status, _ = get_message_status(start.offset, positions.min_offset(queue), most)
-    others = f", and beyond that of {len(beyond) - 1} more" if len(beyond) > 1 else ""
-    named = " ".join(f"--queue {q.broker_name}:{q.queue_id}" for q in beyond if q.topic == queue.topic)
+    others = f", and likewise in {len(beyond) - 1} more queues" if len(beyond) > 1 else ""
+    options = " ".join(f"--queue {q.broker_name}:{q.queue_id}" for q in beyond if q.topic == queue.topic)
     return BadData(
-        f"group {group} stands at {start.offset} of {queue}, beyond its end {most} ({start.rule}; {status}){others}. Move it: "
-        f"rmq reset --group {group} --topic {queue.topic} {named} --to-max --reason ..."
+        f"the offset of group {group} in {queue} is {start.offset}, beyond the queue's end {most} "
+        f"({start.rule}; {status}){others}. Move it: "
+        f"rmq reset --group {group} --topic {queue.topic} {options} --to-max --reason ..."
     )
 
 
 def _capped(planned: list[PlannedRange], max_messages: int) -> list[PlannedRange]:
-    """A fair share for every queue: the smallest first, what they leave goes to the others."""
-    left = max_messages
+    """A fair share for every queue: the smallest first, and what they do not need goes to the others."""
+    rest = max_messages
     capped = []
-    for done, item in enumerate(sorted(planned, key=lambda p: (len(p.range), p.queue))):
-        share = min(len(item.range), left // (len(planned) - done) + (left % (len(planned) - done) > 0))
-        left -= share
+    for number, item in enumerate(sorted(planned, key=lambda p: (len(p.range), p.queue))):
+        queues = len(planned) - number
+        share = min(len(item.range), rest // queues + (rest % queues > 0))
+        rest -= share
         range_ = QueueRange(item.queue, item.range.begin, item.range.begin + share)
         if share or item.lost or item.start_rule != StartRule.STORED:
             capped.append(PlannedRange(range_, item.lost, item.pass_, item.start_rule))
@@ -120,24 +128,27 @@ def _capped(planned: list[PlannedRange], max_messages: int) -> list[PlannedRange
 
 
 def capped_by_bytes(planned: Sequence[PlannedRange], max_bytes: int, sizes_of: SizesOf) -> list[PlannedRange]:
-    """As many of the messages as have bodies of ``max_bytes`` in all, a fair share for every queue. The first message of a
-    queue is taken whatever its size, as a broker's answer holds one (S7.2)."""
-    left = max_bytes
+    """The same ranges, cut so that their bodies have about ``max_bytes`` bytes in all, a fair share for every queue.
+
+    The first message of a queue is taken whatever its size, as every answer of a broker holds at least one
+    (DefaultMessageStore#getMessage, rules 7.2).
+    """
+    rest = max_bytes
     capped = []
-    for done, item in enumerate(sorted(planned, key=lambda p: (len(p.range), p.queue))):
-        share = max(left, 0) // (len(planned) - done)
-        end, taken = item.range.end, 0
-        for number, (offset, size) in enumerate(sizes_of(item.range)):
-            if number and taken + size > share:
+    for number, item in enumerate(sorted(planned, key=lambda p: (len(p.range), p.queue))):
+        share = max(rest, 0) // (len(planned) - number)
+        end, used = item.range.end, 0
+        for place, (offset, size) in enumerate(sizes_of(item.range)):
+            if place and used + size > share:
                 end = offset
                 break
-            taken += size
-        left -= taken
+            used += size
+        rest -= used
         capped.append(replace(item, range=QueueRange(item.queue, item.range.begin, end)))
     return sorted(capped, key=lambda p: p.queue)
 
 
 def window_id(group: str, epoch: int, planned: Sequence[PlannedRange]) -> str:
-    """A name for what a window does; it never decides anything."""
+    """A name for what a window takes, the same for the same ranges. It is recorded, and decides nothing."""
     text = ";".join(f"{p.queue}[{p.begin},{p.range.end})" for p in planned)
     return f"{group}-{epoch}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -113,7 +113,7 @@ def test_a_window_beyond_the_end_is_refused_with_one_command_that_moves_all_of_i
         TWO_SHARDS.replace("two", "gm_beyond").replace("Orders", "OrderEvents")
     )
     answer = imported("consume", "-g", "gm_beyond")
-    assert (answer.exit_code, "and beyond that of 7 more. Move it: rmq reset" in answer.err) == (1, True)
+    assert (answer.exit_code, "and likewise in 7 more queues. Move it: rmq reset" in answer.err) == (1, True)
     command = answer.err.split("Move it: rmq ")[1].replace("...", "x").split()
     moved = imported.json(*command)
     assert (moved["messages"], {row["observed_offset"] for row in moved["moves"]}) == (0, {625})

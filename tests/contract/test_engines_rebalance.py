@@ -169,7 +169,10 @@ def test_with_fewer_queues_than_consumers_some_have_nothing_to_do_and_are_told(w
 def test_a_client_that_is_not_among_the_consumers_gets_nothing_and_is_told(world: World) -> None:
     fill(world, 2)
     report = share(world, "c9", TWO, "9")
-    assert (report.status, report.idle) == ("empty", "client c9 is none of the consumers c1, c2, so it gets no queue")
+    assert (report.status, report.idle) == (
+        "empty",
+        "client c9 gets no queue: it is not in the list of consumers c1, c2",
+    )
     assert world.offset(orders(0)) is None
     assert [ctl for ctl in world.ctls() if ctl.action is not Action.IMPORT] == []
 
@@ -181,7 +184,7 @@ def test_consumers_are_named_all_or_none_and_broadcasting_shares_nothing(world: 
         with pytest.raises(WrongUse, match="need both"):
             world.consume(BILLING, f"{DAY}-1", **clients)
     for bad in ("", "c 1", "c,1", 'c"1'):
-        with pytest.raises(WrongUse, match="is no client id"):
+        with pytest.raises(WrongUse, match="invalid client id"):
             share(world, bad, TWO, "1")
     with pytest.raises(WrongUse, match="broadcasting: every client gets all queues"):
         share(world, "c1", TWO, "1", of=group("billing@c1", message_model=MessageModel.BROADCASTING))

@@ -85,7 +85,8 @@ class Spark:
 
 def plan_of(messages: int) -> Plan:
     range_ = QueueRange(MessageQueue("T", "b", 0), 5, 5 + messages)
-    return Plan(GROUP, Positions(0, {}), 0, (PlannedRange(range_, None, 0, "stored"),), {}, 1, True)
+    ranges = (PlannedRange(range_, None, 0, "stored"),)
+    return Plan(group=GROUP, positions=Positions(0, {}), epoch=0, ranges=ranges, bounds={}, part=1)
 
 
 def twice(job: int, task: int, attempt: str) -> int:

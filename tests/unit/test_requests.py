@@ -118,8 +118,8 @@ def test_a_window_of_one_of_several_consumers_says_which_and_who_they_are() -> N
         ({"max_messages": "5"}, "max_messages must be a whole number"),
         ({"clients": "c1,,c2"}, "invalid list of client ids 'c1,,c2'"),
         ({"clients": "c1,c1"}, "invalid list of client ids 'c1,c1'"),
-        ({"clients": "c1,c2"}, "need both: the id of this one"),
-        ({"client": "c1"}, "need both: the id of this one"),
+        ({"clients": "c1,c2"}, "need both: the id of this consumer"),
+        ({"client": "c1"}, "need both: the id of this consumer"),
     ],
 )
 def test_a_window_with_a_bad_parameter_is_refused(params: dict[str, Any], says: str) -> None:

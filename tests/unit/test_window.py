@@ -6,7 +6,7 @@ from rmq_store.commit.positions import Positions, QueueRange, grp_id, max_id, mi
 from rmq_store.consumer.start import Start, StartRule
 from rmq_store.errors import BadData, OffsetOutOfRange
 from rmq_store.message.message import MessageQueue
-from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, starts, window_id
+from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, stored_starts, window_id
 
 Q = [MessageQueue("Orders", "broker-a", n) for n in range(4)]
 
@@ -35,7 +35,7 @@ def planned(
 
 
 def test_stored_offsets_are_starts_and_the_others_are_unknown() -> None:
-    known, unknown = starts("g", Q[:3], positions(9, 9, 9, off0=4, off2=0))
+    known, unknown = stored_starts("g", Q[:3], positions(9, 9, 9, off0=4, off2=0))
     assert known == {Q[0]: Start(4, StartRule.STORED), Q[2]: Start(0, StartRule.STORED)}
     assert unknown == [Q[1]]
 
@@ -70,15 +70,15 @@ def test_ranges_come_in_queue_order() -> None:
 
 
 def test_a_start_beyond_the_end_is_refused_with_the_command_that_repairs_it() -> None:
-    with pytest.raises(
-        BadData, match=r"stands at 11 of .*beyond its end 10 .*--topic Orders --queue broker-a:0 --to-max"
-    ):
+    with pytest.raises(BadData, match=r"is 11, beyond the queue's end 10 .*--topic Orders --queue broker-a:0 --to-max"):
         planned(positions(10), {0: 11})
 
 
 def test_a_start_below_the_first_readable_offset_is_refused_or_the_range_between_is_lost() -> None:
     at = positions(10, min0=6)
-    with pytest.raises(OffsetOutOfRange, match=r"stands at 4 .*\[4, 6\) was removed.*on_offset_out_of_range.*--to-min"):
+    with pytest.raises(
+        OffsetOutOfRange, match=r" is 4, but retention removed \[4, 6\).*on_offset_out_of_range.*--to-min"
+    ):
         planned(at, {0: 4})
     (found,) = plan_ranges("g", at, {Q[0]: Start(4, StartRule.STORED)}, {}, lost_is_skipped=True)
     assert found == PlannedRange(QueueRange(Q[0], 6, 10), QueueRange(Q[0], 4, 6), 0, StartRule.STORED)
