@@ -10,14 +10,14 @@ from deltalake.exceptions import DeltaError
 
 from rmq_store.commit.claim import RENEW_EVERY_S, Taken, Wish, take
 from rmq_store.commit.ctl import Proposal
-from rmq_store.errors import CommitOutcomeUnknown, HeldByAnother, RmqError, StaleAttempt
+from rmq_store.errors import CommitOutcomeUnknown, RmqError, StaleAttempt
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.table.shard import Shard
 from rmq_store.utils.host import Host
 
 
 class HeldClaim:
-    """The claims that this run holds. ``taken``: which; its ``ended_by`` makes the run's own commit end them."""
+    """The claims that this run holds (``taken``). ``taken.ended_by`` makes the run's own commit end them."""
 
     def __init__(self, shard: Shard, taken: Taken, host: Host) -> None:
         self.taken = taken
@@ -30,14 +30,15 @@ class HeldClaim:
         self._thread.start()
 
     def stop_renewing(self) -> None:
-        """Before step 4, so that no renewal of ours races our own commit."""
+        """Call it before step 4, so that no renewal of this run races its own commit."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def release(self) -> None:
-        """Let the next run in at once instead of after the lease, when the body makes no commit of its own. Whatever
-        goes wrong here, the lease still ends."""
+        """End the claims when the body makes no commit, so that the next run need not wait for the lease.
+
+        Errors of the store are ignored: the lease ends by itself."""
         self.stop_renewing()
         with suppress(RmqError, DeltaError, OSError):
             self._shard.commitlog.refresh()
@@ -47,11 +48,11 @@ class HeldClaim:
 
     def _renew_until_stopped(self) -> None:
         while not self._stopped.wait(RENEW_EVERY_S):
-            with suppress(RmqError):  # a store that is silent for a while is no reason to stop
+            with suppress(RmqError):  # the store may answer again at the next renewal
                 try:
                     self._renew()
                 except StaleAttempt:
-                    return  # one was taken over: the commit will be refused and say by whom
+                    return  # a claim was taken over: the commit will be refused and name who did it
 
     def _renew(self) -> None:
         longer, proposal = self.taken.renewed(self._host.new_commit_id(), self._host.now_ms())
@@ -64,30 +65,28 @@ class HeldClaim:
 
 @contextmanager
 def claimed(shard: Shard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
-    """Hold what the wish gets for the body. It is released by the body's own commit, or here when there was none.
+    """Claim what the wish gets and hold it for the body. The body's own commit ends the claims; if the body raises, they
+    are released here.
 
     Raises HeldByAnother, naming the holders.
     """
-    held = HeldClaim(shard, _take(shard, wish, host), host)
-    held.start_renewing()
+    claim = HeldClaim(shard, _take(shard, wish, host), host)
+    claim.start_renewing()
     try:
-        yield held
+        yield claim
     except CommitOutcomeUnknown:
-        held.stop_renewing()  # touch nothing: the lease ends by itself
+        claim.stop_renewing()  # write nothing more: the lease ends by itself
         raise
     except BaseException:
-        held.release()
+        claim.release()
         raise
-    held.stop_renewing()
+    claim.stop_renewing()
 
 
 def _take(shard: Shard, wish: Wish, host: Host) -> Taken:
     while True:
         positions, now_ms = shard.positions(), host.now_ms()
         taken = take(wish, host.new_commit_id(), shard.name, positions, shard.ctls_since, now_ms)
-        with suppress(StaleAttempt):  # somebody else took one first: look who holds it now
+        with suppress(StaleAttempt):  # another run took one first: read again who holds it
             commit(shard, taken.proposal(), host, started_ms=now_ms, quiet=True)
             return taken
-
-
-__all__ = ["HeldByAnother", "HeldClaim", "claimed"]
