@@ -472,7 +472,7 @@ def test_when_nothing_can_be_confirmed_the_outcome_is_unknown_and_the_same_reque
         raise NoAnswer("silence")
 
     answer_puts(wrong, answer)
-    with pytest.raises(CommitOutcomeUnknown, match="Touch nothing"):
+    with pytest.raises(CommitOutcomeUnknown, match="Do not change anything"):
         patient.consume()
     wrong.undo()
     assert_not_committed(patient)

@@ -15,7 +15,7 @@ violation that was found. The steps, with the places where a test may stop the p
              failure is reported, a *release* commit takes the slot that an unanswered PUT might still fill; if that
              cannot be confirmed either: CommitOutcomeUnknown. An error's text never says what happened. Before the
              first PUT nothing can have happened: steps 4 and 5 are tried again, since a run may have taken hours; only
-             what waiting cannot mend ends it at once.
+             an error that waiting cannot clear ends it at once.
 7. *Follow up* the handle is moved; dispatch and the rest can be resumed by anyone (``dispatch.py``), so what goes wrong
              with them is a warning.
 """
@@ -77,7 +77,7 @@ _SILENCE = (StoreUnusable, DeltaError, OSError, LogCleaned)
 
 
 def _nothing(step: str) -> None:
-    """In production nobody watches."""
+    """Outside of tests a step is not reported."""
 
 
 on_step: Callable[[str], None] = _nothing
@@ -112,7 +112,7 @@ def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, qui
     while True:
         try:
             # 4. Decide.
-            if committed := _found(shard, proposal):
+            if committed := _committed(shard, proposal):
                 return committed
             decided = _decide(shard, proposal, host, started_ms)
             step("4.decided")
@@ -127,7 +127,7 @@ def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, qui
             puts += 1
             step("5.put")
             # 6. Read back.
-            if committed := _found(shard, proposal):
+            if committed := _committed(shard, proposal):
                 step("6.read-back")
                 return committed
         except (ClockSkew, *_SILENCE) as error:
@@ -143,11 +143,11 @@ def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, qui
         wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 
-def _found(shard: Shard, proposal: Proposal) -> Committed | None:
-    """What the newest snapshot holds of the proposal."""
+def _committed(shard: Shard, proposal: Proposal) -> Committed | None:
+    """The proposal's commit in the newest snapshot; None: it is not there."""
     shard.commitlog.refresh()
-    found = shard.ctl_of(proposal.ctl.commit_id)
-    return Committed(found, shard.commitlog.version) if found else None
+    ctl = shard.ctl_of(proposal.ctl.commit_id)
+    return Committed(ctl, shard.commitlog.version) if ctl else None
 
 
 def _decide(shard: Shard, proposal: Proposal, host: Host, started_ms: int) -> Decided:
@@ -156,12 +156,12 @@ def _decide(shard: Shard, proposal: Proposal, host: Host, started_ms: int) -> De
     try:
         decided = decide(proposal, positions, clocks)
     except StaleAttempt as stale:
-        raise _naming_who(stale, shard, proposal, positions, started_ms) from None
+        raise _naming_mover(stale, shard, proposal, positions, started_ms) from None
     check_day(decided.ctl)
     return decided
 
 
-def _naming_who(
+def _naming_mover(
     stale: StaleAttempt, shard: Shard, proposal: Proposal, positions: Positions, started_ms: int
 ) -> StaleAttempt:
     return overtaken(stale, proposal, positions, shard.ctls_since(started_ms - MAX_SKEW_MS))
@@ -183,8 +183,8 @@ def _put(shard: Shard, decided: Decided, files: Sequence[StagedFile]) -> Excepti
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether waiting cannot help. Everything else may pass, and the run may have worked for hours. A staged file that is
-    gone ends a run at once after a PUT as well."""
+    """Whether waiting cannot help. Any other error may pass, and the run may have worked for hours. A staged file that is
+    gone also ends a run at once, even after a PUT."""
     return isinstance(error, ClockSkew) or is_refused(error)
 
 
@@ -205,18 +205,18 @@ def _give_up(shard: Shard, proposal: Proposal, host: Host, started_ms: int, answ
     """Take the slot that an unanswered PUT might still fill, then say what the log says."""
     for _ in range(2):
         with suppress(*_SILENCE):
-            if committed := _found(shard, proposal):
+            if committed := _committed(shard, proposal):
                 return committed
             positions = shard.positions()
             try:
-                # Whoever moved something holds the slot already, and what he wrote must stay.
+                # Another commit that moved a position has taken the slot already, and its values must stay.
                 compare(proposal, positions)
             except StaleAttempt as stale:
-                raise _naming_who(stale, shard, proposal, positions, started_ms) from None
+                raise _naming_mover(stale, shard, proposal, positions, started_ms) from None
             release = _release_of(proposal, positions, host)
             decided = decide(release, positions, Clocks(host.now_ms(), host.now_ms()))
             _put(shard, decided, [stage_ctl(shard.root, shard.commitlog.path, decided.ctl, 0)])
-            if committed := _found(shard, proposal):
+            if committed := _committed(shard, proposal):
                 return committed
             if shard.ctl_of(release.ctl.commit_id):
                 raise StaleAttempt(
@@ -224,8 +224,8 @@ def _give_up(shard: Shard, proposal: Proposal, host: Host, started_ms: int, answ
                     f"(last answer of the store: {answer}). Run the same request again."
                 )
     raise CommitOutcomeUnknown(
-        f"the store confirmed neither {_named(proposal)} nor its withdrawal (last answer: {answer}). Touch nothing; "
-        "when the store answers again, the same request says whether it was committed."
+        f"the store confirmed neither {_named(proposal)} nor its withdrawal (last answer: {answer}). Do not "
+        "change anything. When the store answers again, run the same request: it reports whether it was committed."
     )
 
 
