@@ -1,14 +1,18 @@
 """Dispatch: RocketMQ's reput. Derives ``consumequeue``, ``offsets`` and ``commits`` from the commit log's ctl rows.
 
-Each derived table has its own cursor (``cursor.py``), committed with its rows: the commit log version up to which
-everything is in it.
-The normal road reads the log entries after the cursor. When these have been cleaned away, the number of commits at the
-cursor says how many are missing. The newest by id are these when all were decided at the cursor or later; otherwise all
-commits are compared with the rows that are there. No clock has a say in it, since the clocks of hosts may be wrong by
-days. Racing dispatchers are harmless: the cursor is a position, one of them wins.
+Each derived table has its own cursor (``cursor.py``), committed with its rows: the commit log version up to which the
+table is complete. The commits after the cursor are found in one of three ways, tried in this order:
 
-``commits`` is there for its few files: a table that got a file for every commit would be as slow to read as the log itself.
-It is brought up every COMMITS_EVERY versions, and its readers take the rest from the log.
+1. from the Delta log entries after the cursor;
+2. where these have been cleaned away, by number: the commit log records how many commits it had at the cursor. As many
+   of the newest ids as are missing are the right ones when all of them were decided at the cursor or later;
+3. otherwise by comparing all commits with the rows of the table.
+
+No clock is used, since the clocks of hosts may be wrong by days. Racing dispatchers are harmless: the cursor is a position,
+and only one of them commits.
+
+``commits`` has few files on purpose: with a file for every commit it would be as slow to read as the log itself. It is
+updated every COMMITS_EVERY versions, and its readers take the rest from the log.
 """
 
 from __future__ import annotations
@@ -47,25 +51,26 @@ COMMITS_EVERY = 256
 
 _TRIES = 8
 _QUIET_VERSIONS = 32
-"""A tail without rows is left alone until it is this long, or its log entries are gone: an empty commit is not worth its
-file."""
+"""Versions without rows for a table are not dispatched until there are so many, or until their log entries are gone: an
+empty commit would only add a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """How one derived table is made. ``name``: its folder in the shard's.
-
-    ``claims``: whether commits about claims have rows in it. ``every``: it is brought up when the commit log has passed a
-    multiple of so many versions.
-    """
+    """How one derived table is made."""
 
     name: str
+    """Its folder in the shard's folder."""
     table: Callable[[Shard], LakeTable]
     rows: Callable[[Ctl], list[dict[str, Any]]]
+    """The rows that a commit has in the table."""
     schema: pa.Schema
     stats: list[str]
+    """The columns with statistics; together they name a row."""
     claims: bool = False
+    """Whether commits about claims have rows in it."""
     every: int = 1
+    """It is updated when the commit log has passed a multiple of so many versions."""
 
 
 def consumequeue_rows(ctl: Ctl) -> list[dict[str, Any]]:
@@ -135,10 +140,18 @@ def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> lis
     """The commits of the commit log's handle that are not in ``table``'s handle, in commit order. Those about claims
     only with ``claims``. Raises DerivedTableDamaged when the table was made from another history of the log."""
     refuse_other_history(shard, table)
-    if cursor_of(table) >= shard.commitlog.version:
-        return []
+    return [] if cursor_of(table) >= shard.commitlog.version else _after_cursor(shard, table, claims)[0]
+
+
+def _after_cursor(shard: Shard, table: LakeTable, claims: bool) -> tuple[list[Ctl], bool]:
+    """The commits after the table's cursor, in commit order, and whether the log entries named them."""
     logged = _logged(shard, table, claims)
-    return _without_log(shard, table, claims) if logged is None else logged
+    if logged is not None:
+        return logged, True
+    counted = _counted(shard, table)
+    if counted is None:
+        return _by_commit_id(shard, table, claims), False
+    return [ctl for ctl in counted if claims or ctl.action not in ABOUT_CLAIMS], False
 
 
 def _logged(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl] | None:
@@ -176,17 +189,13 @@ def _about_a_claim(stats: str) -> bool:
     return least == most and least in ABOUT_CLAIMS
 
 
-def _without_log(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
-    counted = _counted(shard, table)
-    if counted is None:
-        return _by_commit_id(shard, table, claims)
-    return [ctl for ctl in counted if claims or ctl.action not in ABOUT_CLAIMS]
-
-
 def _counted(shard: Shard, table: LakeTable) -> list[Ctl] | None:
-    """The commits after the cursor, where their number proves them: what was decided at the cursor or later landed after
-    it, so as many of these as the log has more than it had at the cursor are all. Looked for among the newest ids only;
-    None where they are not there: a clock was wrong, or a commit was decided before the cursor and landed after it."""
+    """The commits after the cursor, where their number proves that they are all.
+
+    A commit that was decided at the cursor or later landed after it. So when as many such commits are among the newest ids
+    as the log has gained since the cursor, there is no other. None when they are not: a clock was wrong, or a commit was
+    decided before the cursor and landed after it.
+    """
     recorded, files = commits_at_cursor(table), ctl_files(shard.commitlog)
     if recorded is None:
         return None
@@ -201,15 +210,15 @@ def _counted(shard: Shard, table: LakeTable) -> list[Ctl] | None:
 
 
 def _by_commit_id(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl]:
-    """Every commit that is not in the table; those without rows in it among them. Of a file with one commit the
-    statistics name it, so what is there is not opened."""
-    there, files = _commits_in(table), ctl_files(shard.commitlog)
+    """Every commit that has no rows in the table, whether or not it should have some. The statistics of a file with one
+    commit name it, so files whose commits are known are not opened."""
+    known, files = _commits_in(table), ctl_files(shard.commitlog)
     if files.num_rows:
         about = pa.array([] if claims else [str(action) for action in ABOUT_CLAIMS], pa.string())
         of_claim = ONE_ACTION & pc.field("min.action").isin(about)
-        files = files.filter(~(of_claim | _ONE_COMMIT & pc.field("min.commit_id").isin(there)))
-    known = set(there.to_pylist())
-    return [ctl for ctl in shard.ctls_in(files.column("path").to_pylist()) if ctl.commit_id not in known]
+        files = files.filter(~(of_claim | _ONE_COMMIT & pc.field("min.commit_id").isin(known)))
+    known_ids = set(known.to_pylist())
+    return [ctl for ctl in shard.ctls_in(files.column("path").to_pylist()) if ctl.commit_id not in known_ids]
 
 
 def _commits_in(table: LakeTable) -> pa.Array:
@@ -225,7 +234,7 @@ def _commits_in(table: LakeTable) -> pa.Array:
 
 _ONE_COMMIT = pc.field("min.commit_id") == pc.field("max.commit_id")
 ONE_ACTION = pc.field("min.action") == pc.field("max.action")
-"""Of ctl files: those whose commits have one action."""
+"""Selects the ctl files whose commits all have the same action."""
 
 
 def behind(shard: Shard) -> int:
@@ -236,13 +245,16 @@ def behind(shard: Shard) -> int:
 
 
 def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
-    """Bring the derived tables up to the newest commit, and ``commits`` when it is due; returns how many commits were
-    taken, the sum over the tables. Safe to run anywhere, any number of times, at once. ``fresh`` False: the handles have
-    just been refreshed. Raises DerivedTableDamaged when a table was made from another history of the log, StoreUnusable when
-    the store takes no files."""
+    """Bring the derived tables up to the newest commit, and ``commits`` when it is due. Safe to run anywhere, any number of
+    times, at once.
+
+    ``fresh`` False: the handles have just been refreshed. Returns how many commits were dispatched, the sum over the tables.
+    Raises DerivedTableDamaged when a table was made from another history of the log, StoreUnusable when the store rejects
+    writes.
+    """
     if fresh:
         shard.commitlog.refresh()
-    # Opening a table has its price: after a window the one that is open anyway tells whether this one may be due.
+    # Opening a table costs time: after a window the one that is already open says whether this one may be due.
     commits = [COMMITS] if fresh or _is_due(shard, shard.consumequeue, COMMITS) else []
     return sum(_dispatch(shard, kind, host) for kind in (*commits, QUEUES, MOVES))
 
@@ -256,14 +268,14 @@ def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
 
 
 def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
-    """Step 7 of a commit: ``dispatch``. Returns warnings for the report: the commit stands, whatever goes wrong here, and
-    whoever dispatches next makes up for it."""
+    """Step 7 of a commit: ``dispatch``. Returns warnings for the report: no error here undoes the commit, and the next
+    dispatch does what this one did not."""
     try:
         dispatch(shard, host, fresh=False)
     except Exception as error:
         warning = (
-            f"shard {shard.name}: committed, but the tables that follow from it were not brought up to it "
-            f"({type(error).__name__}: {error}). 'rmq dispatch' does so, or says what to do first."
+            f"shard {shard.name}: committed, but the derived tables were not updated ({type(error).__name__}: {error}). "
+            "Run 'rmq dispatch': it updates them, or says what to do first."
         )
         return (cleaned(warning, secret_values(shard.root.storage_options)),)
     return ()
@@ -276,24 +288,23 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
         table.refresh()
         if not _is_due(shard, table, kind):
             return 0
-        logged = _logged(shard, table, kind.claims)
-        ctls = _without_log(shard, table, kind.claims) if logged is None else logged
+        ctls, from_log = _after_cursor(shard, table, kind.claims)
         files = staged(shard, kind, ctls, host)
-        quiet = logged is not None and shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS
+        quiet = from_log and shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS
         if quiet and not files:
             return 0
         try:
             table.put(files, cursor_positions(shard), metadata={"action": "dispatch"}, now_ms=host.now_ms())
         except (DeltaError, OSError) as error:
-            # Somebody else dispatched, or the answer was lost: the cursor tells.
+            # Another process dispatched, or the answer was lost: the cursor says which.
             answer = error
             host.sleep(host.uniform(0, 0.05))
             continue
         table.refresh()
         return len(ctls)
     raise StoreUnusable(
-        f"{table.path} could not be written in {_TRIES} tries (last answer: {answer}). What was committed stands: run 'rmq "
-        "dispatch' when the store takes files again."
+        f"{table.path} could not be written in {_TRIES} tries (last answer: {answer}). The commits are safe: run 'rmq "
+        "dispatch' when the store accepts writes again."
     )
 
 
@@ -312,5 +323,5 @@ def staged(shard: Shard, kind: Derived, ctls: Iterable[Ctl], host: Host) -> list
         ]
     except OSError as error:
         raise StoreUnusable(
-            f"cannot write to {shard.root.uri_of(table.path)}: {error}. The table is as it was, and what was committed stands."
+            f"cannot write to {shard.root.uri_of(table.path)}: {error}. The table is unchanged, and the commits are safe."
         ) from error
