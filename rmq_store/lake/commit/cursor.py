@@ -1,9 +1,8 @@
-"""The cursor of a derived table: how far in the commit log it has come, and by which commit that log is known again.
+"""The cursor of a derived table: the commit log version up to which it is complete, and the commit at that version.
 
-A version is only a number: a log that was restored from a backup and went on has other commits under the same ones. So the
-commit at the cursor is recorded too, and a log that does not hold it is refused. Recorded is also how many commits the log
-had then: what came since is known by it without the log's entries. Stores that were written before these were recorded are
-accepted.
+A version is only a number: a log that was restored from a backup and then written to has other commits under the same
+versions. So the cursor also records the commit, and a log without that commit is refused. It also records how many commits
+the log had, which tells the later ones without the log's entries. Stores from before these two were recorded are accepted.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from rmq_store.lake.table.shard import Shard
 
 VERSION = "dispatch/version"
 COMMIT = "dispatch/commit"
-"""The first half of the id of the commit at the cursor (its ms and 12 random bits) as a number. ABSENT: none of ours made that
-version, or its log entry was cleaned away."""
+"""The first half of the id of the commit at the cursor (its ms and 12 random bits) as a number. ABSENT: that
+version has no commit id, or its log entry was cleaned away."""
 COMMITS = "dispatch/commits"
 """How many ctl rows the commit log had at the cursor."""
 
@@ -46,7 +45,7 @@ def cursor_positions(shard: Shard) -> dict[str, int]:
 
 
 def ctl_files(commitlog: LakeTable) -> pa.Table:
-    """The live ctl files of the handle, as ``LakeTable.files`` tells them."""
+    """The live ctl files of the handle, with the columns of ``LakeTable.files``."""
     return commitlog.files(pc.field("partition.kind") == "ctl")
 
 
@@ -65,8 +64,8 @@ def _commit_at(log: LakeTable) -> int:
 
 def refuse_other_history(shard: Shard, table: LakeTable) -> None:
     """Raise DerivedTableDamaged when the commit log has not come as far as the table's cursor, or does not hold the commit
-    there: one of the two tables was restored from a backup. Who commits without reading the table asks this before, so that
-    nothing is committed that nobody would find."""
+    there: one of the two tables was restored from a backup. A commit that does not read the table checks this first, so
+    that it does not commit what no reader would find."""
     log, cursor = shard.commitlog, cursor_of(table)
     if cursor > log.version:
         newest = _newest_version(shard, cursor)

@@ -1,7 +1,7 @@
-"""Holes of ``consumequeue`` held against the commit log.
+"""Checks holes of ``consumequeue`` against the commit log.
 
-The table is derived, so a hole in it proves nothing: before anybody calls offsets lost, the ctl rows are asked what was
-stored there. That is dear, and done only where there is a hole.
+The table is derived, so a hole in it proves nothing: before offsets are reported as lost, the ctl rows are searched for
+what was stored there. That is slow, and only done where there is a hole.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ def refuse_missing(shard: Shard, holes: Iterable[QueueRange]) -> None:
 
 
 def _readable(positions: Positions, ranges: Iterable[QueueRange]) -> list[QueueRange]:
-    """What of the ranges lies behind the queues' first readable offsets."""
+    """The parts of the ranges at or after the queues' first readable offsets."""
     begins = ((range_, max(range_.begin, positions.min_offset(range_.queue))) for range_ in ranges)
     return [QueueRange(range_.queue, begin, range_.end) for range_, begin in begins if begin < range_.end]
 
 
 def produced_in_log(shard: Shard, ranges: Sequence[QueueRange]) -> list[QueueRange]:
-    """What of the ranges was stored, as the ctl rows of the handle say."""
-    wanted: dict[MessageQueue, list[QueueRange]] = defaultdict(list)
+    """The parts of the ranges that were stored, by the ctl rows of the handle."""
+    ranges_of: dict[MessageQueue, list[QueueRange]] = defaultdict(list)
     for range_ in ranges:
-        wanted[range_.queue].append(range_)
+        ranges_of[range_.queue].append(range_)
     stored = [
         QueueRange(segment.queue, max(range_.begin, base), min(range_.end, base + segment.count))
-        for ctl in shard.ctls_in(_files_about(shard, wanted))
+        for ctl in shard.ctls_in(_files_about(shard, ranges_of))
         for segment in ctl.produced
         for base in [segment.base or 0]
-        for range_ in wanted.get(segment.queue, ())
+        for range_ in ranges_of.get(segment.queue, ())
         if base < range_.end and base + segment.count > range_.begin
     ]
     return sorted(stored, key=lambda one: (one.queue, one.begin))
 
 
 def _files_about(shard: Shard, queues: Iterable[MessageQueue]) -> list[str]:
-    """The ctl files that may say what was stored in the queues. Only imports, which are few, fill a broker's own."""
+    """The ctl files that may say what was stored in the queues. A broker's own queues are
+    filled only by imports, which are few."""
     files = ctl_files(shard.commitlog)
     if not any(is_born_here(queue.broker_name) for queue in queues):
         imports = [str(Action.IMPORT), str(Action.SALVAGE)]

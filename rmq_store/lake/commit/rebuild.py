@@ -1,8 +1,8 @@
-"""The derived tables held against the commit log, and written again from it where they differ.
+"""Checks the derived tables against the commit log, and rebuilds those that differ.
 
-A table is replaced in one commit of its own: whoever reads it sees all of it before, or all of it after. Its cursor is the
-version at which the log was read, so what is committed meanwhile follows by the normal road, and a dispatcher that was
-quicker makes only that one write start over, not the reading.
+A table is replaced in one commit: a reader sees all of the old table, or all of the new one. Its cursor is the version at
+which the log was read, so later commits are dispatched as usual. A dispatcher that commits first only makes that one write
+start again, not the reading.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
 from rmq_store.utils.host import Host
 
 Progress = Callable[[int, int], None]
-"""Told how many ctl files have been read, and of how many."""
+"""Called with the number of ctl files that have been read, and of all."""
 
 Row = dict[str, Any]
 
@@ -34,24 +34,29 @@ _TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row of which a derived table has more or fewer than the log says. ``row``: the columns that name it."""
+    """A row that a derived table has more or fewer times than the log says."""
 
     table: str
     in_table: int
+    """How many times the table has the row."""
     in_log: int
+    """How many times it should have it."""
     row: Mapping[str, Any]
+    """The columns that name it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """One derived table. ``rows``: how many the log says. ``damage``: why it cannot be read, or its cursor is refused.
-    ``not_in_log``: how many of its rows name commits that the log does not have. ``rebuilt``: it was written again."""
+    """One derived table, compared with the commit log."""
 
     table: str
     rows: int
+    """How many it should have."""
     differences: tuple[Difference, ...] = ()
     damage: str = ""
+    """Why it cannot be read, or why its cursor is refused; "" for neither."""
     not_in_log: int = 0
+    """Rows that name commits that the log does not have."""
     rebuilt: bool = False
 
     @property
@@ -60,16 +65,16 @@ class TableReport:
 
 
 def check(shard: Shard, progress: Progress | None = None) -> list[TableReport]:
-    """Each derived table held against the commit log. Rows that are not dispatched yet are not missing."""
+    """Each derived table compared with the commit log. Rows that are not dispatched yet do not count as missing."""
     ctls = _ctls(shard, progress)
     return [_compared(shard, kind, ctls) for kind in KINDS]
 
 
 def rebuild(shard: Shard, host: Host, progress: Progress | None = None) -> list[TableReport]:
-    """Write every derived table again that differs from the commit log, and bring all up to the newest commit. Safe
+    """Rebuild every derived table that differs from the commit log, and bring all up to the newest commit. Safe to run
     beside everything else, any number of times.
 
-    Raises StoreUnusable when others wrote to a table whenever this did, or the store takes no files.
+    Raises StoreUnusable when other processes committed to a table at each try, or the store rejects writes.
     """
     now_ms = host.now_ms()
     ctls = _ctls(shard, progress)
@@ -85,10 +90,10 @@ def _ctls(shard: Shard, progress: Progress | None) -> list[Ctl]:
             kind.table(shard).refresh()
     shard.commitlog.refresh()
     paths = ctl_files(shard.commitlog).column("path").to_pylist()
-    for done in range(0, len(paths), _READ_AT_ONCE):
-        shard.ctls_in(paths[done : done + _READ_AT_ONCE])
+    for start in range(0, len(paths), _READ_AT_ONCE):
+        shard.ctls_in(paths[start : start + _READ_AT_ONCE])
         if progress:
-            progress(min(done + _READ_AT_ONCE, len(paths)), len(paths))
+            progress(min(start + _READ_AT_ONCE, len(paths)), len(paths))
     return shard.ctls_in(paths)
 
 
@@ -103,7 +108,7 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
         table = kind.table(shard)
         stored: list[Row] = table.read(table.files().column("path").to_pylist()).to_pylist()
     except DerivedTableDamaged as error:
-        return TableReport(kind.name, in_log.total(), damage=str(error))
+        return TableReport(table=kind.name, rows=in_log.total(), damage=str(error))
     damage, tail = "", list[Row]()
     try:
         tail = _rows(kind, undispatched(shard, table, claims=kind.claims))
@@ -117,18 +122,20 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
     )
     known = {ctl.commit_id for ctl in ctls}
     not_in_log = sum(row["commit_id"] not in known for row in stored)
-    return TableReport(kind.name, in_log.total(), differences, damage, not_in_log)
+    return TableReport(
+        table=kind.name, rows=in_log.total(), differences=differences, damage=damage, not_in_log=not_in_log
+    )
 
 
 def _rows(kind: Derived, ctls: Iterable[Ctl]) -> list[Row]:
-    """As they are read from a file."""
+    """The rows of some commits, as they would be read from a file."""
     schema = pa.schema([field for field in kind.schema if field.name != "store_day"])
     rows: list[Row] = pa.Table.from_pylist([row for ctl in ctls for row in kind.rows(ctl)], schema=schema).to_pylist()
     return rows
 
 
 def _counted(rows: Iterable[Row], named: dict[str, Row]) -> Counter[str]:
-    """How often each row is there, by its text, which ``named`` holds with the row."""
+    """How often each row occurs, by its text. Adds text and row to ``named``."""
     texts = []
     for row in rows:
         texts.append(repr(row))
@@ -148,13 +155,16 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host
         table.refresh()
         try:
             table.put(files, positions, metadata={"action": "rebuild"}, now_ms=now_ms, overwrite=True)
-        except (DeltaError, OSError) as error:  # somebody dispatched, or the answer was lost: the table tells
+        except (
+            DeltaError,
+            OSError,
+        ) as error:  # another process dispatched, or the answer was lost: the table says which
             answer = error
         table.refresh()
         if all(table.is_live(file.path) for file in files) and (files or not table.files().num_rows):
             return replace(report, rebuilt=True)
         host.sleep(host.uniform(0, 0.05))
     raise StoreUnusable(
-        f"{table.path} could not be written again in {_TRIES} tries (last answer: {answer}). Others wrote to it, or the store "
-        "takes no files. Try once more."
+        f"{table.path} could not be rebuilt in {_TRIES} tries (last answer: {answer}). Other processes write to it, or the "
+        "store rejects writes. Try again."
     )
