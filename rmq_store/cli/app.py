@@ -1,4 +1,4 @@
-"""The commands put together, and the one place where an error becomes a line and an exit code."""
+"""The application ``rmq``: all commands, and the one place that turns an error into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = typer.Typer(
     name="rmq",
     help="Keep, replay and reprocess RocketMQ messages in a lakehouse.",
     epilog="Times are ISO 8601 with a zone, or epoch milliseconds. Exit codes: 0 done, 1 failed, 2 wrong use, "
-    "3 held or moved by somebody else. RMQ_DEBUG=1 shows where an error comes from.",
+    "3 held or moved by another request. RMQ_DEBUG=1 prints the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -43,7 +43,7 @@ def before(
     root: RootOption = None,
     as_json: JsonOption = False,
     version_asked: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Say the version and end."
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
     BEFORE.set(Before(root, as_json))
@@ -61,7 +61,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. ``arguments``: default those of the process, whose SIGTERM is minded."""
+    """Run one command and return its exit code. ``arguments``: default ``sys.argv[1:]``, with a handler for SIGTERM."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         signal.signal(signal.SIGTERM, _terminate)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         again = "" if isinstance(error, WrongUse | BadData) or not REQUEST.get() else f" (request {REQUEST.get()})"
         return _failed(error, type(error).__name__, f"{error}{again}", error.exit_code, as_json)
     except typer.TyperException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help, which has been shown
+        if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help, which is already on the screen
             return error.exit_code
         command = getattr(getattr(error, "ctx", None), "command_path", "rmq")
         message = f"{error.format_message().rstrip('.')} - see {command} --help"
@@ -87,14 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error, "Abort", "stopped", 1, as_json)
     except KeyboardInterrupt:
         return _stopped("Ctrl-C", CTRL_C, as_json)
-    except BaseException as error:  # also a SystemExit of foreign code, whose 0 would say that all is done
-        if isinstance(error.__context__, BrokenPipeError):  # typer's own exit: nobody reads the answer
+    except BaseException as error:  # also a SystemExit of foreign code, whose code 0 would read as success
+        if isinstance(error.__context__, BrokenPipeError):  # typer's own exit: the reader of the pipe has gone
             return 1
-        return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 shows where", 1, as_json)
+        return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 prints the traceback", 1, as_json)
 
 
 def _stopped(by: str, exit_code: int, as_json: bool) -> int:
-    again = "; what it has committed stays, and the same request again does the rest" if REQUEST.get() else ""
+    again = "; what was committed stays, run the same request again to finish" if REQUEST.get() else ""
     about = f" (request {REQUEST.get()})" if REQUEST.get() else ""
     return _said("Stopped", f"stopped by {by}{again}{about}", exit_code, as_json)
 

@@ -1,4 +1,4 @@
-"""What most commands begin with: the store, who asks, under which request, and where a queue or a group is."""
+"""The first steps of most commands: open the store, read the settings, name the request, look up groups and queues."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ DEFAULT_ROOT = "var/store"
 DEFAULT_SETTINGS = "consumers.toml"
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
-"""The request of the running command; errors name it, so that it can be given again."""
+"""The request id of the running command. Errors name it, so that the user can repeat the request."""
 
 DONE: ContextVar[Callable[[], dict[str, Any]]] = ContextVar("DONE", default=dict)
-"""What the running command has done so far, as its JSON answer; that of an error says it too."""
+"""What the running command has committed so far, as JSON. The JSON of an error includes it."""
 
 
 # --- the store -------------------------------------------------------------------------------------------------------
-# A command opens the store before it imports anything else of the lake: see quick.py.
+# A command opens the store before it imports anything else of the lake: see startup.py.
 
 
 def root_text(root: str | None) -> str:
-    """What ``--root`` said, before or behind the command, else the environment, else the default."""
+    """``--root``, given before or after the command, else $RMQ_ROOT, else the default."""
     given = before_the_command().root if root is None else root
     return os.environ.get("RMQ_ROOT") or DEFAULT_ROOT if given is None else given
 
@@ -52,7 +52,7 @@ def root_of(root: str | None) -> Root:
 
 
 def open_store(root: str | None) -> LakeStore:
-    """Raises StoreUnusable when there is none, which says how to make one."""
+    """Raises StoreUnusable, which says how to create one, when there is none."""
     start_pyarrow()
     from rmq_store.lake.table.store import LakeStore
 
@@ -70,7 +70,7 @@ def settings_of(settings: str | None) -> Settings:
 
 
 def settings_if_there(settings: str | None) -> Settings | None:
-    """None when nobody named them and they are not there; for commands that can do without."""
+    """None when neither ``--settings`` nor $RMQ_SETTINGS names a file and the default file is missing."""
     there = settings is not None or os.path.exists(settings_path(settings))
     return settings_of(settings) if there else None
 
@@ -79,7 +79,7 @@ def settings_if_there(settings: str | None) -> Settings | None:
 
 
 def new_request(command: str, given: str | None, host: Host) -> str:
-    """The request's id, which errors name from now on; see ``request_id_of``."""
+    """The request id (see ``request_id_of``), which errors name from now on."""
     request_id = request_id_of(given, command, host)
     REQUEST.set(request_id)
     return request_id
@@ -99,7 +99,7 @@ def queues_by_shard(
 
 
 def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:
-    """The shard that holds a broker's queues. Raises WrongUse when there is none, or several and none was chosen."""
+    """The shard with a broker's queues. Raises WrongUse when there is none, or when there are several and no ``--shard``."""
     held = {
         shard.name: {q.broker_name for q in shard.positions().all_queues() if not is_born_here(q.broker_name)}
         for shard in store.shards(chosen)
@@ -108,15 +108,15 @@ def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> S
     if len(found) == 1:
         return store.shards(found[0])[0]
     if found:
-        raise WrongUse(f"broker {broker_name} has queues in shards {', '.join(found)}: choose with --shard")
+        raise WrongUse(f"broker {broker_name} has queues in the shards {', '.join(found)}: choose one with --shard")
     known = sorted({broker for brokers in held.values() for broker in brokers})
     raise WrongUse(
-        f"nothing of broker {broker_name!r} has been imported{did_you_mean(broker_name, known)}; known: {listed(known)}"
+        f"broker {broker_name!r} has not been imported{did_you_mean(broker_name, known)}; known: {listed(known)}"
     )
 
 
 def asked_group(name: str, settings: str | None, output: Output) -> tuple[GroupSettings, Scope]:
-    """See ``group_settings``. Groups that are wrong are noted; the one that is asked for must not be."""
+    """The settings of a group or of a replay of it; see ``group_settings``. Invalid settings of other groups become a note."""
     from rmq_store.admin.replay import group_settings
 
     found = settings_of(settings)
@@ -129,8 +129,8 @@ def asked_group(name: str, settings: str | None, output: Output) -> tuple[GroupS
 
 
 def known_group(name: str, settings: str | None) -> GroupSettings | None:
-    """What the settings say of a group, or of a replay of it; None when they do not know it, or are not there. Raises
-    WrongUse with its problems when they say it wrongly."""
+    """The settings of a group, or of a replay of it; None when they do not name it or there are no settings. Raises
+    WrongUse, which lists the problems, when they are invalid."""
     from rmq_store.admin.replay import known_settings
 
     found = settings_if_there(settings)
@@ -138,7 +138,7 @@ def known_group(name: str, settings: str | None) -> GroupSettings | None:
 
 
 def check_group(store: LakeStore, name: str, settings: str | None) -> None:
-    """Raises WrongUse for a group, or a client of a broadcasting one, that neither the store nor the settings know."""
+    """Raises WrongUse for a group, or a client of a broadcasting group, that neither the store nor the settings name."""
     from rmq_store.lake.admin.groups import need_group
 
     found = settings_if_there(settings)

@@ -1,4 +1,4 @@
-"""``rmq diff``: two attempts of a replay, side by side."""
+"""``rmq diff``: compare two attempts of a replay."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def add_to(app: typer.Typer) -> None:
 
 
 def diff(
-    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The replay's own group.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group of the replay.")],
     attempts: Annotated[
         tuple[int, int] | None,
-        typer.Option("--attempts", metavar="OLD NEW", help="These two. Default: the last two."),
+        typer.Option("--attempts", metavar="OLD NEW", help="The two attempts to compare. Default: the last two."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="Show at most so many messages; all are counted.")
+        int, typer.Option("--limit", metavar="N", min=0, help="List at most N messages; all are counted.")
     ] = 100,
     shard: ShardOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which messages ended differently in two attempts of a replay.
+    """List the messages that ended differently in two attempts of a replay.
 
-    Retries are followed to their end. Outcomes: acked, acked_later (by a retry), filtered, retried (not done yet), dead,
-    dropped, duplicate, lost, and unread (the attempt has not come so far). A message differs by its outcome or by the
-    class of its last error. Exit code 0: none differs; 1: some do.
+    Retries are followed to their last outcome: acked, acked_later (by a retry), filtered, retried (still to be retried),
+    dead, dropped, duplicate, lost, or unread (not reached by the attempt yet). Two messages differ when the outcome or
+    the class of the last error differs. Exit code 0: none differs, 1: some differ.
     """
     output = Output(as_json)
     store = open_store(root)
@@ -106,7 +106,7 @@ _PAIR = ("first", "second", "messages", "differing")
 
 
 def _table(reports: Sequence[DiffReport]) -> list[dict[str, Any]]:
-    """All shards together."""
+    """The table over all shards: messages per pair of outcomes."""
     messages: Counter[tuple[str, str]] = Counter()
     differing: Counter[tuple[str, str]] = Counter()
     for pair in (pair for report in reports for pair in report.table):

@@ -1,4 +1,4 @@
-"""``rmq dispatch``: the derived tables, brought up to the commit log, held against it, and written again from it."""
+"""``rmq dispatch``: update the derived tables from the commit log, compare them with it, or rebuild them from it."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def add_to(app: typer.Typer) -> None:
 
 def dispatch(
     check: Annotated[
-        bool, typer.Option("--check", help="Hold the tables against the log. Exit code 1 when a row differs.")
+        bool, typer.Option("--check", help="Compare the tables with the commit log. Exit code 1 when a row differs.")
     ] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Write the tables that differ from the log again, each in one commit.")
+        bool, typer.Option("--rebuild", help="Rebuild the tables that differ from the commit log, each in one commit.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
     shard: ShardOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring the derived tables up to the newest commit.
+    """Update the derived tables to the newest commit.
 
-    They are consumequeue, offsets and commits. Every commit does so itself; this catches up after a crash. With --rebuild
-    they are written from the commit log, which is never changed. Safe at any time, beside everything else, any number of
-    times.
+    They are consumequeue, offsets and commits. Every command that commits updates them; this command catches up after a
+    crash. --rebuild writes them again from the commit log, which is never changed. Safe at any time, beside running
+    windows, and as often as you like.
     """
     if check and (rebuild or dry_run):
-        raise WrongUse("--check changes nothing: give it without --rebuild and --dry-run")
+        raise WrongUse("--check changes nothing: use it without --rebuild and --dry-run")
     output, shards = Output(as_json), open_store(root).shards(shard)
     if check or rebuild:
         _compare(output, shards, check=check, dry_run=dry_run)
@@ -63,10 +63,10 @@ def _bring_up(output: Output, shards: list[Shard], dry_run: bool) -> None:
 
     host = Host()
     taken = {shard.name: behind(shard) if dry_run else bring_up(shard, host) for shard in shards}
-    did = "commits would be taken" if dry_run else "commits taken"
+    did = "commits would be applied" if dry_run else "commits applied"
     output.answer(
         {"status": "dry_run" if dry_run else "done", "shards": taken},
-        *(f"shard {name}: {count} {did} into the tables" for name, count in taken.items()),
+        *(f"shard {name}: {count} {did} to the tables" for name, count in taken.items()),
     )
 
 
@@ -118,16 +118,16 @@ def _told(shard: str, report: TableReport) -> dict[str, Any]:
 def _of_another_history(shard: str, report: TableReport) -> str:
     named = "named" if report.rebuilt else "name"
     return (
-        f"shard {shard}, {report.table}: {report.not_in_log:,} rows {named} commits that the commit log does not have: it was "
-        "restored from a backup, or rows of it were deleted. What it no longer has is not in the store."
+        f"shard {shard}, {report.table}: {report.not_in_log:,} rows {named} commits that are not in the commit log: it was "
+        "restored from a backup, or rows of it were deleted. Those messages are no longer in the store."
     )
 
 
 def _line(shard: str, report: TableReport, check: bool) -> str:
     if report.rebuilt:
-        then = ", written again"
+        then = ", rebuilt"
     elif report.differs:
-        then = ": rmq dispatch --rebuild" if check else ", would be written again"
+        then = "; rebuild it with: rmq dispatch --rebuild" if check else ", would be rebuilt"
     else:
         then = ""
     return f"shard {shard}, {report.table}: {len(report.differences):,} of {report.rows:,} rows differ{then}"

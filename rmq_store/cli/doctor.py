@@ -1,4 +1,4 @@
-"""The checks of ``rmq doctor``, with those that ask Spark's own modules."""
+"""The checks of ``rmq doctor``, including those of Java, jars and Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[Check]:
-    """In the order in which one would mend."""
+    """In the order in which to fix them."""
     from rmq_store.lake.admin.doctor import (
         Check,
         NotLooked,
@@ -30,11 +30,11 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
 
     def spark_found() -> str:
         if not spark:
-            raise NotLooked("asked for by --spark")
+            raise NotLooked("run with --spark to check it")
         remote = spark_remote()
         with spark_module("engine").opened_session("rmq doctor", remote=remote) as session:
             spark_module("session").warm_up(session)
-            where = "the server of SPARK_REMOTE" if remote else "a session of its own"
+            where = "the server of SPARK_REMOTE" if remote else "a session of this process"
             return f"Spark {session.version} answered in {where}"
 
     def java_home() -> Path:
@@ -54,19 +54,19 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
     asked_for = settings is not None or bool(os.environ.get("RMQ_SETTINGS"))
     yield settings_check(settings_path(settings), asked_for=asked_for)
     yield subscriptions_check(settings_path(settings), lambda: root_of(root))
-    yield Check("Spark", spark_found, "mend Java and jars first; if SPARK_REMOTE is set, start that server or unset it")
+    yield Check("Spark", spark_found, "fix Java and jars first; if SPARK_REMOTE is set, start that server or unset it")
 
 
 def _jars_found() -> str:
-    """Raises StoreUnusable naming every jar that is missing or has another sum than jars.lock says."""
+    """Raises StoreUnusable, which names every jar that is missing or whose checksum is not that of jars.lock."""
     jars = spark_module("jars")
     wanted = [jar for jar in jars.locked_jars() if jar.group == "delta"]
     missing = [f"{jar.file_name} is missing" for jar in wanted if not jar.path.is_file()]
     changed = [
-        f"{jar.file_name} has a wrong sum"
+        f"{jar.file_name} has a wrong checksum"
         for jar in wanted
         if jar.path.is_file() and jars.sha256_of(jar.path) != jar.sha256
     ]
     if missing or changed:
         raise StoreUnusable(f"in {jars.jar_folder('delta')}: {'; '.join(missing + changed)}")
-    return f"{len(wanted)} Delta jars with the right sums in {jars.jar_folder('delta')}"
+    return f"{len(wanted)} Delta jars with the right checksums in {jars.jar_folder('delta')}"

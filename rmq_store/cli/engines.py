@@ -1,6 +1,6 @@
-"""Where the work of a command runs: in this process or in Spark, started only when there is something to do.
+"""Where a command runs its tasks: in this process or in Spark, which starts only when there is work.
 
-This is the one place that reaches for ``spark_jobs``, and it does so by name: the command line works without a JVM.
+Only this module uses ``spark_jobs``, and it imports it by name: the command line works without a JVM.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def engines_of(command: str, choice: str, host: Host, python_path: Sequence[Path
 
 
 def for_windows(engines: Engines) -> Callable[[Plan], Engine]:
-    """What ``consume_window`` asks when it has found work, so that a listener will run."""
+    """The engine for a window that has work. A listener will run, so pyarrow is let find pandas first."""
 
     def engine_of(plan: Plan) -> Engine:
         pandas_for_listeners()
@@ -46,7 +46,7 @@ def for_windows(engines: Engines) -> Callable[[Plan], Engine]:
 
 
 def spark_remote() -> str | None:
-    """The Spark Connect server to work on, None for a session of our own."""
+    """The Spark Connect server to use; None for a session of this process."""
     return os.environ.get("SPARK_REMOTE") or None
 
 
@@ -61,11 +61,11 @@ def spark_module(name: str) -> Any:
 
 
 def listener_folders(paths: Sequence[str]) -> list[Path]:
-    """Make listeners importable from these folders and the current one, and say which they are, for Spark's workers.
+    """Make listeners importable from these folders and the current one; returns the folders, for Spark's workers.
 
-    Raises WrongUse for a folder that is not there."""
+    Raises WrongUse for a folder that does not exist."""
     if missing := [path for path in paths if not Path(path).is_dir()]:
-        raise WrongUse(f"{missing[0]} is no folder, so no listener is found there (--listener-path)")
+        raise WrongUse(f"--listener-path {missing[0]} is not a folder")
     folders = [Path(path).resolve() for path in [*paths, "."]]
     sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
     return folders

@@ -1,4 +1,4 @@
-"""``rmq offsets export``: where groups stand, for a broker."""
+"""``rmq offsets export``: committed offsets as a broker's own files."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 def export(
     broker: BrokerOption,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to. Default: standard output.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The file to write. Default: standard output.")
+    ] = None,
     merge: Annotated[
         Path | None,
-        typer.Option("--merge", metavar="FILE", help="The broker's own file: what is not known here stays in it."),
+        typer.Option("--merge", metavar="FILE", help="The broker's own file: merge into it and keep its other keys."),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write over a FILE that knows more than the export.")
+        bool, typer.Option("--overwrite", help="Overwrite a FILE that knows more than the export.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would change in the file; write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would change in the file; write nothing.")
     ] = False,
     shard: ShardOption = None,
     root: RootOption = None,
@@ -37,13 +39,17 @@ def export(
 ) -> None:
     """Write a broker's consumerOffset.json and, beside it, its delayOffset.json.
 
-    They hold what was committed here on the broker's queues and, where nothing was, the broker's own offsets as the last
-    import saw them; delayOffset.json how far its delay levels are delivered, here after a cut-over. A file that knows more, a
-    group or a later offset, is not written over. With --merge its other keys stay, an offset that was committed here wins,
-    and one that was only seen, or of a delay level, never lowers the file's; what is lowered is told. The file before stays
-    as .bak; where the broker would read the .bak, since the file is missing, empty or damaged, it is what the file says. What
-    waits in the lake's own queues is not in them: the broker would not see it, and how much it is is said. A broker reads its
-    files when it starts and writes over them while it runs: stop it first.
+    consumerOffset.json has the offsets that were committed in this store on the broker's queues and, where there are none, the
+    broker's own as the last import read them. delayOffset.json has how far its delay levels were delivered; after a cutover
+    that is how far this store delivered them.
+
+    A FILE with another group or a later offset is not overwritten. With --merge the file's other keys stay; an offset
+    committed in this store wins, and notes list each one that it lowers; an imported offset, or that of a delay level,
+    never lowers the file's. The previous file stays as .bak. Where the file is missing, empty or damaged, its .bak is
+    read, as a broker would.
+
+    Messages that wait in the lake's own queues are in neither file: the broker would not see them, and notes count them. A
+    broker reads its files when it starts and overwrites them while it runs: stop it first.
     """
     output = Output(as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
@@ -86,17 +92,17 @@ def export(
 def _notes(exported: OffsetsExport) -> list[str]:
     unseen = "a broker with these offsets would not see them"
     notes = [
-        f"group {group}: {count:,} retries still wait here; {unseen}"
+        f"group {group}: {count:,} retries still wait in this store; {unseen}"
         for group, count in exported.waiting_retries.items()
     ]
     notes += [
-        f"{key}: {count:,} messages still wait here{'' if '@' in key else ', which no group has consumed'}; {unseen}"
+        f"{key}: {count:,} messages still wait in this store{'' if '@' in key else ', consumed by no group'}; {unseen}"
         for key, count in exported.waiting_messages.items()
     ]
     if exported.waiting_levels:
         notes.append(
-            f"{exported.waiting_levels:,} messages wait in the broker's own delay levels: it goes on with them at this "
-            "delayOffset.json, so do not deliver them here as well"
+            f"{exported.waiting_levels:,} messages wait in the broker's own delay levels: with this delayOffset.json it "
+            "delivers them itself, so do not deliver them from this store as well"
         )
     return notes
 
@@ -105,17 +111,15 @@ _CHANGE = ("file", "key", "queue_id", "from_offset", "to_offset")
 
 
 def _export_target(file: Path | None, merge: Path | None, overwrite: bool, dry_run: bool) -> tuple[Path | None, How]:
-    """The file to write, None: standard output. Raises WrongUse for options that contradict each other."""
+    """The file to write (None: standard output) and how. Raises WrongUse for options that contradict each other."""
     from rmq_store.broker_files.offsets_back import How
 
     if merge is not None and (file is not None or overwrite):
-        raise WrongUse(
-            "--merge FILE names the file itself and keeps what it knows: give no other FILE and no --overwrite"
-        )
+        raise WrongUse("--merge FILE names the file and keeps its other keys: give no other FILE and no --overwrite")
     target = file if merge is None else merge
     if target is None:
         if dry_run or overwrite:
-            raise WrongUse("--dry-run and --overwrite are about a file: give FILE or --merge FILE")
+            raise WrongUse("--dry-run and --overwrite need a file: give FILE or --merge FILE")
         return None, How.KEEP
     target = target.expanduser()
     if merge is not None and not (target.exists() or target.with_name(f"{target.name}.bak").exists()):

@@ -1,4 +1,4 @@
-"""``rmq delete-group``: the end of a group, and of what waits for it."""
+"""``rmq delete-group``: delete a group's offsets and the retries that wait for it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_to(app: typer.Typer) -> None:
 def delete_group(
     group: GroupOption,
     reason: ReasonOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would become void, and delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     shard: ShardOption = None,
     request: RequestOption = None,
     settings: SettingsOption = None,
@@ -50,10 +50,10 @@ def delete_group(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a group: its offsets become void, and its waiting retries will be dropped.
+    """Delete a group: its offsets become void, its waiting retries are dropped.
 
-    Its next window creates it again, as a new group: a group that is still scheduled has to be taken out of its
-    settings first. Dead letters stay and can be redriven. Of a broadcasting group name a client, GROUP@CLIENT.
+    The next window of that name creates it again, as a new group: remove a scheduled group from the settings first. Dead
+    letters stay and can be redriven. For a broadcasting group, name one client: GROUP@CLIENT.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -69,7 +69,7 @@ def delete_group(
     waiting = sum(map(waiting_of, reports), Waiting())
     void = sum(move["becomes"] == "void" for move in moves)
     would = "would be" if dry_run else "are"
-    output.table(moves, list(_MOVE), "no offset of its own here")
+    output.table(moves, list(_MOVE), "the group has no offsets in this store")
     output.answer(
         {
             "status": "dry_run" if dry_run else overall(report.status for report in reports),
@@ -91,7 +91,7 @@ _MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset"
 
 
 def _move(shard: str, move: Moved) -> dict[str, Any]:
-    """``becomes``: void, or the end of a retry queue, where the name goes on."""
+    """``becomes``: void, or the end of a retry queue, where a new group of that name would start."""
     queue, is_void = move.queue, move.to_offset == ABSENT
     to_offset = None if is_void else move.to_offset
     becomes = "void" if is_void else "end"

@@ -1,4 +1,4 @@
-"""``rmq message``, ``messages``, ``print``, ``track``: single messages, found and shown. Reads only."""
+"""``rmq message``, ``messages``, ``print``, ``track``: find and show messages. Read only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IdArgument = Annotated[
 ]
 OfTopicOption = Annotated[
     str | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="Look for a unique key in this topic only, which is quicker."),
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Search a unique key in this topic only, which is faster."),
 ]
 
 
@@ -62,7 +62,7 @@ def message(
 ) -> None:
     """Show a message by its id.
 
-    By a unique key also the copies that its retries made, oldest first.
+    With a unique key, also the copies that retries made of it, oldest first.
     """
     output = Output(as_json)
     found = _found(open_store(root), message_id, topic, since)
@@ -79,7 +79,7 @@ def messages(
     since: SinceOption = None,
     until: UntilOption = None,
     most: Annotated[
-        int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most so many, the newest.")
+        int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most N messages, the newest.")
     ] = 64,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -90,10 +90,10 @@ def messages(
     from rmq_store.lake.read.message_search import messages_by_key
     from rmq_store.lake.window.consumption import shards_with_topic
 
-    shards_with_topic(store.shards(), [topic])  # a topic that is nowhere is a mistake, no empty answer
+    shards_with_topic(store.shards(), [topic])  # an unknown topic is an error, not an empty answer
     found = messages_by_key(store, topic, key, begin_ms=since, end_ms=until, most=most)
     columns = ("offset_msg_id", "broker_name", "queue_id", "queue_offset", "store_timestamp", "keys", "tags")
-    output.table(_for_people(found), columns, empty=f"no message of {topic} has the key {key}")
+    output.table(_for_people(found), columns, empty=f"no message of topic {topic} has the key {key}")
     output.document({"status": "done", "topic": topic, "key": key, "messages": found})
 
 
@@ -102,20 +102,20 @@ def print_messages(
     queue: QueuesOption = None,
     from_offset: Annotated[
         int | None,
-        typer.Option("--from-offset", metavar="OFFSET", parser=count_from(0), help="From this offset of each queue."),
+        typer.Option("--from-offset", metavar="OFFSET", parser=count_from(0), help="From this offset in each queue."),
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
     most: Annotated[
-        int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most so many, the oldest.")
+        int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most N messages, the oldest.")
     ] = 20,
-    body: Annotated[bool, typer.Option("--body", help="Show the bodies, too.")] = False,
+    body: Annotated[bool, typer.Option("--body", help="Also show the bodies.")] = False,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print a topic's messages in the order in which they were stored.
 
-    From the first readable one, an offset or a time on. No group's offset moves.
+    Starts at the first readable message, an offset or a time. Does not move the offset of any group.
     """
     output = Output(as_json)
     store = open_store(root)
@@ -139,7 +139,9 @@ def print_messages(
     found.sort(key=lambda row: (row["store_timestamp"], row["broker_name"], row["queue_id"], row["queue_offset"]))
     columns = ("store_timestamp", "broker_name", "queue_id", "queue_offset", "keys", "tags", "unique_key")
     shown = found[:most]
-    output.table(_for_people(shown), (*columns, "body") if body else columns, empty=f"no messages of {topic} there")
+    output.table(
+        _for_people(shown), (*columns, "body") if body else columns, empty=f"no messages of {topic} in this range"
+    )
     output.document({"status": "done", "topic": topic, "messages": [_plain(row) for row in shown]})
 
 
@@ -150,17 +152,18 @@ def track(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which groups have consumed a message, with the outcome, every retry and what a redrive sent again.
+    """Show which groups have consumed a message, with the outcome, each retry and each redrive.
 
-    The types are RocketMQ's CONSUMED, CONSUMED_BUT_FILTERED and NOT_CONSUME_YET, and RETRYING, DEAD, DROPPED, LOST,
-    SKIPPED and DUPLICATE, all of which RocketMQ calls CONSUMED. By a unique key it is the first message that has it.
+    The types are RocketMQ's CONSUMED, CONSUMED_BUT_FILTERED and NOT_CONSUME_YET; and RETRYING, DEAD, DROPPED, LOST,
+    SKIPPED and DUPLICATE, all of which RocketMQ shows as CONSUMED. A unique key stands for the first message that has
+    it.
     """
     output = Output(as_json)
     store = open_store(root)
     found = _found(store, message_id, topic, since)
     from rmq_store.lake.admin.track import track as tracks_of
 
-    # What was sent with a delay stood elsewhere before; its groups know it where it came out.
+    # A delayed message has two places: groups consume it in its own topic, not in the delay topic.
     tracked = next((one for one in found if one["topic"] not in _DELAYED), found[0])
     tracks = tracks_of(store, tracked)
     place = {name: tracked[name] for name in ("shard", "topic", "broker_name", "queue_id", "queue_offset")}
@@ -173,7 +176,7 @@ def track(
     empty = "no group has an offset of its queue"
     if tracked["topic"] in _DELAYED:
         goes_to = tracked["properties"].get(MessageConst.REAL_TOPIC)
-        empty = f"it waits for its delay: rmq deliver takes it to {goes_to} when it is due (see the view delayed)"
+        empty = f"it is delayed: rmq deliver writes it to {goes_to} when it is due (see the view delayed)"
     output.table(rows, list(rows[0]) if rows else [], empty=empty)
     output.document(
         {
@@ -199,15 +202,15 @@ def _hop(hop: Any) -> dict[str, Any]:
 
 
 def _found(store: Any, message_id: str, topic: str | None, since: int | None) -> Sequence[Mapping[str, Any]]:
-    """By offset message id, else by unique key. Raises WrongUse when there is none."""
+    """The messages with this offset message id, else with this unique key. Raises WrongUse when there is none."""
     from rmq_store.lake.read.message_search import message_by_id, messages_by_unique_key
 
     found = message_by_id(store, message_id) or messages_by_unique_key(store, message_id, topic=topic, since_ms=since)
     if not found:
         where = f" of topic {topic}" if topic else ""
         raise WrongUse(
-            f"no message{where} has the offset message id or the unique key {message_id}; by one of its KEYS it is found "
-            "with 'rmq messages --topic TOPIC --key KEY'"
+            f"no message{where} has the offset message id or the unique key {message_id}; to search by one of its KEYS, use "
+            "'rmq messages --topic TOPIC --key KEY'"
         )
     return found
 
@@ -230,13 +233,13 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _in_a_line(name: str, value: Any) -> str:
-    """A body may have lines."""
+    """The value on one line; only a body keeps its line breaks."""
     text = cell(_shown(name, value))
     return text if name == "body" else printable(text)
 
 
 def body_text(body: bytes) -> str:
-    """A body as text when it is UTF-8 without control characters, else its size and how it begins."""
+    """A body as text when it is UTF-8 without control characters, else its size and first bytes in hex."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -248,7 +251,7 @@ def body_text(body: bytes) -> str:
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON: ``body`` is base64 there; what is text is shown as text beside it."""
+    """For JSON: ``body`` becomes base64; ``body_text`` beside it is its text, None when it is not UTF-8."""
     answer = dict(row)
     if isinstance(body := row.get("body"), bytes):
         try:

@@ -1,4 +1,4 @@
-"""How moves of a group's offsets are shown: from where to where, and how many messages more or fewer are read by it."""
+"""Moves of a group's offsets as a table: from which offset to which, and how many messages more or fewer are read."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Stands(NamedTuple):
-    """What is known of a shard before a move: its queues, and where a living broker was last seen with the group."""
+    """A shard before a move: its queues, and the group's offsets that the last import read from a running broker."""
 
     positions: Positions
     observed: Mapping[MessageQueue, int]
     at_min: bool
 
     def first_start(self, group: str, queue: MessageQueue) -> int | None:
-        """Where the group would begin without an offset of its own, None where its settings decide."""
+        """The offset from which the group would start without a committed one; None where its settings decide."""
         if queue in self.observed:
             return self.observed[queue]
         begins_at_min = queue.topic == retry_topic(group) or (self.at_min and is_born_here(queue.broker_name))
         return self.positions.min_offset(queue) if begins_at_min else None
 
     def readable(self, queue: MessageQueue, offset: int) -> int:
-        """The offset within what can be read."""
+        """The offset, limited to the readable range."""
         return min(max(offset, self.positions.min_offset(queue)), self.positions.max_offset(queue))
 
 
@@ -71,9 +71,9 @@ _MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset"
 
 
 def _move(shard: str, move: Moved, stands: Stands) -> dict[str, Any]:
-    """``messages``: how many more can be read (below 0: fewer); None where there was no offset to compare with.
+    """``messages``: how many more will be read (negative: fewer); None where there was no offset to compare with.
 
-    ``observed_offset``: where the group's broker was last seen with it, as long as there is no offset of the lake's own.
+    ``observed_offset``: the offset that the last import read from the group's broker; None where the store has its own.
     """
     queue = move.queue
     observed = stands.observed.get(queue) if move.from_offset is None else None
@@ -87,10 +87,10 @@ def _shown(move: dict[str, Any]) -> str:
     observed, messages = move["observed_offset"], move["messages"]
     stood = move["from_offset"] if observed is None else observed
     if messages == 0 and stood not in (None, move["to_offset"]):
-        return f"as many to read (nothing is left between {stood:,} and {move['to_offset']:,})"
+        return f"as many to read (no message is kept between {stood:,} and {move['to_offset']:,})"
     where = "" if observed is None else f" (from {observed:,}, its broker's offset)"
     if stood is None and messages is not None:
-        where = " (had no offset, it would begin at the first message)"
+        where = " (had no offset, it would start at the first message)"
     return _more_or_less(messages) + where
 
 

@@ -1,4 +1,4 @@
-"""``rmq reset``, ``skip``, ``clone``, ``search-offset``, ``offsets import``: where groups stand and are moved to."""
+"""``rmq reset``, ``skip``, ``clone``, ``search-offset``, ``offsets import``: find and move the offsets of groups."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ from rmq_store.message.message import retry_topic
 from rmq_store.utils.host import Host
 from rmq_store.utils.known_names import listed
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would move, and move nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would move; move nothing.")]
 
-offsets = typer.Typer(no_args_is_help=True, help="Committed offsets in RocketMQ's own files.", rich_markup_mode="rich")
+offsets = typer.Typer(
+    no_args_is_help=True, help="Export and import offsets as RocketMQ's own files.", rich_markup_mode="rich"
+)
 
 PANEL = "Offsets"
 
@@ -57,7 +59,7 @@ def add_to(app: typer.Typer) -> None:
     )(skip)
     app.command(
         rich_help_panel=PANEL,
-        epilog=example("rmq clone --from orders --to orders-v2 --reason 'a second reader goes on from here'"),
+        epilog=example("rmq clone --from orders --to orders-v2 --reason 'a second consumer continues from here'"),
     )(clone)
     app.command(
         rich_help_panel=PANEL,
@@ -73,7 +75,7 @@ def add_to(app: typer.Typer) -> None:
         "import",
         epilog=example(
             "rmq offsets import ~/.rocketmq_offsets/10.0.0.7@DEFAULT/audit/offsets.json --group audit@host-1 --dry-run",
-            "rmq offsets import consumerOffset.json --broker broker-a --group orders --reason 'it moved here'",
+            "rmq offsets import consumerOffset.json --broker broker-a --group orders --reason 'the group moved here'",
         ),
     )(import_offsets)
     app.add_typer(offsets, name="offsets", rich_help_panel=PANEL)
@@ -86,10 +88,12 @@ def reset(
     to_time: ToTimeOption = None,
     to_offset: Annotated[
         int | None,
-        typer.Option("--to-offset", metavar="OFFSET", parser=count_from(0), help="To this offset, the next to read."),
+        typer.Option(
+            "--to-offset", metavar="OFFSET", parser=count_from(0), help="To this offset, the next one to read."
+        ),
     ] = None,
     to_min: Annotated[bool, typer.Option("--to-min", help="To the first readable message.")] = False,
-    to_max: Annotated[bool, typer.Option("--to-max", help="To the end: skip what waits.")] = False,
+    to_max: Annotated[bool, typer.Option("--to-max", help="To the end: skip all unread messages.")] = False,
     reason: ReasonOption = "",
     dry_run: DryRunOption = False,
     shard: ShardOption = None,
@@ -101,8 +105,8 @@ def reset(
 ) -> None:
     """Move a group's offsets of one topic.
 
-    Say where to with one of --to-time, --to-offset, --to-min and --to-max. Who and why stand in the history. The operator
-    wins: a window that is running cannot commit after it. Waiting retries are not touched.
+    Give one of --to-time, --to-offset, --to-min and --to-max. The actor and the reason are recorded in the history. A reset
+    wins over a running window, which then cannot commit. Waiting retries do not change.
     """
     to, value = _target(to_time, to_offset, to_min, to_max)
     _reset("reset", group, topic, queue, to, value, reason, dry_run, shard, request, settings, actor, root, as_json)
@@ -121,9 +125,9 @@ def skip(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Skip what a group has not read of a topic yet.
+    """Skip all unread messages of a topic for a group.
 
-    The same as a reset to the end: what comes later is read. Waiting retries are not touched; they are a topic of their
+    The same as 'rmq reset --to-max': later messages are read. Waiting retries do not change; they have a topic of their
     own, %RETRY%GROUP.
     """
     _reset("skip", group, topic, queue, "max", None, reason, dry_run, shard, request, settings, actor, root, as_json)
@@ -157,17 +161,22 @@ def _reset(
     found = queues_by_shard(store.shards(shard), topic, queue or ())
     known = known_group(group, settings)
     if known is not None and topic not in {retry_topic(group), *(one.topic for one in known.subscriptions)}:
-        output.note(f"group {group} does not read {topic}, say the settings: its offsets there move, and that is all")
+        output.note(
+            f"group {group} does not subscribe to {topic} in the settings: it will not read from the new offsets"
+        )
     stands = stands_of([one for one, _ in found], group, settings)
     reports = move_in_all([(one, replace(asked, queues=queues)) for one, queues in found], host)
     show_moves(output, reports, stands, {"group": group, "topic": topic})
 
 
 def clone(
-    source: Annotated[str, typer.Option("--from", metavar="GROUP", help="The group whose offsets are read.")],
-    target: Annotated[str, typer.Option("--to", metavar="GROUP", help="The group whose offsets are set.")],
+    source: Annotated[str, typer.Option("--from", metavar="GROUP", help="The group to copy offsets from.")],
+    target: Annotated[str, typer.Option("--to", metavar="GROUP", help="The group to copy offsets to.")],
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic. Default: all of the source.")
+        str | None,
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", help="Only this topic. Default: all topics of the source group."
+        ),
     ] = None,
     reason: ReasonOption = "",
     dry_run: DryRunOption = False,
@@ -178,9 +187,9 @@ def clone(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a group go on where another one stands.
+    """Copy one group's offsets to another group.
 
-    Queues of which the source has no offset are left as they are. Retries that wait for the source are its own.
+    Queues without an offset of the source group do not change. Retries that wait for the source group are not copied.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -194,7 +203,7 @@ def clone(
     for group in (source, target):
         check_group(store, group, settings)
     shards = store.shards(shard)
-    # A shard in which the source has nothing has nothing to clone; that it has none anywhere is said by the first.
+    # Shards without offsets of the source have nothing to clone; if none has any, the first one raises the error.
     having = [one for one in shards if asked.wanted(ShardLookup(one), one.positions())] or shards[:1]
     stands = stands_of(having, target, settings)
     reports = move_in_all([(one, asked) for one in having], host)
@@ -209,7 +218,7 @@ def _target(to_time: int | None, to_offset: int | None, to_min: bool, to_max: bo
     given += [("min", None)] if to_min else []
     given += [("max", None)] if to_max else []
     if len(given) != 1:
-        raise WrongUse("say where to, once: --to-time TIME, --to-offset OFFSET, --to-min or --to-max")
+        raise WrongUse("give exactly one of --to-time TIME, --to-offset OFFSET, --to-min or --to-max")
     return given[0]
 
 
@@ -224,7 +233,7 @@ def search_offset(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find a queue's offset by time, as a broker does."""
+    """Find an offset of a queue by time, as a broker does."""
     output = Output(as_json)
     store = open_store(root)
     from rmq_store.lake.read.time_search import search_offsets
@@ -249,13 +258,14 @@ def search_offset(
 def import_offsets(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="offsets.json or consumerOffset.json.")],
     group: Annotated[
-        str, typer.Option("--group", "-g", metavar="GROUP", help="Whose offsets are set: a group, or GROUP@CLIENT.")
+        str, typer.Option("--group", "-g", metavar="GROUP", help="The group to set the offsets of, or GROUP@CLIENT.")
     ],
     broker: Annotated[
-        str | None, typer.Option("--broker", "-b", metavar="NAME", help="Whose consumerOffset.json it is.")
+        str | None, typer.Option("--broker", "-b", metavar="NAME", help="The broker of a consumerOffset.json.")
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic. Default: all in the file.")
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic. Default: all topics in the file."),
     ] = None,
     reason: ReasonOption = "",
     dry_run: DryRunOption = False,
@@ -266,11 +276,11 @@ def import_offsets(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a group go on where a file of offsets says.
+    """Set a group's offsets from one of RocketMQ's files.
 
-    The file is a broadcasting client's offsets.json, for one of its clients here (GROUP@CLIENT), or a broker's
-    consumerOffset.json. All of its queues must be here and hold the offsets; those that it does not name stay as they
-    are. Who and why stand in the history, as after a reset.
+    FILE is the offsets.json of a broadcasting client, for one client of this store (GROUP@CLIENT), or a broker's
+    consumerOffset.json. The store must have all of its queues, and the offsets must be in their range; other queues do not
+    change. The actor and the reason are recorded in the history, as for a reset.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -285,14 +295,15 @@ def import_offsets(
         output.note(found.note)
     held = [(one, one.positions()) for one in store.shards(shard)]
     unknown = unknown_queues(found.offsets, [positions for _, positions in held])
-    # Offset 0 of a queue that is not here says nothing: most retry topics are empty.
+    # Offset 0 of a queue that the store does not have says nothing: most retry topics are empty.
     empty = {queue for queue in unknown if found.offsets[queue] == 0}
     wanted = {q: offset for q, offset in found.offsets.items() if topic in (None, q.topic) and q not in empty}
     if not wanted:
         raise WrongUse(f"{found.used} has no offset of {group}" + ("" if topic is None else f" in topic {topic}"))
     if strange := [f"{q.topic} {q.broker_name}:{q.queue_id}" for q in unknown if q in wanted]:
         raise WrongUse(
-            f"{found.used} names queues that are not here: {listed(strange)}. Import their broker, or choose --topic"
+            f"{found.used} names queues that are not in this store: {listed(strange)}. Import their broker, or choose "
+            "one topic with --topic"
         )
     why = reason_of(reason, dry_run)
     asked = []

@@ -1,4 +1,4 @@
-"""The options that commands share, under one name and with one meaning everywhere."""
+"""Options that several commands share, each with one name and one meaning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class Before(NamedTuple):
-    """What stood before the command: ``rmq --root R --json COMMAND`` is ``rmq COMMAND --root R --json``."""
+    """Options given before the command: ``rmq --root R --json COMMAND`` is ``rmq COMMAND --root R --json``."""
 
     root: str | None
     as_json: bool
@@ -41,7 +41,7 @@ class QueueName(NamedTuple):
         broker_name, _, digits = text.rpartition(":")
         queue_id = whole_number(digits)
         if not broker_name or queue_id is None:
-            raise WrongUse(f"{text!r} names no queue: write BROKER:QUEUE, like broker-a:0")
+            raise WrongUse(f"{text!r} is not a queue: write BROKER:QUEUE, for example broker-a:0")
         return cls(broker_name, queue_id)
 
 
@@ -55,12 +55,12 @@ class PropertyText(NamedTuple):
     def parse(cls, text: str) -> PropertyText:
         name, equals, value = text.partition("=")
         if not equals:
-            raise WrongUse(f"{text!r} is no property: write NAME=VALUE, like region=eu")
+            raise WrongUse(f"{text!r} is not a property: write NAME=VALUE, for example region=eu")
         return cls(name, value)
 
 
 def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """``parse`` with its WrongUse told about the option that it came by."""
+    """``parse`` for an option: its WrongUse becomes an error that names the option."""
 
     def checked(text: str) -> Value:
         try:
@@ -72,7 +72,7 @@ def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 def count_from(least: int) -> Callable[[str | int], int]:
-    """The parser of an option that is a whole number, so large or larger."""
+    """The parser of an option that is a whole number of at least ``least``."""
 
     def checked(given: str | int) -> int:
         found = whole_number(given) if isinstance(given, str) else given
@@ -87,7 +87,7 @@ def _engine(text: str) -> str:
     from rmq_store.settings.settings_values import ENGINES
 
     if text not in ENGINES:
-        raise WrongUse(f"{text!r} is none of {', '.join(ENGINES)}")
+        raise WrongUse(f"invalid engine {text!r}: expected one of {', '.join(ENGINES)}")
     return text
 
 
@@ -101,17 +101,19 @@ RootOption = Annotated[
     typer.Option(
         "--root",
         metavar="ROOT",
-        help="The store: a folder or s3://bucket/prefix. Default $RMQ_ROOT, else var/store.",
+        help="The store: a folder or s3://bucket/prefix. Default: $RMQ_ROOT, else var/store.",
         rich_help_panel=EVERYWHERE,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON, errors too.", rich_help_panel=EVERYWHERE)]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the answer, or the error, as JSON.", rich_help_panel=EVERYWHERE)
+]
 SettingsOption = Annotated[
     str | None,
     typer.Option(
         "--settings",
         metavar="FILE",
-        help="The groups. Default $RMQ_SETTINGS, else consumers.toml.",
+        help="The consumer groups. Default: $RMQ_SETTINGS, else consumers.toml.",
         rich_help_panel=EVERYWHERE,
     ),
 ]
@@ -120,20 +122,24 @@ RequestOption = Annotated[
     typer.Option(
         "--request",
         metavar="ID",
-        help="The same id is the same request; it begins with its UTC date, YYYY-MM-DD. Default: a new one.",
+        help="The request id: its UTC date first, YYYY-MM-DD. A repeated id is the same request. Default: a new id.",
         rich_help_panel=EVERYWHERE,
     ),
 ]
 ActorOption = Annotated[
     str | None,
-    typer.Option("--actor", metavar="NAME", help="Who asks. Default: the OS user.", rich_help_panel=EVERYWHERE),
+    typer.Option(
+        "--actor", metavar="NAME", help="Who makes the request. Default: the OS user.", rich_help_panel=EVERYWHERE
+    ),
 ]
 ShardOption = Annotated[str | None, typer.Option("--shard", metavar="SHARD", help="Only this shard.")]
 GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")]
 OfGroupOption = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only this group.")]
 TopicOption = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
 BrokerOption = Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker's name.")]
-ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why. It stands in the history for good.")]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded permanently in the history.")
+]
 EngineOption = Annotated[
     str | None,
     typer.Option(
@@ -155,30 +161,37 @@ ImportEngineOption = Annotated[
 ListenerPathOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--listener-path", metavar="FOLDER", help="Where listener modules are, besides this folder. Repeatable."
+        "--listener-path", metavar="FOLDER", help="A folder with listener modules, besides the current one. Repeatable."
     ),
 ]
 UntilOption = Annotated[
     int | None,
-    typer.Option("--until", metavar="TIME", parser=TIME, help=f"Only what was stored before it: {_TIMES}."),
+    typer.Option("--until", metavar="TIME", parser=TIME, help=f"Only messages stored before this time: {_TIMES}."),
 ]
 SinceOption = Annotated[
     int | None,
-    typer.Option("--from", metavar="TIME", parser=TIME, help=f"Only what was stored then or later: {_TIMES}."),
+    typer.Option("--from", metavar="TIME", parser=TIME, help=f"Only messages stored at or after this time: {_TIMES}."),
 ]
 FromOption = Annotated[
     int | None,
-    typer.Option("--from", metavar="TIME", parser=TIME, help=f"From the first message stored then or later: {_TIMES}."),
+    typer.Option(
+        "--from", metavar="TIME", parser=TIME, help=f"From the first message stored at or after this time: {_TIMES}."
+    ),
 ]
-AtOption = Annotated[int, typer.Option("--time", metavar="TIME", parser=TIME, help=f"The moment: {_TIMES}.")]
+AtOption = Annotated[int, typer.Option("--time", metavar="TIME", parser=TIME, help=f"The time: {_TIMES}.")]
 NowOption = Annotated[
     int | None,
-    typer.Option("--now", metavar="TIME", parser=TIME, help="Deliver what is due by then. Default: this host's clock."),
+    typer.Option(
+        "--now",
+        metavar="TIME",
+        parser=TIME,
+        help="Deliver what is due by this time. Default: now, by this machine's clock.",
+    ),
 ]
 ToTimeOption = Annotated[
     int | None,
     typer.Option(
-        "--to-time", metavar="TIME", parser=TIME, help=f"To the first message stored then or later: {_TIMES}."
+        "--to-time", metavar="TIME", parser=TIME, help=f"To the first message stored at or after this time: {_TIMES}."
     ),
 ]
 QueueOption = Annotated[
@@ -191,7 +204,7 @@ QueuesOption = Annotated[
         "-q",
         metavar="BROKER:QUEUE",
         parser=_parser(QueueName.parse),
-        help="Only this queue. Repeatable. Default: all of the topic.",
+        help="Only this queue. Repeatable. Default: all queues of the topic.",
     ),
 ]
 SendQueueOption = Annotated[
@@ -201,7 +214,7 @@ SendQueueOption = Annotated[
         "-q",
         metavar="BROKER:QUEUE",
         parser=_parser(QueueName.parse),
-        help="Into this queue of the lake, like lake-local:0.",
+        help="Send to this queue of the lake, for example lake-local:0.",
     ),
 ]
 PropertiesOption = Annotated[
@@ -213,5 +226,5 @@ PropertiesOption = Annotated[
 
 
 def example(*lines: str) -> str:
-    """A command's epilog: its example, a paragraph a line, so that nothing joins them."""
+    """A command's epilog: its examples, a paragraph each, so that typer does not join the lines."""
     return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *lines])

@@ -1,4 +1,4 @@
-"""How answers look: a table or lines for people, one JSON document for machines. Errors: one line, and JSON too."""
+"""The form of an answer: a table or lines of text, or one JSON document. An error is one line, and JSON as well."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ Row = Mapping[str, Any]
 
 
 class Output:
-    """Where a command's answer goes. ``as_json``: as one document, and nothing else on standard output."""
+    """Prints a command's answer. ``as_json``: as one document, with nothing else on standard output."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json or before_the_command().as_json
 
     def kept_clean(self) -> AbstractContextManager[object]:
-        """While a listener runs: what it prints must not stand in the document."""
+        """For the time that a listener runs: its prints must not get into the JSON document."""
         return redirect_stdout(sys.stderr) if self.as_json else nullcontext()
 
     def line(self, text: str) -> None:
-        """A line of the answer for people."""
+        """A line of the text answer."""
         if not self.as_json:
             typer.echo(text)
 
     def note(self, text: str) -> None:
-        """Something to know on the way; it goes to standard error in every form."""
+        """Something to know besides the answer; always on standard error."""
         _say(f"note: {cleaned(text)}", "yellow")
 
     def table(self, rows: Sequence[Row], columns: Sequence[str], empty: str = "nothing") -> None:
-        """Rows for people; ``empty`` says what it means that there are none."""
+        """Rows of the text answer. ``empty``: the line for no rows, which says what that means."""
         if self.as_json:
             return
         if rows:
@@ -50,12 +50,12 @@ class Output:
             typer.echo(empty)
 
     def document(self, answer: Mapping[str, Any]) -> None:
-        """The answer for machines."""
+        """The JSON answer."""
         if self.as_json:
             typer.echo(to_json(answer))
 
     def answer(self, answer: Mapping[str, Any], *lines: str) -> None:
-        """An answer in both forms; for people the status comes first. Its ``warnings`` go to standard error as well."""
+        """The answer in both forms; as text the status comes first. Its ``warnings`` go to standard error as well."""
         self.line(f"status: {answer['status']}")
         for text in lines:
             self.line(text)
@@ -65,19 +65,19 @@ class Output:
 
 
 def say_error(answer: Mapping[str, Any], as_json: bool) -> None:
-    """Its message on standard error, red in a terminal; with ``--json`` also the whole answer on standard output."""
+    """Print the message on standard error, red in a terminal; with ``--json`` also the whole answer on standard output."""
     _say(f"error: {answer['message']}", "red")
     if as_json:
         typer.echo(to_json(answer))
 
 
 def _say(text: str, colour: str) -> None:
-    """On standard error; no further line of it can be taken for a note or an error of its own."""
+    """Print on standard error. Further lines are indented, so that none looks like a note or an error of its own."""
     typer.secho(text.replace("\n", "\n  "), err=True, fg=colour, color=_colour())
 
 
 def _colour() -> bool | None:
-    """None: typer looks whether it is a terminal."""
+    """None: typer checks whether standard error is a terminal."""
     return False if os.environ.get("NO_COLOR") else None
 
 
@@ -85,7 +85,7 @@ def _colour() -> bool | None:
 
 
 def to_json(value: Any) -> str:
-    """One JSON document. Bytes become base64 text, times ISO 8601, whole decimals numbers, what JSON has no number for
+    """One JSON document. Bytes become base64 text, times ISO 8601, decimals numbers, and numbers that JSON cannot hold
     text."""
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
 
@@ -117,11 +117,11 @@ def _plain(value: Any) -> Any:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 MANY_ROWS = 1000
-"""A table for people ends here."""
+"""A text table is cut after so many rows."""
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[str], of: int | None = None) -> None:
-    """In a terminal cells are folded to its width; elsewhere nothing is cut. ``of``: how many rows there are in all."""
+    """In a terminal cells are folded to its width; elsewhere nothing is cut. ``of``: the number of rows in all."""
     from rich.box import ASCII_DOUBLE_HEAD, SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -163,7 +163,7 @@ def cell(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """What a message holds must not steer the terminal that shows it."""
+    """Escape control characters, so that a message cannot control the terminal that shows it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

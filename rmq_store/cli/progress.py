@@ -1,4 +1,4 @@
-"""How far a long command has come, on standard error."""
+"""The progress of a long command, on standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Progress = Callable[[int, int], None]
 
 @contextmanager
 def progress_of(output: Output, counted: str | None = None) -> Iterator[Progress | None]:
-    """A bar in a terminal, else a line for every tenth. ``counted``: what is counted, None: bytes."""
+    """A bar in a terminal, else a line for every tenth. ``counted``: the unit, None: bytes."""
     if not sys.stderr.isatty():
         said = [0]
 

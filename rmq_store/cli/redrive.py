@@ -1,4 +1,4 @@
-"""``rmq redrive``: dead letters, sent again."""
+"""``rmq redrive``: send dead letters again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=example(
             "rmq redrive --group orders --all --dry-run",
             "rmq redrive --group orders --from 2026-11-19T00:00:00Z --original-topic OrderEvents --reason 'fixed'",
-            "rmq redrive --group orders --letter lake-broker-a:0:17 --to-topic OrderEvents --reason 'for everybody'",
+            "rmq redrive --group orders --letter lake-broker-a:0:17 --to-topic OrderEvents --reason 'for all groups'",
         ),
     )(redrive)
 
@@ -56,19 +56,21 @@ def _place(text: str) -> Place:
 
 def redrive(
     group: GroupOption,
-    every: Annotated[bool, typer.Option("--all", help="All its dead letters.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All dead letters of the group.")] = False,
     since: Annotated[
-        int | None, typer.Option("--from", metavar="TIME", parser=TIME, help="Only what died then or later.")
+        int | None,
+        typer.Option("--from", metavar="TIME", parser=TIME, help="Only messages dead-lettered at or after this time."),
     ] = None,
     until: Annotated[
-        int | None, typer.Option("--until", metavar="TIME", parser=TIME, help="Only what died before.")
+        int | None,
+        typer.Option("--until", metavar="TIME", parser=TIME, help="Only messages dead-lettered before this time."),
     ] = None,
     original_topic: Annotated[
-        str | None, typer.Option("--original-topic", metavar="TOPIC", help="Only what was first read in this topic.")
+        str | None, typer.Option("--original-topic", metavar="TOPIC", help="Only messages first read from this topic.")
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", metavar="KEY", help="Only what has this key or unique key. Repeatable."),
+        typer.Option("--key", metavar="KEY", help="Only messages with this key or unique key. Repeatable."),
     ] = None,
     letter: Annotated[
         list[Any] | None,
@@ -76,21 +78,25 @@ def redrive(
             "--letter",
             metavar="BROKER:QUEUE:OFFSET",
             parser=_place,
-            help="Only the letter at this place (see the view dead_letters). Repeatable.",
+            help="Only the dead letter at this place (see the view dead_letters). Repeatable.",
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", parser=count_from(1), help="At most so many of each shard, oldest first."),
+        typer.Option(
+            "--limit", metavar="N", parser=count_from(1), help="At most N dead letters per shard, oldest first."
+        ),
     ] = None,
     to_topic: Annotated[
         str | None,
         typer.Option(
-            "--to-topic", metavar="TOPIC", help="To this topic, for all its readers. Default: this group only."
+            "--to-topic",
+            metavar="TOPIC",
+            help="Send to this topic, for all its consumer groups. Default: to this group only.",
         ),
     ] = None,
     reason: ReasonOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
     shard: ShardOption = None,
     request: RequestOption = None,
     settings: SettingsOption = None,
@@ -100,8 +106,8 @@ def redrive(
 ) -> None:
     """Send dead letters of a group again, each once.
 
-    They go to the group's retry topic, which only this group reads, and their retries begin anew. Options that choose
-    letters narrow each other. A letter that was sent before, by whatever request, is left out.
+    They go to the group's retry topic, which only this group reads, and their retry count restarts at 0. Options that
+    select dead letters narrow each other. A dead letter that any request has sent again before is not sent a second time.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -139,9 +145,9 @@ def redrive(
         output.table([row | {"died_at": format_time(row["died_at"])} for row in listed], list(_LISTED))
     else:
         for report in reports:
-            output.line(f"shard {report.shard}: {report.status}, {report.letters:,} letters")
-    groups = ", ".join(sorted(readers)) or "no group that is known here"
-    lines = [f"letters: {count:,}", f"topic: {asked.target_topic}, read by {groups}", f"request: {request_id}"]
+            output.line(f"shard {report.shard}: {report.status}, {report.letters:,} dead letters")
+    groups = ", ".join(sorted(readers)) or "no group of this store"
+    lines = [f"dead letters: {count:,}", f"topic: {asked.target_topic}, read by {groups}", f"request: {request_id}"]
     if not count:
         found["nothing_to_do"] = NO_SUCH_LETTER if having else no_letters(group)
         lines.append(f"nothing to do: {found['nothing_to_do']}")

@@ -1,4 +1,4 @@
-"""``rmq send``: messages into queues of the lake, from the command line or from a file."""
+"""``rmq send``: send messages from the command line or from a file."""
 
 from __future__ import annotations
 
@@ -50,33 +50,36 @@ def add_to(app: typer.Typer) -> None:
 
 
 def send(
-    body: Annotated[str | None, typer.Argument(metavar="BODY", help="The message's text.")] = None,
+    body: Annotated[str | None, typer.Argument(metavar="BODY", help="The body, as text.")] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", help="The topic. With --file: of the lines that name none."),
+        typer.Option("--topic", "-t", metavar="TOPIC", help="The topic; with --file, of the lines without one."),
     ] = None,
     file: Annotated[
         str | None,
         typer.Option(
             "--file",
             metavar="FILE",
-            help='Many messages, one JSON object a line, like {"body": "text", "tags": "new", "keys": ["o-1"]}. '
-            "-: standard input.",
+            help='Send many messages: a JSON object per line, like {"body": "text", "tags": "new", "keys": ["o-1"]}. '
+            "- reads standard input.",
         ),
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Its tag.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="TAG", help="The tag.")] = None,
     key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key. Repeatable.")] = None,
     property_: PropertiesOption = None,
     delay_level: Annotated[
         int | None,
         typer.Option(
-            "--delay-level", metavar="N", parser=count_from(0), help="Readable after a delay: 1 (1 s) to 18 (2 h)."
+            "--delay-level", metavar="N", parser=count_from(0), help="Deliver after a delay: level 1 (1 s) to 18 (2 h)."
         ),
     ] = None,
     delay: Annotated[
         int | None,
         typer.Option(
-            "--delay", metavar="SPAN", parser=DURATION, help="Readable after any delay up to 3d, like 90s or 1h30m."
+            "--delay",
+            metavar="SPAN",
+            parser=DURATION,
+            help="Deliver after a delay of at most 3d, for example 90s or 1h30m.",
         ),
     ] = None,
     deliver_at: Annotated[
@@ -85,42 +88,47 @@ def send(
             "--deliver-at",
             metavar="TIME",
             parser=TIME,
-            help="Readable from then on: ISO 8601 with a zone, or epoch ms.",
+            help="Deliver at this time: ISO 8601 with a zone, or epoch ms.",
         ),
     ] = None,
     queue: SendQueueOption = None,
     sharding_key: Annotated[
         str | None,
-        typer.Option("--sharding-key", metavar="KEY", help="Into the queue of this key, where its order is kept."),
+        typer.Option(
+            "--sharding-key", metavar="KEY", help="Send to the queue of this key: keeps the order of its messages."
+        ),
     ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the topic if it is not there.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
     queues: Annotated[
         int | None,
         typer.Option(
             "--queues",
             metavar="N",
             parser=count_from(1),
-            help=f"Queues of a topic that is made. Default {DEFAULT_TOPIC_QUEUE_NUMS}.",
+            help=f"The number of queues of a new topic. Default: {DEFAULT_TOPIC_QUEUE_NUMS}.",
         ),
     ] = None,
     shard: Annotated[
-        str | None, typer.Option("--shard", metavar="SHARD", help="Into this shard. Default: the one with the topic.")
+        str | None,
+        typer.Option("--shard", metavar="SHARD", help="Send to this shard. Default: the shard with the topic."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and say where it would go; write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the messages and show the queues; send nothing.")
+    ] = False,
     request: RequestOption = None,
     actor: ActorOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send messages into queues of the lake, checked as RocketMQ's client and broker check them.
+    """Send messages, checked as RocketMQ's client and broker check them.
 
-    They go into queues of the lake's own (lake-SHARD), never into those of an imported broker. All are checked before
-    anything is written. Many go in parts of 10,000 a commit; after a failure the same request with the same messages
-    goes on where it stopped.
+    They go to queues of the lake's own (lake-SHARD), never to those of an imported broker. All messages are checked before
+    any is written. Large files are sent in commits of at most 10,000 messages; after a failure, run the same request with
+    the same messages to send the rest.
     """
     output, host = Output(as_json), Host()
     if queues is not None and not create:
-        raise WrongUse("--queues says how many queues a new topic gets: add --create")
+        raise WrongUse("--queues is the number of queues of a new topic: add --create")
     given = _given(body, topic, tag, key, property_, delay_level, delay, deliver_at, queue, sharding_key)
     now_ms = host.now_ms()
     messages = [_single(given, now_ms)] if file is None else _from_file(file, given, now_ms)
@@ -134,8 +142,8 @@ def send(
         broker = local_broker(name)
         if queue is not None and queue.broker_name != broker:
             raise WrongUse(
-                f"{queue.broker_name}:{queue.queue_id} is no queue of the lake: what is sent to shard {name} goes to "
-                f"queues of {broker}, like {broker}:0"
+                f"{queue.broker_name}:{queue.queue_id} is not a queue of the lake: messages to shard {name} go to the "
+                f"queues of {broker}, for example {broker}:0"
             )
     reports: list[SendReport] = []
     for report in send_parts(store, by_shard, request_id, who, host, create_queues=create_queues, dry_run=dry_run):
@@ -161,7 +169,7 @@ def _given(
     queue: QueueName | None,
     sharding_key: str | None,
 ) -> dict[str, Any]:
-    """What was said of the message, in its own words; what was not said is left out."""
+    """The options of the message as fields of ``Message``; options that were not given are omitted."""
     said = {
         "body": body,
         "topic": topic,
@@ -188,14 +196,16 @@ def _single(given: Mapping[str, Any], now_ms: int) -> Message:
 
 
 def _bytes(body: str) -> bytes:
-    """The bytes that were typed, whatever they are."""
+    """The bytes that the user typed, also where they are not UTF-8."""
     return body.encode("utf-8", "surrogateescape")
 
 
 def _from_file(file: str, given: Mapping[str, Any], now_ms: int) -> list[Message]:
     others = sorted(given.keys() - {"topic"})
     if others:
-        raise WrongUse(f"with --file each line says its own {others[0].removesuffix('_id')}; only --topic is for all")
+        raise WrongUse(
+            f"with --file each line has its own {others[0].removesuffix('_id')}; only --topic applies to all lines"
+        )
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
@@ -207,7 +217,7 @@ def _from_file(file: str, given: Mapping[str, Any], now_ms: int) -> list[Message
         more = f"; and {len(told) - MOST_PROBLEMS} more" if len(told) > MOST_PROBLEMS else ""
         raise WrongUse(f"nothing was sent, {name} has {len(told)} problems: {'; '.join(told[:MOST_PROBLEMS])}{more}")
     if not found.messages:
-        raise WrongUse(f"{name} holds no message")
+        raise WrongUse(f"no message in {name}")
     return found.messages
 
 
@@ -251,6 +261,6 @@ def _answer(output: Output, request_id: str, reports: Sequence[SendReport]) -> N
         "warnings": [warning for report in reports for warning in report.warnings],
     }
     lines = [f"new topic: {topic}, {queues} queues" for topic, queues in created.items()]
-    lines += [f"delayed: {delayed:,}, readable when rmq deliver finds them due"] if delayed else []
+    lines += [f"delayed: {delayed:,}, delivered by rmq deliver when they are due"] if delayed else []
     output.table(rows, ["shard", "topic", "broker_name", "queue_id", "first_offset", "messages"])
     output.answer(answer, *lines, f"request: {request_id}")

@@ -1,5 +1,7 @@
-"""A quick start. pyarrow looks for pandas when it makes its first value, which takes a quarter of a second that most
-commands are done in. It looks again when something asks for pandas, so a listener misses nothing."""
+"""A fast start: pyarrow is loaded without pandas.
+
+pyarrow imports pandas when it makes its first value, which takes 0.25 s: as long as most commands take. It tries again when
+something needs pandas, so that a listener gets it all the same."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from types import ModuleType
 
 
 class _NoPandas:
-    """A finder that says there is no pandas."""
+    """An import finder that reports pandas as not installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == "pandas":
@@ -19,7 +21,7 @@ class _NoPandas:
 
 
 def start_pyarrow() -> None:
-    """To be called before anything of ``rmq_store.lake`` is imported."""
+    """Call this before anything of ``rmq_store.lake`` is imported."""
     if "pyarrow.dataset" in sys.modules:
         return
     finder = _NoPandas()
@@ -31,10 +33,10 @@ def start_pyarrow() -> None:
 
 
 def pandas_for_listeners() -> None:
-    """Before a listener runs: let pyarrow find pandas, so that it takes a listener's Series for what it is."""
+    """Call this before a listener runs: pyarrow finds pandas again, and so recognises a listener's Series."""
     import pyarrow as pa
 
     try:
         pa.table({}).to_pandas()
-    except ImportError:  # not installed: then a listener cannot have one either
+    except ImportError:  # not installed: then no listener can return a Series
         return

@@ -1,4 +1,4 @@
-"""``rmq init``, ``import-store``, ``cutover``, ``doctor``: the store and what comes into it."""
+"""``rmq init``, ``import-store``, ``cutover``, ``doctor``: create a store, fill it from a broker, check it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=PANEL,
         epilog=example(
-            "rmq cutover --broker broker-a --dry-run", "rmq cutover --broker broker-a --reason 'it was switched off'"
+            "rmq cutover --broker broker-a --dry-run",
+            "rmq cutover --broker broker-a --reason 'the broker is switched off'",
         ),
     )(cutover)
     app.command(rich_help_panel=PANEL, epilog=example("rmq doctor --root var/store", "rmq doctor --spark"))(doctor)
@@ -63,20 +64,22 @@ def init(
     levels: Annotated[
         str | None,
         typer.Option(
-            "--levels", metavar="TEXT", help="The delay levels, like '1s 5s 10s 30s 1m'. Default: RocketMQ's 18."
+            "--levels", metavar="TEXT", help="The delay levels, for example '1s 5s 10s 30s 1m'. Default: RocketMQ's 18."
         ),
     ] = None,
     broker_conf: Annotated[
         Path | None,
-        typer.Option("--broker-conf", metavar="FILE", help="Take them from the messageDelayLevel of a broker.conf."),
+        typer.Option(
+            "--broker-conf", metavar="FILE", help="Take the delay levels from messageDelayLevel in this broker.conf."
+        ),
     ] = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a store, unless it is there already.
+    """Create a store, unless it exists.
 
-    Its delay levels say how long retries and delayed messages wait. They cannot be changed later: give those of the broker
-    that is to be imported, if it has a messageDelayLevel of its own.
+    Its delay levels say how long retries and delayed messages wait. They cannot be changed later: use those of the broker
+    that you will import, if its broker.conf sets messageDelayLevel.
     """
     output = Output(as_json)
     where = root_of(root)
@@ -89,7 +92,7 @@ def init(
 
 
 def _levels(text: str | None, broker_conf: Path | None, output: Output) -> str | None:
-    """The levels that are asked for. Raises WrongUse when the two ask for different ones."""
+    """The levels of the two options. Raises WrongUse when they differ."""
     from rmq_store.broker_files.broker_conf import message_delay_level
     from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, parse_delay_level
 
@@ -97,7 +100,7 @@ def _levels(text: str | None, broker_conf: Path | None, output: Output) -> str |
         return text
     of_broker = message_delay_level(broker_conf.expanduser())
     if of_broker is None:
-        output.note(f"{broker_conf} sets no messageDelayLevel: RocketMQ's default is taken")
+        output.note(f"{broker_conf} sets no messageDelayLevel: RocketMQ's default is used")
         of_broker = MESSAGE_DELAY_LEVEL
     if text is not None and parse_delay_level(text) != parse_delay_level(of_broker):
         raise WrongUse(f"--levels says {text!r} and {broker_conf} says {of_broker!r}: give one of the two")
@@ -108,10 +111,10 @@ def import_store(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The broker's store: a folder or s3://bucket/prefix.")],
     broker: BrokerOption,
     shard: Annotated[
-        str | None, typer.Option("--shard", metavar="SHARD", help="Into this shard. Default: the broker's name.")
+        str | None, typer.Option("--shard", metavar="SHARD", help="Import into this shard. Default: the broker's name.")
     ] = None,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Skip what is damaged or missing, and record what was skipped.")
+        bool, typer.Option("--salvage", help="Skip what is damaged or missing, and record what is skipped.")
     ] = False,
     max_body_bytes: Annotated[
         int,
@@ -119,7 +122,7 @@ def import_store(
             "--max-body-bytes",
             metavar="BYTES",
             parser=count_from(1),
-            help="How large a compressed body may become. A larger one is named and stops the import, also with --salvage.",
+            help="The largest size of a body after decompression. A larger body stops the import, also with --salvage.",
         ),
     ] = MAX_BODY_BYTES,
     engine: ImportEngineOption = None,
@@ -128,10 +131,10 @@ def import_store(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Import what is new in a broker's store directory.
+    """Import new messages from a broker's store directory.
 
-    Incremental and all or nothing: what was imported before is not read again, and a damaged record stops before
-    anything is written. The broker may be alive; its groups stay its own until a cutover.
+    Incremental: what was imported before is not read again. All or nothing: a damaged record stops the import before
+    anything is written. The broker may be running; it keeps its groups until a cutover.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -158,9 +161,9 @@ def import_store(
     for note in report.notes:
         output.note(note)
     for skipped in report.salvaged:
-        output.line(f"skipped: [{skipped.begin}, {skipped.end}) of the log: {skipped.reason}")
+        output.line(f"skipped: bytes [{skipped.begin}, {skipped.end}) of the log: {skipped.reason}")
     for gap in report.queue_gaps:
-        output.line(f"gap: [{gap.begin}, {gap.end}) of topic {gap.topic!r}, queue {gap.queue_id}: {gap.reason}")
+        output.line(f"gap: offsets [{gap.begin}, {gap.end}) of topic {gap.topic!r}, queue {gap.queue_id}: {gap.reason}")
     output.answer(
         asdict(report),
         f"{report.messages:,} messages in {report.queues} queues of {broker}, bytes [{report.begin}, {report.end}) of "
@@ -170,7 +173,7 @@ def import_store(
 
 
 def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: str) -> int:
-    """About how much an import has to read: the files behind what was imported before."""
+    """About how many bytes an import has to read: the files after the position of the last import."""
     from rmq_store.commit.positions import import_id
     from rmq_store.lake.table.object_store import file_source
 
@@ -184,18 +187,19 @@ def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: 
 def cutover(
     broker: BrokerOption,
     reason: ReasonOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be adopted; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be taken over; change nothing.")] = False,
     shard: ShardOption = None,
     request: RequestOption = None,
     actor: ActorOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a broker's ownership of its groups and delayed messages.
+    """Take over a broker's groups and delayed messages.
 
-    Its import is closed for good; its groups' offsets and the retries that wait in its delay levels are adopted, but not
-    what waits in its timer, which is told. What its log shows as delivered is not delivered again, also when the broker was
-    killed before it wrote that down. Cannot be undone: stop the broker and import once more before.
+    The store takes over the offsets of the broker's groups and the retries in its delay levels. Messages in its timer are
+    not taken over; the answer counts them. What the broker's log shows as delivered is not delivered again, also when
+    the broker was killed before it recorded that. Nothing can be imported from the broker afterwards, and this cannot be
+    undone: stop the broker and import once more before.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -206,8 +210,8 @@ def cutover(
     report = cut_over(store, its_shard, broker, request_id, actor_of(actor), why, host, dry_run=dry_run)
     output.answer(
         asdict(report) | {"request_id": request_id},
-        f"broker {broker} in shard {report.shard}: {report.groups} groups adopted, {report.waiting} delayed messages "
-        "are for 'rmq deliver' from now on",
+        f"broker {broker} in shard {report.shard}: {report.groups} groups taken over; from now on 'rmq "
+        f"deliver' delivers its {report.waiting} delayed messages",
         *(f"note: {note}" for note in (*report.notes, *report.left_out)),
         f"request: {request_id}",
     )
@@ -221,8 +225,8 @@ def doctor(
 ) -> None:
     """Check this machine, the store and the settings.
 
-    Java, jars and package versions; the store, its exclusive create and its clock; the settings, and whether the store has
-    recorded other subscriptions of their groups. What fails comes with how to mend it. Exit code 1 when something failed.
+    Java, jars and package versions; the store, its exclusive create and its clock; the settings, and whether they agree with
+    the subscriptions that the store has recorded. Each failed check says how to fix it. Exit code 1 when a check failed.
     """
     from rmq_store.cli.doctor import all_checks
 
@@ -233,7 +237,7 @@ def doctor(
         rows.append(asdict(finding))
         output.line(f"{finding.status:8}{finding.check}: {finding.found}")
         if finding.mend:
-            output.line(f"{'':8}mend: {finding.mend}")
+            output.line(f"{'':8}fix: {finding.mend}")
     failed = [row["check"] for row in rows if row["status"] == "failed"]
     output.document({"status": "failed" if failed else "ok", "checks": rows})
     if failed:

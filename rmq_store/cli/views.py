@@ -1,4 +1,4 @@
-"""``rmq topics``, ``groups``, ``lag``, ``progress``, ``topic-status``, ``audit``, ``sql``: what the tables say."""
+"""``rmq topics``, ``groups``, ``lag``, ``progress``, ``topic-status``, ``audit``, ``sql``: views of the store, and SQL."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def topics(root: RootOption = None, as_json: JsonOption = False) -> None:
         root,
         as_json,
         "topics",
-        empty="no topics: import a broker's files with 'rmq import-store', or send with 'rmq send'",
+        empty="no topics: import a broker's files with 'rmq import-store', or send messages with 'rmq send'",
     )
 
 
 def groups(root: RootOption = None, as_json: JsonOption = False) -> None:
-    """List the consumer groups, those of imported brokers too."""
+    """List the consumer groups, including those of imported brokers."""
     _show(root, as_json, "groups", empty="no groups yet")
 
 
 def lag(
     group: OfGroupOption = None, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
 ) -> None:
-    """Say how far each group is behind, queue by queue."""
+    """Show how far each group is behind, queue by queue."""
     empty = "no group has offsets" if group is None else f"no offsets of {group}"
     _show(root, as_json, "lag", group, settings, empty=empty)
 
@@ -74,9 +74,9 @@ def lag(
 def progress(
     group: GroupOption, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
 ) -> None:
-    """Say how far a group is in each queue, as RocketMQ's consumerProgress does.
+    """Show a group's offset in each queue, as RocketMQ's consumerProgress does.
 
-    LastTime is when the last message that it has read was stored.
+    last_time is the time when the last message that the group has read was stored.
     """
     output = Output(as_json)
     store = open_store(root)
@@ -110,14 +110,14 @@ def _queue(row: dict[str, Any]) -> MessageQueue:
 
 
 def topic_status(topic: TopicOption, root: RootOption = None, as_json: JsonOption = False) -> None:
-    """Say of each queue of a topic which offsets it holds, and when it was last written to."""
+    """Show the offset range and the last update of each queue of a topic."""
     output = Output(as_json)
     store = open_store(root)
     from rmq_store.lake.read.message_search import quoted
     from rmq_store.lake.sql.sql import query
     from rmq_store.lake.window.consumption import shards_with_topic
 
-    shards_with_topic(store.shards(), [topic])  # a topic that is nowhere is a mistake, no empty answer
+    shards_with_topic(store.shards(), [topic])  # an unknown topic is an error, not an empty answer
     found = _rows(query(store, f"SELECT * FROM queues WHERE topic = {quoted(topic)} ORDER BY ALL"))
     columns = ("shard", "broker_name", "queue_id", "min_offset", "max_offset")
     rows = [{name: row[name] for name in columns} | {"last_updated": row["newest_store_timestamp"]} for row in found]
@@ -131,12 +131,12 @@ def topic_status(topic: TopicOption, root: RootOption = None, as_json: JsonOptio
 def audit(
     group: OfGroupOption = None, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
 ) -> None:
-    """Prove that nothing is missing or counted twice.
+    """Check that no message is missing or counted twice.
 
-    What windows, deliveries and redrives say of themselves is compared with the messages; each row is a contradiction.
-    Exit code 1 when something was found.
+    Compares the counts that windows, deliveries and redrives recorded with the messages; each row is a contradiction.
+    Exit code 1 when there is one.
     """
-    if _show(root, as_json, "audit", group, settings, empty="nothing found: every offset has exactly one outcome"):
+    if _show(root, as_json, "audit", group, settings, empty="no contradiction: every offset has exactly one outcome"):
         raise typer.Exit(1)
 
 
@@ -149,8 +149,8 @@ def _show(
     *,
     empty: str,
 ) -> int:
-    """Print a view, sorted; returns how many rows it has. Raises WrongUse for a group that nobody knows: a misspelt one
-    has no lag, and nothing to be found fault with."""
+    """Print a view, sorted; returns the number of its rows. Raises WrongUse for an unknown group: a misspelt group would
+    otherwise look healthy."""
     output = Output(as_json)
     where = "" if group is None else f" WHERE group_name = '{group.replace(chr(39), chr(39) * 2)}'"
     found = _query(root, f"SELECT * FROM {view}{where} ORDER BY ALL")
@@ -169,16 +169,18 @@ def sql(
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the query from a file.")
     ] = None,
-    form: Annotated[Literal["table", "json", "csv"], typer.Option("--format", help="How rows are written.")] = "table",
+    form: Annotated[
+        Literal["table", "json", "csv"], typer.Option("--format", help="The format of the rows.")
+    ] = "table",
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the tables in SQL (DuckDB, read only).
+    """Query the store in SQL (DuckDB, read only).
 
     Views: acked_keys, attempt_outcomes, audit, blocked, consume_queue_entries, consumed_ranges, consumer_offsets,
     dead_letters, delayed, groups, lag, message_rows, messages, offset_history, outcomes, queue_owners, queues, retries,
-    scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them, DESCRIBE lag the columns of one.
-    Times are UTC ms: epoch_ms(committed_at) reads one. In JSON bytes are base64.
+    scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them, DESCRIBE lag shows the columns
+    of one. Times are UTC ms: epoch_ms(committed_at) makes a timestamp. In JSON bytes are base64.
     """
     found = _query(root, _query_text(query, file))
     if as_json or Output(False).as_json or form == "json":
@@ -196,12 +198,12 @@ def sql(
 
 def _query_text(query: str | None, file: str | None) -> str:
     if (query is None) == (file is None):
-        raise WrongUse("give the query, once: as text, as - to read it from input, or by --file")
+        raise WrongUse("give exactly one query: as text, - for standard input, or --file FILE")
     if file is not None:
         try:
             return Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise WrongUse(f"the query {file} cannot be read: {error}") from error
+            raise WrongUse(f"the query file {file} cannot be read: {error}") from error
     return sys.stdin.read() if query == "-" else str(query)
 
 
@@ -214,7 +216,7 @@ def _query(root: str | None, text: str) -> pa.Table:
 
 
 def _each_once(names: Sequence[str]) -> list[str]:
-    """A query may give two columns one name; a row, and a JSON object, cannot."""
+    """Unique column names: a query may use one name twice, a row as a dict, or a JSON object, may not."""
     seen: dict[str, int] = {}
     once = []
     for name in names:
@@ -251,7 +253,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 
 def _json_array(found: pa.Table) -> Iterator[str]:
-    """The rows as one JSON array, piece by piece."""
+    """The rows as one JSON array, in parts."""
     yield "["
     for number, row in enumerate(_each_row(found)):
         yield (",\n" if number else "\n") + to_json(row)

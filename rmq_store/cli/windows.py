@@ -1,4 +1,4 @@
-"""``rmq consume``, ``replay``, ``deliver``: what moves messages along the street."""
+"""``rmq consume``, ``replay``, ``deliver``: consume messages and deliver retries and delayed messages."""
 
 from __future__ import annotations
 
@@ -47,16 +47,18 @@ if TYPE_CHECKING:
 
 MaxMessagesOption = Annotated[
     int | None,
-    typer.Option("--max-messages", metavar="N", parser=count_from(1), help="At most so many messages of each shard."),
+    typer.Option("--max-messages", metavar="N", parser=count_from(1), help="At most N messages per shard."),
 ]
 ClientOption = Annotated[
     str | None,
-    typer.Option("--client", metavar="ID", help="Which of --clients this is: it gets only its queues."),
+    typer.Option(
+        "--client", metavar="ID", help="The id of this consumer, one of --clients: it reads its share of the queues."
+    ),
 ]
 ClientsOption = Annotated[
     str | None,
     typer.Option(
-        "--clients", metavar="ID,ID", help="The ids of all consumers of the group that run now, to share its queues."
+        "--clients", metavar="ID,ID", help="The ids of all running consumers of the group, which share its queues."
     ),
 ]
 ReplayTopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
@@ -65,7 +67,7 @@ ReprocessOption = Annotated[
     typer.Option(
         "--reprocess",
         metavar="REASON",
-        help="Do the replay whose group is given once more, and why: its next attempt.",
+        help="Run the replay of the given group again, as its next attempt, for this reason.",
     ),
 ]
 
@@ -85,7 +87,7 @@ def add_to(app: typer.Typer) -> None:
         rich_help_panel=PANEL,
         epilog=example(
             "rmq replay --group orders --topic OrderEvents --from 2026-11-19T00:00:00Z",
-            "rmq replay --group orders-replay-0123456789 --reprocess 'the listener is mended'",
+            "rmq replay --group orders-replay-0123456789 --reprocess 'the listener is fixed'",
         ),
     )(replay)
     app.command(rich_help_panel=PANEL, epilog=example("rmq deliver", "rmq deliver --now 2026-11-20T12:00:00Z"))(deliver)
@@ -108,12 +110,14 @@ def consume(
 ) -> None:
     """Consume one window of a group.
 
-    It reads from the committed offsets to the end of each queue, or to the bounds given. A window is one commit per
-    shard: its offsets, retries and dead letters become visible together. Where the group's settings cap a window, one
-    follows the other until all is read. Nothing to do writes nothing and starts no Spark.
+    It reads from the committed offsets to the end of each queue, or to the given bounds. A window is one commit per
+    shard: its offsets, retries and dead letters become visible together. Where the group's settings limit a window,
+    windows follow each other until all is read. When there is nothing to read, nothing is written and Spark is not
+    started.
 
-    Several consumers may share a group's queues, each with an id of its own: they are dealt out as RocketMQ does. A queue
-    that another request holds is left to it; when nothing else is left, exit code 3 says who holds it.
+    Several consumers may share a group's queues, each with its own id: the group's allocate strategy distributes the
+    queues, as in RocketMQ. A queue that another request holds is skipped; when all are held, the command ends with exit
+    code 3 and names the holder.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
@@ -138,7 +142,7 @@ def consume(
         done = _all_windows(told, store, shards, found, asked, for_windows(engines), host, scope)
     if unowned:
         named = listed([f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in unowned])
-        output.note(f"{found.allocate_strategy} gives to none of {clients}, and so nobody reads: {named}")
+        output.note(f"{found.allocate_strategy} allocates to none of {clients}, so that no consumer reads: {named}")
     _answer(output, group, request_id, done)
 
 
@@ -157,17 +161,17 @@ def replay(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Consume a topic once more from a moment on.
+    """Consume a topic again from a given time.
 
-    It runs under a group name of its own, so the group's offsets do not move. What fails is retried under that name,
-    which the answer tells: deliver, and consume that group to finish. Another attempt of the same replay is that name as
-    --group, with --reprocess and nothing else.
+    A replay runs under its own group name, which the answer shows, so the group's offsets do not move. Failed messages are
+    retried under that name: run 'rmq deliver' and 'rmq consume' with that group to finish. To run the same replay again,
+    give that name as --group, with --reprocess.
     """
     output, host = Output(as_json), Host()
     if reprocess is None and (topic is None or since is None):
         raise WrongUse("a replay needs --topic and --from; another attempt of a replay needs --reprocess")
     if reprocess is not None and (topic is not None or since is not None or until is not None):
-        raise WrongUse("another attempt of a replay reads what the first one read: no --topic, --from or --until")
+        raise WrongUse("another attempt of a replay reads what the first one read: omit --topic, --from and --until")
     store = open_store(root)
     from rmq_store.admin.replay import as_replay
     from rmq_store.lake.admin.replay import begin_attempt, shards_replayed
@@ -188,13 +192,13 @@ def replay(
         for one in shards:
             doing = (replaying, live, scope) if reprocess is None else begin_attempt(one, replaying, live, host)
             done += _all_windows(told, store, [one], doing[0], doing[1], engine_of, host, doing[2])
-    hint = f"its retries: rmq deliver, then rmq consume --group {replaying.name}"
-    compare = f"what differs from the attempt before: rmq diff --group {replaying.name}"
+    hint = f"to finish its retries: rmq deliver, then rmq consume --group {replaying.name}"
+    compare = f"to compare with the previous attempt: rmq diff --group {replaying.name}"
     _answer(output, replaying.name, request_id, done, hint, () if reprocess is None else (compare,))
 
 
 def _teller(output: Output, group: str, request_id: str) -> Callable[[WindowReport], None]:
-    """Says a line for each window, and keeps it for the answer of an error that comes after it."""
+    """Prints a line per window, and keeps its report for the JSON answer of a later error."""
     from rmq_store.lake.window.consumption import answer_so_far
 
     windows: list[WindowReport] = []
@@ -217,7 +221,7 @@ def _all_windows(
     host: Host,
     scope: Scope,
 ) -> list[Consumption]:
-    """The request in all its shards; ``told`` gets each window."""
+    """Run the request in all shards; ``told`` is called with the report of each window."""
     from rmq_store.lake.window.consumption import Consumption
     from rmq_store.lake.window.window import consume_window
 
@@ -230,7 +234,7 @@ def _window_line(report: WindowReport) -> str:
     done = f"{report.messages():,} messages" + (f" ({', '.join(counts)})" if counts else "")
     more = "" if report.complete else ", more to come"
     held_up = len({blocked.range.queue for blocked in report.blocked})
-    waits = f", {held_up} of its queues wait at a message (see the view blocked)" if held_up else ""
+    waits = f", {held_up} queues wait at a failed message (see the view blocked)" if held_up else ""
     held = "".join(f", {_held_text(one)}" for one in report.held)
     idle = f", {report.idle}" if report.idle else ""
     waiting = f", {_waiting_text(report.waiting)}" if report.waiting else ""
@@ -268,10 +272,10 @@ def deliver(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver what is due of the delay levels and of the timer.
+    """Deliver the retries and delayed messages that are due.
 
-    Retries become readable for their groups, and delayed messages reach their topics. Nothing does so by itself: run it
-    every minute, or let the DAG rmq_deliver_delayed do so.
+    Retries become readable for their groups, and delayed messages are written to their topics. Nothing is delivered by
+    itself: run this command every minute, or switch on the DAG rmq_deliver_delayed.
     """
     output, host = Output(as_json), Host()
     store = open_store(root)

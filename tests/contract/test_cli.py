@@ -237,7 +237,7 @@ def test_a_reset_says_where_to_once_and_why(imported: Rmq) -> None:
     reset = ["reset", "-g", "orders", "-t", "OrderEvents"]
     refused(imported(*reset, "--to-min"), 2, "needs a reason (--reason)")
     refused(imported(*reset, "--reason", "x"), 2, "--to-time TIME, --to-offset OFFSET, --to-min or --to-max")
-    refused(imported(*reset, "--reason", "x", "--to-min", "--to-offset", "3"), 2, "say where to, once")
+    refused(imported(*reset, "--reason", "x", "--to-min", "--to-offset", "3"), 2, "give exactly one of")
     refused(imported(*reset, "--reason", "x", "--to-offset", "526"), 2, "not in consume queue range [0-525]")
 
 
@@ -262,10 +262,10 @@ def test_a_group_whose_queues_another_request_holds_is_exit_code_3_and_says_who(
         (["consum"], "No such command 'consum'. Did you mean 'consume'?"),
         (["consume"], "Missing option '--group'"),
         (["consume", "--groop", "x"], "No such option: --groop"),
-        (["consume", "-g", "orders", "--engine", "spork"], "none of spark, local, auto"),
+        (["consume", "-g", "orders", "--engine", "spork"], "expected one of spark, local, auto"),
         (["consume", "-g", "orders", "--max-messages", "0"], "'--max-messages'"),
         (["search-offset", "-t", "T", "-q", "b:0", "--time", "0", "--boundary", "middle"], "'--boundary'"),
-        (["sql"], "give the query, once"),
+        (["sql"], "give exactly one query"),
     ],
 )
 def test_wrong_use_is_exit_code_2_in_text_and_in_json(rmq: Rmq, arguments: list[str], said: str) -> None:
@@ -417,7 +417,7 @@ def test_who_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, name: s
     # A shell that starts the tests in the background has SIGINT ignored.
     listening = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     done = in_a_process(f"{listening} from rmq_store.cli import main; sys.exit(main())", *consume)
-    said = f"stopped by {by}; what it has committed stays, and the same request again does the rest (request {request})"
+    said = f"stopped by {by}; what was committed stays, run the same request again to finish (request {request})"
     assert (done.returncode, done.stderr) == (exit_code, f"error: {said}\n")
     assert json.loads(done.stdout) == {
         "status": "error",

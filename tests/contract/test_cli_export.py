@@ -115,8 +115,8 @@ def test_after_the_cut_over_the_delay_levels_stand_where_the_lake_delivered_them
     answer = imported(*EXPORT, "--merge", str(file))
     assert levels_in(config) == OBSERVED_LEVELS | {17: 147, 18: 15}
     assert (config / "delayOffset.json.bak").read_text() == text
-    assert "group gm_waiting: 138 retries still wait here" in answer.err
-    assert "LaterBox@gm_drain: 24 messages still wait here" in answer.err
+    assert "group gm_waiting: 138 retries still wait in this store" in answer.err
+    assert "LaterBox@gm_drain: 24 messages still wait in this store" in answer.err
     assert "delay levels" not in answer.err
 
 
@@ -129,7 +129,7 @@ def test_what_waits_here_for_no_group_is_told_by_its_topic(imported: Rmq) -> Non
     imported("send", "--topic", "Letters", "--delay-level", "18", "later")
     waiting = imported.json(*EXPORT, "out.json")["waiting_messages"]
     assert waiting == {"LaterBox": 24, "Letters": 2, "SCHEDULE_TOPIC_XXXX": 1}
-    assert "Letters: 2 messages still wait here, which no group has consumed" in imported(*EXPORT).err
+    assert "Letters: 2 messages still wait in this store, consumed by no group" in imported(*EXPORT).err
 
 
 def test_a_merge_keeps_what_a_broker_that_ran_on_has_delivered_and_tells_lowered_offsets(
@@ -175,7 +175,7 @@ def test_a_merge_into_a_missing_file_goes_on_from_its_bak(imported: Rmq, config:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--dry-run",), "are about a file"),
+        (("--dry-run",), "need a file"),
         (("out.json", "--merge", "in.json"), "give no other FILE"),
         (("--merge", "in.json", "--overwrite"), "no --overwrite"),
         (("--merge", "in.json"), "there is no file in.json to merge into"),

@@ -37,7 +37,7 @@ def test_audit_finds_nothing_in_a_sound_store(imported: Rmq) -> None:
     imported("consume", "-g", "orders")
     answer = imported("audit")
     assert answer.exit_code == 0
-    assert answer.out == "nothing found: every offset has exactly one outcome\n"
+    assert answer.out == "no contradiction: every offset has exactly one outcome\n"
 
 
 def test_audit_is_exit_code_1_when_something_is_found(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_letters_are_sent_again_once_and_a_dry_run_shows_them_before(imported: R
     assert (some["status"], some["letters"], some["readers"]) == ("committed", 5, [group])
     again = ["redrive", "-g", group, "--all", "--reason", "fixed", "--request", f"{TODAY}-again"]
     rest = lines_of(imported(*again).out)
-    assert (rest["status"], rest["letters"]) == ("committed", str(before["n"] - 5))
+    assert (rest["status"], rest["dead letters"]) == ("committed", str(before["n"] - 5))
     assert rest["topic"] == f"%RETRY%{group}, read by {group}"
     assert imported.json(*again)["status"] == "already_committed"
     nothing = imported("redrive", "-g", group, "--all", "--reason", "more").out

@@ -63,7 +63,7 @@ def test_delay_levels_that_cannot_be_meant_make_no_store(rmq: Rmq, options: tupl
 def test_of_a_broker_without_levels_of_its_own_rocketmqs_are_taken_which_is_told(rmq: Rmq) -> None:
     (rmq.folder / "broker.conf").write_text("brokerName=broker-a")
     made = rmq("init", "--broker-conf", "broker.conf", "--json")
-    assert "note: broker.conf sets no messageDelayLevel: RocketMQ's default is taken" in made.err
+    assert "note: broker.conf sets no messageDelayLevel: RocketMQ's default is used" in made.err
     assert '"levels": "1s 5s 10s 30s' in made.out
 
 
@@ -187,7 +187,7 @@ def test_doctor_finds_a_sound_machine_and_store(imported: Rmq) -> None:
     assert answer["status"] == "ok"
     sound = ["Python", "packages", "Java", "jars", "store", "exclusive create", "clock", "settings", "subscriptions"]
     assert statuses(answer) == {**dict.fromkeys(sound, "ok"), "Spark": "skipped"}
-    assert "mend" not in imported("doctor").out
+    assert "fix: " not in imported("doctor").out
 
 
 def test_doctor_says_of_what_is_broken_how_to_mend_it(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +201,8 @@ def test_doctor_says_of_what_is_broken_how_to_mend_it(rmq: Rmq, monkeypatch: pyt
     assert all(check["mend"] for check in answer.json()["checks"] if check["status"] == "failed")
     shown = rmq("doctor").out
     assert "failed  jars:" in shown
-    assert "mend: run 'make jars'" in shown
-    assert "mend: make one with 'rmq init'" in shown
+    assert "fix: run 'make jars'" in shown
+    assert "fix: make one with 'rmq init'" in shown
     assert not rmq.root.exists()
 
 

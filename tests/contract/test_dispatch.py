@@ -81,7 +81,7 @@ def test_doubled_rows_are_found_and_repaired_and_the_audit_is_empty_again(consum
     assert versions(shard_of(consumed)) == before
 
     text = consumed("dispatch", "--rebuild")
-    assert (text.exit_code, text.out.count("written again")) == (0, 3)
+    assert (text.exit_code, text.out.count("rebuilt")) == (0, 3)
     assert "commits" in text.err, "progress"
     assert versions(shard_of(consumed)) == [version + 1 for version in before]
     assert consumed.json("audit")["audit"] == []
