@@ -1,8 +1,8 @@
 """Airflow with its UI on loopback, until Ctrl-C: ``make up``, or ``python scripts/up.py --port 8081 --spark``.
 
-What it works on is said by the environment, as for the command line: ``RMQ_ROOT`` (default ``var/store``, which is
-made), ``RMQ_SETTINGS`` (default ``consumers.toml``, or the demo's when there is none), ``RMQ_IMPORT_ROOTS`` (default
-``var/import``). Airflow's own files lie in ``var/airflow``. DAGs are paused at first: the UI has a switch for each.
+The environment names the store and the settings, as for the command line: ``RMQ_ROOT`` (default ``var/store``, which is
+created), ``RMQ_SETTINGS`` (default ``consumers.toml``, or the demo's when there is none), ``RMQ_IMPORT_ROOTS`` (default
+``var/import``). Airflow's own files are in ``var/airflow``. DAGs are paused at first: the UI has a switch for each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(folder: Path, wanted_port: int | None, *, spark: bool) -> None:
-    """Start everything, say where it is, wait until told to stop or a process ends."""
+    """Start everything, print the addresses, wait until Ctrl-C or until a process ends."""
     if wanted_port is not None and not is_free(wanted_port):
         raise AirflowNotReady(f"port {wanted_port} is taken: leave out --port, or choose another")
     with ThreadPoolExecutor() as beside, ExitStack() as at_the_end:
@@ -80,18 +80,18 @@ def run(folder: Path, wanted_port: int | None, *, spark: bool) -> None:
             starting.result()
             home = replace(home, variables=variables | {"SPARK_REMOTE": server.remote})
         at_the_end.callback(say_stopped, port)
-        say("starting Airflow: about 10 s on a machine that has nothing else to do")
+        say("starting Airflow: about 10 s on an idle machine")
         airflow = at_the_end.enter_context(Airflow(home))
         airflow.wait_until_healthy(say=say)
         say(f"Airflow is at {home.url}   user: {USER}   password: {home.password}")
-        say("DAGs are paused at first; switch on what you want. Ctrl-C stops everything.")
+        say("DAGs are paused at first; switch on those that you want. Ctrl-C stops everything.")
         while True:
             airflow.check_alive()
             time.sleep(1)
 
 
 def places() -> dict[str, str]:
-    """What the DAGs work on. Makes the default store. Raises StoreUnusable for a chosen one that is not there."""
+    """Variables of Airflow's processes. Creates the default store. Raises StoreUnusable when another one does not exist."""
     from rmq_store.lake.table.object_store import Root
     from rmq_store.lake.table.store import LakeStore
 

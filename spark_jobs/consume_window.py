@@ -1,8 +1,8 @@
 """Consume for one group, as a job: ``spark-submit spark_jobs/consume_window.py --group G``, or by a call in-process.
 
-A request is consumed window by window until it is complete; one JSON line on standard output says what was done, as
-``rmq consume --json`` does. Exit codes are those of the command line: 0 done (also when it was done before), 1 failed,
-2 wrong use, 3 somebody else holds or has moved it.
+It consumes window by window until the request is complete, and prints one JSON line, as ``rmq consume --json`` does. Exit
+codes are those of the command line: 0 done (also when it was done before), 1 failed, 2 wrong use, 3 held or moved by another
+request.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ from spark_jobs.job import count, engines_of, job_parser, report_as_json
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = job_parser("consume_window.py", "Consume for one group until the request is complete.")
     settings = os.environ.get("RMQ_SETTINGS") or "consumers.toml"
-    parser.add_argument("--settings", default=settings, help="the groups; default $RMQ_SETTINGS, else consumers.toml")
-    parser.add_argument("--group", required=True)
-    parser.add_argument("--shard", help="only this one")
     parser.add_argument(
-        "--until", metavar="TIME", help="only what was stored before it: ISO 8601 with a zone, or epoch ms"
+        "--settings", default=settings, help="the consumer groups; default: $RMQ_SETTINGS, else consumers.toml"
+    )
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--shard", help="only this shard")
+    parser.add_argument(
+        "--until", metavar="TIME", help="only messages stored before this time: ISO 8601 with a zone, or epoch ms"
     )
     parser.add_argument("--max-messages", type=count)
-    parser.add_argument("--client", metavar="ID", help="which of --clients this is: it gets only its queues")
+    parser.add_argument("--client", metavar="ID", help="the id of this consumer, one of --clients")
     parser.add_argument(
-        "--clients", metavar="ID,ID", help="the ids of all consumers of the group that run now, to share its queues"
+        "--clients", metavar="ID,ID", help="the ids of all running consumers of the group, which share its queues"
     )
     parser.add_argument("--engine", choices=ENGINES, help="default: the group's setting")
-    parser.add_argument("--listener-path", action="append", default=[], help="where listener modules are; repeatable")
+    parser.add_argument(
+        "--listener-path", action="append", default=[], help="a folder with listener modules; repeatable"
+    )
     chosen = parser.parse_args(arguments)
     host = Host()
     windows: list[WindowReport] = []

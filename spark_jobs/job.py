@@ -1,4 +1,4 @@
-"""What the jobs for spark-submit have in common: the options of all, the engines, one JSON line as the answer."""
+"""Common parts of the jobs for spark-submit: options, engines, the answer as one JSON line."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def job_parser(program: str, description: str) -> argparse.ArgumentParser:
     """``--root`` and ``--request``."""
     parser = argparse.ArgumentParser(prog=program, description=description)
     root = os.environ.get("RMQ_ROOT") or "var/store"
-    parser.add_argument("--root", default=root, help="the store; default $RMQ_ROOT, else var/store")
+    parser.add_argument("--root", default=root, help="the store; default: $RMQ_ROOT, else var/store")
     parser.add_argument(
-        "--request", metavar="ID", help="YYYY-MM-DD...: the same id is the same request; default: a new one"
+        "--request", metavar="ID", help="YYYY-MM-DD...: a repeated id is the same request; default: a new id"
     )
     return parser
 
 
 def count(text: str) -> int:
-    """An option that is a whole number, 1 or more."""
+    """The parser of an option that is a whole number of at least 1."""
     found = whole_number(text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
@@ -41,7 +41,7 @@ def count(text: str) -> int:
 
 
 def engines_of(command: str, choice: str, host: Host, python_path: Sequence[str | Path] = ()) -> Engines:
-    """The engines of a job; Spark is the server that $SPARK_REMOTE names, else a session of this process."""
+    """The engines of a job. Spark is the server of $SPARK_REMOTE, else a session of this process."""
     remote = os.environ.get("SPARK_REMOTE") or None
     return Engines(choice, host, partial(opened_engine, f"rmq {command}", remote=remote, python_path=python_path))
 
@@ -53,8 +53,8 @@ def report_as_json(
     work: Callable[[str], dict[str, Any]],
     so_far: Callable[[str], dict[str, Any]] = lambda _: {},
 ) -> int:
-    """Run it under the request's id (None: a new one), print its answer or its error as one JSON line, return the exit
-    code. ``so_far``: what the answer of an error says besides, of the request with this id."""
+    """Run ``work`` under a request id (None: a new one), print its answer or error as one JSON line, return the exit code.
+    ``so_far``: the JSON keys that an error adds: what the request with this id has committed before it."""
     its_id = ""
     try:
         its_id = request_id_of(request_id, verb, host)
@@ -66,7 +66,7 @@ def report_as_json(
         answer = so_far(its_id) | _error_answer(error, str(error), code, its_id)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # also a SystemExit of foreign code, whose 0 would say that all is done
+    except BaseException as error:  # also a SystemExit of foreign code, whose code 0 would read as success
         said = cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20)
         print(said, file=sys.stderr)
         code = 1
