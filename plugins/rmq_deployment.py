@@ -1,4 +1,5 @@
-"""Where things are: said by the environment of the Airflow processes, never by a run's parameters."""
+"""The store, the settings and the folders of this deployment: from the environment of Airflow's processes, never from a run's
+parameters."""
 
 from __future__ import annotations
 
@@ -62,12 +63,14 @@ class Deployment:
         return Engines(choice, Host(), functools.partial(opened_engine, "rmq", remote=self.spark_remote))
 
     def allowed_source(self, source: str) -> str:
-        """The source of an import, as it may be read. Raises WrongUse when it lies outside ``RMQ_IMPORT_ROOTS``."""
+        """The resolved source of an import. Raises WrongUse when it is outside ``RMQ_IMPORT_ROOTS``."""
         place = _resolved(source)
         if not self.import_roots:
-            raise WrongUse("RMQ_IMPORT_ROOTS is not set: name the folders and s3:// prefixes that may be imported from")
+            raise WrongUse(
+                "RMQ_IMPORT_ROOTS is not set: set it to the folders and s3:// prefixes that may be imported from"
+            )
         if not any(place == root or place.startswith(f"{root}/") for root in map(_resolved, self.import_roots)):
-            raise WrongUse(f"{source} lies outside RMQ_IMPORT_ROOTS ({', '.join(self.import_roots)})")
+            raise WrongUse(f"{source} is outside RMQ_IMPORT_ROOTS ({', '.join(self.import_roots)})")
         return place
 
 
@@ -76,9 +79,9 @@ def _place(text: str) -> str:
 
 
 def _resolved(place: str) -> str:
-    """Without links and steps upwards, so that a prefix can be trusted."""
+    """Without links and '..', so that a comparison of prefixes is safe."""
     if "://" in place:
         if ".." in place.split("/"):
-            raise WrongUse(f"{place}: an address must not step upwards")
+            raise WrongUse(f"{place}: an address must not have '..'")
         return place.rstrip("/")
     return os.path.realpath(_place(place))
