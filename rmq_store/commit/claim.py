@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.commit.ctl import Action, Actor, Ctl, Proposal, canonical_json
-from rmq_store.commit.positions import Claim, Positions, own_id, queue_of, split_id
+from rmq_store.commit.positions import Claim, Positions, claimed_queue, own_id, split_id
 from rmq_store.errors import HeldByAnother
 from rmq_store.message.message import MessageQueue
 
@@ -55,7 +55,7 @@ class Held:
     @property
     def queue(self) -> MessageQueue | None:
         """None: it is not a queue's."""
-        return queue_of(self.app_id) if len(split_id(self.app_id)) == 5 else None
+        return claimed_queue(self.app_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Taken:
         return Proposal(self.ctl, self.before, _packed(self.claims))
 
     def queues(self) -> frozenset[MessageQueue]:
-        return frozenset(queue_of(app_id) for app_id in self.claims if len(split_id(app_id)) == 5)
+        return frozenset(queue for app_id in self.claims if (queue := claimed_queue(app_id)))
 
     def renewed(self, commit_id: str, now_ms: int) -> tuple[Taken, Proposal]:
         """The same claims with a whole lease, and the commit that makes them so."""

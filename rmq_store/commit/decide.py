@@ -14,11 +14,13 @@ from datetime import date, timedelta
 from rmq_store.commit.ctl import Action, Ctl, Produced, Proposal
 from rmq_store.commit.positions import (
     Claim,
+    PositionKind,
     Positions,
     QueueRange,
     SubVersion,
     Tally,
     grp_id,
+    kind_of,
     max_id,
     off_id,
     sub_id,
@@ -132,18 +134,18 @@ def _moved(proposal: Proposal, positions: Positions) -> set[str]:
     agreed = {
         app_id
         for app_id, value in proposal.advance.items()
-        if app_id.startswith("sub/") and value == positions.get(app_id)
+        if kind_of(app_id) == PositionKind.SUBSCRIPTION and value == positions.get(app_id)
     }
     expect = proposal.expect.items()
-    moved = {app_id for app_id, wanted in expect if not _same(app_id, wanted, positions.get(app_id))} - agreed
+    moved = {app_id for app_id, value in expect if not _same(app_id, value, positions.get(app_id))} - agreed
     new = {app_id for prefix in proposal.closed for app_id, _ in positions.prefixed(prefix)}
     return moved | (new - proposal.expect.keys())
 
 
 def _shown(app_id: str, value: int | None) -> str:
-    if app_id.startswith("own/"):
+    if kind_of(app_id) == PositionKind.CLAIM:
         return f"claim {Claim.of(value).number}"
-    if app_id.startswith("sub/") and (recorded := SubVersion.of(value)):
+    if kind_of(app_id) == PositionKind.SUBSCRIPTION and (recorded := SubVersion.of(value)):
         return f"subscription version {recorded.version}"
     return str(value)
 
@@ -171,14 +173,15 @@ def _positions_of(ctl: Ctl) -> set[str]:
     return offsets | {grp_id(group) for group in groups} | subscription
 
 
-def _same(app_id: str, wanted: int | None, found: int | None) -> bool:
-    """Claims are compared by number: a renewal moves only the end of the lease. An epoch of 0 says as much as none: the
-    group's first window writes it, and another first one of other queues may do so too."""
-    if app_id.startswith("own/"):
-        return Claim.of(wanted).number == Claim.of(found).number
-    if app_id.startswith("grp/"):
-        return (wanted or 0) == (found or 0)
-    return wanted == found
+def _same(app_id: str, expected: int | None, current: int | None) -> bool:
+    """Claims are compared by number: a renewal moves only the end of the lease. An epoch of 0 equals an absent one: the
+    group's first window writes it, and so may another first window of other queues."""
+    kind = kind_of(app_id)
+    if kind == PositionKind.CLAIM:
+        return Claim.of(expected).number == Claim.of(current).number
+    if kind == PositionKind.EPOCH:
+        return (expected or 0) == (current or 0)
+    return expected == current
 
 
 def _store_timestamp(proposal: Proposal, positions: Positions, clocks: Clocks, max_skew_ms: int) -> int:

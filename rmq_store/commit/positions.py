@@ -1,8 +1,10 @@
-"""Positions: which number of the store means what, ranges of offsets, and the evidence that a range was done.
+"""Positions and their application ids, ranges of offsets, and the tallies that prove a range was consumed.
 
 A position is a Delta ``txn`` action: an application id and a number
-(``docs/decisions/0002-what-a-row-and-a-position-say.md``). This module names them; who may
-change one is decided in ``commit/decide.py``. A consumer offset is the next one to read; ranges are half-open.
+(``docs/decisions/0002-what-a-row-and-a-position-say.md``). An id is a kind and percent-encoded parts, joined by ``/``:
+``off/orders/OrderEvents/broker-a/3`` is the next offset that group orders reads in queue 3. This module names and parses
+ids; ``commit/decide.py`` decides whether a commit may change a position. A consumer offset is the next one to read;
+ranges are half-open.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from urllib.parse import quote, unquote
 from rmq_store.message.message import MessageQueue
 
 ABSENT = -1
-"""A position with this value is deleted: as if it had never been there (a Delta txn cannot be removed)."""
+"""The value of a deleted position, which reads as absent (a Delta ``txn`` cannot be removed)."""
 
 _MASK_64 = (1 << 64) - 1
 _LEASE_BITS = 34
@@ -55,48 +57,66 @@ class QueueRange:
 # --- application ids -------------------------------------------------------------------------------------------------
 
 
-def _joined(kind: str, *parts: str | int) -> str:
+class PositionKind(StrEnum):
+    """What a position counts: the first part of its application id. The functions below say what each number means."""
+
+    EPOCH = "grp"
+    OFFSET = "off"
+    PASS = "pas"
+    BLOCKED = "blk"
+    MAX = "max"
+    MIN = "min"
+    SUBSCRIPTION = "sub"
+    CLAIM = "own"
+    IMPORT = "import"
+    CUTOVER = "cutover"
+    SENDS = "snd"
+    DELETED = "del"
+    REDRIVES = "red"
+
+
+def _joined(kind: PositionKind, *parts: str | int) -> str:
     return "/".join([kind, *(quote(str(part), safe="") for part in parts)])
 
 
 def grp_id(group: str) -> str:
     """The group's epoch, raised by every operator action; part of every commit of the group."""
-    return _joined("grp", group)
+    return _joined(PositionKind.EPOCH, group)
 
 
 def off_id(group: str, queue: MessageQueue) -> str:
     """Next offset that the group consumes from the queue."""
-    return _joined("off", group, *queue_key(queue))
+    return _joined(PositionKind.OFFSET, group, *queue_key(queue))
 
 
 def pas_id(group: str, queue: MessageQueue) -> str:
     """The pass of the queue: the group's epoch when an action last named it (absent: 0)."""
-    return _joined("pas", group, *queue_key(queue))
+    return _joined(PositionKind.PASS, group, *queue_key(queue))
 
 
 def blk_id(group: str, queue: MessageQueue) -> str:
-    """When the window was made (ms of its commit id) that left the queue waiting in order (absent: none did)."""
-    return _joined("blk", group, *queue_key(queue))
+    """The time (ms of its commit id) of the window that left the orderly queue blocked (absent: it is not blocked)."""
+    return _joined(PositionKind.BLOCKED, group, *queue_key(queue))
 
 
 def max_id(queue: MessageQueue) -> str:
     """Next offset to assign in the queue. Its ``last_updated`` is the store timestamp (ms) of the newest message."""
-    return _joined("max", *queue_key(queue))
+    return _joined(PositionKind.MAX, *queue_key(queue))
 
 
 def min_id(queue: MessageQueue) -> str:
     """First readable offset of the queue (absent: 0)."""
-    return _joined("min", *queue_key(queue))
+    return _joined(PositionKind.MIN, *queue_key(queue))
 
 
 def sub_id(group: str) -> str:
     """The subscription that the group reads with, see ``SubVersion``: one for all clients of a broadcasting group."""
-    return _joined("sub", group.partition("@")[0])
+    return _joined(PositionKind.SUBSCRIPTION, group.partition("@")[0])
 
 
 def own_id(*scope: str | int) -> str:
     """The claim on ``scope``: a group as a whole, or ``~import/<broker>`` and the like."""
-    return _joined("own", *scope)
+    return _joined(PositionKind.CLAIM, *scope)
 
 
 def own_queue_id(group: str, queue: MessageQueue) -> str:
@@ -106,31 +126,31 @@ def own_queue_id(group: str, queue: MessageQueue) -> str:
 
 def import_id(broker_name: str) -> str:
     """Next physical offset to import from the broker's commit log."""
-    return _joined("import", broker_name)
+    return _joined(PositionKind.IMPORT, broker_name)
 
 
 def cutover_id(broker_name: str) -> str:
-    """1 once the broker's files are closed for good and its groups belong to the lake."""
-    return _joined("cutover", broker_name)
+    """1 once the broker's import is closed permanently and its groups belong to the lake."""
+    return _joined(PositionKind.CUTOVER, broker_name)
 
 
 def send_id(topic: str) -> str:
     """Sends committed to the topic. Part of every send, so that two of them, or two attempts of one, are ordered."""
-    return _joined("snd", topic)
+    return _joined(PositionKind.SENDS, topic)
 
 
 def del_id(group: str) -> str:
-    """The group's epoch at its last delete (absent: it never was). What is older belongs to a group that is gone."""
-    return _joined("del", group)
+    """The group's epoch at its last delete (absent: never deleted). Copies of an older epoch are those of the deleted group."""
+    return _joined(PositionKind.DELETED, group)
 
 
 def red_id(group: str) -> str:
     """Redrives committed of a group's dead letters."""
-    return _joined("red", group)
+    return _joined(PositionKind.REDRIVES, group)
 
 
-def ids_of(kind: str, group: str) -> str:
-    """How the ids of a group's positions of one kind begin: ``off``, ``pas`` or ``blk``."""
+def ids_of(kind: PositionKind, group: str) -> str:
+    """The prefix of a group's ids of a kind that has one per queue: OFFSET, PASS or BLOCKED."""
     return _joined(kind, group) + "/"
 
 
@@ -143,8 +163,26 @@ def split_id(app_id: str) -> tuple[str, ...]:
     return tuple(unquote(part) for part in app_id.split("/"))
 
 
+def kind_of(app_id: str) -> str:
+    """The kind, to be compared with ``PositionKind``. Decodes nothing: a decision looks at thousands of ids."""
+    return app_id.partition("/")[0]
+
+
+def group_of(app_id: str) -> str:
+    """The group of an EPOCH, OFFSET, PASS, BLOCKED, DELETED or REDRIVES position."""
+    return split_id(app_id)[1]
+
+
+def claimed_queue(app_id: str) -> MessageQueue | None:
+    """The queue of a claim that ``own_queue_id`` named, None for a claim on other work."""
+    return queue_of(app_id) if len(split_id(app_id)) == _PARTS_OF_QUEUE_CLAIM else None
+
+
+_PARTS_OF_QUEUE_CLAIM = 5  # kind, group, topic, broker, queue id
+
+
 def queue_of(app_id: str) -> MessageQueue:
-    """The queue that ends the application id of an ``off``, ``own``, ``pas``, ``blk``, ``max`` or ``min`` position."""
+    """The queue that ends the id of an OFFSET, PASS, BLOCKED, MAX or MIN position, or of a claim on a queue."""
     topic, broker_name, queue_id = split_id(app_id)[-3:]
     return MessageQueue(topic, broker_name, int(queue_id))
 
@@ -187,11 +225,13 @@ class SubVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """All positions of a shard as one snapshot of the log holds them."""
+    """All positions of a shard in one version of its commit log."""
 
     version: int
     values: Mapping[str, int]
+    """By application id; ABSENT: deleted."""
     updated_ms: Mapping[str, int] = field(default_factory=dict)
+    """The ``lastUpdated`` of each ``txn``, UTC ms."""
 
     def get(self, app_id: str) -> int | None:
         """The number, or None when it was never set or has been deleted."""
@@ -199,21 +239,26 @@ class Positions:
         return None if value == ABSENT else value
 
     def prefixed(self, prefix: str) -> Iterable[tuple[str, int]]:
+        """The ids that begin like this, with their numbers."""
         return (
             (app_id, value) for app_id, value in self.values.items() if app_id.startswith(prefix) and value != ABSENT
         )
 
+    def of_kind(self, kind: PositionKind) -> Iterable[tuple[str, int]]:
+        """The ids of a kind, with their numbers."""
+        return self.prefixed(f"{kind}/")
+
     def offsets_of(self, group: str) -> dict[MessageQueue, int]:
         """The group's next offset in every queue of which it has one."""
-        return {queue_of(app_id): value for app_id, value in self.prefixed(ids_of("off", group))}
+        return {queue_of(app_id): value for app_id, value in self.prefixed(ids_of(PositionKind.OFFSET, group))}
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that hold or held messages, in RocketMQ's order
         (``MessageQueue#compareTo``, rules 6.1)."""
-        return sorted(queue_of(app_id) for app_id, _ in self.prefixed(_joined("max", topic) + "/"))
+        return sorted(queue_of(app_id) for app_id, _ in self.prefixed(_joined(PositionKind.MAX, topic) + "/"))
 
     def all_queues(self) -> list[MessageQueue]:
-        return sorted(queue_of(app_id) for app_id, _ in self.prefixed("max/"))
+        return sorted(queue_of(app_id) for app_id, _ in self.of_kind(PositionKind.MAX))
 
     def min_offset(self, queue: MessageQueue) -> int:
         return self.get(min_id(queue)) or 0

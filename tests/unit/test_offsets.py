@@ -7,13 +7,17 @@ from rmq_store.commit.positions import (
     ABSENT,
     Claim,
     Outcome,
+    PositionKind,
     Positions,
     QueueRange,
     SubVersion,
     Tally,
+    claimed_queue,
     cutover_id,
+    group_of,
     grp_id,
     import_id,
+    kind_of,
     max_id,
     min_id,
     off_id,
@@ -66,6 +70,9 @@ def test_a_queue_is_found_in_the_ids_that_end_with_it(queue: MessageQueue) -> No
         queue
     ] * 4
     assert split_id(off_id("g/h", queue))[:2] == ("off", "g/h")
+    assert (kind_of(off_id("g/h", queue)), group_of(off_id("g/h", queue))) == (PositionKind.OFFSET, "g/h")
+    assert claimed_queue(own_queue_id("g/h", queue)) == queue
+    assert claimed_queue(own_id("~import", "broker-a")) is None
 
 
 # --- claims ----------------------------------------------------------------------------------------------------------
