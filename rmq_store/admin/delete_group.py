@@ -15,7 +15,17 @@ from dataclasses import dataclass, replace
 from rmq_store.admin.moves import MoveReport, move_proposal, need_reason, next_epoch
 from rmq_store.admin.replay import replayed_group
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json, is_born_here
-from rmq_store.commit.positions import ABSENT, Positions, cutover_id, del_id, ids_of, off_id, split_id, sub_id
+from rmq_store.commit.positions import (
+    ABSENT,
+    PositionKind,
+    Positions,
+    cutover_id,
+    del_id,
+    group_of,
+    ids_of,
+    off_id,
+    sub_id,
+)
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue, dlq_topic, retry_topic
 from rmq_store.message.validators import is_system_group
@@ -62,7 +72,7 @@ class DeleteGroupRequest:
     def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
         """Nothing of the group may come in between: not even a first offset, which no other position here would show."""
         made = move_proposal(commit_id, self, positions, moves)
-        ends = {app_id: ABSENT for app_id, _ in positions.prefixed(ids_of("blk", self.group))}
+        ends = {app_id: ABSENT for app_id, _ in positions.prefixed(ids_of(PositionKind.BLOCKED, self.group))}
         if "@" not in self.group and positions.get(sub_id(self.group)) is not None:  # other clients still read with it
             ends[sub_id(self.group)] = ABSENT
         ends[del_id(self.group)] = next_epoch(positions, self.group)
@@ -71,7 +81,7 @@ class DeleteGroupRequest:
             ctl=replace(made.ctl, parameters=canonical_json(what_waits(positions, self.group).parameters())),
             expect={**made.expect, **{app_id: positions.get(app_id) for app_id in ends}},
             advance={**made.advance, **ends},
-            closed=(ids_of("off", self.group),),
+            closed=(ids_of(PositionKind.OFFSET, self.group),),
         )
 
 
@@ -132,7 +142,7 @@ def is_gone(positions: Positions, group: str) -> bool:
 
 
 def _nothing(shard: str, positions: Positions, group: str) -> str:
-    names = {split_id(app_id)[1] for app_id, _ in positions.prefixed("off/")}
+    names = {group_of(app_id) for app_id, _ in positions.of_kind(PositionKind.OFFSET)}
     held = (name for name in names if name.startswith(f"{group}@") and replayed_group(name) is None)
     if clients := sorted(name for name in held if not is_gone(positions, name)):
         return (

@@ -20,7 +20,18 @@ from typing import Any
 from rmq_store.admin.dead_letters import Letter, Letters
 from rmq_store.admin.replay import known_settings, replayed_group
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
-from rmq_store.commit.positions import ABSENT, Outcome, Positions, QueueRange, Tally, grp_id, queue_of, red_id, split_id
+from rmq_store.commit.positions import (
+    ABSENT,
+    Outcome,
+    PositionKind,
+    Positions,
+    QueueRange,
+    Tally,
+    group_of,
+    grp_id,
+    queue_of,
+    red_id,
+)
 from rmq_store.commit.request import refuse_other_request
 from rmq_store.consumer.retry import PropertyEdits, retry_queue_id
 from rmq_store.consumer.timer import TIMER_PROPERTIES
@@ -213,7 +224,8 @@ def readers_of(positions: Positions, request: RedriveRequest) -> tuple[str, ...]
     they were told to; of a retry topic its own."""
     if request.to_topic is None:
         return (request.group,)
-    groups = {split_id(id_)[1] for id_, _ in positions.prefixed("off/") if queue_of(id_).topic == request.to_topic}
+    offsets = positions.of_kind(PositionKind.OFFSET)
+    groups = {group_of(app_id) for app_id, _ in offsets if queue_of(app_id).topic == request.to_topic}
     return tuple(sorted(group for group in groups if replayed_group(group) is None))
 
 

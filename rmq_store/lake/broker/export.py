@@ -11,7 +11,7 @@ from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersi
 from rmq_store.broker_files.consumer_offset_manager import Table, key_of
 from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
 from rmq_store.commit.ctl import SCHEDULE_GROUP
-from rmq_store.commit.positions import Positions, cutover_id, del_id, off_id, queue_of, split_id
+from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
 from rmq_store.lake.broker.import_store import last_import
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue, retry_topic
@@ -53,9 +53,9 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     """What was committed on queues of ``broker_name``, and what its newest import observed. Reads only."""
     shard.commitlog.refresh()
     positions = shard.positions()
-    deleted = {split_id(app_id)[1] for app_id, _ in positions.prefixed("del/")}
+    deleted = {group_of(app_id) for app_id, _ in positions.of_kind(PositionKind.DELETED)}
     gone = frozenset(group for group in deleted if is_gone(positions, group))
-    stands = [(split_id(app_id)[1], queue_of(app_id), offset) for app_id, offset in positions.prefixed("off/")]
+    stands = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
     committed = [
         (group, q, offset) for group, q, offset in stands if q.broker_name == broker_name and group not in gone
     ]

@@ -21,7 +21,7 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Actor, Ctl, Produced, Proposal, canonical_json
-from rmq_store.commit.positions import Positions, cutover_id, import_id, max_id, min_id
+from rmq_store.commit.positions import PositionKind, Positions, cutover_id, import_id, kind_of, max_id, min_id
 from rmq_store.commit.request import refuse_other_request
 from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_users, read_configs, same_configs
@@ -152,7 +152,9 @@ def import_store(
         expect = {imported: positions.get(imported)}
         expect |= {app_id: positions.get(app_id) for app_id in advance}
         advance |= {imported: end}
-        newest = dict.fromkeys((app_id for app_id, offset in advance.items() if app_id[:4] == "max/" and not offset), 0)
+        newest = dict.fromkeys(
+            (app_id for app_id, offset in advance.items() if kind_of(app_id) == PositionKind.MAX and not offset), 0
+        )
         newest |= {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
         staged = tuple(file for result in results for file in result.files)
         reached("3.staged")

@@ -41,7 +41,7 @@ from rmq_store.commit.decide import (
     decide,
     overtaken,
 )
-from rmq_store.commit.positions import ABSENT, Claim, Positions
+from rmq_store.commit.positions import ABSENT, Claim, PositionKind, Positions, kind_of
 from rmq_store.errors import (
     ClockSkew,
     CommitOutcomeUnknown,
@@ -236,7 +236,7 @@ def _release_of(proposal: Proposal, positions: Positions, host: Host) -> Proposa
     advance |= {
         app_id: Claim(Claim.of(value).number, 0).packed()
         for app_id, value in unchanged.items()
-        if app_id.startswith("own/")
+        if kind_of(app_id) == PositionKind.CLAIM
     }
     ctl = replace(
         proposal.ctl, commit_id=host.new_commit_id(), action=Action.RELEASE, consumed=(), produced=(), moved=(), observed=(),
