@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -29,7 +30,7 @@ from typing import Any, TypeVar
 
 from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.consumer.retry import origin_message_id
-from rmq_store.errors import ListenerError, is_stop, text_of
+from rmq_store.errors import ListenerError, WrongUse, is_stop, text_of
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 
@@ -136,6 +137,25 @@ def load_listener(name: str, env: Mapping[str, str] | None = None) -> Listener:
             raise
         said = str(error) if type(error) is ListenerError else f"listener {name} cannot be loaded: {named(error)}"
         raise ListenerError(cleaned(said, secret_values(env))) from error
+
+
+def listener_name(listener: str | Callable[..., Any]) -> str:
+    """The name with which ``load_listener`` finds a function or a class of a module; a name is returned as it is.
+
+    Raises WrongUse for what has no such name: a lambda, a function inside another one, an object.
+    """
+    if isinstance(listener, str):
+        return listener
+    module, path = getattr(listener, "__module__", None), getattr(listener, "__qualname__", "")
+    found: Any = sys.modules.get(module or "")
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if found is not listener:
+        raise WrongUse(
+            f"the listener {quoted(listener)} cannot be found by a name: give a function or a class of a module, or its "
+            "name, like shop.listeners:Orders"
+        )
+    return f"{module}:{path}"
 
 
 def _loaded(name: str) -> Listener:

@@ -183,6 +183,14 @@ def load_settings(text: str, source: str) -> Settings:
     return Settings(source, groups, wrong)
 
 
+def load_group(table: Mapping[str, Any]) -> GroupSettings:
+    """One group from a table like a ``[[group]]`` of the file. Raises WrongUse with everything that is wrong in it."""
+    group, problems = _load_group(table)
+    if group is None:
+        raise WrongUse(_listed(f"group {_name(table, 1)}", problems))
+    return group
+
+
 def _load_groups(tables: Sequence[Mapping[str, Any]]) -> tuple[tuple[GroupSettings, ...], dict[str, list[str]]]:
     """The groups, and the problems of those that are wrong. Of a name that is written twice nobody knows which is meant."""
     groups: list[GroupSettings] = []

@@ -9,7 +9,10 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RULES = ("rmq_store", "tests/oracle/memory")
-OUTSIDE = ("rmq_store/lake/", "rmq_store/cli/")
+OUTSIDE = ("rmq_store/__init__.py", "rmq_store/api.py", "rmq_store/cli/", "rmq_store/lake/")
+"""They offer the rules with the lake. ``rmq_store/__init__.py`` itself imports none of it (test_face.py)."""
+PARTS = {path.stem for path in (CHECKOUT / "rmq_store").iterdir()} - {"__init__"}
+INSIDE = PARTS - {"api", "cli", "lake"}
 
 
 def imported_modules(source: str) -> Iterator[str]:
@@ -24,7 +27,7 @@ def imported_modules(source: str) -> Iterator[str]:
 def is_allowed(module: str) -> bool:
     top, _, rest = module.partition(".")
     if top == "rmq_store":
-        return rest.split(".")[0] not in {"lake", "cli"}
+        return rest.split(".")[0] in INSIDE
     return top in sys.stdlib_module_names or module.startswith("tests.oracle.memory")
 
 
@@ -47,11 +50,24 @@ def test_the_rules_import_the_standard_library_and_each_other_only() -> None:
 
 def test_the_check_sees_imports_inside_functions_and_of_submodules() -> None:
     source = (
-        "def f():\n    import pyarrow.parquet\n    from rmq_store import lake\n"
+        "def f():\n    import pyarrow.parquet\n    from rmq_store import Message, lake\n"
         "    from rmq_store.message.message import M\n"
     )
     assert [(module, is_allowed(module)) for module in imported_modules(source)] == [
         ("pyarrow.parquet", False),
+        ("rmq_store.Message", False),
         ("rmq_store.lake", False),
         ("rmq_store.message.message.M", True),
     ]
+
+
+def test_inside_the_project_a_name_is_imported_from_where_it_is_defined() -> None:
+    """``import rmq_store`` is for its users: here each name has one import path."""
+    by_face = [
+        f"{path.relative_to(CHECKOUT)}: {module}"
+        for folder in ("rmq_store", "spark_jobs", "plugins", "dags")
+        for path in (CHECKOUT / folder).rglob("*.py")
+        for module in imported_modules(path.read_text())
+        if module.split(".")[0] == "rmq_store" and module.partition(".")[2].partition(".")[0] not in PARTS
+    ]
+    assert by_face == []

@@ -1,0 +1,345 @@
+"""The platform as a Python library: a store, and what is done with it. ``import rmq_store`` offers these names.
+
+A method does what the command of the same name does, by the same functions. It raises the command's errors, RmqError with
+a class for each kind, and returns its report as a value. Where a method works in several shards or commits, it returns a
+report for each. ``docs/python.md`` shows all of it.
+
+A time is a ``datetime`` with a zone, or epoch milliseconds. A ``request_id`` begins with its UTC date, ``YYYY-MM-DD``: the
+same id with the same arguments is the same request and is done once; None makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.moves import MoveReport
+from rmq_store.admin.redrive import RedriveReport, RedriveRequest
+from rmq_store.admin.replay import as_replay, replayed_group
+from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.positions import Outcome
+from rmq_store.commit.request import Status, actor_of, overall, reason_of, request_id_of
+from rmq_store.consumer.listener import listener_name
+from rmq_store.errors import WrongUse
+from rmq_store.lake.admin.groups import need_group
+from rmq_store.lake.admin.moves import move_in_all
+from rmq_store.lake.admin.redrive import redrive_all, shards_with_letters
+from rmq_store.lake.broker import import_store as broker_import
+from rmq_store.lake.broker.import_store import ImportReport
+from rmq_store.lake.sql import sql
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.consumption import Consumption, shards_of, shards_with_queues
+from rmq_store.lake.window.deliver import deliver
+from rmq_store.lake.window.engine import Engine, LocalEngine
+from rmq_store.lake.window.send_request import messages_by_shard, send_parts
+from rmq_store.lake.window.window import consume_window
+from rmq_store.message.message import MessageQueue
+from rmq_store.producer.producer import Message, check_messages
+from rmq_store.producer.send import SendReport
+from rmq_store.settings.settings import GroupSettings, load_group
+from rmq_store.utils.host import Host
+from rmq_store.utils.times import parse_consume_timestamp
+from rmq_store.window.deliver import DeliverReport, deliver_all
+from rmq_store.window.plan import LIVE, ConsumeRequest, Scope
+
+Time = datetime | int
+
+
+def create_store(root: str, *, levels: str | None = None, actor: str | None = None) -> Store:
+    """Make the store at ``root``, a folder or ``s3://bucket/prefix``, unless it is there, and open it.
+
+    ``levels``: the delay levels, as a broker's ``messageDelayLevel``; None: RocketMQ's 18, or those of the store that is
+    there. ``actor``: as in ``open_store``. Raises StoreUnusable, and WrongUse for other levels than those of the store
+    that is there.
+    """
+    store, _ = LakeStore.init(Root.parse(root), levels=levels)
+    return Store(store, actor_of(actor))
+
+
+def open_store(root: str, *, actor: str | None = None) -> Store:
+    """Open the store at ``root``, a folder or ``s3://bucket/prefix`` (credentials from the ``AWS_*`` variables).
+
+    ``actor``: who acts, as the history records it; None: the user of this process. Raises StoreUnusable when there is none.
+    """
+    return Store(LakeStore.open(Root.parse(root)), actor_of(actor))
+
+
+def consumer_group(
+    name: str,
+    listener: str | Callable[..., Any],
+    subscriptions: Mapping[str, str | Mapping[str, str]],
+    **settings: Any,
+) -> GroupSettings:
+    """The settings of a group, as a ``[[group]]`` of ``consumers.toml`` says them.
+
+    ``listener``: a function or class of a module, or its name, ``module:attribute``. ``subscriptions``: by topic the tags,
+    ``"TagA || TagB"`` or ``"*"``, or ``{"expression": "price > 100", "type": "SQL92"}``. ``settings``: the other keys of
+    ``docs/settings.md``. Raises WrongUse with everything that is wrong.
+    """
+    tables = [
+        {"topic": topic} | ({"expression": expression} if isinstance(expression, str) else dict(expression))
+        for topic, expression in subscriptions.items()
+    ]
+    return load_group({"name": name, "listener": listener_name(listener), "subscription": tables, **settings})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeReport:
+    """What a request of a group did, in all its shards."""
+
+    group: str
+    """A replay's own group, where it was one."""
+    request_id: str
+    shards: tuple[Consumption, ...]
+
+    @property
+    def status(self) -> Status:
+        """committed, already_committed, or empty: there was nothing to do."""
+        return overall(shard.status for shard in self.shards)
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """Messages per outcome that there was."""
+        sums = {outcome: sum(shard.outcomes.get(outcome, 0) for shard in self.shards) for outcome in Outcome}
+        return {outcome: count for outcome, count in sums.items() if count}
+
+    @property
+    def messages(self) -> int:
+        return sum(shard.messages for shard in self.shards)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What went wrong after a commit."""
+        return [warning for shard in self.shards for window in shard.windows for warning in window.warnings]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An opened store. Make one with ``create_store`` or ``open_store``."""
+
+    lake: LakeStore
+    """For what this class does not offer: the functions of ``rmq_store.lake`` take it."""
+    actor: Actor
+    host: Host = field(default_factory=Host)
+
+    @property
+    def root(self) -> str:
+        """An absolute folder, or ``s3://bucket[/prefix]``."""
+        return self.lake.root.location
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def import_store(
+        self,
+        source: str,
+        broker_name: str,
+        *,
+        shard: str | None = None,
+        salvage: bool = False,
+        engine: Engine | None = None,
+        request_id: str | None = None,
+    ) -> ImportReport:
+        """Import what is new in a broker's store directory, a folder or ``s3://bucket/prefix``: all or nothing.
+
+        ``shard``: None is one with the broker's name. ``salvage``: skip what is damaged or missing, and record it.
+        ``engine``: as in ``consume``. Raises BadData, WrongUse, HeldByAnother.
+        """
+        return broker_import.import_store(
+            self.lake,
+            Root.parse(source),
+            broker_name,
+            shard or broker_name,
+            request_id_of(request_id, "import", self.host),
+            self.actor,
+            self.host,
+            engine or LocalEngine(self.host),
+            salvage=salvage,
+        )
+
+    def send(
+        self,
+        messages: Sequence[Message],
+        *,
+        create_queues: int | None = None,
+        shard: str | None = None,
+        dry_run: bool = False,
+        request_id: str | None = None,
+    ) -> list[SendReport]:
+        """Send messages into queues of the lake; a report per commit, which holds at most 10,000 messages.
+
+        All are checked first. ``create_queues``: how many queues a topic gets that is not there; None: it is refused.
+        ``shard``: None is the one with the topic. Raises WrongUse.
+        """
+        check_messages(messages, self.host.now_ms())
+        id_ = request_id_of(request_id, "send", self.host)
+        by_shard = messages_by_shard(self.lake, messages, shard, create=create_queues is not None, dry_run=dry_run)
+        parts = send_parts(
+            self.lake, by_shard, id_, self.actor, self.host, create_queues=create_queues, dry_run=dry_run
+        )
+        return list(parts)
+
+    def consume(
+        self,
+        group: GroupSettings,
+        *,
+        until: Time | None = None,
+        max_messages: int | None = None,
+        replay: str | None = None,
+        engine: Engine | None = None,
+        request_id: str | None = None,
+    ) -> ConsumeReport:
+        """Consume what the group has not consumed yet: its windows, one after the other, a commit per window and shard.
+
+        ``until``: what was stored before it. ``max_messages``: at most so many of each shard. ``replay``: the group name of
+        a replay's report; what the replay left to its retries is consumed. ``engine``: where the listener runs, None is
+        this process; with Spark ``spark_jobs.engine.SparkEngine.of(session)``. (The setting ``engine`` of the group is for
+        the command line and the DAGs.) Raises WrongUse, NothingThere, HeldByAnother, ListenerError, StaleAttempt.
+        """
+        scope = LIVE
+        if replay is not None:
+            if replayed_group(replay) != group.name:
+                raise WrongUse(f"{replay} is not a replay of group {group.name}: give the group of the replay's report")
+            group, scope = replace(group, name=replay), Scope(retries_only=True)
+        request = ConsumeRequest(
+            request_id_of(request_id, "consume", self.host),
+            self.actor,
+            until_ms=_ms(until),
+            max_messages=max_messages,
+        )
+        return self._consumed(group, request, scope, engine)
+
+    def replay(
+        self,
+        group: GroupSettings,
+        topic: str,
+        since: Time,
+        *,
+        until: Time | None = None,
+        engine: Engine | None = None,
+        request_id: str | None = None,
+    ) -> ConsumeReport:
+        """Consume a topic again from a time on, under a group name of its own: the group's offsets do not move.
+
+        What fails is retried under that name: ``deliver``, then ``consume(group, replay=report.group)``. Raises as
+        ``consume`` does.
+        """
+        request = ConsumeRequest(request_id_of(request_id, "replay", self.host), self.actor, until_ms=_ms(until))
+        return self._consumed(*as_replay(group, topic, _ms(since) or 0, request), engine)
+
+    def deliver(self, *, now: Time | None = None, request_id: str | None = None) -> list[DeliverReport]:
+        """Deliver what is due of the delay levels and of the timer; a report per commit, at least one per shard.
+
+        ``now``: what counts as the present; None is this host's clock. Raises HeldByAnother.
+        """
+        id_ = request_id_of(request_id, "deliver", self.host)
+        deliver_in = partial(deliver, self.lake, actor=self.actor, host=self.host, now_ms=_ms(now))
+        return [report for shard in self.lake.shards() for report in deliver_all(id_, partial(deliver_in, shard))]
+
+    def _consumed(
+        self, group: GroupSettings, request: ConsumeRequest, scope: Scope, engine: Engine | None
+    ) -> ConsumeReport:
+        chosen = engine or LocalEngine(self.host)
+        windows = [
+            partial(consume_window, self.lake, shard, group, request, lambda plan: chosen, self.host, scope)
+            for shard in shards_of(self.lake, group, scope)
+        ]
+        shards = tuple(Consumption.of(window) for window in windows)
+        return ConsumeReport(group=group.name, request_id=request.request_id, shards=shards)
+
+    # --- operators ---------------------------------------------------------------------------------------------------
+
+    def reset(
+        self,
+        group: str,
+        topic: str,
+        to: datetime | int | Literal["min", "max"],
+        *,
+        reason: str,
+        queues: Iterable[MessageQueue] = (),
+        dry_run: bool = False,
+        request_id: str | None = None,
+    ) -> list[MoveReport]:
+        """Move a group's offsets of one topic; a report per shard. A window that runs cannot commit after it.
+
+        ``to``: a time (the first message stored at or after it), an offset, the first readable message or the end.
+        ``queues``: none is all of the topic. ``reason`` is recorded; only a ``dry_run`` may go without. Raises WrongUse.
+        """
+        target, value = _target(to)
+        request = ResetRequest(
+            group,
+            topic,
+            target,
+            request_id_of(request_id, "reset", self.host),
+            self.actor,
+            reason_of(reason, dry_run),
+            value,
+            dry_run=dry_run,
+        )
+        need_group(self.lake, group)
+        shards = shards_with_queues(self.lake.shards(), topic, tuple(queues))
+        return move_in_all([(shard, replace(request, queues=of_shard)) for shard, of_shard in shards], self.host)
+
+    def redrive(
+        self,
+        group: GroupSettings,
+        letters: Letters,
+        *,
+        reason: str,
+        to_topic: str | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        request_id: str | None = None,
+    ) -> list[RedriveReport]:
+        """Send dead letters of a group again, each once; a report per shard that has some.
+
+        ``letters``: which of them. ``to_topic``: None is the group's retry topic, which only this group reads. ``limit``:
+        at most so many of each shard, oldest first. ``reason`` is recorded. Raises WrongUse, HeldByAnother.
+        """
+        request = RedriveRequest(
+            group.name,
+            letters,
+            request_id_of(request_id, "redrive", self.host),
+            self.actor,
+            reason_of(reason, dry_run),
+            to_topic,
+            limit,
+            group.retry_queue_nums,
+            dry_run,
+        )
+        shards = shards_with_letters(self.lake.shards(), request)
+        if not shards:
+            need_group(self.lake, group.name, [group.name])
+        return [redrive_all(shard, of_shard, self.host) for shard, of_shard in shards]
+
+    # --- what the tables say -----------------------------------------------------------------------------------------
+
+    def query(self, text: str) -> pa.Table:
+        """The answer to one SELECT over the views of ``docs/sql.md``. Raises WrongUse for SQL that is wrong or writes."""
+        return sql.query(self.lake, text)
+
+    def audit(self) -> pa.Table:
+        """The view ``audit``: a row per contradiction, none when nothing is lost and nothing is counted twice."""
+        return self.query("SELECT * FROM audit ORDER BY ALL")
+
+
+def _ms(time: Time | None) -> int | None:
+    """Epoch ms. Raises WrongUse for a ``datetime`` without a zone."""
+    return parse_consume_timestamp(time) if isinstance(time, datetime) else time
+
+
+def _target(to: datetime | int | str) -> tuple[ResetTo, int | None]:
+    if isinstance(to, datetime):
+        return ResetTo.TIME, _ms(to)
+    if isinstance(to, int):
+        return ResetTo.OFFSET, to
+    if to in (ResetTo.MIN, ResetTo.MAX):
+        return ResetTo(to), None
+    raise WrongUse(f"reset to {to!r}: give a time (a datetime with a zone), an offset, 'min' or 'max'")
