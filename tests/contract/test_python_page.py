@@ -1,0 +1,105 @@
+"""``docs/python.md`` prints what it says, and so does ``rmq_store.Store`` where the page has no room."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import rmq_store
+from rmq_store import Message, MessageQueue, WrongUse
+from tests.python_page import program_and_output
+
+
+def test_the_page_from_top_to_bottom(tmp_path: Path) -> None:
+    program, output = program_and_output()
+    (tmp_path / "page.py").write_text(program)
+    run = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, output), run.stderr
+
+
+def consume_message(msgs: object, context: object) -> str:
+    return "CONSUME_SUCCESS"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> rmq_store.Store:
+    store = rmq_store.create_store(str(tmp_path / "store"), actor="ada")
+    store.send([Message("Orders", b"1"), Message("Orders", b"2")], create_queues=1)
+    return store
+
+
+ORDERS = rmq_store.consumer_group(
+    "orders", consume_message, {"Orders": "*"}, consume_from_where="CONSUME_FROM_FIRST_OFFSET"
+)
+
+
+def test_a_store_is_opened_where_it_was_made_and_records_who_acts(store: rmq_store.Store) -> None:
+    opened = rmq_store.open_store(store.root)
+    assert opened.root == store.root
+    store.consume(ORDERS)
+    assert opened.query("SELECT DISTINCT actor FROM offset_history").to_pylist() == [{"actor": "ada"}]
+    with pytest.raises(rmq_store.StoreUnusable, match="no store at"):
+        rmq_store.open_store(f"{store.root}-2")
+
+
+def test_a_dry_run_of_a_send_writes_nothing(tmp_path: Path) -> None:
+    store = rmq_store.create_store(str(tmp_path / "store"))
+    [report] = store.send([Message("Orders", b"1")], create_queues=2, dry_run=True)
+    assert (report.status, store.lake.shard_names()) == ("dry_run", [])
+    with pytest.raises(WrongUse, match="there is no topic Orders"):
+        store.send([Message("Orders", b"1")])
+    with pytest.raises(WrongUse, match="there is no message to send"):
+        store.send([])
+
+
+def test_the_same_request_is_done_once(store: rmq_store.Store) -> None:
+    first, second = (store.consume(ORDERS, request_id="2026-11-20-1") for _ in range(2))
+    assert (first.status, second.status) == ("committed", "already_committed")
+    assert (first.messages, first.outcomes, first.warnings) == (2, {"acked": 2}, [])
+    assert [shard.windows[0].engine for shard in first.shards] == ["local"]
+
+
+def test_a_window_ends_at_a_time_or_after_so_many_messages(store: rmq_store.Store) -> None:
+    assert store.consume(ORDERS, until=datetime(2026, 1, 1, tzinfo=UTC)).messages == 0
+    assert store.consume(ORDERS, max_messages=1).messages == 1
+    assert store.consume(ORDERS, until=datetime.now(UTC)).messages == 1
+    with pytest.raises(WrongUse, match="has no zone"):
+        store.consume(ORDERS, until=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_a_group_is_reset_to_an_offset_a_bound_or_a_time(store: rmq_store.Store) -> None:
+    store.consume(ORDERS)
+    queue = MessageQueue("Orders", "lake-local", 0)
+    for to, offset in ((1, 1), ("min", 0), ("max", 2), (datetime(2026, 1, 1, tzinfo=UTC), 0)):
+        [report] = store.reset("orders", "Orders", to, reason="test", queues=[queue])
+        assert (report.status, [move.to_offset for move in report.moves]) == ("committed", [offset])
+    with pytest.raises(WrongUse, match="give a time"):
+        store.reset("orders", "Orders", "end", reason="test")  # type: ignore[arg-type]
+    with pytest.raises(WrongUse, match="there is no group 'order', did you mean 'orders'"):
+        store.reset("order", "Orders", "min", reason="test")
+    with pytest.raises(WrongUse, match="needs a reason"):
+        store.reset("orders", "Orders", "min", reason="")
+
+
+def test_only_a_replay_of_the_group_is_followed_up(store: rmq_store.Store) -> None:
+    with pytest.raises(WrongUse, match="orders-replay-1 is not a replay of group orders"):
+        store.consume(ORDERS, replay="orders-replay-1")
+    replay = store.replay(ORDERS, "Orders", 0)
+    assert store.consume(ORDERS, replay=replay.group).status == "empty"
+
+
+def test_a_group_without_dead_letters_has_nothing_to_redrive(store: rmq_store.Store) -> None:
+    assert store.redrive(ORDERS, rmq_store.Letters(all=True), reason="test") == []
+
+
+def test_a_broker_store_is_imported(store: rmq_store.Store, broker_store: Callable[[str], Path]) -> None:
+    market = broker_store("market-clean")
+    report = store.import_store(str(market), "broker-a")
+    assert (report.status, report.shard, report.messages > 1000) == ("committed", "broker-a", True)
+    assert store.import_store(str(market), "broker-a").status == "unchanged"
+    assert store.audit().num_rows == 0
