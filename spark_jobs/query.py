@@ -1,4 +1,4 @@
-"""The store in Spark SQL: the views of ``rmq_store/lake/views`` in a session, classic or Connect.
+"""The store in Spark SQL: the views of ``rmq_store/lake/sql/views`` in a session, classic or Connect.
 
 They are the same files that DuckDB runs (``rmq_store/lake/sql/sql.py``). The tables are read as Parquet, by the exact list of
 live files of a snapshot, so the session needs no Delta and all relations are of one version.

@@ -13,17 +13,17 @@ from tests.spark.test_session import in_a_new_process
 STREET = """
 import json, sys
 from rmq_store.errors import RmqError
-from rmq_store.host import Host
-from rmq_store.lake.deliver import deliver
-from rmq_store.lake.engine import LocalEngine
-from rmq_store.lake.import_store import import_store
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.projection import projection
-from rmq_store.lake.store import LakeStore
-from rmq_store.lake.window import consume_window
-from rmq_store.plan import ConsumeRequest
-from rmq_store.settings import load_settings
-from rmq_store.store import Actor
+from rmq_store.utils.host import Host
+from rmq_store.lake.window.deliver import deliver
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.table.object_store import Root
+from tests.oracle.projection import projection
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.window import consume_window
+from rmq_store.window.plan import ConsumeRequest
+from rmq_store.settings.settings import load_settings
+from rmq_store.commit.ctl import Actor
 from spark_jobs.engine import SparkEngine
 from spark_jobs.session import open_session
 

@@ -41,8 +41,8 @@ CLASSIC = """
 import json, sys
 import pyarrow as pa
 from rmq_store.errors import WrongUse
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from spark_jobs.query import query, register_views
 from spark_jobs.session import open_session
 
@@ -127,8 +127,8 @@ def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
 
 CONNECT = """
 import json, os, sys
-from rmq_store.lake.object_store import Root
-from rmq_store.lake.store import LakeStore
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from spark_jobs.query import query
 from spark_jobs.session import open_session
 
