@@ -1,27 +1,30 @@
 """Consume for one group, window by window.
 
-**What it does.** Looks in every shard what the group has not consumed yet, up to the window's upper bound, and consumes
-it: allocate, pull, filter, the group's listener, retries and dead letters, all committed together with the offsets.
-Where nothing is waiting it ends after the first task and no JVM is started; the XCom `nothing_to_do` says why. A
-scheduled run waits so for a topic that is not there yet; a run that a person asks for fails and names it.
+**What it does.** Looks in every shard for messages that the group has not consumed yet, up to the window's upper bound,
+and consumes them: allocate, pull, filter, the group's listener, retries and dead letters, all committed together with
+the offsets. If there is nothing to consume, the run succeeds after its first task and starts no JVM; the XCom
+`nothing_to_do` says why. A scheduled run also succeeds when the topic does not exist yet; a run that a person triggered
+fails and names the topic.
 
-**The window.** It always begins at the committed offset. It ends at the first message stored at or after: the parameter
-`until`, else the run's partition key, else the end of its data interval, else it takes all there is. A run with a
-logical date has a data interval, the last one that is over: to take all there is, trigger without a logical date.
+**The window.** It always begins at the committed offset. It ends before the first message that was stored at or after
+the parameter `until`, else the run's partition key, else the end of its data interval; without any of these it has no
+upper bound. A run with a logical date has a data interval, the last complete one: to consume everything, trigger
+without a logical date.
 
-**Again.** A run is one request: retry it, clear it, run it twice, its messages are committed once, and a finished run
-answers `already_committed`.
+**Running it again.** A run is one request: if you retry it, clear it or run it twice, its messages are committed once.
+A cleared run that was complete answers `already_committed`.
 
-**When not to use it.** To consume something once more: `rmq_replay` does it under a name of its own, `rmq_reset_offset`
-moves the group itself. Airflow's backfill is refused: a window begins at the committed offset, so it would do nothing.
+**When not to use it.** To consume messages a second time: `rmq_replay` does that under a replay group, and
+`rmq_reset_offset` moves the group's own offsets. Airflow's backfill is refused: a window begins at the committed
+offset, so a backfill would do nothing.
 
-Made from the groups of `$RMQ_SETTINGS`, one DAG each. Manual triggering is intended.
+There is one such DAG for each group in `$RMQ_SETTINGS`. You may trigger it by hand at any time.
 """
 
 from __future__ import annotations
 
 from airflow.sdk import Asset, get_current_context, get_parsing_context, task
-from rmq_dags import LONGEST_RUN, intervals, moment, most_messages, optional, rmq_dag
+from rmq_dags import LONGEST_RUN, intervals, max_messages, moment, optional, rmq_dag
 from rmq_deployment import Deployment
 from rmq_operators import Answer, consume_shard, plan_shards, report
 
@@ -33,10 +36,10 @@ def consume_dag(group: GroupSettings) -> None:
     """The DAG of one group."""
     offsets = Asset(f"rmq_offsets__{group.name}", uri=f"x-rmq://offsets/{group.name}")
     params = {
-        "until": moment("Until", "Only what was stored before it."),
-        "max_messages": most_messages(),
-        "client": optional("Client", "Which of the clients below this run is, if several share the group's queues."),
-        "clients": optional("Clients", "The ids of all consumers of the group that run now, with commas between."),
+        "until": moment("Until", "Only messages stored before this time."),
+        "max_messages": max_messages(),
+        "client": optional("Client", "This run's client id, if several clients share the group's queues."),
+        "clients": optional("Clients", "The ids of all clients of the group that run now, separated by commas."),
     }
 
     @rmq_dag(__doc__, "consume", dag_id=dag_id_of(group.name), schedule=intervals(group.schedule), params=params)
@@ -61,9 +64,9 @@ def consume_dag(group: GroupSettings) -> None:
     consume_group()
 
 
-asked_for = get_parsing_context().dag_id
-"""The DAG whose task this process runs; None where all are read."""
+parsed_dag_id = get_parsing_context().dag_id
+"""The DAG whose task this process runs; None when Airflow reads all DAGs."""
 
 for settings in read_settings(Deployment.from_env().settings).groups:
-    if asked_for in (None, dag_id_of(settings.name)):
+    if parsed_dag_id in (None, dag_id_of(settings.name)):
         consume_dag(settings)

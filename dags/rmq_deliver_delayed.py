@@ -1,11 +1,12 @@
-"""Deliver what is due: messages that wait in a delay level go to the topic they are meant for.
+"""Deliver messages that are due: from their delay level to their real topic.
 
-**What it does.** Over all levels and shards, oldest first, what is due by this host's clock is moved in one commit per
-shard (more when very much is due). Never early; typically within one tick of the schedule.
+**What it does.** Moves what is due by this host's clock, over all delay levels and shards, oldest first, in one commit
+per shard (in several if very many messages are due). Messages are never delivered early, and usually within one
+interval of the schedule.
 
-**Again.** What was delivered is not delivered twice. A run that finds nothing due commits nothing and starts no JVM.
+**Running it again.** A message is delivered once. A run that finds nothing due commits nothing and starts no JVM.
 
-**When not to use it.** To hand a retry to its group at once: a level's delay is part of RocketMQ's rules, wait for it.
+**When not to use it.** To retry a message before its delay is over: the delay is part of RocketMQ's rules.
 
 Runs every minute (`$RMQ_DELIVER_SCHEDULE`). Triggering it by hand is harmless.
 """

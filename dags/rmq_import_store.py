@@ -1,15 +1,16 @@
-"""Import a broker's files: what is new in its store directory goes into the commit log.
+"""Import a broker's files: new messages of its store directory go into the commit log.
 
-**What it does.** Reads what lies behind the last import, checks every record, and commits messages, queues and what the
-broker knew of its groups, all or nothing. The broker may be alive. A damaged record stops it with file and position
-named; with `salvage` it is skipped and recorded. A body larger than `max_body_bytes` when it is decompressed stops it too,
-also with `salvage`: it is sound, so nothing of it may be lost.
+**What it does.** Reads the files from the end of the last import on, checks every record, and commits messages, queues
+and the broker's own data about its groups, all or nothing. The broker may be running. A damaged record stops the import
+and is named with file and position; with `salvage` it is skipped and recorded. A body that is larger than
+`max_body_bytes` when it is decompressed also stops the import, even with `salvage`: the message is sound, so it must
+not be lost.
 
-**Again.** A second import of the same files changes nothing.
+**Running it again.** A second import of the same files changes nothing.
 
-**When not to use it.** After the broker's cut-over: its import is closed for good.
+**When not to use it.** After the broker's cut-over: its import is closed permanently.
 
-Triggered by a person or by whatever copied the files. The source must lie below `$RMQ_IMPORT_ROOTS`.
+Triggered by a person, or by the job that copied the files. The source must be inside one of `$RMQ_IMPORT_ROOTS`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from rmq_dags import LONGEST_RUN, needed, optional, rmq_dag
 from rmq_operators import Answer, check_import, import_files
 
 PARAMS = {
-    "source": needed("Source", "A folder, or s3://bucket/prefix."),
-    "broker_name": needed("Broker"),
-    "shard": optional("Shard", "Empty: the broker's name."),
-    "salvage": Param(False, type="boolean", title="Salvage", description="Skip what is damaged, and record it."),
+    "source": needed("Source", "The broker's store directory: a folder, or s3://bucket/prefix."),
+    "broker_name": needed("Broker", "The broker's name (brokerName)."),
+    "shard": optional("Shard", "The shard to import into. Default: the broker's name."),
+    "salvage": Param(
+        False, type="boolean", title="Salvage", description="Skip damaged records, and record what was skipped."
+    ),
     "max_body_bytes": optional(
-        "Largest body", "In bytes, when it is decompressed; empty: 64 MiB.", kind="integer", minimum=1
+        "Largest body", "In bytes, after decompression. Default: 64 MiB.", kind="integer", minimum=1
     ),
     "engine": Param("spark", type="string", enum=["spark", "local"], title="Engine"),
 }

@@ -1,15 +1,16 @@
 """Persist offsets: RocketMQ's `persistAll`, for tables and for brokers.
 
 **What it does.** Brings the tables `consumequeue` and `offsets` up to the newest commit, and writes for every imported
-broker a `consumerOffset.json` in RocketMQ's own form below `$RMQ_EXPORT_FOLDER` (the one before stays as `.bak`). It
-holds what was committed here and, where nothing was, the broker's own offsets as the last import saw them. It is merged into
-the file that is there: keys that are not known here stay, and an offset that was only seen never lowers the file's. Beside it
-`delayOffset.json` says by the same rules how far the broker's delay levels are delivered: here after a cut-over, before it
-by the broker. The answer says what still waits here: a broker that took these offsets over would not see it.
+broker a `consumerOffset.json` in RocketMQ's format below `$RMQ_EXPORT_FOLDER`; the previous file is kept as `.bak`. It
+holds the offsets that were committed here, and the broker's own offsets, as of the last import, where none were. It is
+merged into the existing file: keys that are unknown here stay, and an offset of the broker's own never lowers the
+file's. The file `delayOffset.json` beside it says in the same way how far each delay level has been delivered: here
+after a cut-over, by the broker before it. The answer counts the messages that still wait here: a broker that takes
+these offsets over would not see them.
 
-**Again.** It derives and copies; doing it twice changes nothing.
+**Running it again.** It derives and copies, so a second run changes nothing.
 
-**When not to use it.** To commit offsets: that is done by each window, together with what it did.
+**When not to use it.** To commit offsets: each window commits its own, together with its results.
 
 Runs every five minutes (`$RMQ_PERSIST_SCHEDULE`). Triggering it by hand is harmless.
 """

@@ -1,15 +1,15 @@
-"""Redrive: dead letters of a group, sent again, each once.
+"""Redrive: send dead letters of a group again, each once.
 
-**What it does.** The first task shows which letters are meant and who would read them. Unless `dry_run` is ticked, which
-it is at first, the second one sends them, with who asked and why: to the group's retry topic, which only this group
-reads, or to the topic that is named, for all its readers. Their retries begin anew.
+**What it does.** The first task lists the dead letters that match and the groups that would read them. Unless `dry_run`
+is set, as it is by default, the second task sends them and records who did it and why: to the group's retry topic,
+which only this group reads, or to `to_topic`, for all groups that read it. Their retry count restarts at 0.
 
-**Again.** A letter that was sent before is left out, whichever run sent it. A cleared run that has sent its letters
-answers `already_committed` and sends nothing. A group that has no dead letters has nothing to do, and the run is green.
+**Running it again.** A dead letter that was already sent is left out, whichever run sent it. A cleared run that has
+sent its dead letters answers `already_committed` and sends nothing. If the group has no dead letters, the run succeeds.
 
-**When not to use it.** To look at messages that were consumed well once more: that is `rmq_replay`.
+**When not to use it.** To consume messages again that did not fail: use `rmq_replay`.
 
-Only ever triggered by a person.
+Never scheduled: a person triggers it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ from rmq_operators import Answer, is_redrive_dry_run, redrive_letters
 
 PARAMS = {
     "group": needed("Group"),
-    "all": Param(False, type="boolean", title="All", description="All dead letters; else name some below."),
-    "from": moment("Died from", "Who died then or later."),
-    "until": moment("Died until", "Who died before it."),
-    "original_topic": optional("Original topic", "Whose message was first read there."),
+    "all": Param(
+        False, type="boolean", title="All", description="All dead letters of the group; otherwise select some below."
+    ),
+    "from": moment("From", "Only messages dead-lettered at or after this time."),
+    "until": moment("Until", "Only messages dead-lettered before this time."),
+    "original_topic": optional("Original topic", "Only messages that the group first read from this topic."),
     "keys": Param(
         [],
         type="array",
         items={"type": "string", "minLength": 1},
         title="Keys",
-        description="Who has one of them, also as its unique key.",
+        description="Only messages with one of these keys or unique keys.",
     ),
     "letters": Param(
         [],
         type="array",
         items={"type": "string", "pattern": "^.+:[0-9]+:[0-9]+$"},
-        title="Letters",
-        description="BROKER:QUEUE:OFFSET, like lake-broker-a:0:17, as the view dead_letters shows them.",
+        title="Dead letters",
+        description="BROKER:QUEUE:OFFSET, such as lake-broker-a:0:17, from the view dead_letters.",
     ),
-    "limit": optional("At most", "So many of each shard, oldest first.", kind="integer", minimum=1),
-    "to_topic": optional("To topic", "For all its readers; empty: to the group's retry topic, for this group only."),
-    "reason": needed("Why", "It stands in the log for good."),
-    "dry_run": Param(True, type="boolean", title="Dry run", description="Only show what would be sent."),
+    "limit": optional("Limit", "At most this many from each shard, oldest first.", kind="integer", minimum=1),
+    "to_topic": optional(
+        "To topic", "For all groups that read it. Default: the group's retry topic, for this group only."
+    ),
+    "reason": needed("Reason", "Recorded permanently in the commit log."),
+    "dry_run": Param(True, type="boolean", title="Dry run", description="Only list what would be sent."),
 }
 
 
@@ -52,14 +56,14 @@ def rmq_redrive_dlq() -> None:
         return redrive_letters(dry_run=True)
 
     @task.short_circuit
-    def is_meant() -> bool:
+    def skip_if_dry_run() -> bool:
         return not is_redrive_dry_run()
 
     @task
     def send() -> list[Answer]:
         return redrive_letters(dry_run=False)
 
-    preview() >> is_meant() >> send()
+    preview() >> skip_if_dry_run() >> send()
 
 
 rmq_redrive_dlq()

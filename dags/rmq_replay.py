@@ -1,32 +1,32 @@
-"""Replay: the messages of a topic from a moment on, once more, to the listener of a group.
+"""Replay: consume a topic's messages from a time on again, with the listener of a group.
 
-**What it does.** Consumes what was stored in [from, until) under a replay group, a name of its own that the answer
-gives. The live group's offsets do not move. What fails is retried under the replay group; to consume these retries once
-they have been delivered, trigger this DAG with the replay group and neither topic nor time.
+**What it does.** Consumes the messages that were stored in [from, until) under a replay group of its own, whose name is
+in the answer. The live group's offsets do not move. Messages that fail are retried under the replay group; to consume
+these retries once they have been delivered, trigger this DAG with the replay group as `group`, without topic and time.
 
-**Again.** A run is one replay: clearing a finished one answers `already_committed`. Another run is another replay. To do
-the same one once more, its messages up to the same bounds, trigger this DAG with the replay group and say under
-`reprocess` why: that is its next attempt, and the view `windows` tells which is the newest.
+**Running it again.** A run is one replay: a cleared run that was complete answers `already_committed`. A new run is a
+new replay. To repeat a replay over the same messages, trigger this DAG with the replay group as `group` and a reason in
+`reprocess`: that is the replay's next attempt, and the view `windows` shows the newest one.
 
-**When not to use it.** To make a group itself go back: that is `rmq_reset_offset`.
+**When not to use it.** To move the group's own offsets back: use `rmq_reset_offset`.
 
-Only ever triggered by a person. `group` must be in `$RMQ_SETTINGS` (or be a replay group of one that is).
+Never scheduled: a person triggers it. `group` must be in `$RMQ_SETTINGS`, or be a replay group of one that is.
 """
 
 from __future__ import annotations
 
 from airflow.sdk import get_current_context, task
-from rmq_dags import LONGEST_RUN, moment, most_messages, needed, optional, rmq_dag
+from rmq_dags import LONGEST_RUN, max_messages, moment, needed, optional, rmq_dag
 from rmq_operators import Answer, replay_plan, replay_shard
 
 PARAMS = {
-    "group": needed("Group"),
-    "topic": optional("Topic"),
-    "from": moment("From", "The first message stored then."),
-    "until": moment("Until", "Only what was stored before it; empty: all there is."),
-    "max_messages": most_messages(),
-    "reason": optional("Why"),
-    "reprocess": optional("Reprocess", "Why the replay whose group is given has to be done once more."),
+    "group": needed("Group", "The group whose listener runs, or a replay group."),
+    "topic": optional("Topic", "Leave it empty for a replay group."),
+    "from": moment("From", "Only messages stored at or after this time."),
+    "until": moment("Until", "Only messages stored before this time. Default: no upper bound."),
+    "max_messages": max_messages(),
+    "reason": optional("Reason", "Recorded permanently with the windows of the replay."),
+    "reprocess": optional("Reprocess", "Reason to repeat the replay of the replay group given above."),
 }
 
 

@@ -1,14 +1,14 @@
 """Reset a group's offsets of one topic: by time, to an offset, to the beginning or to the end.
 
-**What it does.** The first task shows where every queue would go. Unless `dry_run` is ticked, which it is at first, the
-second one moves them, in one commit per shard that names who asked and why. The operator always wins: a window that was
-planned before the reset cannot commit after it. Retries that wait are not dropped.
+**What it does.** The first task shows the new offset of every queue. Unless `dry_run` is set, as it is by default, the
+second task moves the offsets, in one commit per shard that records who did it and why. A reset takes precedence: a
+window that was planned before it cannot commit afterwards. Retries that are waiting are not dropped.
 
-**Again.** A cleared run that has moved the offsets answers `already_committed` and moves nothing.
+**Running it again.** A cleared run that has moved the offsets answers `already_committed` and moves nothing.
 
-**When not to use it.** To look at old messages once more while the group goes on: that is `rmq_replay`.
+**When not to use it.** To consume old messages again while the group goes on: use `rmq_replay`.
 
-Only ever triggered by a person.
+Never scheduled: a person triggers it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ PARAMS = {
     "group": needed("Group"),
     "topic": needed("Topic"),
     "to": Param("time", type="string", enum=["time", "offset", "min", "max"], title="To"),
-    "time": moment("Time", "For 'time': to the first message stored then."),
-    "offset": optional("Offset", "For 'offset'.", kind="integer", minimum=0),
+    "time": moment("Time", "For 'time': the group continues with the first message stored at or after it."),
+    "offset": optional("Offset", "For 'offset': the new offset of every queue.", kind="integer", minimum=0),
     "queues": Param(
         [],
         type="array",
         items={"type": "string", "pattern": "^.+:[0-9]+$"},
         title="Queues",
-        description="BROKER:QUEUE, like broker-a:0; none is all queues of the topic.",
+        description="BROKER:QUEUE, such as broker-a:0. Default: all queues of the topic.",
     ),
-    "reason": needed("Why", "It stands in the history for good."),
+    "reason": needed("Reason", "Recorded permanently in the offset history."),
     "dry_run": Param(True, type="boolean", title="Dry run", description="Only show what would move."),
 }
 
@@ -42,14 +42,14 @@ def rmq_reset_offset() -> None:
         return reset_group(dry_run=True)
 
     @task.short_circuit
-    def is_meant() -> bool:
+    def skip_if_dry_run() -> bool:
         return not is_dry_run()
 
     @task
     def move() -> list[Answer]:
         return reset_group(dry_run=False)
 
-    preview() >> is_meant() >> move()
+    preview() >> skip_if_dry_run() >> move()
 
 
 rmq_reset_offset()

@@ -1,7 +1,8 @@
-"""What is wrong in `$RMQ_SETTINGS`: an import error that names every group that is wrong, with its problems.
+"""Report invalid groups of `$RMQ_SETTINGS`: an import error that names every invalid group, with its problems.
 
-It makes no DAG. Airflow shows import errors per file, and runs no DAG of a file that has one: said here, the DAGs of
-the other groups, which `rmq_consume.py` makes, go on. A wrong group has no DAG until it is mended; its runs are kept.
+It declares no DAG. Airflow shows import errors per file, and runs no DAG of a file that has one. As the error is raised
+in this file, the DAGs of the valid groups, which `rmq_consume.py` declares, keep running. An invalid group has no DAG
+until its settings are fixed; its past runs are kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,6 @@ from rmq_store.settings.settings import read_settings
 try:
     settings = read_settings(Deployment.from_env().settings)
 except WrongUse:
-    pass  # rmq_consume.py says it: without settings there are no DAGs of groups
+    pass  # rmq_consume.py reports it: without settings there are no DAGs of groups
 else:
     settings.check()

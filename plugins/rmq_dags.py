@@ -1,4 +1,4 @@
-"""What the DAGs have in common: how each is declared, its schedules, its parameters. What one does, its file says."""
+"""Shared by all DAG files: the decorator that declares a DAG, schedules, and parameters of the trigger form."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Pa
 from rmq_store.utils.times import TIME_PATTERN
 
 TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin"})
-"""The only tags there are."""
+"""The tags that a DAG of this project may have."""
 
 FIRST_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")
-"""All that Airflow has but backfill: its form offers none, and a request for one is refused."""
+"""All of Airflow's run types but backfill: the form does not offer it, and the API refuses it."""
 LONGEST_RUN = timedelta(hours=23)
-"""A run older than a day cannot commit."""
+"""A task that began more than a day ago cannot commit."""
 
 
 def rmq_dag(
@@ -29,9 +29,12 @@ def rmq_dag(
     dag_id: str = "",
     one_at_a_time: bool = True,
 ) -> Callable[[Callable[[], None]], Callable[[], DAG]]:
-    """``@dag`` as all of them use it. ``doc``: the file's docstring, which the UI shows. ``schedule``: none is only when
-    triggered. ``dag_id``: by default the function's name. What was missed is never caught up: a window begins at the
-    committed offset, so the next run does it."""
+    """``@dag`` with this project's defaults.
+
+    ``doc``: the file's docstring, which the UI shows. ``schedule``: None means that the DAG runs only when triggered.
+    ``dag_id``: by default the function's name. There is no catch-up: a window begins at the committed offset, so the
+    next run also consumes what a missed one would have.
+    """
     return dag(
         dag_id,
         schedule=schedule,
@@ -46,35 +49,37 @@ def rmq_dag(
     )
 
 
-# --- schedules, from cron expressions in UTC; None stays None ----------------------------------------------------------
+# --- schedules, from cron expressions in UTC; None stays None ---------------------------------------------------------
 
 
 def ticks(cron: str | None) -> CronTriggerTimetable | None:
-    """A run at each moment."""
+    """A run at each time of the cron expression."""
     return None if cron is None else CronTriggerTimetable(cron, timezone="UTC")
 
 
 def intervals(cron: str | None) -> CronDataIntervalTimetable | None:
-    """A run for each interval between two moments, once it is over: its window ends where the interval does."""
+    """A run for each interval between two of its times, once it is over: the window ends where the interval ends."""
     return None if cron is None else CronDataIntervalTimetable(cron, timezone="UTC")
 
 
-# --- parameters, each a new one: a Param keeps the value that a run gave it -------------------------------------------
+# --- parameters: each call makes a new one, since a Param keeps the value that a run gave it --------------------------
 
 
 def needed(title: str, description: str | None = None) -> Param:
-    """A text that must be given."""
+    """A required text."""
     return Param("", type="string", minLength=1, title=title, description=description)
 
 
 def optional(title: str, description: str | None = None, *, kind: str = "string", **rules: Any) -> Param:
-    """A value of a JSON type, or None; ``rules`` are of JSON Schema, like ``minimum``."""
+    """A value of the JSON type ``kind``, or None; ``rules`` are keywords of JSON Schema, such as ``minimum``."""
     return Param(None, type=["null", kind], title=title, description=description, **rules)
 
 
 def moment(title: str, description: str) -> Param:
-    """A time as ``rmq_store.utils.times.parse_time`` reads it, "" or None. A date-time picker would take none of its other
-    forms."""
+    """A time as ``rmq_store.utils.times.parse_time`` reads it, "" or None.
+
+    Not a date-time picker, which would accept only one of these forms.
+    """
     return Param(
         None,
         type=["null", "string", "integer"],
@@ -87,9 +92,10 @@ def moment(title: str, description: str) -> Param:
 
 
 def _digits(count: int) -> dict[str, int]:
-    """Whole numbers of so many digits: 10 are seconds, 14 are a date that lacks its zone."""
+    """Whole numbers with this many digits: 10 digits are seconds, 14 are a date without a zone."""
     return {"minimum": 10 ** (count - 1), "maximum": 10**count - 1}
 
 
-def most_messages() -> Param:
-    return optional("At most", "So many messages in all, per shard.", kind="integer", minimum=1)
+def max_messages() -> Param:
+    """The parameter ``max_messages`` of consume and replay."""
+    return optional("Max messages", "At most this many messages from each shard.", kind="integer", minimum=1)
