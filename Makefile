@@ -1,21 +1,21 @@
-# `make` lists what there is. Everything happens inside this checkout; see scripts/setup.py for the one exception.
+# `make` lists the targets. Everything happens inside this checkout; see scripts/setup.py for the one exception.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check up bench jars constraints clean distclean
 
-# The first Python that will do; PYTHON=... chooses another. Looked for only when something has to be set up.
+# The first supported Python; PYTHON=... chooses another. It is looked for only when set-up has to run.
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done))
 READY := .venv/.ready
 
-# A process for each of two cores, each with the whole files that it takes. PYTEST_ARGS= runs all in one.
+# Two test processes, each with whole test files. `make test PYTEST_ARGS=` runs all tests in one process.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## everything that the others need: Java, .venv, jars (they call it themselves)
+setup: $(READY) ## Java, .venv and jars; the other targets run it when needed
 
 $(READY): constraints.txt pyproject.toml spark_jobs/jars.lock scripts/setup.py
 	@python=$(find_python); if [ -z "$$python" ]; then \
@@ -28,18 +28,19 @@ demo: setup ## the main job on a small broker store: import, windows, retries, d
 test: check ## every check and every test
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
-check: setup ## ruff, mypy --strict on rmq_store, import-linter
+check: setup ## ruff check and format, mypy --strict, import-linter
 	.venv/bin/ruff check
+	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-up: setup ## Airflow with its UI on loopback, SPARK=1 with a warm Spark server; Ctrl-C stops it
+up: setup ## Airflow with its UI on loopback, with SPARK=1 also a warm Spark server; Ctrl-C stops it
 	@.venv/bin/python scripts/up.py $(if $(filter-out 0,$(SPARK)),--spark)
 
-bench: setup ## the speed table, with the peers in the same run
+bench: setup ## the speed table, with other ways to do the same work in the same run
 	@.venv/bin/python -m benchmarks
 
-jars: setup ## fetch and check the pinned jars again
+jars: setup ## fetch the pinned jars that are missing, and check their sums
 	@.venv/bin/python -m spark_jobs.jars
 
 constraints: setup ## choose the versions in constraints.txt again, within the ranges of pyproject.toml
@@ -49,7 +50,7 @@ constraints: setup ## choose the versions in constraints.txt again, within the r
 	@{ sed '/^#/!Q' constraints.txt; cat .cache/constraints.txt; } > .cache/constraints.new
 	@mv .cache/constraints.new constraints.txt && rm .cache/constraints.txt
 
-clean: ## remove what runs have made: var/ and the tools' caches
+clean: ## remove var/ and the tools' caches
 	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
 	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
