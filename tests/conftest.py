@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Callable
 from functools import cache
@@ -19,6 +20,9 @@ __all__ = ["airflow_database", "s3_root", "s3_server"]
 settings.register_profile("house", deadline=None, derandomize=True, database=None)
 settings.register_profile("deep", deadline=None, max_examples=5000)
 settings.load_profile("house")
+
+# A test's JVM lives for seconds, so optimizing its code costs more than it saves. A value of the user's wins.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 MARKED_FOLDERS = ("spark", "airflow", "e2e")
 

@@ -77,7 +77,6 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
             [
                 find_java() / "bin" / "java",
                 "-Xmx512m",
-                "-XX:+UseSerialGC",
                 f"-Djava.io.tmpdir={folder}",
                 *("-jar", present_jars("test")[0]),
                 *("--properties", settings),

@@ -4,6 +4,7 @@ command is started there, with the environment, the volumes and the user of dock
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 import subprocess
 from collections.abc import Callable
@@ -123,6 +124,7 @@ def test_every_service_of_the_compose_file_starts_in_the_image_and_is_healthy(
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": "127.0.0.1",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": ports["8974"],
+        "JAVA_TOOL_OPTIONS": os.environ["JAVA_TOOL_OPTIONS"],
     }
     with ExitStack() as at_the_end:
 

@@ -28,8 +28,7 @@ ASKED = (
     "queue_owners",
 )  # fmt: skip
 
-# Many small queries, each run once: nothing is worth compiling well.
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+# Many small queries, each run once: nothing is worth generating code for.
 QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -104,7 +103,7 @@ def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
         "conf": QUICK,
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
-    told = in_a_new_process(CLASSIC, str(tmp_path / "task.json"), env=SHORT_LIVED)
+    told = in_a_new_process(CLASSIC, str(tmp_path / "task.json"))
 
     for name in ASKED:
         in_duckdb = duckdb_answer(small, name)
@@ -148,10 +147,7 @@ def small(tmp_path: Path) -> SmallStore:
     return small_store(tmp_path / "small", ["broker-a"])
 
 
-def test_a_connect_client_has_the_views_and_the_functions(
-    tmp_path: Path, small: SmallStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(*next(iter(SHORT_LIVED.items())))
+def test_a_connect_client_has_the_views_and_the_functions(tmp_path: Path, small: SmallStore) -> None:
     with ConnectServer(master="local[2]", log_file=tmp_path / "server.log", conf=QUICK) as server:
         told = in_a_new_process(CONNECT, small.store.root.location, env={"REMOTE": server.remote})
     store = LakeStore.open(Root.parse(small.store.root.location))
