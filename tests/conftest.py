@@ -24,17 +24,22 @@ settings.load_profile("house")
 # A test's JVM lives for seconds, so optimizing its code costs more than it saves. A value of the user's wins.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-MARKED_FOLDERS = ("spark", "airflow", "e2e")
+MARKED_FOLDERS = ("e2e", "spark", "airflow")
+"""Their tests take longest, so they run first, in this order: two workers with whole files then end together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tests = Path(__file__).parent
     for item in items:
-        folder = item.path.relative_to(tests).parts[0]
+        folder = _folder(item)
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
         if "s3_server" in getattr(item, "fixturenames", ()):
             item.add_marker("s3")
+    items.sort(key=lambda item: (*MARKED_FOLDERS, _folder(item)).index(_folder(item)))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 @pytest.fixture(scope="session")
