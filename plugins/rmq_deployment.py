@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmq_store.errors import WrongUse
+from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -18,15 +19,9 @@ if TYPE_CHECKING:
     from rmq_store.lake.window.engine import Engines
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What the environment says. A path that is not absolute counts from the checkout.
-
-    ``RMQ_ROOT`` the store · ``RMQ_SETTINGS`` the groups · ``SPARK_REMOTE`` a warm Spark Connect server, none: a session
-    in the task · ``RMQ_IMPORT_ROOTS`` folders or ``s3://`` prefixes to import from, with commas between ·
-    ``RMQ_EXPORT_FOLDER`` where offsets are exported to · ``RMQ_DELIVER_SCHEDULE``, ``RMQ_PERSIST_SCHEDULE`` cron
-    expressions, "" is: only when triggered.
-    """
+    """The variables of ``Environment`` that a deployment uses. Its paths are absolute; relative ones start at the checkout."""
 
     root: str
     settings: str
@@ -38,16 +33,16 @@ class Deployment:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Deployment:
-        found = os.environ if env is None else env
-        roots = [root.strip() for root in found.get("RMQ_IMPORT_ROOTS", "").split(",")]
+        """``env``: by default the variables of this process."""
+        environment = Environment.read(env)
         return cls(
-            root=_place(found.get("RMQ_ROOT") or "var/store"),
-            settings=_place(found.get("RMQ_SETTINGS") or "consumers.toml"),
-            spark_remote=found.get("SPARK_REMOTE") or None,
-            import_roots=tuple(_place(root) for root in roots if root),
-            export_folder=Path(_place(found.get("RMQ_EXPORT_FOLDER") or "var/exports")),
-            deliver_schedule=found.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,
-            persist_schedule=found.get("RMQ_PERSIST_SCHEDULE", "*/5 * * * *") or None,
+            root=_absolute(environment.root),
+            settings=_absolute(environment.settings),
+            spark_remote=environment.spark_remote,
+            import_roots=tuple(map(_absolute, environment.import_roots)),
+            export_folder=Path(_absolute(environment.export_folder)),
+            deliver_schedule=environment.deliver_schedule,
+            persist_schedule=environment.persist_schedule,
         )
 
     def open_store(self) -> LakeStore:
@@ -74,7 +69,8 @@ class Deployment:
         return place
 
 
-def _place(text: str) -> str:
+def _absolute(text: str) -> str:
+    """A path from the checkout; an address as it is."""
     return text if "://" in text else str(Path(__file__).resolve().parents[1] / text)
 
 
@@ -84,4 +80,4 @@ def _resolved(place: str) -> str:
         if ".." in place.split("/"):
             raise WrongUse(f"{place}: an address must not have '..'")
         return place.rstrip("/")
-    return os.path.realpath(_place(place))
+    return os.path.realpath(_absolute(place))

@@ -12,13 +12,15 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from rmq_store.settings.environment import Environment
+
 OURS_ALREADY = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
 S3_START_S = 300.0
 
 
 def main() -> None:
     write_passwords(Path(os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"]))
-    create_bucket(os.environ["RMQ_ROOT"])
+    create_bucket(Environment.read().root)
     subprocess.run(["airflow", "db", "migrate"], check=True)
     subprocess.run(["rmq", "init"], check=True)
 

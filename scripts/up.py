@@ -8,7 +8,6 @@ created), ``RMQ_SETTINGS`` (default ``consumers.toml``, or the demo's when there
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT))
 
 from rmq_store.errors import RmqError  # noqa: E402
+from rmq_store.settings.environment import Environment  # noqa: E402
 from scripts.airflow_home import (  # noqa: E402
     USER,
     Airflow,
@@ -95,19 +95,26 @@ def places() -> dict[str, str]:
     from rmq_store.lake.table.object_store import Root
     from rmq_store.lake.table.store import LakeStore
 
-    chosen = os.environ.get("RMQ_ROOT")
-    root = Root.parse(chosen or str(VAR / "store"))
-    if chosen:
+    environment = Environment.read()
+    if "RMQ_ROOT" in environment.chosen:
+        root = Root.parse(environment.root)
         LakeStore.open(root)
     else:
+        root = Root.parse(str(CHECKOUT / environment.root))
         LakeStore.init(root)
-    own = CHECKOUT / "consumers.toml"
-    settings = os.environ.get("RMQ_SETTINGS") or str(own if own.exists() else CHECKOUT / "demo" / "consumers.toml")
+    if "RMQ_SETTINGS" in environment.chosen:
+        settings = Path(environment.settings)
+    else:
+        own = CHECKOUT / environment.settings
+        settings = own if own.exists() else CHECKOUT / "demo" / "consumers.toml"
+    export_folder = environment.export_folder
+    if "RMQ_EXPORT_FOLDER" not in environment.chosen:
+        export_folder = str(CHECKOUT / export_folder)
     return {
         "RMQ_ROOT": root.location,
-        "RMQ_SETTINGS": str(Path(settings).resolve()),
-        "RMQ_IMPORT_ROOTS": os.environ.get("RMQ_IMPORT_ROOTS") or str(VAR / "import"),
-        "RMQ_EXPORT_FOLDER": os.environ.get("RMQ_EXPORT_FOLDER") or str(VAR / "exports"),
+        "RMQ_SETTINGS": str(settings.resolve()),
+        "RMQ_IMPORT_ROOTS": ",".join(environment.import_roots) or str(VAR / "import"),
+        "RMQ_EXPORT_FOLDER": export_folder,
     }
 
 

@@ -8,7 +8,6 @@ request.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far, shards_of
 from rmq_store.lake.window.window import consume_window
+from rmq_store.settings.environment import Environment
 from rmq_store.settings.settings import read_settings
 from rmq_store.settings.settings_values import ENGINES
 from rmq_store.utils.host import Host
@@ -31,7 +31,7 @@ from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = job_parser("consume_window.py", "Consume for one group until the request is complete.")
-    settings = os.environ.get("RMQ_SETTINGS") or "consumers.toml"
+    settings = Environment.read().settings
     parser.add_argument(
         "--settings", default=settings, help="the consumer groups; default: $RMQ_SETTINGS, else consumers.toml"
     )

@@ -27,6 +27,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from rmq_store.errors import BadData
+from rmq_store.settings.environment import Environment
 from spark_jobs.java import MachineNotReady, find_java
 
 LOCK_FILE = Path(__file__).with_name("jars.lock")
@@ -71,7 +72,7 @@ def locked_jars(lock_file: Path = LOCK_FILE) -> tuple[Jar, ...]:
 
 def jar_folder(group: str) -> Path:
     """Folder of a group's jars: ``$RMQ_JARS/<group>``, by default ``.cache/jars/<group>`` in the checkout."""
-    base = os.environ.get("RMQ_JARS")
+    base = Environment.read().jars
     return (Path(base) if base else Path(__file__).resolve().parents[1] / ".cache" / "jars") / group
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from rmq_store.commit.request import request_id_of
 from rmq_store.errors import RmqError, defect, error_answer
 from rmq_store.lake.window.engine import Engines
+from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
@@ -24,8 +25,7 @@ from spark_jobs.engine import opened_engine
 def job_parser(program: str, description: str) -> argparse.ArgumentParser:
     """``--root`` and ``--request``."""
     parser = argparse.ArgumentParser(prog=program, description=description)
-    root = os.environ.get("RMQ_ROOT") or "var/store"
-    parser.add_argument("--root", default=root, help="the store; default: $RMQ_ROOT, else var/store")
+    parser.add_argument("--root", default=Environment.read().root, help="the store; default: $RMQ_ROOT, else var/store")
     parser.add_argument(
         "--request", metavar="ID", help="YYYY-MM-DD...: a repeated id is the same request; default: a new id"
     )
@@ -42,7 +42,7 @@ def count(text: str) -> int:
 
 def engines_of(command: str, choice: str, host: Host, python_path: Sequence[str | Path] = ()) -> Engines:
     """The engines of a job. Spark is the server of $SPARK_REMOTE, else a session of this process."""
-    remote = os.environ.get("SPARK_REMOTE") or None
+    remote = Environment.read().spark_remote
     return Engines(choice, host, partial(opened_engine, f"rmq {command}", remote=remote, python_path=python_path))
 
 

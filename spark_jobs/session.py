@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import psutil
 
+from rmq_store.settings.environment import Environment
 from spark_jobs.jars import present_jars
 from spark_jobs.java import MachineNotReady, find_java
 from spark_jobs.progress import signs_of, wait_for_progress
@@ -105,7 +106,7 @@ def _launch_settings(master: str) -> dict[str, str]:
         "spark.master": master,
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
-        "spark.driver.memory": os.environ.get("RMQ_SPARK_DRIVER_MEMORY", "2g"),
+        "spark.driver.memory": Environment.read().spark_driver_memory,
         "spark.driver.extraJavaOptions": options,
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": str(Path(scratch) / "spark-warehouse"),

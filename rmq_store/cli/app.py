@@ -16,6 +16,7 @@ from rmq_store.cli.common import DONE, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import say_error
 from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
+from rmq_store.settings.environment import Environment
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 
 app = typer.Typer(
@@ -100,7 +101,7 @@ def _stopped(by: str, exit_code: int, as_json: bool) -> int:
 
 
 def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_json: bool) -> int:
-    if os.environ.get("RMQ_DEBUG") == "1":
+    if Environment.read().debug:
         typer.echo(cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20), err=True)
     return _said(kind, message, exit_code, as_json)
 

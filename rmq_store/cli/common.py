@@ -14,6 +14,7 @@ from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.request import request_id_of
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
+from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 from rmq_store.utils.known_names import did_you_mean, listed
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from rmq_store.lake.table.store import LakeStore
     from rmq_store.settings.settings import GroupSettings, Settings
     from rmq_store.window.plan import Scope
-
-DEFAULT_ROOT = "var/store"
-DEFAULT_SETTINGS = "consumers.toml"
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
 """The request id of the running command. Errors name it, so that the user can repeat the request."""
@@ -41,7 +39,7 @@ DONE: ContextVar[Callable[[], dict[str, Any]]] = ContextVar("DONE", default=dict
 def root_text(root: str | None) -> str:
     """``--root``, given before or after the command, else $RMQ_ROOT, else the default."""
     given = before_the_command().root if root is None else root
-    return os.environ.get("RMQ_ROOT") or DEFAULT_ROOT if given is None else given
+    return Environment.read().root if given is None else given
 
 
 def root_of(root: str | None) -> Root:
@@ -60,7 +58,7 @@ def open_store(root: str | None) -> LakeStore:
 
 
 def settings_path(settings: str | None) -> str:
-    return os.environ.get("RMQ_SETTINGS") or DEFAULT_SETTINGS if settings is None else settings
+    return Environment.read().settings if settings is None else settings
 
 
 def settings_of(settings: str | None) -> Settings:
@@ -70,7 +68,7 @@ def settings_of(settings: str | None) -> Settings:
 
 
 def settings_if_there(settings: str | None) -> Settings | None:
-    """None when neither ``--settings`` nor $RMQ_SETTINGS names a file and the default file is missing."""
+    """None when there is no ``--settings`` and the file of $RMQ_SETTINGS, or the default one, does not exist."""
     there = settings is not None or os.path.exists(settings_path(settings))
     return settings_of(settings) if there else None
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmq_store.cli.common import root_of, settings_path
-from rmq_store.cli.engines import spark_module, spark_remote
+from rmq_store.cli.engines import spark_module
 from rmq_store.errors import StoreUnusable
+from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -28,10 +28,12 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
         subscriptions_check,
     )
 
+    environment = Environment.read()
+
     def spark_found() -> str:
         if not spark:
             raise NotLooked("run with --spark to check it")
-        remote = spark_remote()
+        remote = environment.spark_remote
         with spark_module("engine").opened_session("rmq doctor", remote=remote) as session:
             spark_module("session").warm_up(session)
             where = "the server of SPARK_REMOTE" if remote else "a session of this process"
@@ -51,7 +53,7 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
 
     yield from machine_checks(java_home, jars_found)
     yield from store_checks(lambda: root_of(root), Host())
-    asked_for = settings is not None or bool(os.environ.get("RMQ_SETTINGS"))
+    asked_for = settings is not None or "RMQ_SETTINGS" in environment.chosen
     yield settings_check(settings_path(settings), asked_for=asked_for)
     yield subscriptions_check(settings_path(settings), lambda: root_of(root))
     yield Check("Spark", spark_found, "fix Java and jars first; if SPARK_REMOTE is set, start that server or unset it")

@@ -6,7 +6,6 @@ Only this module uses ``spark_jobs``, and it imports it by name: the command lin
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.startup import pandas_for_listeners
 from rmq_store.errors import WrongUse
+from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def engines_of(command: str, choice: str, host: Host, python_path: Sequence[Path
 
     def open_spark() -> AbstractContextManager[Engine]:
         opened: AbstractContextManager[Engine] = spark_module("engine").opened_engine(
-            f"rmq {command}", remote=spark_remote(), python_path=python_path
+            f"rmq {command}", remote=Environment.read().spark_remote, python_path=python_path
         )
         return opened
 
@@ -43,11 +43,6 @@ def for_windows(engines: Engines) -> Callable[[Plan], Engine]:
         return engines.for_window(plan)
 
     return engine_of
-
-
-def spark_remote() -> str | None:
-    """The Spark Connect server to use; None for a session of this process."""
-    return os.environ.get("SPARK_REMOTE") or None
 
 
 def spark_module(name: str) -> Any:

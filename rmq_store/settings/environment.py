@@ -1,0 +1,57 @@
+"""The environment variables of the command line, the jobs and the DAGs, with their defaults.
+
+Nothing else reads them. Variables of other software (``AWS_*``, ``JAVA_HOME``, ``NO_COLOR``) are not here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What the variables say. An empty variable counts as not set, except for the two schedules."""
+
+    root: str
+    """``RMQ_ROOT``: the store, a folder or ``s3://bucket/prefix``."""
+    settings: str
+    """``RMQ_SETTINGS``: the file with the consumer groups."""
+    spark_remote: str | None
+    """``SPARK_REMOTE``: a Spark Connect server, ``sc://host:port``. None: a Spark session of this process."""
+    debug: bool
+    """``RMQ_DEBUG=1``: the command line prints the traceback of an error."""
+    import_roots: tuple[str, ...]
+    """``RMQ_IMPORT_ROOTS``: folders and ``s3://`` prefixes that the DAGs may import from, separated by commas."""
+    export_folder: str
+    """``RMQ_EXPORT_FOLDER``: where the DAGs export offsets to."""
+    deliver_schedule: str | None
+    """``RMQ_DELIVER_SCHEDULE``: a cron expression in UTC. Empty: None, the DAG runs only when it is triggered."""
+    persist_schedule: str | None
+    """``RMQ_PERSIST_SCHEDULE``: likewise."""
+    jars: str | None
+    """``RMQ_JARS``: the folder of the pinned jars. None: in the checkout."""
+    spark_driver_memory: str
+    """``RMQ_SPARK_DRIVER_MEMORY``: the memory of a local Spark driver, in Spark's notation."""
+    chosen: frozenset[str]
+    """The names of the variables that are set and not empty. The fields of the others have their defaults."""
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] | None = None) -> Environment:
+        """``variables``: by default those of this process, as they are now."""
+        env = os.environ if variables is None else variables
+        import_roots = (root.strip() for root in env.get("RMQ_IMPORT_ROOTS", "").split(","))
+        return cls(
+            root=env.get("RMQ_ROOT") or "var/store",
+            settings=env.get("RMQ_SETTINGS") or "consumers.toml",
+            spark_remote=env.get("SPARK_REMOTE") or None,
+            debug=env.get("RMQ_DEBUG") == "1",
+            import_roots=tuple(root for root in import_roots if root),
+            export_folder=env.get("RMQ_EXPORT_FOLDER") or "var/exports",
+            deliver_schedule=env.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,
+            persist_schedule=env.get("RMQ_PERSIST_SCHEDULE", "*/5 * * * *") or None,
+            jars=env.get("RMQ_JARS") or None,
+            spark_driver_memory=env.get("RMQ_SPARK_DRIVER_MEMORY", "2g"),
+            chosen=frozenset(name for name, value in env.items() if value),
+        )
