@@ -1,19 +1,19 @@
-"""One subscription per group and topic, by its version (S7.7, the subVersion of RocketMQ's ``SubscriptionData``).
+"""One subscription per group: its version is the subVersion of RocketMQ's ``SubscriptionData`` (rules 7.7).
 
-A broker keeps of each topic the expression with the newest subVersion and answers an older one with
-SUBSCRIPTION_NOT_LATEST: members of one group that name different expressions silently lose messages. Here a window's
-commit records the group's whole subscription in ``sub/<group>``, and who comes with another one is told before he runs:
+A broker keeps the expression with the newest subVersion for each topic, and answers an older one with
+SUBSCRIPTION_NOT_LATEST; members of one group with different expressions silently lose messages. Here a window's commit
+records the group's whole subscription in the position ``sub/<group>``, and the next window compares its own before it reads
+anything:
 
-| version        | text      | the window                                             |
-|----------------|-----------|--------------------------------------------------------|
-| none is stored | any       | runs and records it                                    |
-| higher         | any       | runs and records it; windows of the older one are stale |
-| the same       | the same  | runs                                                   |
-| the same       | another   | is refused: raise subscription_version                 |
-| lower          | any       | is refused: an older deployment                        |
+| version          | text      | the window                                                           |
+|------------------|-----------|----------------------------------------------------------------------|
+| none is recorded | any       | runs and records it                                                  |
+| higher           | any       | runs and records it; a window with the older one can no longer commit |
+| the same         | the same  | runs                                                                 |
+| the same         | another   | is refused: subscription_version must be raised                      |
+| lower            | any       | is refused: it is from an older deployment                           |
 
-All clients of a broadcasting group share one record: they read the same messages by one expression, each at offsets of
-its own, as a broker keeps one subscription for all of them.
+All clients of a broadcasting group share one record, as a broker keeps one subscription for all of them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from rmq_store.utils.times import format_time
 
 
 def subscription_text(subscriptions: Iterable[SubscriptionData]) -> str:
-    """Topic to type and expression, as canonical JSON: what a ctl row says, and what a version stands for."""
+    """A subscription as canonical JSON, topic to type and expression. Ctl rows record this text; a version stands for it."""
     return canonical_json({s.topic: {s.expression_type: s.expression} for s in subscriptions})
 
 
 def sub_version_of(version: int, text: str) -> SubVersion:
+    """What the position ``sub/<group>`` records: the version, and the first 32 bits of the text's SHA-256."""
     return SubVersion(version, int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big"))
 
 
@@ -46,36 +47,39 @@ def next_sub_version(
     shard: str,
     recorder: Callable[[], Ctl | None],
 ) -> SubVersion | None:
-    """What the window records, None for nothing. ``text`` None: it reads no topic, only its version is compared.
+    """What the commit of a window records of its subscription; None: nothing.
 
-    ``recorder``: asked only for the text of an error, the newest window that recorded what is ``recorded``. Raises
-    WrongUse: a lower version, or the same one with another text.
+    ``version``: the group's ``subscription_version``. ``text``: see ``subscription_text``; None for a window that reads
+    retries only, of which only the version is compared. ``recorded``: what the shard has recorded. ``recorder`` finds the
+    newest window that recorded it, and is called only for the text of an error.
+
+    Raises WrongUse for a lower version, and for another text of the same version.
     """
-    mine = None if text is None else sub_version_of(version, text)
+    current = None if text is None else sub_version_of(version, text)
     if recorded is None or version > recorded.version:
-        return mine or recorded
-    if version == recorded.version and mine in (None, recorded):
+        return current or recorded
+    if version == recorded.version and current in (None, recorded):
         return recorded
-    by = recorder()
-    ours = "" if text is None else f" ({_listed(text)})"
-    theirs = f" ({_listed(by.subscription)})" if by and by.subscription else ""
-    who = f", last by {_named(by)}" if by else ""
+    window = recorder()
+    own_text = "" if text is None else f" ({_listed(text)})"
+    recorded_text = f" ({_listed(window.subscription)})" if window and window.subscription else ""
+    by = f", last by {_named(window)}" if window else ""
     if version < recorded.version:
         raise WrongUse(
-            f"group {group}: version {version} of its subscription{ours} is older than version {recorded.version}{theirs}, "
-            f"which is recorded in shard {shard}{who}. An older deployment still runs, or its settings are out of date: "
-            f"use the newer ones; to go back on purpose give the older subscription a new number, "
+            f"group {group}: version {version} of its subscription{own_text} is older than version {recorded.version}"
+            f"{recorded_text}, which is recorded in shard {shard}{by}. An older deployment still runs, or its settings are out "
+            f"of date: use the newer settings. To go back on purpose, give the older subscription a new number: "
             f"subscription_version = {recorded.version + 1}."
         )
     raise WrongUse(
-        f"group {group}: version {version} of its subscription is{ours}, but under the same number shard {shard} has "
-        f"recorded another one{theirs}{who}. A group has one expression for a topic, else its members lose messages: "
-        f"if yours is the newer one, set subscription_version = {version + 1}; if not, take the recorded one."
+        f"group {group}: version {version} of its subscription{own_text} is not the one that shard {shard} has recorded under "
+        f"that number{recorded_text}{by}. All members of a group need the same expression for a topic, otherwise they lose "
+        f"messages. If yours is the newer one, set subscription_version = {version + 1}; if not, use the recorded one."
     )
 
 
 def is_recorder(ctl: Ctl, recorded: SubVersion) -> bool:
-    """Whether the window recorded this subscription."""
+    """Whether the window ran with this subscription."""
     if ctl.subscription is None or ctl.subscription_version is None:
         return False
     return sub_version_of(ctl.subscription_version, ctl.subscription) == recorded
@@ -88,4 +92,4 @@ def _named(ctl: Ctl) -> str:
 def _listed(text: str) -> str:
     """``Orders: TAG 'TagA || TagB', Refunds: TAG '*'``."""
     topics = json.loads(text).items()
-    return ", ".join(f"{topic}: {type_} {expression!r}" for topic, said in topics for type_, expression in said.items())
+    return ", ".join(f"{topic}: {type_} {text!r}" for topic, expression in topics for type_, text in expression.items())

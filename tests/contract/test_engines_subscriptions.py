@@ -55,8 +55,8 @@ def test_a_higher_version_is_accepted_and_a_lower_one_refused_with_both_subscrip
     assert refused(world, reader(1, "TagA"), f"{DAY}-3") == (
         "group billing: version 1 of its subscription (Orders: TAG 'TagA') is older than version 3 (Orders: TAG "
         "'TagB || TagC'), which is recorded in shard broker-a, last by request 2024-06-03-2 of ben (test) at "
-        "2024-06-03T12:01:00.000Z. An older deployment still runs, or its settings are out of date: use the newer ones; "
-        "to go back on purpose give the older subscription a new number, subscription_version = 4."
+        "2024-06-03T12:01:00.000Z. An older deployment still runs, or its settings are out of date: use the newer "
+        "settings. To go back on purpose, give the older subscription a new number: subscription_version = 4."
     )
     assert consumed(world.consume(reader(4, "TagA"), f"{DAY}-4")) == {orders(0): (9, 11)}
 
@@ -67,10 +67,10 @@ def test_one_version_with_two_texts_is_refused_and_the_same_text_is_not(world: W
     world.consume(reader(2, "TagA"), f"{DAY}-1")
     world.fill(orders(0), several(4, first=4))
     assert refused(world, reader(2, "TagB"), f"{DAY}-2") == (
-        "group billing: version 2 of its subscription is (Orders: TAG 'TagB'), but under the same number shard broker-a "
-        "has recorded another one (Orders: TAG 'TagA'), last by request 2024-06-03-1 of ana (test) at "
-        "2024-06-03T12:00:00.000Z. A group has one expression for a topic, else its members lose messages: if yours is "
-        "the newer one, set subscription_version = 3; if not, take the recorded one."
+        "group billing: version 2 of its subscription (Orders: TAG 'TagB') is not the one that shard broker-a has "
+        "recorded under that number (Orders: TAG 'TagA'), last by request 2024-06-03-1 of ana (test) at "
+        "2024-06-03T12:00:00.000Z. All members of a group need the same expression for a topic, otherwise they lose "
+        "messages. If yours is the newer one, set subscription_version = 3; if not, use the recorded one."
     )
     more = group(topics={"Orders": "TagA", "Refunds": "*"}, subscription_version=2)
     assert "Orders: TAG 'TagA', Refunds: TAG '*'" in refused(world, more, f"{DAY}-2")
