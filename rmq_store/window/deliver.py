@@ -1,9 +1,10 @@
-"""What a delivery moves (S11.3, S11.4): RocketMQ's ScheduleMessageService and TimerMessageStore as one decision over
-positions and segments.
+"""What a delivery moves: RocketMQ's ScheduleMessageService (rules 11.3) and TimerMessageStore (rules 11.4), as one decision
+over positions and segments.
 
-A level queue or a queue of the timer is in due order, and a segment of it is due as a whole. Progress is the offset of a
-system group, moved in the commit that makes the delivered copies visible: once, never early by the committing host's
-clock, oldest first. What leaves a slot of the timer before it is due goes on to the queue of its second (``Step``).
+A queue of a delay level or of the timer is in the order of due times, and a segment of it is due as a whole. Progress is
+the offset of a system group, and moves in the commit that makes the delivered copies visible. So each message is delivered
+once, oldest first, and never early by the clock of the host that commits. A message that leaves a slot of the timer before
+it is due goes on to the queue of its second (``Step``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from rmq_store.errors import BadData
 from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 
 CAP = 100_000
-"""Messages a commit delivers at most; what is left is delivered by the next one."""
+"""The most messages that one commit delivers; the next commit delivers the rest."""
 
 CAUSE = "deliver"
 
@@ -45,34 +46,47 @@ SegmentsOf = Callable[[Sequence[QueueRange]], Mapping[MessageQueue, Sequence[Pro
 
 
 @dataclass(frozen=True, slots=True)
-class DeliverReport:
-    """``status``: committed, already_committed or empty. ``more``: something else is due already.
+class DeliverRequest:
+    """A request to deliver what is due in one shard, by one commit."""
 
-    ``next_due_ms``: when the next waiting message is due (UTC ms), None when nothing waits. ``warnings``: what went wrong
-    after the commit.
-    """
+    request_id: str
+    actor: Actor
+    now_ms: int
+    """What is due at this time (UTC ms) is delivered."""
+    cap: int = CAP
+    """The most messages to deliver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverReport:
+    """What one commit of a delivery did."""
 
     status: Status
+    """``COMMITTED``, ``ALREADY_COMMITTED`` or ``EMPTY``."""
     shard: str
     request_id: str
     delivered: int
+    """Messages that reached their real topic."""
     more: bool
+    """Whether the cap left messages that are due already."""
     next_due_ms: int | None
+    """When the next waiting message is due (UTC ms); None when nothing waits."""
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
+    """What failed after the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What to move from one queue: slices with the time (UTC ms) they are due at, in offset order.
-
-    ``next_due_ms``: when the first segment that is not due yet will be. ``capped``: something due is left for later.
-    """
+    """What to move from one queue."""
 
     queue: MessageQueue
     slices: tuple[tuple[int, Slice], ...]
+    """In offset order, each with the time (UTC ms) at which it is due."""
     next_due_ms: int | None
+    """When the first segment that is not due yet will be (UTC ms)."""
     capped: bool
+    """Whether the cap left something that is due."""
 
     @property
     def range(self) -> QueueRange:
@@ -84,21 +98,24 @@ def select_due(
     segments_of: SegmentsOf,
     local_broker: str,
     levels: DelayLevels,
+    *,
     now_ms: int,
     cap: int,
     clock_ms: int | None = None,
 ) -> list[Due]:
-    """Per waiting queue what is due at ``now_ms``, oldest first over all queues up to ``cap`` messages.
+    """Per waiting queue what is due at ``now_ms`` (UTC ms), oldest first over all queues, up to ``cap`` messages.
 
-    ``clock_ms``: the real time where ``now_ms`` is another one; whether a due time lies impossibly far ahead is judged
-    by the later of the two, so that a delivery "as of yesterday" does not take everything for a mistake. Another host's
-    clock may be ahead by ``MAX_SKEW_MS``, as at every commit, without being wrong.
-    Raises BadData when a waiting message cannot be found.
+    A due time further ahead than the longest delay counts as due, as in
+    ScheduleMessageService.DeliverDelayedMessageTimerTask#correctDeliverTimestamp (rules 11.3). ``clock_ms``: the real time,
+    if ``now_ms`` is another one; the later of the two is compared, so that a delivery "as of yesterday" does not deliver
+    everything. Another host's clock may be ahead by ``MAX_SKEW_MS``, as at every commit.
+
+    Raises BadData for a hole in a waiting queue.
     """
     latest_ms = max(now_ms, clock_ms or now_ms) + MAX_SKEW_MS
     waiting = {queue: _waiting_range(positions, queue) for queue in waiting_queues(positions, local_broker)}
     segments = segments_of(list(waiting.values()))
-    ripe: list[tuple[int, int, Slice]] = []
+    due: list[tuple[int, int, Slice]] = []
     next_due: dict[MessageQueue, int | None] = {}
     for queue, range_ in waiting.items():
         longest_ms, next_due[queue], reached = longest_wait_ms(queue, levels), None, 0
@@ -106,15 +123,18 @@ def select_due(
             if now_ms < due_at <= latest_ms + longest_ms:
                 next_due[queue] = due_at
                 break
-            # A queue is never overtaken by itself, whatever its due times say: an offset can only move forwards.
+            # Within a queue the order of offsets wins over due times that fall: its offset can only move forwards.
             reached = max(reached, due_at)
-            ripe.append((reached, due_at, slice_))
-    return _capped(ripe, next_due, cap)
+            due.append((reached, due_at, slice_))
+    return _capped(due, next_due, cap)
 
 
 def waiting_queues(positions: Positions, local_broker: str) -> list[MessageQueue]:
-    """The queues that are ours to deliver: those of the lake's lanes, and a broker's own level queues after its cut-over.
-    A broker's own timer queue is in no order, and what of it was delivered stands in its timer log."""
+    """The queues that the lake delivers: those of its lanes, and a broker's own level queues after the broker's cut-over.
+
+    A broker's own timer queue is not among them: it is in no order, and only the broker's timer log knows what of it was
+    delivered.
+    """
     lanes = lane(local_broker, "")
     levels = [
         queue
@@ -125,8 +145,10 @@ def waiting_queues(positions: Positions, local_broker: str) -> list[MessageQueue
 
 
 def delayed(positions: Positions, group: str) -> list[QueueRange]:
-    """What waits in a group's lane, queue by queue. What waits in a broker's own level queues after its cut-over is not
-    among it: they hold all its groups together, and only the messages say of which they are."""
+    """The ranges that wait in a group's lane, per queue.
+
+    A broker's own level queues are not among them, also after its cut-over: they hold the messages of all groups.
+    """
     queues = (*positions.queues_of(SCHEDULE_TOPIC), *positions.queues_of(TIMER_TOPIC))
     ranges = (_waiting_range(positions, queue) for queue in queues if queue.broker_name.partition("~")[2] == group)
     return [range_ for range_ in ranges if len(range_)]
@@ -134,15 +156,15 @@ def delayed(positions: Positions, group: str) -> list[QueueRange]:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRetries:
-    """The retries of a group that wait. ``next_due_ms``: when the first of them is due (UTC ms); past that it waits on,
-    until it is delivered."""
+    """The retries of a group that are not delivered yet."""
 
     retries: int
     next_due_ms: int
+    """When the first of them is due (UTC ms); it may be past, as a delivery has to run."""
 
 
 def waiting_retries(positions: Positions, segments_of: SegmentsOf, group: str) -> WaitingRetries | None:
-    """What is ``delayed`` of a group, None: nothing. Of each queue, which is in due order, the first message is looked up."""
+    """The group's retries that wait; None: there are none. The first message of each queue is the first one due in it."""
     waiting = delayed(positions, group)
     if not waiting:
         return None
@@ -153,36 +175,37 @@ def waiting_retries(positions: Positions, segments_of: SegmentsOf, group: str) -
 
 
 def next_due_ms(due: Sequence[Due]) -> int | None:
-    """When the next message that waits is due."""
+    """When the next waiting message is due (UTC ms); None: nothing waits."""
     return min((one.next_due_ms for one in due if one.next_due_ms is not None), default=None)
 
 
 def deliver_proposal(
-    commit_id: str,
-    request_id: str,
-    actor: Actor,
-    now_ms: int,
+    request: DeliverRequest,
     positions: Positions,
     due: Sequence[Due],
+    *,
+    commit_id: str,
     produced: Sequence[Produced],
     files: Sequence[StagedFile],
     tally_of_range: Callable[[QueueRange], Tally],
 ) -> Proposal:
-    """A delivery as a commit. ``produced``, ``files``: the copies of what is ``due``. Whether the cap left something for
-    the next commit is recorded: the same request goes on there."""
+    """The commit of a delivery. ``produced``, ``files``: the copies of what is ``due``.
+
+    It records whether the cap left something, so that another attempt of the request goes on after it.
+    """
     moving = [one for one in due if one.slices]
     grp = grp_id(SCHEDULE_GROUP)
     offsets = {off_id(SCHEDULE_GROUP, one.queue): one.range for one in moving}
     expect = {grp: positions.get(grp)}
     advance = {grp: positions.get(grp) or 0}
     ctl = Ctl(
-        commit_id,
-        Action.DELIVER,
-        actor,
-        request_id=request_id,
+        commit_id=commit_id,
+        action=Action.DELIVER,
+        actor=request.actor,
+        request_id=request.request_id,
         group=SCHEDULE_GROUP,
         epoch=positions.get(grp) or 0,
-        parameters=canonical_json({"now_ms": now_ms, "more": _more(due)}),
+        parameters=canonical_json({"now_ms": request.now_ms, "more": _more(due)}),
         consumed=tuple(
             Consumed(one.range, 0, {Outcome.ACKED: tally_of_range(one.range)}, _start(positions, one.queue).rule)
             for one in moving
@@ -198,16 +221,31 @@ def deliver_proposal(
 
 
 def committed_delivery(shard: str, ctl: Ctl, due: Sequence[Due]) -> DeliverReport:
-    """The report of a delivery that has just been made of ``due``."""
+    """The report of a delivery that has just been committed."""
     rolled = [segment.deliver_at for segment in ctl.produced if segment.queue.topic == TIMER_TOPIC]
     next_ms = min((at for at in (next_due_ms(due), *rolled) if at is not None), default=None)
-    return DeliverReport(Status.COMMITTED, shard, ctl.request_id, _messages(ctl), _more(due), next_ms, ctl.commit_id)
+    return DeliverReport(
+        status=Status.COMMITTED,
+        shard=shard,
+        request_id=ctl.request_id,
+        delivered=_messages(ctl),
+        more=_more(due),
+        next_due_ms=next_ms,
+        commit_id=ctl.commit_id,
+    )
 
 
 def already_delivered(shard: str, ctl: Ctl) -> DeliverReport:
-    """The report of a delivery that stands in the log."""
-    more = bool(ctl.parameter("more"))
-    return DeliverReport(Status.ALREADY_COMMITTED, shard, ctl.request_id, _messages(ctl), more, None, ctl.commit_id)
+    """The report of a delivery that an earlier attempt has committed."""
+    return DeliverReport(
+        status=Status.ALREADY_COMMITTED,
+        shard=shard,
+        request_id=ctl.request_id,
+        delivered=_messages(ctl),
+        more=bool(ctl.parameter("more")),
+        next_due_ms=None,
+        commit_id=ctl.commit_id,
+    )
 
 
 def _more(due: Sequence[Due]) -> bool:
@@ -215,13 +253,15 @@ def _more(due: Sequence[Due]) -> bool:
 
 
 def _messages(ctl: Ctl) -> int:
-    """What reached its real topic."""
+    """The messages that reached their real topic; those that moved within the timer do not count."""
     return sum(segment.count for segment in ctl.produced if segment.queue.topic != TIMER_TOPIC)
 
 
 def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverReport:
-    """The report when none of ``due`` has anything to move."""
-    return DeliverReport(Status.EMPTY, shard, request_id, 0, False, next_due_ms(due))
+    """The report of a delivery when nothing is due."""
+    return DeliverReport(
+        status=Status.EMPTY, shard=shard, request_id=request_id, delivered=0, more=False, next_due_ms=next_due_ms(due)
+    )
 
 
 def deliver_all(
@@ -229,9 +269,11 @@ def deliver_all(
     deliver_part: Callable[[str], DeliverReport],
     finished: Callable[[DeliverReport], None] | None = None,
 ) -> list[DeliverReport]:
-    """Commit after commit until nothing that is due is left; there is at least one report. Each part has an id of its
-    own, with which ``deliver_part`` does it, so that the same request goes on where it stopped; ``finished`` is told of
-    each."""
+    """Commit after commit until nothing more is due. Returns at least one report.
+
+    ``deliver_part`` makes one commit under the id that it gets. Each commit has an id of its own, so that another attempt
+    of the request goes on where the last one stopped. ``finished`` is called with each report.
+    """
     reports: list[DeliverReport] = []
     while not reports or reports[-1].more:
         reports.append(deliver_part(part_id(request_id, len(reports) + 1)))
@@ -245,21 +287,20 @@ def deliver_all(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of a message that leaves its queue.
-
-    ``due_ms``: when it is due for its consumers. ``queue``: where it goes on to, to wait until then; None: out, to its
-    REAL_TOPIC and REAL_QID.
-    """
+    """Where a message goes when it leaves its queue."""
 
     due_ms: int
+    """When it is due for its consumers (UTC ms)."""
     queue: MessageQueue | None
+    """The queue of the timer in which it waits until then; None: it goes to its REAL_TOPIC and REAL_QID."""
     edits: PropertyEdits
 
 
 def step(slice_: Slice, due_ms: int, timer_out: str | None, now_ms: int) -> Step:
-    """``due_ms``: of the slice. ``timer_out``: the message's TIMER_OUT_MS, which counts in the slots of the timer only.
+    """Where a message of the slice goes, and with which properties.
 
-    Raises BadData for one that is no time.
+    ``due_ms``: when the slice is due (UTC ms). ``timer_out``: the message's TIMER_OUT_MS, which matters in the slots of the
+    timer only. Raises BadData for a TIMER_OUT_MS that is no time.
     """
     queue, stored_ms = slice_.queue, slice_.store_timestamp or 0
     if is_coarse(queue):
@@ -271,13 +312,13 @@ def step(slice_: Slice, due_ms: int, timer_out: str | None, now_ms: int) -> Step
 
 
 def moved_to(queue: MessageQueue, count: int, first_row: int, file: str, due_ms: int) -> Produced:
-    """The copies of one queue in the file of a delivery. In the timer they wait until ``due_ms``, which is that of all
-    of them, as a queue of the wheel takes only one second at a time."""
+    """The segment of one queue in the file of a delivery. ``due_ms`` is when all of it is due, if the queue is one of the
+    timer: such a queue has the messages of one second."""
     return Produced(queue, 0, count, first_row, file, deliver_at=due_ms if queue.topic == TIMER_TOPIC else None)
 
 
 def _start(positions: Positions, queue: MessageQueue) -> Start:
-    """Where the system group goes on in a queue: in a new one at its first message."""
+    """Where the system group goes on in a queue; in a new queue at its first message."""
     stored = positions.get(off_id(SCHEDULE_GROUP, queue))
     return (
         Start(positions.min_offset(queue), StartRule.FIRST_OFFSET)
@@ -298,17 +339,17 @@ def _with_due(range_: QueueRange, segments: Sequence[Produced]) -> list[tuple[in
     return [(due_at[max(base for base in due_at if base <= slice_.begin)], slice_) for slice_ in slices]
 
 
-def _capped(ripe: list[tuple[int, int, Slice]], next_due: Mapping[MessageQueue, int | None], cap: int) -> list[Due]:
+def _capped(due: list[tuple[int, int, Slice]], next_due: Mapping[MessageQueue, int | None], cap: int) -> list[Due]:
     chosen: dict[MessageQueue, list[tuple[int, Slice]]] = defaultdict(list)
     capped: set[MessageQueue] = set()
-    left = cap
-    for _, due_at, slice_ in sorted(ripe, key=lambda item: (item[0], item[2].queue, item[2].begin)):
-        if left <= 0:
+    rest = cap
+    for _, due_at, slice_ in sorted(due, key=lambda item: (item[0], item[2].queue, item[2].begin)):
+        if rest <= 0:
             capped.add(slice_.queue)
             continue
-        piece = slice_.cut(left)[0]
-        if len(piece) < len(slice_):
+        head = slice_.cut(rest)[0]
+        if len(head) < len(slice_):
             capped.add(slice_.queue)
-        chosen[slice_.queue].append((due_at, piece))
-        left -= len(piece)
+        chosen[slice_.queue].append((due_at, head))
+        rest -= len(head)
     return [Due(queue, tuple(chosen[queue]), at, queue in capped) for queue, at in sorted(next_due.items())]

@@ -33,7 +33,7 @@ def chosen(
     def segments_of(ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, Sequence[Produced]]:
         return {range_.queue: by_queue.get(range_.queue, []) for range_ in ranges}
 
-    due = select_due(Positions(1, values), segments_of, LOCAL, DelayLevels(), now_ms, cap)
+    due = select_due(Positions(1, values), segments_of, LOCAL, DelayLevels(), now_ms=now_ms, cap=cap)
     moved = [(f"{d.queue.broker_name}:{d.queue.queue_id + 1}", d.range.begin, d.range.end) for d in due if d.slices]
     return due, moved
 
@@ -108,8 +108,8 @@ def test_delivering_as_of_a_moment_in_the_past_does_not_take_what_waits_for_a_mi
         lambda _: {queue: [segment]},
         LOCAL,
         DelayLevels(),
-        an_hour_ago,
-        10,
+        now_ms=an_hour_ago,
+        cap=10,
     )
     (then,) = asked(clock_ms=NOW + 5)
     assert (then.slices, then.next_due_ms) == ((), NOW)

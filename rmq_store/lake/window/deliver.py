@@ -1,7 +1,6 @@
-"""Delivery of what is due (S11.3, S11.4), as one commit per shard over all levels and the timer.
+"""Delivery of due retries and delayed messages to their topics, in one commit per shard over all levels and the timer.
 
-``rmq_store/window/deliver.py`` says what is due and where it goes. Progress is the offset of a system group, moved in
-the commit that makes the delivered copies visible: once, never early by this host's clock, oldest first.
+``rmq_store/window/deliver.py`` has the rules: what is due, where it goes, and what the commit records.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from rmq_store.window.deliver import (
     CAP,
     CAUSE,
     DeliverReport,
+    DeliverRequest,
     Due,
     Step,
     already_delivered,
@@ -58,14 +58,15 @@ def deliver(
     now_ms: int | None = None,
     cap: int = CAP,
 ) -> DeliverReport:
-    """Move everything due at ``now_ms`` (default: this host's clock) to its real topic, in one commit.
+    """Move what is due at ``now_ms`` (UTC ms; default: this host's clock) to its real topic, in one commit of at most ``cap``
+    messages.
 
     Raises HeldByAnother when another delivery of the shard runs, and the errors of ``commit``.
     """
     started_ms = host.now_ms()
-    now_ms = started_ms if now_ms is None else now_ms
+    request = DeliverRequest(request_id, actor, started_ms if now_ms is None else now_ms, cap)
     shard.commitlog.refresh()
-    due = _plan(store, shard, request_id, now_ms, host, cap)
+    due = _plan(store, shard, request, host)
     if isinstance(due, DeliverReport):
         return due
     reached("1.planned")
@@ -74,18 +75,24 @@ def deliver(
         reached("2.claimed")
         shard.commitlog.refresh()
         positions = shard.positions()
-        # What was delivered until the claim was ours counts.
-        due = _plan(store, shard, request_id, now_ms, host, cap)
+        # Another delivery may have committed before this one got the claim.
+        due = _plan(store, shard, request, host)
         if isinstance(due, DeliverReport):
             claim.release()
             return due
         moving = [one for one in due if one.slices]
         commit_id = host.new_commit_id()
-        rows, runs = _delivered(shard, moving, commit_id, now_ms)
+        rows, runs = _delivered(shard, moving, commit_id, request.now_ms)
         file = stage(shard.root, shard.commitlog.path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
         produced = [moved_to(queue, count, row, file.path, due_ms) for queue, count, row, due_ms in runs]
         proposal = deliver_proposal(
-            commit_id, request_id, actor, now_ms, positions, due, produced, [file], tally_of_range
+            request,
+            positions,
+            due,
+            commit_id=commit_id,
+            produced=produced,
+            files=[file],
+            tally_of_range=tally_of_range,
         )
         reached("3.staged")
         claim.stop_renewing()
@@ -95,24 +102,22 @@ def deliver(
     return replace(committed_delivery(shard.name, committed.ctl, due), warnings=warnings)
 
 
-def _plan(
-    store: LakeStore, shard: Shard, request_id: str, now_ms: int, host: Host, cap: int
-) -> list[Due] | DeliverReport:
+def _plan(store: LakeStore, shard: Shard, request: DeliverRequest, host: Host) -> list[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request."""
-    if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
-        return already_delivered(shard.name, done[0])
+    if parts := shard.ctls_of_request(request.request_id, SCHEDULE_GROUP, Action.DELIVER):
+        return already_delivered(shard.name, parts[0])
     positions = shard.positions()
-    clock_ms = host.now_ms()  # after the positions: what was stored until now is not from the future
+    clock_ms = host.now_ms()  # read after the positions, so that what they hold is not from the future
     due = select_due(
         positions,
         lambda ranges: waiting_segments(shard, ranges),
         shard.local_broker,
         store.levels,
-        now_ms,
-        cap,
-        clock_ms,
+        now_ms=request.now_ms,
+        cap=request.cap,
+        clock_ms=clock_ms,
     )
-    return due if any(one.slices for one in due) else nothing_due(shard.name, request_id, due)
+    return due if any(one.slices for one in due) else nothing_due(shard.name, request.request_id, due)
 
 
 # --- the copies ------------------------------------------------------------------------------------------------------
@@ -121,7 +126,7 @@ def _plan(
 def _delivered(
     shard: Shard, due: Sequence[Due], commit_id: str, now_ms: int
 ) -> tuple[pa.Table, list[tuple[MessageQueue, int, int, int]]]:
-    """The copies, sorted by queue and then by when they were due, and their runs: queue, count, first row, due time."""
+    """The copies, sorted by queue and due time, and their runs: (queue, count, first row, first due time in UTC ms)."""
     copies = pa.concat_tables(
         [copies for one in due for at, slice_ in one.slices for copies in _copies(shard, at, slice_, now_ms)]
     )
@@ -148,16 +153,16 @@ _DELIVERED_ORDER = (
 
 
 def _copies(shard: Shard, due_at: int, slice_: Slice, now_ms: int) -> list[pa.Table]:
-    """The copies of one slice: what goes out to its real topic, and what goes on to its second (``deliver.step``)."""
+    """The copies of one slice: those for their real topics, and those for the timer's queue of their second."""
     offsets = np.arange(slice_.begin, slice_.end)
     rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, [*MESSAGE_COLUMNS, "epoch"])
     if not is_coarse(slice_.queue):
-        then = step(slice_, due_at, None, now_ms)
-        return [_moved(shard, slice_, rows, offsets, [then] * rows.num_rows)]
+        only_step = step(slice_, due_at, None, now_ms)
+        return [_moved(shard, slice_, rows, offsets, [only_step] * rows.num_rows)]
     timer_outs = _property(rows, MessageConst.TIMER_OUT_MS).to_pylist()
-    of_moment = {text: step(slice_, due_at, text, now_ms) for text in set(timer_outs)}
-    steps = [of_moment[text] for text in timer_outs]
-    rolled = np.array([then.queue is not None for then in steps])
+    step_of = {text: step(slice_, due_at, text, now_ms) for text in set(timer_outs)}
+    steps = [step_of[text] for text in timer_outs]
+    rolled = np.array([one.queue is not None for one in steps])
     parts = [np.flatnonzero(where) for where in (rolled, ~rolled) if where.any()]
     return [_moved(shard, slice_, rows.take(pa.array(p)), offsets[p], [steps[n] for n in p.tolist()]) for p in parts]
 
@@ -165,19 +170,19 @@ def _copies(shard: Shard, due_at: int, slice_: Slice, now_ms: int) -> list[pa.Ta
 def _moved(
     shard: Shard, slice_: Slice, rows: pa.Table, offsets: npt.NDArray[np.int64], steps: Sequence[Step]
 ) -> pa.Table:
-    """The copies of some rows of a slice that all go out, or all go on."""
+    """The copies of some rows of a slice, which all go to their real topics or all stay in the timer."""
     n = rows.num_rows
     if steps[0].queue is None:
         topics, queue_ids = _real_queues(slice_, rows)
         broker_name = shard.local_broker
     else:
         topics = pa.repeat(pa.scalar(slice_.queue.topic, pa.string()), n)
-        queue_ids = pa.array([then.queue.queue_id if then.queue else None for then in steps], pa.int32())
+        queue_ids = pa.array([one.queue.queue_id if one.queue else None for one in steps], pa.int32())
         broker_name = slice_.queue.broker_name
     columns = {name: rows.column(name) for name in rows.column_names}
     columns |= {field.name: pa.nulls(n, field.type) for field in tables.MSG if field.name not in columns}
-    of_the_store = ("queue_offset", "commit_log_offset", "offset_msg_id", "store_timestamp", "store_size", "store_host")
-    columns |= {name: pa.nulls(n, tables.MSG.field(name).type) for name in of_the_store}
+    new_in_store = ("queue_offset", "commit_log_offset", "offset_msg_id", "store_timestamp", "store_size", "store_host")
+    columns |= {name: pa.nulls(n, tables.MSG.field(name).type) for name in new_in_store}
     constant = {
         "broker_name": broker_name,
         "group_name": SCHEDULE_GROUP,
@@ -197,7 +202,7 @@ def _moved(
             "queue_id": queue_ids,
             "origin_queue_offset": pa.array(offsets),
             "attempt": rows.column("reconsume_times"),
-            "deliver_at": pa.array([then.due_ms for then in steps], pa.int64()),
+            "deliver_at": pa.array([one.due_ms for one in steps], pa.int64()),
             "properties": edit_maps(maps, edits.put, edits.put_if_absent, edits.remove),
         }
     )

@@ -1,4 +1,4 @@
-"""Delivery of what is due, as one commit per shard over all levels; ``rmq_store/window/deliver.py`` says what is."""
+"""Delivery of due retries and delayed messages, in one commit per shard; ``rmq_store/window/deliver.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rmq_store.window.deliver import (
     CAP,
     CAUSE,
     DeliverReport,
+    DeliverRequest,
     Due,
     already_delivered,
     committed_delivery,
@@ -41,13 +42,13 @@ def deliver(
     now_ms: int | None = None,
     cap: int = CAP,
 ) -> DeliverReport:
-    """Move everything due at ``now_ms`` (default: this host's clock) to its real topic, in one commit.
+    """Move what is due at ``now_ms`` (UTC ms; default: this host's clock) to its real topic, in one commit.
 
     Raises HeldByAnother when another delivery of the shard runs, and the errors of ``commit``.
     """
     started_ms = host.now_ms()
-    now_ms = started_ms if now_ms is None else now_ms
-    due = _plan(store, shard, request_id, now_ms, host, cap)
+    request = DeliverRequest(request_id, actor, started_ms if now_ms is None else now_ms, cap)
+    due = _plan(store, shard, request, host)
     if isinstance(due, DeliverReport):
         return due
     shard.on_step("1.planned")
@@ -55,14 +56,16 @@ def deliver(
     with claimed(shard, wish, host) as claim:
         shard.on_step("2.claimed")
         positions = shard.positions()
-        # What was delivered until the claim was ours counts.
-        due = _plan(store, shard, request_id, now_ms, host, cap)
+        # Another delivery may have committed before this one got the claim.
+        due = _plan(store, shard, request, host)
         if isinstance(due, DeliverReport):
             claim.release()
             return due
         moving = [one for one in due if one.slices]
         commit_id = host.new_commit_id()
-        copies = sorted((copy for one in moving for copy in _copies(shard, one, now_ms)), key=lambda copy: copy[:4])
+        copies = sorted(
+            (copy for one in moving for copy in _copies(shard, one, request.now_ms)), key=lambda copy: copy[:4]
+        )
         file = shard.stage(f"{commit_id}-00000", [row for *_, row in copies])
         produced: list[Produced] = []
         first_row = 0
@@ -71,33 +74,45 @@ def deliver(
             produced.append(moved_to(queue, len(of_queue), first_row, file.path, of_queue[0][1]))
             first_row += produced[-1].count
         proposal = deliver_proposal(
-            commit_id, request_id, actor, now_ms, positions, due, produced, [file], tally_of_range
+            request,
+            positions,
+            due,
+            commit_id=commit_id,
+            produced=produced,
+            files=[file],
+            tally_of_range=tally_of_range,
         )
         shard.on_step("3.staged")
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     return committed_delivery(shard.name, committed.ctl, due)
 
 
-def _plan(
-    store: MemoryStore, shard: MemoryShard, request_id: str, now_ms: int, host: Host, cap: int
-) -> list[Due] | DeliverReport:
+def _plan(store: MemoryStore, shard: MemoryShard, request: DeliverRequest, host: Host) -> list[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request."""
-    if done := shard.ctls_of_request(request_id, SCHEDULE_GROUP, Action.DELIVER):
-        return already_delivered(shard.name, done[0])
+    if parts := shard.ctls_of_request(request.request_id, SCHEDULE_GROUP, Action.DELIVER):
+        return already_delivered(shard.name, parts[0])
     positions = shard.positions()
-    clock_ms = host.now_ms()  # after the positions: what was stored until now is not from the future
-    due = select_due(positions, shard.segments_of, shard.local_broker, store.levels, now_ms, cap, clock_ms)
-    return due if any(one.slices for one in due) else nothing_due(shard.name, request_id, due)
+    clock_ms = host.now_ms()  # read after the positions, so that what they hold is not from the future
+    due = select_due(
+        positions,
+        shard.segments_of,
+        shard.local_broker,
+        store.levels,
+        now_ms=request.now_ms,
+        cap=request.cap,
+        clock_ms=clock_ms,
+    )
+    return due if any(one.slices for one in due) else nothing_due(shard.name, request.request_id, due)
 
 
 def _copies(shard: MemoryShard, due: Due, now_ms: int) -> list[tuple[MessageQueue, int, MessageQueue, int, MessageRow]]:
-    """(target, due at, queue, offset in it, copy) of what one queue has to deliver."""
+    """The copies of what is due in one queue: (target, due time in UTC ms, queue, offset in it, copy)."""
     copies = []
     for due_at, slice_ in due.slices:
         for message in shard.read(slice_):
-            then = step(slice_, due_at, message.row.properties.get(MessageConst.TIMER_OUT_MS), now_ms)
-            target = then.queue or _real_queue(shard, message)
-            copies.append((target, then.due_ms, message.queue, message.queue_offset, _copy(message, then.edits)))
+            move = step(slice_, due_at, message.row.properties.get(MessageConst.TIMER_OUT_MS), now_ms)
+            target = move.queue or _real_queue(shard, message)
+            copies.append((target, move.due_ms, message.queue, message.queue_offset, _copy(message, move.edits)))
     return copies
 
 
