@@ -1,7 +1,8 @@
-"""A consumption window around its listener: who gets which queue, what it reports, and what it proposes to commit.
+"""The rules of a consumption window around its listener: the next plan, the claim, the allocation to tasks, the commit, the
+report.
 
-The steps are numbered as in the commit protocol (design 3.3); the engines (``lake``, ``memory``) do the reading, the
-asking and the writing between them.
+Reading, calling the listener and writing are the engine's (``rmq_store/lake/window/``); the steps of a window are numbered
+in ``rmq_store/lake/commit/commit.py``.
 """
 
 from __future__ import annotations
@@ -39,30 +40,34 @@ from rmq_store.window.deliver import SegmentsOf, WaitingRetries, waiting_retries
 from rmq_store.window.plan import ConsumeRequest, Plan, Planner, identity_parameters, request_parameters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowReport:
-    """What a window did. ``status``: committed, already_committed, or empty (nothing to do, no row was written).
-
-    ``complete``: whether nothing of the request is left. ``blocked``: what queues of an orderly group wait at. ``held``:
-    the claims of other runs on queues that the request wants too. ``idle``: why this consumer has no queue. ``waiting``:
-    of an empty window, the retries of the group that are not delivered yet. ``warnings``: what went wrong after the commit.
-    """
+    """What a window did."""
 
     status: Status
+    """``COMMITTED``, ``ALREADY_COMMITTED`` or ``EMPTY``."""
     shard: str
     group: str
     request_id: str
     engine: str
+    """Where its tasks ran; ``none`` for a window without work."""
     window_id: str | None = None
     commit_id: str | None = None
     version: int | None = None
+    """The version of the commit log table that the commit made."""
     complete: bool = True
+    """Whether the request is complete."""
     consumed: tuple[Consumed, ...] = ()
     blocked: tuple[Blocked, ...] = ()
+    """The messages that block queues of an orderly group."""
     held: tuple[Held, ...] = ()
+    """The claims of other requests on queues that this request wants too."""
     idle: str = ""
+    """Why this consumer has no queue; empty when it has one."""
     waiting: WaitingRetries | None = None
+    """The group's retries that are not delivered yet; only for an empty window."""
     warnings: tuple[str, ...] = ()
+    """What failed after the commit."""
 
     def counts(self) -> dict[Outcome, int]:
         """Messages per outcome."""
@@ -73,8 +78,8 @@ class WindowReport:
 
 
 def wish(plan: Plan, request: ConsumeRequest) -> Wish:
-    """What a window claims: its queues; all of the group too if it absorbs duplicates, of which one window at a time may
-    ask about a key."""
+    """The claims that a window asks for: one per queue, and one on the whole group if it absorbs duplicates, so that one
+    window at a time looks up keys."""
     group = plan.group
     return Wish(
         request.request_id,
@@ -87,26 +92,27 @@ def wish(plan: Plan, request: ConsumeRequest) -> Wish:
 
 
 def held_of(plan: Plan, taken: Taken) -> tuple[Held, ...]:
-    """The claims of others because of which the request is not complete."""
-    return tuple(one for one in taken.held if one.queue in plan.unfinished)
+    """The claims of other requests on queues in which this request wants more."""
+    return tuple(held for held in taken.held if held.queue in plan.unfinished)
 
 
 def _refuse_other(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
-    """Raise WrongUse for a request that began as another one, with other bounds or by another consumer: it would be told
-    that all is done, and leave its messages."""
+    """Raise WrongUse when the request's parts had other limits or another consumer: a complete request would answer that all
+    is consumed, although it is not what was requested now."""
     if not parts:
         return
     refuse_other_request(request.request_id, json.loads(parts[0].parameters), identity_parameters(request))
-    begun = parts[0].parameter("client_id")
-    if None not in (begun, request.client_id) and begun != request.client_id:
+    client_id = parts[0].parameter("client_id")
+    if None not in (client_id, request.client_id) and client_id != request.client_id:
         raise WrongUse(
-            f"request {request.request_id} is that of client {begun}: give client {request.client_id} one of its own"
+            f"request {request.request_id} was started by client {client_id}: use a request id of its own for client "
+            f"{request.client_id}"
         )
 
 
 def _refuse_unclaimed(shard: str, plan: Plan, taken: Taken) -> None:
-    """Raise for a plan of which only queues are left that were not claimed: HeldByAnother, or StaleAttempt when they have
-    got work only now."""
+    """Raise for a plan whose work is only in queues that the claim did not get: HeldByAnother, or StaleAttempt when no other
+    request holds them and they had no work before the claim."""
     if held := held_of(plan, taken):
         raise held_by_another(shard, held)
     if plan.unfinished:
@@ -125,10 +131,11 @@ def next_window(
     before: Plan | None = None,
     taken: Taken | None = None,
 ) -> Plan | WindowReport:
-    """The next window of the request, or the report that it has none left. ``parts``: what it has committed.
+    """The plan of the request's next window, or the report that there is nothing more to do.
 
-    Once more after the claim: ``before`` is the plan that it was taken for, ``taken`` what it got. Raises the errors of
-    planning, WrongUse for a request that began as another one, and those of ``_refuse_unclaimed``.
+    ``parts``: the windows that the request has committed. After the claim, ``before`` is the plan that it was made for, and
+    ``taken`` what it got. Raises the errors of ``Planner.plan``; WrongUse for a request id that was used with other limits
+    or by another client; HeldByAnother and StaleAttempt when all queues with work are not claimed.
     """
     shard, group = planner.shard, planner.group
     _refuse_other(request, parts)
@@ -140,7 +147,7 @@ def next_window(
     if taken is not None:
         _refuse_unclaimed(shard.name, plan, taken)
     waiting = None if parts else waiting_retries(plan.positions, segments_of, group.name)
-    return _nothing_to_do(shard.name, group.name, request, parts, plan.idle, waiting)
+    return _nothing_to_do(shard.name, group.name, request, parts, idle=plan.idle, waiting=waiting)
 
 
 def _nothing_to_do(
@@ -148,19 +155,20 @@ def _nothing_to_do(
     group: str,
     request: ConsumeRequest,
     parts: Sequence[Ctl],
+    *,
     idle: str = "",
     waiting: WaitingRetries | None = None,
 ) -> WindowReport:
-    """The report of a request that has no window left: the sum of what its ``parts`` did, or that there were none."""
+    """The report of a request that needs no further window: what its ``parts`` did, or that it is empty."""
     last = parts[-1] if parts else None
     return WindowReport(
-        Status.ALREADY_COMMITTED if parts else Status.EMPTY,
-        shard,
-        group,
-        request.request_id,
-        "none",
-        last.window_id if last else None,
-        last.commit_id if last else None,
+        status=Status.ALREADY_COMMITTED if parts else Status.EMPTY,
+        shard=shard,
+        group=group,
+        request_id=request.request_id,
+        engine="none",
+        window_id=last.window_id if last else None,
+        commit_id=last.commit_id if last else None,
         consumed=tuple(consumed for part in parts for consumed in part.consumed),
         blocked=tuple(blocked for part in parts for blocked in part.blocked),
         idle=idle,
@@ -168,39 +176,37 @@ def _nothing_to_do(
     )
 
 
-def committed_window(
-    shard: str, request: ConsumeRequest, engine: str, ctl: Ctl, version: int, held: tuple[Held, ...]
-) -> WindowReport:
-    """The report of a window that has just been committed."""
+def committed_window(shard: str, engine: str, ctl: Ctl, version: int, held: tuple[Held, ...]) -> WindowReport:
+    """The report of a window that has just been committed. ``version``: the table version that the commit made."""
     return WindowReport(
-        Status.COMMITTED,
-        shard,
-        ctl.group or "",
-        request.request_id,
-        engine,
-        ctl.window_id,
-        ctl.commit_id,
-        version,
-        ctl.request_complete,
-        ctl.consumed,
-        ctl.blocked,
-        held,
+        status=Status.COMMITTED,
+        shard=shard,
+        group=ctl.group or "",
+        request_id=ctl.request_id,
+        engine=engine,
+        window_id=ctl.window_id,
+        commit_id=ctl.commit_id,
+        version=version,
+        complete=ctl.request_complete,
+        consumed=ctl.consumed,
+        blocked=ctl.blocked,
+        held=held,
     )
 
 
 def listener_of(group: GroupSettings) -> Listener:
-    """Raises ListenerError for one that cannot be had, or that the group's mode cannot ask."""
+    """The group's listener. Raises ListenerError when it cannot be loaded, or does not fit the group's mode."""
     listener = load_listener(group.listener)
     if group.mode == "orderly" and listener.kind is ListenerKind.BATCH:
         raise ListenerError(
-            f"listener {group.listener} takes Arrow batches, and group {group.name} consumes in order, where one status "
-            'stands for a whole batch: give it a consume_message, or set mode = "concurrently"'
+            f"listener {group.listener} takes Arrow batches, but group {group.name} is orderly, where one status is for the "
+            'whole batch: use a listener with consume_message, or set mode = "concurrently"'
         )
     return listener
 
 
 def orderly_rules(group: GroupSettings) -> OrderlyRules | None:
-    """None for a group that does not consume in order."""
+    """The rules of an orderly group; None for a concurrent one."""
     if group.mode != "orderly":
         return None
     return OrderlyRules(
@@ -209,35 +215,39 @@ def orderly_rules(group: GroupSettings) -> OrderlyRules | None:
 
 
 def subscriptions_of(group: GroupSettings) -> dict[str, SubscriptionData]:
-    """By topic; a group reads its own retry topic whole, by itself (S10.6)."""
+    """The group's subscriptions by topic. A group always subscribes to all of its own retry topic
+    (DefaultMQPushConsumerImpl#resetRetryAndNamespace, rules 10.6)."""
     retries = retry_topic(group.name)
     own = {subscription.topic: subscription for subscription in group.subscriptions}
     return own | {retries: build_subscription_data(retries, "*")}
 
 
 def refuse_holes(group: GroupSettings, holes: Sequence[QueueRange]) -> None:
-    """Raise OffsetOutOfRange for offsets that hold no message, unless the group goes on and records them as lost."""
+    """Raise OffsetOutOfRange for offsets without a message, unless the group's settings record them as lost."""
     if holes and group.on_offset_out_of_range != "skip":
         listed = ", ".join(f"[{hole.begin}, {hole.end}) of {hole.queue}" for hole in holes[:5])
         raise OffsetOutOfRange(
-            f"group {group.name} cannot read {listed}: no message is there (a salvaged log, or removed on the broker). "
+            f"group {group.name} cannot read {listed}: there is no message (lost in a salvage, or removed on the broker). "
             'Set on_offset_out_of_range = "skip" to go on and record them as lost.'
         )
 
 
 def ends_at_ms(group: GroupSettings, started_ms: int) -> int | None:
-    """The moment (UTC ms) after which a window asks its listener nothing more; None: there is none."""
+    """The time (UTC ms) after which a window calls its listener no more; None: no limit."""
     return None if group.max_minutes is None else started_ms + group.max_minutes * 60_000
 
 
-def done_part(ranges: Iterable[QueueRange], waits: Mapping[MessageQueue, int]) -> list[QueueRange]:
-    """What lies below the offsets at which queues wait: nothing is said yet of what comes after."""
+def finished_part(ranges: Iterable[QueueRange], waits: Mapping[MessageQueue, int]) -> list[QueueRange]:
+    """The ranges, cut at the offsets at which queues wait: the window does not cover what comes after."""
     ends = ((range_, min(range_.end, waits.get(range_.queue, range_.end))) for range_ in ranges)
     return [QueueRange(range_.queue, range_.begin, end) for range_, end in ends if end > range_.begin]
 
 
 def shares(group: GroupSettings, queues: Iterable[MessageQueue], slots: int) -> list[tuple[str, list[MessageQueue]]]:
-    """Each consumer's queues, allocated as RocketMQ does, topic by topic (S6). ``slots``: consumers if none are set."""
+    """Each consumer of the window with its queues, allocated topic by topic (RebalanceImpl#rebalanceByTopic, rules 6.1).
+
+    ``slots``: how many consumers there are if the group's settings do not say it.
+    """
     consumers = [f"consumer-{number:05d}" for number in range(group.consumers or slots)]
     strategy, all_queues = group.allocate_strategy.among_tasks(), list(queues)
     return [(cid, allocate_by_topic(strategy, group.name, cid, all_queues, consumers)) for cid in consumers]
@@ -256,10 +266,11 @@ def consume_proposal(
     blocked: Sequence[Blocked] = (),
     keys: Tally | None = None,
 ) -> Proposal:
-    """What the window did, as a commit: its evidence, its files, and the positions that it read and moves.
+    """The commit of a window: its evidence, its files, and the positions that it expects and moves.
 
-    ``waits``: the queues that do not reach the end of their planned range, and how far they come. ``blocked``: why.
-    ``keys``: those that were acked, in a group that absorbs duplicates.
+    ``tallies``: the evidence per queue and outcome. ``produced``: the segments of the copies in ``files``. ``waits``: the
+    queues that stop before the end of their planned range, with the offset at which they stop. ``blocked``: the messages
+    because of which orderly queues stop. ``keys``: the tally of the acked keys, in a group that absorbs duplicates.
     """
     group, positions = plan.group, plan.positions
     grp = grp_id(group.name)
@@ -268,12 +279,12 @@ def consume_proposal(
     sub = sub_id(group.name)
     expect[sub], advance[sub] = positions.get(sub), plan.sub_version.packed() if plan.sub_version else ABSENT
     ends = {planned.queue: planned.range.end for planned in plan.ranges} | dict(waits or {})
-    held_up = {item.range.queue for item in blocked}
+    blocked_queues = {item.range.queue for item in blocked}
     for planned in plan.ranges:
         off, blk = off_id(group.name, planned.queue), blk_id(group.name, planned.queue)
         expect[off] = positions.get(off)
         advance[off] = ends[planned.queue]
-        if planned.queue in held_up:
+        if planned.queue in blocked_queues:
             advance[blk] = uuid7_ms(commit_id)
         elif positions.get(blk) is not None:
             advance[blk] = ABSENT
@@ -286,7 +297,7 @@ def consume_proposal(
         reason=request.reason,
         request_id=request.request_id,
         request_part=plan.part,
-        request_complete=plan.unfinished | set(waits or ()) <= held_up,
+        request_complete=plan.unfinished | set(waits or ()) <= blocked_queues,
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,

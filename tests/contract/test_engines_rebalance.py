@@ -148,7 +148,7 @@ def test_what_was_shared_is_recorded_with_the_request(world: World) -> None:
 def test_every_consumer_has_requests_of_its_own(world: World) -> None:
     fill(world, 2)
     share(world, "c1", TWO, "1")
-    with pytest.raises(WrongUse, match=f"request {DAY}-1 is that of client c1: give client c2 one of its own"):
+    with pytest.raises(WrongUse, match=f"request {DAY}-1 was started by client c1"):
         share(world, "c2", TWO, "1")
     assert share(world, "c1", ONE, "1").status == "already_committed"
     share(world, "c2", TWO, "2")

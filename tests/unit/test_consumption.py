@@ -12,7 +12,7 @@ import pytest
 from rmq_store.commit.claim import Held, Holder
 from rmq_store.commit.ctl import Consumed
 from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, max_id, own_queue_id
-from rmq_store.commit.request import overall
+from rmq_store.commit.request import Status, overall
 from rmq_store.errors import HeldByAnother, WrongUse
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -28,11 +28,11 @@ QUEUE = MessageQueue("Orders", "broker-a", 0)
 def window(begin: int, end: int, *, retried: int = 0, **changes: Any) -> WindowReport:
     tallies = {Outcome.ACKED: Tally(end - begin - retried), Outcome.RETRIED: Tally(retried)}
     consumed = (Consumed(QueueRange(QUEUE, begin, end), 0, tallies),)
-    report = WindowReport("committed", "a", "shop", "2026-03-01-1", "local", "w", f"c{end}", 7, consumed=consumed)
-    return replace(report, **changes)
+    report = replace(EMPTY, status=Status.COMMITTED, engine="local", window_id="w", commit_id=f"c{end}", version=7)
+    return replace(report, consumed=consumed, **changes)
 
 
-EMPTY = WindowReport("empty", "a", "shop", "2026-03-01-1", "none")
+EMPTY = WindowReport(status=Status.EMPTY, shard="a", group="shop", request_id="2026-03-01-1", engine="none")
 
 
 def consumed_in(windows: Sequence[WindowReport]) -> Consumption:

@@ -39,8 +39,8 @@ from rmq_store.window.consume import (
     WindowReport,
     committed_window,
     consume_proposal,
-    done_part,
     ends_at_ms,
+    finished_part,
     held_of,
     listener_of,
     next_window,
@@ -107,7 +107,7 @@ def consume_window(
     warnings = follow_up(shard, host)
     reached("7.dispatched")
     held = held_of(plan, claim.taken)
-    report = committed_window(shard.name, request, engine.name, committed.ctl, committed.version, held)
+    report = committed_window(shard.name, engine.name, committed.ctl, committed.version, held)
     return replace(report, warnings=warnings)
 
 
@@ -232,7 +232,7 @@ def _proposal(
     """What the window did, as a commit: its evidence, its files, and the positions that it read and moves."""
     results = absorbed.results
     waits = {queue: offset for result in results for queue, offset in result.waits.items()}
-    lost = done_part([*gaps, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
+    lost = finished_part([*gaps, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
     files = [file for result in results for file in result.files] + list(absorbed.files)
     exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
     exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]

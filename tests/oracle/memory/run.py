@@ -29,8 +29,8 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.offset_ranges import runs
 from rmq_store.window.consume import (
     consume_proposal,
-    done_part,
     ends_at_ms,
+    finished_part,
     orderly_rules,
     refuse_holes,
     shares,
@@ -100,7 +100,7 @@ class Run:
         with OwnProcess():
             produced, files = self._consume(slices_of) if rule is None else self._consume_absorbing(rule, slices_of)
         lost = [*holes, *(planned.lost for planned in self.plan.ranges if planned.lost)]
-        files += self._lose(done_part(lost, self.waits))
+        files += self._lose(finished_part(lost, self.waits))
         return consume_proposal(
             self.plan,
             request,

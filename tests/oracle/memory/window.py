@@ -49,7 +49,7 @@ def consume_window(
         shard.on_step("3.staged")
         # 4. Decide. 5. Commit. 6. Read back.
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
-    return committed_window(shard.name, request, "memory", committed.ctl, committed.version, held_of(plan, claim.taken))
+    return committed_window(shard.name, "memory", committed.ctl, committed.version, held_of(plan, claim.taken))
 
 
 def _plan(
