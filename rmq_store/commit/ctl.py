@@ -1,14 +1,14 @@
-"""What a commit says: the values behind one ``ctl`` row, shared by both engines.
+"""A commit as data: its ctl row, and the proposal from which it is decided.
 
-A commit is data: what it did (``Ctl``), which positions it moves, and what must still be true of them (``Proposal``).
-The engines (``lake``, ``memory``) turn it into one atomic change; ``commit/decide.py`` decides whether they may.
+``Ctl`` is what the commit did. ``Proposal`` adds which positions it moves and which values they must still have.
+``commit/decide.py`` decides whether it may be committed; ``lake/commit/commit.py`` makes it one atomic change.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -16,7 +16,7 @@ from rmq_store.commit.positions import Outcome, QueueRange, Tallies, Tally
 from rmq_store.message.message import MessageQueue
 
 FORMAT_VERSION = 1
-"""Of ``store.json``; a store with a higher one was written by newer code."""
+"""The format version in ``store.json``. A higher one was written by newer code."""
 
 SCHEDULE_GROUP = "CID_RMQ_SYS_SCHEDULE"
 """The system group whose offsets say how far the delay levels have been delivered."""
@@ -45,24 +45,26 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asked for it and how that is known."""
+    """Who made the request."""
 
     name: str
     source: str
+    """How the name is known: airflow (a login), schedule, os (the OS user) or unverified."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """A range of one queue that a group is done with, and the evidence per outcome."""
+    """A range of one queue that a group has consumed, and the evidence per outcome."""
 
     range: QueueRange
     pass_: int
     tallies: Tallies
     start_rule: str = "stored"
+    """Which rule chose the begin of the range (``consumer/start.py``)."""
 
     @property
     def messages(self) -> int:
-        """The offsets of the range that held one, so that what is lost uses up no cap."""
+        """Offsets of the range that had a message. Lost ones have none, and do not count towards ``max_messages``."""
         return len(self.range) - self.tally(Outcome.LOST).count
 
     def tally(self, outcome: Outcome) -> Tally:
@@ -70,30 +72,36 @@ class Consumed:
 
 
 FEW_TAGS_CODES = 16
-"""A segment with no more different tags codes names them, so that readers may pass over it."""
+"""A segment with at most so many different tags codes lists them, so that readers can skip it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A segment: ``count`` messages of one queue in one staged file, from row ``first_row`` on.
+    """A segment: messages of one queue with neighbouring offsets, in neighbouring rows of one staged file.
 
-    A row says its place in that file itself (``rel``), so its queue offset is ``base + rel - first_row``. ``base`` is
-    None until the commit assigns it. ``tags_codes``: the codes in the segment when they are few, else None.
-    ``commit_id``: set when read back.
+    A row has its place in that file (``rel``), so its queue offset is ``base + rel - first_row``.
     """
 
     queue: MessageQueue
     part: int
+    """The number of the file in its commit."""
     count: int
     first_row: int
     file: str
     base: int | None = None
+    """The queue offset of the first message; None until the commit assigns it."""
     min_store_timestamp: int | None = None
+    """ms, UTC; None until the commit, for messages born in the lake"""
     max_store_timestamp: int | None = None
+    """ms, UTC; None until the commit, for messages born in the lake"""
     deliver_at: int | None = None
+    """When the whole segment is due (ms, UTC); None: it is not delayed, or the commit adds ``delay_ms``."""
     delay_ms: int | None = None
+    """The delay of its level, from the store timestamp on; None: it has none."""
     tags_codes: tuple[int, ...] | None = None
+    """The tags codes in the segment if they are at most FEW_TAGS_CODES, else None."""
     commit_id: str = ""
+    """Set when the segment is read back."""
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.first_row < 0:
@@ -102,18 +110,20 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An operator moved a group's offset; None: there was none. ``to_offset`` ABSENT: it is void."""
+    """An operator's move of a group's offset in one queue."""
 
     group: str
     queue: MessageQueue
     from_offset: int | None
+    """None: the group had no offset in the queue."""
     to_offset: int
+    """ABSENT: the offset was deleted with its group."""
     pass_: int
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """An offset that a living broker holds for a group; it only seeds a lake group without a position."""
+    """An offset that an import read from a broker's files. It counts only while the group has no position here."""
 
     group: str
     queue: MessageQueue
@@ -122,52 +132,63 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Messages that hold up a queue of an orderly group: the next window begins there, or before.
-
-    ``attempts``: how often each of them was tried here in vain; 0 for one that was kept, or rolled back, without a
-    COMMIT. ``status``: the listener's last answer. ``first_failed_at``: epoch ms, None for the time of this commit.
-    """
+    """Messages that block a queue of an orderly group: the next window begins at them, or before."""
 
     range: QueueRange
     attempts: int
+    """How often each of them has failed; 0 for one that was kept, or rolled back, without a COMMIT."""
     status: str
+    """The listener's last answer."""
     first_failed_at: int | None = None
+    """ms, UTC; None: the time of this commit"""
     error_type: str | None = None
     error_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A data file that lies in the table's folder but in no version of it yet."""
+    """A data file in the table's folder that no version of the table names yet."""
 
     path: str
     kind: str
     size: int
+    """bytes"""
     rows: int
     stats: str
+    """Delta's statistics of the file, JSON."""
     store_day: str | None = None
+    """The UTC day of its partition; None: that of the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ctl:
-    """One commit, as one row. Times are UTC ms; ``parameters`` is canonical JSON."""
+    """One commit: its ctl row."""
 
     commit_id: str
     action: Action
     actor: Actor
+    _: KW_ONLY
     reason: str = ""
     request_id: str = ""
     request_part: int = 1
+    """The number of this commit in its request, from 1."""
     request_complete: bool = True
+    """Whether it is the request's last commit."""
     group: str | None = None
     epoch: int | None = None
+    """The group's epoch that the plan read, or that an operator's action set."""
     window_id: str | None = None
     read_version: int = -1
+    """The version of the commit log on which the commit was decided; -1: not decided yet."""
     store_timestamp: int = 0
+    """ms, UTC; 0: not decided yet"""
     parameters: str = "{}"
+    """What was requested and found, as canonical JSON."""
     subscription: str | None = None
+    """JSON, see ``window/sub_version.py``."""
     subscription_version: int | None = None
     listener: str | None = None
+    """The listener's name in the settings."""
     consumed: tuple[Consumed, ...] = ()
     produced: tuple[Produced, ...] = ()
     moved: tuple[Moved, ...] = ()
@@ -176,29 +197,32 @@ class Ctl:
 
     @property
     def moves_offsets(self) -> bool:
-        """Whether its consumed ranges move offsets. A redrive takes letters from anywhere in their queue."""
+        """Whether its consumed ranges move offsets. A redrive consumes dead letters from anywhere in their queue."""
         return self.action is not Action.REDRIVE
 
     def parameter(self, name: str) -> Any:
+        """A value of ``parameters``, None if it has none."""
         return json.loads(self.parameters).get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A commit that waits for its decision.
+    """A commit before its decision.
 
-    ``expect``: positions that must still have these numbers (None: absent) when the commit is decided.
-    ``advance``: what they become. What is expected is also written, if only as it is, so that whoever moves it in between
-    conflicts with the commit. Segments without a base get theirs from ``max/`` at the decision; their queues'
-    ``max/`` positions are advanced by it. ``closed``: beginnings of ids under which nothing may be but what is expected.
+    Segments without a base get theirs from the MAX position of their queue at the decision, which also advances it.
     """
 
     ctl: Ctl
     expect: Mapping[str, int | None]
+    """By application id, the numbers that positions must still have (None: absent) when the commit is decided."""
     advance: Mapping[str, int]
+    """What positions become. It has every expected one, even if unchanged: a commit that moves it in between then conflicts
+    with this one."""
     files: tuple[StagedFile, ...] = ()
     updated_ms: Mapping[str, int] = field(default_factory=dict)
+    """The ``lastUpdated`` of positions (ms, UTC) where it is not the store timestamp of the commit."""
     closed: tuple[str, ...] = ()
+    """Prefixes of application ids: no other positions than the expected ones may exist under them."""
 
 
 def local_broker(shard: str) -> str:
@@ -207,8 +231,8 @@ def local_broker(shard: str) -> str:
 
 
 def lane(broker_name: str, group: str) -> str:
-    """The broker name of a group's own schedule queues in the shard with this local broker; "": of what is sent with a
-    delay."""
+    """The broker name of a group's own schedule queues in the shard with this local broker. Group "" is the sending lane: the
+    queues of messages that are sent with a delay."""
     return f"{broker_name}~{group}"
 
 
