@@ -3,6 +3,19 @@
 The guards and what happens without each were found by an exhaustive search
 (``docs/decisions/0001-one-commit-point.md``): epoch, claim and offsets are all compared with the plan; bases are taken
 now, never from an earlier try.
+
+An example: group orders has consumed ``[120, 180)`` of a queue, and one message of it waits for its first retry.
+
+| position                                    | expect  | advance        | unchanged at the decision | reset meanwhile |
+|---------------------------------------------|---------|----------------|---------------------------|-----------------|
+| ``grp/orders``                              | 2       | 2              | 2                         | 3               |
+| ``own/orders/OrderEvents/a/0``              | claim 7 | claim 7, ended | claim 7, renewed          | claim 7         |
+| ``off/orders/OrderEvents/a/0``              | 120     | 180            | 120                       | 90              |
+| ``max/SCHEDULE_TOPIC_XXXX/lake-a~orders/2`` |         | (see below)    | 40                        | 40              |
+
+Unchanged, it is ``Decided``: the positions become those of *advance*, and ``max/...`` becomes 41, since the retry copy got
+base 40. After a reset it is refused with StaleAttempt: "grp/orders was 2 and is 3; off/orders/OrderEvents/a/0 was 120 and
+is 90". Then nothing is written, and no reader ever sees the copy.
 """
 
 from __future__ import annotations
@@ -33,7 +46,7 @@ from rmq_store.utils.host import day_of
 MAX_SKEW_MS = 60_000
 MAX_RUN_AGE_MS = 24 * 3600 * 1000
 MOST_DAYS_AHEAD = 2
-"""A request's id may be dated so many days after the day of its commits: zones of time, and clocks that step back."""
+"""A request's id may be dated so many days after the day of its commits: for time zones, and clocks that step back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +59,30 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A commit with nothing left open: ``positions`` are the txn actions, ``updated_ms`` their ``last_updated``."""
+    """A commit as it is to be written."""
 
     ctl: Ctl
     positions: Mapping[str, int]
+    """The ``txn`` actions, by application id."""
     updated_ms: Mapping[str, int]
+    """Their ``lastUpdated``, UTC ms."""
 
 
 def check_evidence(ctl: Ctl, tally_of_range: Callable[[QueueRange], Tally]) -> None:
     """Raise EvidenceMismatch unless every consumed range adds up, in counts and in hash sums (``docs/invariants.md``, P2)."""
     for consumed in ctl.consumed:
-        found, wanted = total(consumed.tallies), tally_of_range(consumed.range)
-        if found != wanted:
+        answered, whole = total(consumed.tallies), tally_of_range(consumed.range)
+        if answered != whole:
             raise EvidenceMismatch(
                 f"group {ctl.group}: [{consumed.range.begin}, {consumed.range.end}) of {consumed.range.queue} does not "
-                f"add up: {found.count} offsets answered of {wanted.count}, hash sum {found.hash_sum:#x} instead of "
-                f"{wanted.hash_sum:#x}. Nothing was committed; this is a defect of the job, not of the data."
+                f"add up: {answered.count} offsets answered of {whole.count}, hash sum {answered.hash_sum:#x} instead of "
+                f"{whole.hash_sum:#x}. Nothing was committed; this is a defect of the job, not of the data."
             )
 
 
 def check_age(ctl: Ctl, started_ms: int, now_ms: int) -> None:
-    """Raise StaleAttempt for a run that began (UTC ms) too long ago: its staged files may have been vacuumed, and the
-    derived tables no longer look for a commit id as old as its."""
+    """Raise StaleAttempt for a run that began (UTC ms) more than MAX_RUN_AGE_MS ago: its staged files may have been
+    vacuumed, and the derived tables no longer look for a commit id of that age."""
     if now_ms - started_ms > MAX_RUN_AGE_MS:
         raise StaleAttempt(
             f"{ctl.action} {ctl.commit_id} began {(now_ms - started_ms) // 3_600_000} h ago; after "
@@ -84,13 +99,13 @@ def first_day(request_id: str) -> str:
 
 
 def check_day(ctl: Ctl) -> None:
-    """Raise ClockSkew for a decided commit on a day on which its request is not looked for: it would be done twice."""
+    """Raise ClockSkew for a decided commit on a day on which its request is not searched for: it would be done twice."""
     day = day_of(ctl.store_timestamp)
     if day < first_day(ctl.request_id):
         raise ClockSkew(
             f"the request id {ctl.request_id!r} begins with a date more than {MOST_DAYS_AHEAD} days after today, {day} in "
-            "UTC: the same request would not find what it has done. Nothing was written. Set the clock, or give the "
-            "request an id that begins with today's date"
+            "UTC: the same request, run again, would not find this commit. Nothing was written. Set the clock, or give the "
+            "request an id that begins with today's date."
         )
 
 
@@ -113,7 +128,7 @@ def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew
 
 
 _NAMED = 8
-"""Positions that an error names; an import that was overtaken has hundreds."""
+"""Positions that an error names at most; an import that was overtaken has hundreds."""
 
 
 def compare(proposal: Proposal, positions: Positions) -> None:
@@ -129,7 +144,7 @@ def compare(proposal: Proposal, positions: Positions) -> None:
 
 
 def _moved(proposal: Proposal, positions: Positions) -> set[str]:
-    """The positions that are not what the plan read. A subscription that another window recorded meanwhile has not moved
+    """The positions that differ from what the plan read. A subscription that another window recorded meanwhile does not count
     when it is the one that this commit records."""
     agreed = {
         app_id
@@ -151,7 +166,7 @@ def _shown(app_id: str, value: int | None) -> str:
 
 
 def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, commits: Iterable[Ctl]) -> StaleAttempt:
-    """``error`` of ``decide``, naming who moved the positions. ``commits``: the recent ones, in commit order."""
+    """The ``error`` of ``decide`` with the requests that moved the positions. ``commits``: the recent ones, in commit order."""
     moved = _moved(proposal, positions)
     newest = {app_id: ctl for ctl in commits for app_id in _positions_of(ctl) & moved}
     who = {
@@ -185,7 +200,7 @@ def _same(app_id: str, expected: int | None, current: int | None) -> bool:
 
 
 def _store_timestamp(proposal: Proposal, positions: Positions, clocks: Clocks, max_skew_ms: int) -> int:
-    """max(own clock, newest store timestamp of the produced queues), unless a clock is plainly wrong."""
+    """max(own clock, newest store timestamp of the produced queues). Raises ClockSkew when a clock cannot be right."""
     if abs(clocks.own_ms - clocks.store_ms) > max_skew_ms:
         raise ClockSkew(
             f"this host's clock ({clocks.own_ms} ms) and the store's ({clocks.store_ms} ms) differ by more than "
