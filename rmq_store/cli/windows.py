@@ -242,7 +242,7 @@ def _window_line(report: WindowReport) -> str:
 
 
 def _held_text(held: Held) -> str:
-    return f"{held.queue} is held by {held.holder or 'another run'} for {held.left_s} s more"
+    return f"{held.queue} is held by {held.holder or 'another run'} for {held.remaining_s} s more"
 
 
 def _waiting_text(waiting: WaitingRetries) -> str:

@@ -296,7 +296,7 @@ def test_two_views_at_once_overlap_and_no_message_has_two_outcomes(world: World)
     (inner,) = reports
     assert (queue_ids(outer), queue_ids(inner), inner.complete) == ([0, 1], [2, 3], False)
     c1 = Holder(f"{DAY}-1", "ana", 1, "c1")
-    assert [(one.queue, one.left_s, one.holder) for one in inner.held] == [
+    assert [(one.queue, one.remaining_s, one.holder) for one in inner.held] == [
         (orders(0), LEASE_S, c1), (orders(1), LEASE_S, c1),
     ]  # fmt: skip
     again = share(world, "c2", ("c2",), "2")
@@ -396,7 +396,7 @@ def test_the_queues_of_one_who_died_are_taken_over_when_the_lease_is_over_and_it
     with pytest.raises(StaleAttempt, match=told):
         share(world, "c2", TWO, "2", fail, meanwhile=the_other_waits)
     assert [queue_ids(report) for report in reports] == [[0, 1], [2, 3]]
-    assert [(one.queue, one.left_s) for one in reports[0].held] == [(orders(2), 1), (orders(3), 1)]
+    assert [(one.queue, one.remaining_s) for one in reports[0].held] == [(orders(2), 1), (orders(3), 1)]
     assert world.ctls()[-1].action is Action.CONSUME  # nothing of its claims was left to release
     assert share(world, "c2", TWO, "2").status == "empty"
     assert world.lane(3) == []

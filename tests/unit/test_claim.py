@@ -91,7 +91,7 @@ def test_what_is_free_is_taken_and_what_is_held_is_left_with_who_holds_it() -> N
     assert got.claims == {Q0: Claim(3, NOW_S + LEASE_S), Q3: Claim(10, NOW_S + LEASE_S)}
     assert got.queues() == {QUEUES[0], QUEUES[3]}
     ana = Holder("of-ana", "ana", 4, "c1")
-    assert [(one.queue, one.claim_number, one.left_s, one.holder) for one in got.held] == [
+    assert [(one.queue, one.claim_number, one.remaining_s, one.holder) for one in got.held] == [
         (QUEUES[1], 4, 7, ana), (QUEUES[2], 4, 7, ana),
     ]  # fmt: skip
 

@@ -237,5 +237,5 @@ def _held(held: Held, queue: MessageQueue) -> dict[str, Any]:
         "request_id": holder.request_id if holder else None,
         "actor": holder.actor if holder else None,
         "client_id": holder.client_id if holder else None,
-        "seconds_left": held.left_s,
+        "seconds_left": held.remaining_s,
     }
