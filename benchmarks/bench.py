@@ -20,7 +20,7 @@ from benchmarks.broker_log import TOPIC, BrokerLog
 from rmq_store.commit.ctl import Actor
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
-from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.broker.import_store import ImportRequest, import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -118,7 +118,8 @@ class Bench:
             self.say(f"importing {messages:,} messages to work on")
             store, _ = LakeStore.init(Root.parse(str(fresh)))
             engine = LocalEngine(self.host)
-            import_store(store, Root.parse(str(broker)), BROKER, BROKER, f"{DAY}-data", ACTOR, self.host, engine)
+            request = ImportRequest(broker_name=BROKER, shard_name=BROKER, request_id=f"{DAY}-data", actor=ACTOR)
+            import_store(store, Root.parse(str(broker)), request, self.host, engine)
             check_imported(Lake(fresh, messages), log)
             shutil.rmtree(broker)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.bench import ACTOR, BROKER, DAY, Bench, Lake, check, check_imported, seconds
 from benchmarks.broker_log import BrokerLog
 from benchmarks.table import Measurement, Target
-from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.broker.import_store import ImportRequest, import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import Engine, LocalEngine
@@ -54,7 +54,8 @@ def _import(bench: Bench, source: Path, log: BrokerLog, engine: Engine) -> float
     folder = bench.new_folder("imported")
     store, _ = LakeStore.init(Root.parse(str(folder)))
     started = time.perf_counter()
-    report = import_store(store, Root.parse(str(source)), BROKER, BROKER, f"{DAY}-i", ACTOR, bench.host, engine)
+    request = ImportRequest(broker_name=BROKER, shard_name=BROKER, request_id=f"{DAY}-i", actor=ACTOR)
+    report = import_store(store, Root.parse(str(source)), request, bench.host, engine)
     took = time.perf_counter() - started
     check("imported messages", report.messages, log.messages)
     check_imported(Lake(folder, log.messages), log)

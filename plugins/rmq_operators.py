@@ -365,25 +365,28 @@ def check_import() -> str:
 @translated
 def import_files() -> Answer:
     """What is new in the broker's files, into the commit log."""
-    from rmq_store.lake.broker.import_store import import_store
+    from rmq_store.lake.broker.import_store import ImportRequest, import_store
     from rmq_store.lake.table.object_store import Root
 
     run, params = current_run()
     asked, here = ImportParams.of(params), Deployment.from_env()
     source = Root.parse(here.allowed_source(asked.source))
+    request = ImportRequest(
+        broker_name=asked.broker_name,
+        shard_name=asked.shard,
+        request_id=run.request_id,
+        actor=run.actor,
+        salvage=asked.salvage,
+        max_body_bytes=asked.max_body_bytes,
+    )
     with here.engines(asked.engine) as engines:
         done = import_store(
             here.open_store(),
             source,
-            asked.broker_name,
-            asked.shard,
-            run.request_id,
-            run.actor,
+            request,
             Host(),
             engines.for_import(),
-            salvage=asked.salvage,
-            max_body_bytes=asked.max_body_bytes,
-            progress=lambda done, total: log.info("%s of %s bytes", f"{done:,}", f"{total:,}"),
+            progress=lambda read_bytes, all_bytes: log.info("%s of %s bytes", f"{read_bytes:,}", f"{all_bytes:,}"),
         )
     return _logged(
         asdict(done)

@@ -152,17 +152,15 @@ class Store:
         ``shard``: None is one with the broker's name. ``salvage``: skip what is damaged or missing, and record it.
         ``engine``: as in ``consume``. Raises BadData, WrongUse, HeldByAnother.
         """
-        return broker_import.import_store(
-            self.lake,
-            Root.parse(source),
-            broker_name,
-            shard or broker_name,
-            request_id_of(request_id, "import", self.host),
-            self.actor,
-            self.host,
-            engine or LocalEngine(self.host),
+        request = broker_import.ImportRequest(
+            broker_name=broker_name,
+            shard_name=shard or broker_name,
+            request_id=request_id_of(request_id, "import", self.host),
+            actor=self.actor,
             salvage=salvage,
         )
+        tasks_engine = engine or LocalEngine(self.host)
+        return broker_import.import_store(self.lake, Root.parse(source), request, self.host, tasks_engine)
 
     def send(
         self,

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rmq_store.commit.request import actor_of
-from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.broker.import_store import ImportRequest, import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
@@ -37,19 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _import(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str, Any]:
     store = LakeStore.open(Root.parse(chosen.root))
     with engines_of("import-store", chosen.engine, host) as engines:
-        report = import_store(
-            store,
-            Root.parse(chosen.source),
-            chosen.broker,
-            chosen.shard or chosen.broker,
-            request_id,
-            actor_of(),
-            host,
-            engines.for_import(),
+        request = ImportRequest(
+            broker_name=chosen.broker,
+            shard_name=chosen.shard or chosen.broker,
+            request_id=request_id,
+            actor=actor_of(),
             salvage=chosen.salvage,
             max_body_bytes=chosen.max_body_bytes,
-            progress=_say_progress,
         )
+        source = Root.parse(chosen.source)
+        report = import_store(store, source, request, host, engines.for_import(), progress=_say_progress)
     return asdict(report)
 
 

@@ -138,26 +138,24 @@ def import_store(
     """
     output, host = Output(as_json), Host()
     store = open_store(root)
+    from rmq_store.lake.broker.import_store import ImportRequest
     from rmq_store.lake.broker.import_store import import_store as import_into
     from rmq_store.lake.table.object_store import Root
 
     request_id = new_request("import", request, host)
     shard_name = shard or broker
     files = Root.parse(source)
+    import_request = ImportRequest(
+        broker_name=broker,
+        shard_name=shard_name,
+        request_id=request_id,
+        actor=actor_of(actor),
+        salvage=salvage,
+        max_body_bytes=max_body_bytes,
+    )
     with engines_of("import-store", engine or "auto", host) as engines, progress_of(output) as progress:
-        report = import_into(
-            store,
-            files,
-            broker,
-            shard_name,
-            request_id,
-            actor_of(actor),
-            host,
-            engines.for_import(_to_read_bytes(store, files, broker, shard_name)),
-            salvage=salvage,
-            max_body_bytes=max_body_bytes,
-            progress=progress,
-        )
+        tasks_engine = engines.for_import(_to_read_bytes(store, files, broker, shard_name))
+        report = import_into(store, files, import_request, host, tasks_engine, progress=progress)
     for note in report.notes:
         output.note(note)
     for skipped in report.salvaged:
@@ -207,7 +205,9 @@ def cutover(
 
     request_id = new_request("cutover", request, host)
     its_shard, why = shard_of_broker(store, broker, shard), reason_of(reason, dry_run)
-    report = cut_over(store, its_shard, broker, request_id, actor_of(actor), why, host, dry_run=dry_run)
+    report = cut_over(
+        store, its_shard, broker, host, request_id=request_id, actor=actor_of(actor), reason=why, dry_run=dry_run
+    )
     output.answer(
         asdict(report) | {"request_id": request_id},
         f"broker {broker} in shard {report.shard}: {report.groups} groups taken over; from now on 'rmq "

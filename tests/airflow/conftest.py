@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rmq_store.commit.ctl import Actor
-from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.broker.import_store import ImportRequest, import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
@@ -84,7 +84,8 @@ def imported(tmp_path_factory: pytest.TempPathFactory, broker_store: Callable[[s
     store, _ = LakeStore.init(Root.parse(str(folder)), levels=LEVELS)
     source = Root.parse(str(broker_store("market-clean")))
     actor = Actor("tests", "tests")
-    import_store(store, source, "broker-a", "broker-a", "2026-01-01/import", actor, host, LocalEngine(host))
+    request = ImportRequest(broker_name="broker-a", shard_name="broker-a", request_id="2026-01-01/import", actor=actor)
+    import_store(store, source, request, host, LocalEngine(host))
     return folder
 
 

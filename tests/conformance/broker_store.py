@@ -24,7 +24,7 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.positions import Positions
 from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels
-from rmq_store.lake.broker.import_store import ImportReport, import_store
+from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -198,7 +198,10 @@ class BrokerStore:
         host = Host()
         actor = Actor("conformance", "conformance")
         source = Root.parse(str(self.folder))
-        report = import_store(store, source, BROKER, BROKER, f"2026-01-01-{self.name}", actor, host, LocalEngine(host))
+        request = ImportRequest(
+            broker_name=BROKER, shard_name=BROKER, request_id=f"2026-01-01-{self.name}", actor=actor
+        )
+        report = import_store(store, source, request, host, LocalEngine(host))
         (shard,) = store.shards()
         return Imported(store, shard, report)
 

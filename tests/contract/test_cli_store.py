@@ -155,7 +155,7 @@ def test_cutover_adopts_and_says_what_waits(imported: Rmq) -> None:
     assert note.startswith("3 messages for LaterBox wait in the broker's own timer")
     (beyond,) = done["left_out"]
     assert beyond.startswith(
-        "group gm_beyond stands beyond the end of 8 queues of OrderEvents and is not adopted there"
+        "group gm_beyond has offsets beyond the end of 8 queues of OrderEvents and is not adopted there"
     )
     assert {row["held_by"] for row in imported.json("groups")["groups"] if row["group_name"] == "gm_beyond"} == {
         "broker"

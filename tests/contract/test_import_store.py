@@ -23,11 +23,20 @@ from rmq_store.lake.broker import import_slice
 from rmq_store.lake.broker import import_store as import_of_stores
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
-from rmq_store.lake.broker.cutover import cutover
+from rmq_store.lake.broker.cutover import CutoverReport, cutover
 from rmq_store.lake.broker.import_slice import Skipped
-from rmq_store.lake.broker.import_store import GONE, MISSING_FILES, NO_MESSAGE, ImportReport, QueueGap, import_store
+from rmq_store.lake.broker.import_store import (
+    GONE,
+    MISSING_FILES,
+    NO_MESSAGE,
+    ImportReport,
+    ImportRequest,
+    QueueGap,
+    import_store,
+)
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
@@ -67,18 +76,16 @@ class Lake:
     ) -> ImportReport:
         self._requests += 1
         request = request or f"2026-01-01-{self._requests}"
-        return import_store(
-            self.store,
-            Root.parse(str(source)),
-            broker,
-            "s1",
-            request,
-            TESTS,
-            self.host,
-            LocalEngine(self.host),
+        import_request = ImportRequest(
+            broker_name=broker,
+            shard_name="s1",
+            request_id=request,
+            actor=TESTS,
             salvage=salvage,
             max_body_bytes=max_body_bytes,
         )
+        root = Root.parse(str(source))
+        return import_store(self.store, root, import_request, self.host, LocalEngine(self.host))
 
     def positions(self) -> dict[str, int]:
         """What imports move, without claims."""
@@ -168,7 +175,7 @@ def test_another_brokers_files_under_the_same_name_are_refused(
 ) -> None:
     lake.load(broker)
     before = lake.positions()
-    with pytest.raises(BadData, match="another broker's store"):
+    with pytest.raises(BadData, match="store of another broker"):
         lake.load(broker_store("market-clean"))
     assert lake.positions() == before
 
@@ -191,26 +198,38 @@ def test_a_log_that_lost_files_since_the_last_import_is_refused(
         lake.load(broker_store("market-trimmed"))
 
 
+def cut_over(
+    lake: Lake,
+    shard: Shard,
+    reason: str,
+    *,
+    request_id: str = "2026-01-01-cutover",
+    host: Host | None = None,
+    dry_run: bool = False,
+) -> CutoverReport:
+    return cutover(
+        lake.store, shard, BROKER, host or lake.host, request_id=request_id, actor=TESTS, reason=reason, dry_run=dry_run
+    )
+
+
 def test_after_the_cut_over_nothing_is_imported_any_more(lake: Lake, broker: Path) -> None:
     lake.load(broker)
     (shard,) = lake.store.shards()
-    report = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved to the lake", lake.host)
+    report = cut_over(lake, shard, "moved to the lake")
     assert (report.status, report.groups) == ("committed", 1)
     assert dict(shard.positions().prefixed("off/gm_crash/"))
-    with pytest.raises(WrongUse, match="closed for good"):
+    with pytest.raises(WrongUse, match="cannot be imported any more"):
         lake.load(broker)
 
 
 def test_a_cut_over_again_says_what_it_did_and_another_one_is_told_by_whom_and_when(lake: Lake, broker: Path) -> None:
     lake.load(broker)
     (shard,) = lake.store.shards()
-    first = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved to the lake", lake.host)
+    first = cut_over(lake, shard, "moved to the lake")
     before = shard.positions()
-    assert cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "once more", lake.host) == replace(
-        first, status="already_committed"
-    )
+    assert cut_over(lake, shard, "once more") == replace(first, status="already_committed")
     with pytest.raises(WrongUse) as refused:
-        cutover(lake.store, shard, BROKER, "2026-01-02-cutover", TESTS, "me too", lake.host)
+        cut_over(lake, shard, "me too", request_id="2026-01-02-cutover")
     (done,) = shard.ctls_since(0, action="cutover")
     by_whom = (
         f"by request 2026-01-01-cutover of tests (tests) at {format_time(done.store_timestamp)}: moved to the lake"
@@ -227,14 +246,10 @@ def test_a_cut_over_that_was_made_between_look_and_claim_is_not_made_again(lake:
     def overtaken(size: int) -> bytes:
         if not quick:  # the first id is that of the claim
             quick.append(None)
-            quick.append(
-                cutover(lake.store, lake.store.shards()[0], BROKER, "2026-01-01-cutover", TESTS, "quick", lake.host)
-            )
+            quick.append(cut_over(lake, lake.store.shards()[0], "quick"))
         return entropy(size)
 
-    slow = cutover(
-        lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "slow", replace(lake.host, entropy=overtaken)
-    )
+    slow = cut_over(lake, shard, "slow", host=replace(lake.host, entropy=overtaken))
     assert slow == replace(quick[1], status="already_committed")
     assert len(shard.ctls_since(0, action="cutover")) == 1
 
@@ -401,17 +416,17 @@ def test_consume_queues_that_are_written_both_ways_are_imported_from_their_files
         (torn_tail, "commitlog/00000000000002097152 at byte"),
         (missing_middle_file, "00000000000001048576"),
         (far_away_file, "files are missing"),
-        (endless_queues, "has readQueueNums 2147483647, an import takes up to 65536"),
-        (endless_retry_queues, "has retryQueueNums 65537, an import takes up to 65536"),
+        (endless_queues, "has readQueueNums 2147483647; an import takes up to 65536"),
+        (endless_retry_queues, "has retryQueueNums 65537; an import takes up to 65536"),
         (
             many_queues_in_all,
-            r"have 32768\d\d queues to read, .* up to 262144\. The largest: 'X0' \(65536\), 'X1'",
+            r"have 32768\d\d queues to read; .* up to 262144\. The largest: 'X0' \(65536\), 'X1'",
         ),
         (shortened_file, "differ in size"),
-        (zeroed_middle, "a later file holds records"),
+        (zeroed_middle, "a later file has records"),
         (broken_offset_files, "consumerOffset.json"),
         (wrong_entry, "PaymentFlow"),
-        (entry_of_another_queue_further_on, "PaymentFlow.*offset 2: the broker's entry says"),
+        (entry_of_another_queue_further_on, "PaymentFlow.*offset 2: the broker's entry has"),
     ],
 )
 def test_bad_files_are_named_and_change_nothing(
@@ -436,8 +451,9 @@ def test_wrong_credentials_or_a_missing_bucket_are_unusable_sources(lake: Lake) 
         "s3://no-such-bucket/broker",
         {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
     )
+    request = ImportRequest(broker_name=BROKER, shard_name="s1", request_id="2026-01-01-x", actor=TESTS)
     with pytest.raises(StoreUnusable):
-        import_store(lake.store, source, BROKER, "s1", "2026-01-01-x", TESTS, lake.host, LocalEngine(lake.host))
+        import_store(lake.store, source, request, lake.host, LocalEngine(lake.host))
 
 
 # --- sound records that are not imported as they are: also a salvage leaves none of them out ---------------------------
@@ -668,9 +684,7 @@ def test_a_file_that_would_become_too_many_files_is_refused_before_their_numbers
 def test_a_queue_that_began_again_says_what_it_means_and_what_can_be_done(lake: Lake, tmp_path: Path) -> None:
     folder = store_of(tmp_path / "made", {}, {}, {"queue_offset": 1})
     for salvage in (False, True):
-        with pytest.raises(
-            BadData, match=r"offset 1 comes again.*deleted and made again.*a shard of its own \(--shard\)"
-        ):
+        with pytest.raises(BadData, match=r"offset 1 comes again.*deleted and made again.*a new shard \(--shard\)"):
             lake.load(folder, salvage=salvage)
 
 
@@ -683,7 +697,7 @@ def salvages(lake: Lake) -> list[dict[str, Any]]:
 def test_salvage_records_the_gap_in_a_queue(lake: Lake, tmp_path: Path) -> None:
     """Also where no byte of the log was skipped: no check sum covers a queue offset."""
     source = store_of(tmp_path / "made", {}, {}, {"queue_offset": 5}, {"queue_offset": 10**12})
-    with pytest.raises(BadData, match=r"no message at \[2, 5\).*--salvage to go on and record the gap"):
+    with pytest.raises(BadData, match=r"no message at \[2, 5\).*--salvage to continue and record the gap"):
         lake.load(source)
     report = lake.load(source, salvage=True, request="2026-01-01-gap")
     gaps = [QueueGap("T", 3, 2, 5), QueueGap("T", 3, 6, 10**12)]
@@ -826,9 +840,9 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     first, last = min(waiting), max(waiting)
     assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=last).status == "empty"
     before = shard.positions()
-    dry = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host, dry_run=True)
+    dry = cut_over(lake, shard, "moved", dry_run=True)
     assert (dry.status, dry.commit_id, shard.positions()) == ("dry_run", None, before)
-    report = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    report = cut_over(lake, shard, "moved")
     assert report == replace(dry, status="committed", commit_id=report.commit_id)
     assert report.waiting == len(waiting)
     (note,) = report.notes
@@ -868,17 +882,17 @@ def test_what_the_log_of_a_killed_broker_shows_as_delivered_is_not_delivered_her
         (broker / "config" / "delayOffset.json.bak").unlink()
     lake.load(broker)
     (shard,) = lake.store.shards()
-    dry = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host, dry_run=True)
-    report = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    dry = cut_over(lake, shard, "moved", dry_run=True)
+    report = cut_over(lake, shard, "moved")
     assert report == replace(dry, status="committed", commit_id=report.commit_id)
-    again = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    again = cut_over(lake, shard, "moved")
     assert again == replace(report, status="already_committed")
     third = LevelProgress(3, 0, 124, 87) if lost else LevelProgress(3, 109, 15, 87)
     assert third in report.levels
     assert {level.level: level.waiting for level in report.levels if level.waiting} == {3: 87, 17: 9, 18: 15}
     assert report.waiting == 111
     assert "file 'abort' was there at the last import" in report.notes[0]
-    assert any(f"{third.delivered} messages behind its offset {third.recorded} in" in note for note in report.notes)
+    assert any(f"shows {third.delivered} messages after offset {third.recorded} of" in note for note in report.notes)
     deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS)
     copies = query(lake.store, _COPIES).to_pylist()
     assert copies == [{"messages": 205, "most": 1}]
@@ -900,7 +914,7 @@ def test_a_broker_that_was_stopped_well_is_cut_over_without_a_note_of_its_abort_
     (broker / "abort").unlink()
     assert lake.load(broker).status == "committed"
     (shard,) = lake.store.shards()
-    report = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host)
+    report = cut_over(lake, shard, "moved")
     assert [note for note in report.notes if "abort" in note] == []
 
 
@@ -934,7 +948,7 @@ def test_a_timer_message_whose_time_cannot_be_read_is_told_and_stops_no_cut_over
         WaitingTimers("B", 1, None, None),
     ]
     (shard,) = lake.store.shards()
-    first, second = cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host).notes
+    first, second = cut_over(lake, shard, "moved").notes
     assert "3 messages for A" in first
     assert f"due from 1970-01-01T00:00:02.000Z to {2**63 + 999}." in first
     assert "1 messages for B" in second
@@ -946,4 +960,4 @@ def test_a_broker_whose_timer_queue_holds_nothing_is_cut_over_without_a_note(
 ) -> None:
     lake.load(broker_store("market-trimmed"))
     (shard,) = lake.store.shards()
-    assert cutover(lake.store, shard, BROKER, "2026-01-01-cutover", TESTS, "moved", lake.host).notes == ()
+    assert cut_over(lake, shard, "moved").notes == ()

@@ -353,7 +353,8 @@ def test_1472_a_brokers_delay_offset_beyond_its_queue_is_not_adopted(tmp_path: P
     facts = canonical_json({"broker_name": SHARD})
     seen = Ctl(world.host.new_commit_id(), Action.IMPORT, BEN, parameters=facts, observed=beyond)
     world.commit(Proposal(seen, {}, {import_id(SHARD): 1}))
-    cutover(world.store, world.shard, SHARD, f"{DAY}-cutover", BEN, "the broker is gone", world.host)
+    request, why = f"{DAY}-cutover", "the broker is gone"
+    cutover(world.store, world.shard, SHARD, world.host, request_id=request, actor=BEN, reason=why)
     assert world.deliver(f"{DAY}-d1").delivered == 2
     assert bodies(world.retries()) == [b"0", b"1"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq_store.commit.ctl import Actor
-from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.broker.import_store import ImportRequest, import_store
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
@@ -56,7 +56,8 @@ class Street:
         self.store, _ = LakeStore.init(root, levels="1s 1s 1s 1s 1s")
         self.group: GroupSettings = load_settings(SETTINGS, "test").groups[0]
         engine = LocalEngine(self.host)
-        self.imported = import_store(self.store, broker, "broker-a", "s1", "2026-01-01-i", TESTS, self.host, engine)
+        request = ImportRequest(broker_name="broker-a", shard_name="s1", request_id="2026-01-01-i", actor=TESTS)
+        self.imported = import_store(self.store, broker, request, self.host, engine)
         (self.shard,) = self.store.shards()
 
     def consume(self, request: str) -> WindowReport:

@@ -13,7 +13,7 @@ from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.admin.redrive import redrive
 from rmq_store.lake.admin.reset import ResetReport, ResetRequest, ResetTo, reset
-from rmq_store.lake.broker.import_store import ImportReport, import_store
+from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -106,7 +106,8 @@ class Lake:
     def load(self, broker: Path, request: str = "2026-01-01-import") -> ImportReport:
         store, _ = LakeStore.init(Root.parse(str(self.folder)))
         source, engine = Root.parse(str(broker)), LocalEngine(self.host)
-        return import_store(store, source, BROKER, self.shard_name, request, TESTS, self.host, engine)
+        import_request = ImportRequest(broker_name=BROKER, shard_name=self.shard_name, request_id=request, actor=TESTS)
+        return import_store(store, source, import_request, self.host, engine)
 
     def consume(
         self, request: str = REQUEST, group: GroupSettings | None = None, *, actor: Actor = TESTS, slots: int = 1

@@ -82,7 +82,8 @@ def delete(lake: Lake) -> Any:
 
 
 def cut_over(lake: Lake) -> Any:
-    return cutover(lake.store, lake.shard, BROKER, R, OPERATOR, "a test says so", lake.host)
+    why = "a test says so"
+    return cutover(lake.store, lake.shard, BROKER, lake.host, request_id=R, actor=OPERATOR, reason=why)
 
 
 CALLERS = [consume, deliver, redrive, send_one, import_more, reset, clone, import_offsets, delete, cut_over]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.commit.positions import QueueRange
-from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.broker.import_store import ImportRequest, import_store
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
@@ -54,7 +54,8 @@ class EngineWorld(LakeWorld):
         self.root = ClockedRoot.parse(str(folder))
         self.store, _ = LakeStore.init(self.root, levels=store.levels.text)
         source, local = Root.parse(str(store.folder)), LocalEngine(self.host)
-        import_store(self.store, source, BROKER, BROKER, f"{DAY}-import", ANA, self.host, local)
+        request = ImportRequest(broker_name=BROKER, shard_name=BROKER, request_id=f"{DAY}-import", actor=ANA)
+        import_store(self.store, source, request, self.host, local)
         (self._shard,) = self.store.shards()
         self._at_work, self._ctls, self._engine = 0, (-1, []), engine
 

@@ -16,7 +16,7 @@ from rmq_store.errors import RmqError
 from rmq_store.utils.host import Host
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
-from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.broker.import_store import ImportRequest, import_store
 from rmq_store.lake.table.object_store import Root
 from tests.oracle.projection import projection
 from rmq_store.lake.table.store import LakeStore
@@ -42,7 +42,8 @@ host, me = Host(), Actor("tests", "tests")
 
 def street(folder, engine):
     store, _ = LakeStore.init(Root.parse(f"{where}/{folder}"), levels="1s 1s 1s 1s")
-    imported = import_store(store, Root.parse(broker), "broker-a", "s1", "2026-01-01-i", me, host, engine)
+    request = ImportRequest(broker_name="broker-a", shard_name="s1", request_id="2026-01-01-i", actor=me)
+    imported = import_store(store, Root.parse(broker), request, host, engine)
     (shard,) = store.shards()
     found = {"messages": imported.messages}
     for listener in ("each", "batch"):

@@ -24,20 +24,23 @@ from rmq_store.message.perm_name import is_inherited, is_readable
 from rmq_store.message.validators import is_user_topic
 
 MAX_QUEUES = 65_536
-"""Of a topic or of a group's retry topic, in an import. RocketMQ's own limit is that of an int."""
+"""Queues of a topic, or of a group's retry topic, in an import. RocketMQ's own limit is that of an int."""
 
 MAX_ALL_QUEUES = 262_144
-"""Readable ones of all topics that users made: each becomes a position of the shard."""
+"""Readable queues of all topics that users made: each becomes a position of the shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfigs:
-    """What the broker's config files say."""
+    """The content of the broker's config files."""
 
     observed: tuple[Observed, ...]
+    """Consumer offsets, and the offsets of the delay levels under SCHEDULE_GROUP."""
     topics: Mapping[str, TopicConfig]
     parameters: dict[str, Any]
+    """What the import's ctl row records of them."""
     notes: tuple[str, ...]
+    """What the operator should know, such as a ``.bak`` that was used."""
 
 
 def read_configs(source: FileSource, broker_name: str) -> BrokerConfigs:
@@ -68,14 +71,14 @@ def read_configs(source: FileSource, broker_name: str) -> BrokerConfigs:
 
 
 def _check_queue_nums(topics: Mapping[str, TopicConfig], groups: Mapping[str, SubscriptionGroupConfig]) -> None:
-    """Raises BadData for a number of queues that no broker has; each would become a position."""
-    said = [(f"topic {name!r}", "readQueueNums", topic.read_queue_nums) for name, topic in topics.items()]
-    said += [(f"topic {name!r}", "writeQueueNums", topic.write_queue_nums) for name, topic in topics.items()]
-    said += [(f"group {name!r}", "retryQueueNums", group.retry_queue_nums) for name, group in groups.items()]
-    for whose, field, number in said:
+    """Raises BadData for a number of queues that no broker has: each queue would become a position."""
+    numbers = [(f"topic {name!r}", "readQueueNums", topic.read_queue_nums) for name, topic in topics.items()]
+    numbers += [(f"topic {name!r}", "writeQueueNums", topic.write_queue_nums) for name, topic in topics.items()]
+    numbers += [(f"group {name!r}", "retryQueueNums", group.retry_queue_nums) for name, group in groups.items()]
+    for owner, field, number in numbers:
         if number > MAX_QUEUES:
             raise BadData(
-                f"{whose} has {field} {number}, an import takes up to {MAX_QUEUES}. Correct it at the broker "
+                f"{owner} has {field} {number}; an import takes up to {MAX_QUEUES}. Correct it at the broker "
                 "(mqadmin updateTopic, updateSubGroup) and import again"
             )
     users = dict(_of_users(topics))
@@ -83,20 +86,20 @@ def _check_queue_nums(topics: Mapping[str, TopicConfig], groups: Mapping[str, Su
         largest = sorted(users, key=lambda name: (-users[name], name))[:5]
         listed = ", ".join(f"{name!r} ({users[name]})" for name in largest)
         raise BadData(
-            f"the topics of config/topics.json have {count} queues to read, an import takes up to {MAX_ALL_QUEUES}. The "
+            f"the topics of config/topics.json have {count} queues to read; an import takes up to {MAX_ALL_QUEUES}. The "
             f"largest: {listed}. Correct them at the broker (mqadmin updateTopic) and import again"
         )
 
 
 def same_configs(before: Ctl, now: Ctl) -> bool:
-    """Whether two imports saw the same configuration."""
+    """Whether two imports observed the same configuration."""
     same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups", "abort"))
     return same and before.observed == now.observed
 
 
 def queues_of_users(topics: Mapping[str, TopicConfig], broker_name: str) -> list[MessageQueue]:
-    """The readable queues of topics that users made, with or without messages. Others, a retry topic for example, are
-    made when something is stored in them."""
+    """The readable queues of topics that users made, with or without messages. Other queues, such as those of a retry
+    topic, are made when something is stored in them."""
     return [MessageQueue(name, broker_name, queue_id) for name, count in _of_users(topics) for queue_id in range(count)]
 
 

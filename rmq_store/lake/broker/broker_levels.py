@@ -16,12 +16,12 @@ from rmq_store.utils.numbers import whole_number
 def delivered_levels(
     store: LakeStore, shard: str, broker_name: str, ranges: Mapping[int, tuple[int, int]]
 ) -> tuple[LevelProgress, ...]:
-    """By level, as far as the log was imported. ``ranges``: per level queue [delayOffset.json's offset, end)."""
-    asked = {queue_id: (begin, end) for queue_id, (begin, end) in ranges.items() if begin < end}
-    if not asked:
+    """By level, as far as the log was imported. ``ranges``: [offset of ``delayOffset.json``, end) by level queue."""
+    ranges = {queue_id: (begin, end) for queue_id, (begin, end) in ranges.items() if begin < end}
+    if not ranges:
         return ()
     waiting = " OR ".join(
-        f"(queue_id = {queue_id} AND queue_offset >= {begin})" for queue_id, (begin, _) in asked.items()
+        f"(queue_id = {queue_id} AND queue_offset >= {begin})" for queue_id, (begin, _) in ranges.items()
     )
     text = _ROWS.format(
         shard=quoted(shard), broker=quoted(broker_name), schedule=quoted(SCHEDULE_TOPIC), waiting=waiting
@@ -37,7 +37,7 @@ def delivered_levels(
         for row in rows
         if (row["topic"], row["queue_id"]) == (row["real_topic"], _queue_id(row))
     ]
-    return level_progress(asked, delayed, copies)
+    return level_progress(ranges, delayed, copies)
 
 
 def _key(row: Mapping[str, Any]) -> CopyKey:

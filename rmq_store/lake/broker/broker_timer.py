@@ -1,7 +1,7 @@
 """What waits in the timer queue of an imported broker (``TimerMessageStore``, rules 11.4), derived from what has arrived.
 
-Progress of that queue stands in the broker's timer log, which is not imported. But what it delivers keeps REAL_TOPIC and
-REAL_QID as its place, the UNIQ_KEY and TIMER_OUT_MS, and always lies behind it in the log.
+The progress of that queue is recorded in the broker's timer log, which is not imported. But a delivered message is in the
+topic REAL_TOPIC and queue REAL_QID, keeps UNIQ_KEY and TIMER_OUT_MS, and is further on in the log.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from rmq_store.message.message import TIMER_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class WaitingTimers:
-    """``messages`` for one topic that have not arrived there, due (UTC ms) from ``first_due_ms`` to ``last_due_ms``; None:
-    the time of none can be read."""
+    """The messages for one topic that have not arrived there."""
 
     topic: str
     messages: int
     first_due_ms: int | None
+    """UTC ms; None: no due time can be read."""
     last_due_ms: int | None
+    """UTC ms; None as above."""
 
 
 def waiting_timers(store: LakeStore, shard: str, broker_name: str) -> list[WaitingTimers]:
-    """By topic, as far as the broker's log was imported. What was sent twice is waited for twice; what was rolled on, to a
-    later row of the same message, once; what was taken back, and the taking back, not at all."""
+    """By topic, as far as the broker's log was imported. A message that was sent twice counts twice; one that was rolled to
+    a later row counts once; a cancelled one (TIMER_DEL_UNIQKEY) and its cancellation do not count."""
     text = _WAITING.format(shard=quoted(shard), broker=quoted(broker_name), timer=quoted(TIMER_TOPIC))
     return [
         WaitingTimers(row["topic"], row["messages"], _due_ms(row["first_ms"]), _due_ms(row["last_ms"]))
@@ -45,15 +46,15 @@ WITH timer AS (
     SELECT
         properties['REAL_TOPIC'] AS topic, properties['REAL_QID'] AS queue, unique_key,
         properties['TIMER_OUT_MS'] AS out_ms, properties['TIMER_ROLL_TIMES'] AS rolled,
-        properties['TIMER_DEL_UNIQKEY'] AS takes_back
+        properties['TIMER_DEL_UNIQKEY'] AS cancels
     FROM messages
     WHERE shard = {shard} AND broker_name = {broker} AND topic = {timer}
-), asked AS (
+), expected AS (
     SELECT topic, queue, unique_key, out_ms, max(messages) AS messages
     FROM (
         SELECT topic, queue, unique_key, out_ms, rolled, count(*) AS messages
         FROM timer
-        WHERE takes_back IS NULL
+        WHERE cancels IS NULL
         GROUP BY topic, queue, unique_key, out_ms, rolled
     )
     GROUP BY topic, queue, unique_key, out_ms
@@ -61,18 +62,19 @@ WITH timer AS (
     SELECT
         topic, CAST(queue_id AS VARCHAR) AS queue, unique_key, properties['TIMER_OUT_MS'] AS out_ms, count(*) AS messages
     FROM messages
-    WHERE shard = {shard} AND broker_name = {broker} AND topic IN (SELECT topic FROM asked)
-        AND unique_key IN (SELECT unique_key FROM asked)
+    WHERE shard = {shard} AND broker_name = {broker} AND topic IN (SELECT topic FROM expected)
+        AND unique_key IN (SELECT unique_key FROM expected)
     GROUP BY ALL
 )
 SELECT
-    topic, CAST(sum(asked.messages - coalesce(arrived.messages, 0)) AS BIGINT) AS messages,
+    topic, CAST(sum(expected.messages - coalesce(arrived.messages, 0)) AS BIGINT) AS messages,
     min(TRY_CAST(out_ms AS BIGINT)) AS first_ms, max(TRY_CAST(out_ms AS BIGINT)) AS last_ms
-FROM asked LEFT JOIN arrived USING (topic, queue, unique_key, out_ms)
-WHERE asked.messages > coalesce(arrived.messages, 0)
+FROM expected LEFT JOIN arrived USING (topic, queue, unique_key, out_ms)
+WHERE expected.messages > coalesce(arrived.messages, 0)
     AND NOT EXISTS (
-        SELECT 1 FROM timer AS back
-        WHERE back.out_ms = asked.out_ms AND back.takes_back IN (asked.unique_key, asked.topic || '+' || asked.unique_key)
+        SELECT 1 FROM timer AS cancel
+        WHERE cancel.out_ms = expected.out_ms
+            AND cancel.cancels IN (expected.unique_key, expected.topic || '+' || expected.unique_key)
     )
 GROUP BY topic
 ORDER BY topic

@@ -1,18 +1,21 @@
 """Cut-over: the end of a broker's ownership (docs/architecture.md, "Import"), as one commit.
 
-Its import is closed for good. What it last said about its groups is adopted where the lake has no position of its own:
-offsets, retry topics, and how far its delay levels were delivered, so that ``deliver`` moves what still waits there. Of a
-broker that was killed its log says more than its ``delayOffset.json``: what lies there as delivered is not delivered again.
+Its files cannot be imported any more. What it last reported about its groups is adopted where the lake has no position of
+its own: offsets, retry topics, and how far its delay levels were delivered, so that ``deliver`` moves what still waits
+there. The log of a broker that was killed shows more than its ``delayOffset.json``: what it shows as delivered is not
+delivered again.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
+from rmq_store.commit.request import Status
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import WrongUse
 from rmq_store.lake.broker.broker_levels import delivered_levels
@@ -28,37 +31,48 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.times import format_time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutoverReport:
-    """``status``: committed, already_committed or dry_run. ``groups``: how many were adopted. ``waiting``: messages in the
-    broker's delay levels, which ``deliver`` owns from now on. ``levels``: those that held messages behind the broker's
-    ``delayOffset.json``. ``notes``: what a person should know of them and of the broker's timer. ``left_out``: a sentence
-    on each group that is not adopted somewhere. ``warnings``: what went wrong after the commit."""
+    """What a cut-over did."""
 
-    status: str
+    status: Status
+    """COMMITTED, ALREADY_COMMITTED or DRY_RUN."""
     shard: str
     broker_name: str
     groups: int
+    """How many groups were adopted."""
     waiting: int
+    """Messages in the broker's delay levels, which ``deliver`` owns from now on."""
     notes: tuple[str, ...] = ()
+    """What the operator should know of the levels and of the broker's timer."""
     commit_id: str | None = None
     left_out: tuple[str, ...] = ()
+    """A sentence on each group that is not adopted in some queues."""
     levels: tuple[LevelProgress, ...] = ()
+    """The levels that have messages after the broker's ``delayOffset.json``."""
     warnings: tuple[str, ...] = ()
+    """What failed after the commit."""
+
+
+class _Adoption(NamedTuple):
+    """What a cut-over takes over from the broker."""
+
+    moves: tuple[Moved, ...]
+    levels: tuple[LevelProgress, ...]
 
 
 def cutover(
     store: LakeStore,
     shard: Shard,
     broker_name: str,
+    host: Host,
+    *,
     request_id: str,
     actor: Actor,
     reason: str,
-    host: Host,
-    *,
     dry_run: bool = False,
 ) -> CutoverReport:
-    """End the broker's ownership; the same request again says what it has done.
+    """End the broker's ownership; the same request again answers with the report of the first time.
 
     Raises WrongUse (no reason, nothing imported, cut over by another request), HeldByAnother (an import runs), and the
     errors of ``commit``.
@@ -67,20 +81,22 @@ def cutover(
         raise WrongUse("a cut-over needs a reason (--reason): it cannot be undone")
     started_ms = host.now_ms()
     shard.commitlog.refresh()
-    if done := _done(store, shard, broker_name, request_id):
-        return done
+    if earlier := _earlier(store, shard, broker_name, request_id):
+        return earlier
     if dry_run:
-        positions = shard.positions()
-        moves, levels = _adopted(store, shard, positions, broker_name)
-        return _report("dry_run", store, shard, broker_name, positions, moves, levels)
+        adoption = _adopted(store, shard, broker_name)
+        return _report(Status.DRY_RUN, store, shard, broker_name, adoption)
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
         shard.commitlog.refresh()
-        if done := _done(store, shard, broker_name, request_id):  # by another attempt, until the claim was ours
+        if earlier := _earlier(
+            store, shard, broker_name, request_id
+        ):  # by another attempt, before this one had the claim
             claim.release()
-            return done
+            return earlier
         positions = shard.positions()
-        moves, levels = _adopted(store, shard, positions, broker_name)
-        report = _report("committed", store, shard, broker_name, positions, moves, levels)
+        adoption = _adopted(store, shard, broker_name)
+        moves, levels = adoption
+        report = _report(Status.COMMITTED, store, shard, broker_name, adoption)
         groups = sorted({move.group for move in moves})
         closed, imported = cutover_id(broker_name), import_id(broker_name)
         expect = {closed: None, imported: positions.get(imported)}
@@ -108,43 +124,41 @@ def cutover(
     return replace(report, commit_id=committed.ctl.commit_id, warnings=follow_up(shard, host))
 
 
-def _done(store: LakeStore, shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
-    """The report of this very request, None when the broker was never cut over. Raises WrongUse naming another one."""
+def _earlier(store: LakeStore, shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
+    """The report of an earlier attempt of this request, None when the broker was never cut over. Raises WrongUse when
+    another request cut it over."""
     cutovers = shard.ctls_since(0, action=str(Action.CUTOVER))
-    done = next((ctl for ctl in cutovers if ctl.parameter("broker_name") == broker_name), None)
-    if done is None:
+    ctl = next((ctl for ctl in cutovers if ctl.parameter("broker_name") == broker_name), None)
+    if ctl is None:
         return None
-    if done.request_id != request_id:
+    if ctl.request_id != request_id:
         raise WrongUse(
-            f"broker {broker_name} was cut over by request {done.request_id} of {done.actor.name} "
-            f"({done.actor.source}) at {format_time(done.store_timestamp)}: {done.reason}. There is nothing left to do."
+            f"broker {broker_name} was cut over by request {ctl.request_id} of {ctl.actor.name} "
+            f"({ctl.actor.source}) at {format_time(ctl.store_timestamp)}: {ctl.reason}. There is nothing left to do."
         )
-    levels = tuple(LevelProgress(**level) for level in done.parameter("levels") or ())
-    return _report(
-        "already_committed", store, shard, broker_name, shard.positions(), done.moved, levels, done.commit_id
+    levels = tuple(LevelProgress(**level) for level in ctl.parameter("levels") or ())
+    report = _report(Status.ALREADY_COMMITTED, store, shard, broker_name, _Adoption(ctl.moved, levels))
+    return replace(report, commit_id=ctl.commit_id)
+
+
+def _report(status: Status, store: LakeStore, shard: Shard, broker_name: str, adoption: _Adoption) -> CutoverReport:
+    positions = shard.positions()
+    moves, levels = adoption
+    return CutoverReport(
+        status=status,
+        shard=shard.name,
+        broker_name=broker_name,
+        groups=len({move.group for move in moves} - {SCHEDULE_GROUP}),
+        waiting=_waiting(positions, broker_name, moves),
+        notes=(*_level_notes(shard, broker_name, levels), *_timer_notes(store, shard, positions, broker_name)),
+        left_out=_left_out(shard, positions, broker_name),
+        levels=levels,
     )
 
 
-def _report(
-    status: str,
-    store: LakeStore,
-    shard: Shard,
-    broker_name: str,
-    positions: Positions,
-    moves: tuple[Moved, ...],
-    levels: tuple[LevelProgress, ...],
-    commit_id: str | None = None,
-) -> CutoverReport:
-    groups = len({move.group for move in moves} - {SCHEDULE_GROUP})
-    waiting = _waiting(positions, broker_name, moves)
-    notes = (*_level_notes(shard, broker_name, levels), *_timer_notes(store, shard, positions, broker_name))
-    left_out = _left_out(shard, positions, broker_name)
-    return CutoverReport(status, shard.name, broker_name, groups, waiting, notes, commit_id, left_out, levels)
-
-
-def _adopted(
-    store: LakeStore, shard: Shard, positions: Positions, broker_name: str
-) -> tuple[tuple[Moved, ...], tuple[LevelProgress, ...]]:
+def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
+    """What the handle's snapshot lets the lake adopt. Raises WrongUse when nothing of the broker was imported."""
+    positions = shard.positions()
     newest = last_import(shard, broker_name)
     if newest is None:
         raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
@@ -160,19 +174,19 @@ def _adopted(
     }
     known = [seen for seen in newest.observed if seen.group != SCHEDULE_GROUP or seen.queue not in further]
     known += [Observed(SCHEDULE_GROUP, queue, offset) for queue, offset in further.items()]
-    return tuple(_moved(positions, seen) for seen in known if _is_adopted(positions, seen)), levels
+    return _Adoption(tuple(_moved(positions, seen) for seen in known if _is_adopted(positions, seen)), levels)
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:
-    """Only where the lake has no position: a group that has worked here knows better, and of one that was deleted here
-    they are void. An offset beyond the queue is left out, so that the group's first window asks somebody."""
+    """Only where the lake has no position: the offset of a group that has consumed here is newer, and a group that was
+    deleted here has none. An offset beyond the queue is left out, so that the group's first window stops there."""
     if positions.get(del_id(seen.group)) is not None:
         return False
     return positions.get(off_id(seen.group, seen.queue)) is None and seen.offset <= positions.max_offset(seen.queue)
 
 
 def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
-    """A note on every group that is not adopted in queues that it stands beyond the end of."""
+    """A note on every group whose offset is beyond the end of queues, where it is not adopted."""
     newest = last_import(shard, broker_name)
     beyond: dict[tuple[str, str], list[MessageQueue]] = {}
     for seen in newest.observed if newest else ():
@@ -181,8 +195,8 @@ def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str
         if unknown and seen.offset > positions.max_offset(queue):
             beyond.setdefault((seen.group, queue.topic), []).append(queue)
     return tuple(
-        f"group {group} stands beyond the end of {len(queues)} queues of {topic} and is not adopted there; its first window "
-        f"will stop at them, until it is moved: rmq reset --group {group} --topic {topic} "
+        f"group {group} has offsets beyond the end of {len(queues)} queues of {topic} and is not adopted there; its first "
+        f"window stops at them until they are reset: rmq reset --group {group} --topic {topic} "
         f"{' '.join(f'--queue {q.broker_name}:{q.queue_id}' for q in sorted(queues))} --to-max --reason ..."
         for (group, topic), queues in sorted(beyond.items())
     )
@@ -204,37 +218,37 @@ def _waiting(positions: Positions, broker_name: str, moves: tuple[Moved, ...]) -
 
 
 def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ...]) -> tuple[str, ...]:
-    """What the broker's log says beyond its ``delayOffset.json``."""
+    """What the broker's log shows beyond its ``delayOffset.json``."""
     notes = []
     newest = last_import(shard, broker_name)
     if newest and newest.parameter("abort"):
         notes.append(
-            "the broker's file 'abort' was there at the last import: it was killed, or still ran. What it wrote down of its "
-            "offsets may be some seconds old, so that messages are consumed twice; if it still runs, stop it and import again"
+            "the broker's file 'abort' was there at the last import: it was killed, or was still running. The offsets that it "
+            "saved may be some seconds old, so that messages are consumed twice; if it is running, stop it and import again"
         )
     for level in levels:
         if level.delivered:
             notes.append(
-                f"delay level {level.level}: {level.delivered:,} messages behind its offset {level.recorded:,} in "
-                "delayOffset.json lie in the log as delivered and are not delivered again"
+                f"delay level {level.level}: the log shows {level.delivered:,} messages after offset {level.recorded:,} of "
+                "delayOffset.json as delivered; they are not delivered again"
             )
         if level.uncertain:
             notes.append(
-                f"delay level {level.level}: {level.uncertain:,} of the {level.waiting:,} messages that wait may have been "
-                "delivered, the log does not say it for certain: 'rmq deliver' delivers them again"
+                f"delay level {level.level}: {level.uncertain:,} of the {level.waiting:,} waiting messages may have been "
+                "delivered, but the log does not prove it: 'rmq deliver' delivers them again"
             )
     return tuple(notes)
 
 
 def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
-    """One for each topic to which the broker's own timer has not delivered all (decision 3)."""
+    """One for each topic to which the broker's own timer has messages to deliver (docs/decisions/0003-timers.md)."""
     queues = [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name == broker_name]
     if all(positions.max_offset(queue) == positions.min_offset(queue) for queue in queues):
         return ()
     return tuple(
         f"{timers.messages:,} messages for {timers.topic} wait in the broker's own timer ({TIMER_TOPIC}), due "
-        f"{_span(timers)}. 'rmq deliver' leaves them: let the broker deliver them and import again before the cut-over, or "
-        "send them again with 'rmq send --deliver-at'"
+        f"{_span(timers)}. 'rmq deliver' does not deliver them: let the broker do so and import again before the cut-over, "
+        "or send them again with 'rmq send --deliver-at'"
         for timers in waiting_timers(store, shard.name, broker_name)
     )
 

@@ -1,4 +1,4 @@
-"""What is known of the offsets on a broker's queues, in its own terms, for handing groups back to it."""
+"""Export of consumer offsets: the lake's offsets on a broker's queues, as the broker's own files have them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue, retry_topic
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsExport:
-    """``offsets``: for ``consumerOffset.json``. ``delays``: for ``delayOffset.json``, by queue of SCHEDULE_TOPIC_XXXX.
-
-    What a broker that takes these over would not see: ``waiting_retries``, per group the messages that still wait in the
-    lake's own retry topic and delay levels, and ``waiting_messages``, per ``topic@group`` those in the lake's own queues of
-    the topic, per topic where no group has an offset. ``waiting_levels``: what waits in the broker's own delay levels behind
-    ``delays``, for it to deliver.
-    """
+    """The offsets for a broker, and the messages in the lake that the broker would not see."""
 
     offsets: KnownOffsets
+    """For ``consumerOffset.json``."""
     delays: KnownOffsets
+    """For ``delayOffset.json``, by queue of SCHEDULE_TOPIC_XXXX."""
     version: DataVersion
     waiting_retries: Mapping[str, int]
+    """Per group, messages that wait in the lake's own retry topic and schedule queues."""
     waiting_messages: Mapping[str, int]
+    """Per ``topic@group``, messages in the lake's own queues of the topic; per topic where no group has an offset."""
     waiting_levels: int
+    """Messages in the broker's own delay levels after ``delays``, which the broker is to deliver."""
 
     @property
     def text(self) -> str:
@@ -55,41 +54,41 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     positions = shard.positions()
     deleted = {group_of(app_id) for app_id, _ in positions.of_kind(PositionKind.DELETED)}
     gone = frozenset(group for group in deleted if is_gone(positions, group))
-    stands = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
+    stored = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
     committed = [
-        (group, q, offset) for group, q, offset in stands if q.broker_name == broker_name and group not in gone
+        (group, q, offset) for group, q, offset in stored if q.broker_name == broker_name and group not in gone
     ]
     newest = last_import(shard, broker_name)
     seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
     observed = [one for one in seen if positions.get(del_id(one[0])) is None]
-    # Until the cut-over a group is the broker's, whatever was deleted here.
-    not_the_brokers = gone if positions.get(cutover_id(broker_name)) else frozenset()
-    offsets = KnownOffsets(_groups(committed), _groups(observed), not_the_brokers)
+    # Until the cut-over the broker owns its groups, also one that was deleted in the lake.
+    deleted_at_broker = gone if positions.get(cutover_id(broker_name)) else frozenset()
+    offsets = KnownOffsets(_groups(committed), _groups(observed), deleted_at_broker)
     delays = KnownOffsets(_levels(committed), _levels(observed), never_back=True)
     return OffsetsExport(
-        offsets,
-        delays,
-        DataVersion(timestamp=max(positions.updated_ms.values(), default=0)),
-        _waiting_retries(shard, positions, gone),
-        _waiting_messages(shard, positions, offsets.table, stands, gone),
-        _waiting_levels(positions, broker_name, delays.table),
+        offsets=offsets,
+        delays=delays,
+        version=DataVersion(timestamp=max(positions.updated_ms.values(), default=0)),
+        waiting_retries=_waiting_retries(shard, positions, gone),
+        waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
+        waiting_levels=_waiting_levels(positions, broker_name, delays.table),
     )
 
 
-_Stand = tuple[str, MessageQueue, int]
+_Stored = tuple[str, MessageQueue, int]
 """A group, a queue, and the next offset there."""
 
 
-def _groups(stands: Iterable[_Stand]) -> Table:
+def _groups(stored: Iterable[_Stored]) -> Table:
     table: Table = defaultdict(dict)
-    for group, queue, offset in stands:
+    for group, queue, offset in stored:
         if group != SCHEDULE_GROUP:
             table[key_of(queue.topic, group)][queue.queue_id] = offset
     return table
 
 
-def _levels(stands: Iterable[_Stand]) -> Table:
-    levels = [one for one in stands if one[0] == SCHEDULE_GROUP and one[1].topic == SCHEDULE_TOPIC]
+def _levels(stored: Iterable[_Stored]) -> Table:
+    levels = [one for one in stored if one[0] == SCHEDULE_GROUP and one[1].topic == SCHEDULE_TOPIC]
     return {SCHEDULE_TOPIC: {queue.queue_id: offset for _, queue, offset in levels}}
 
 
@@ -97,44 +96,44 @@ def _group_of(key: str) -> str:
     return key.partition(TOPIC_GROUP_SEPARATOR)[2]
 
 
-# --- what stays here --------------------------------------------------------------------------------------------------
+# --- what stays in the lake --------------------------------------------------------------------------------------------------
 
 
 def _waiting_retries(shard: Shard, positions: Positions, gone: frozenset[str]) -> dict[str, int]:
-    """Per group what it has failed here, or its broker before the cut-over, and not finished."""
+    """Per group the failed messages that wait for their retry: failed here, or at the broker before the cut-over."""
     waiting: dict[str, int] = defaultdict(int)
     for queue in positions.all_queues():
         if queue.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             group, reader = queue.broker_name.removeprefix(shard.lane("")), SCHEDULE_GROUP
-            ours = queue.broker_name == shard.lane(group)
+            is_lakes = queue.broker_name == shard.lane(group)
         else:
             group = reader = queue.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
-            ours = queue.topic == retry_topic(group) and queue.broker_name == shard.local_broker
-        if ours and group and group not in gone:
+            is_lakes = queue.topic == retry_topic(group) and queue.broker_name == shard.local_broker
+        if is_lakes and group and group not in gone:
             waiting[group] += _unread(positions, reader, queue)
     return {group: count for group, count in sorted(waiting.items()) if count}
 
 
 def _waiting_messages(
-    shard: Shard, positions: Positions, table: OffsetTable, stands: Sequence[_Stand], gone: frozenset[str]
+    shard: Shard, positions: Positions, table: OffsetTable, stored: Sequence[_Stored], gone: frozenset[str]
 ) -> dict[str, int]:
-    """What lies in the lake's own queues of topics: sent here, or delayed and delivered here. Per ``topic@group`` for the
-    groups that have an offset of the topic, there or here; of a topic that no group has one of, per topic. What was sent here
-    with a delay and still waits is counted per topic of the delay levels and the timer."""
-    ours = [
+    """Messages in the lake's own queues of topics: sent here, or delayed and delivered here. Per ``topic@group`` for groups
+    that have an offset of the topic, at the broker or here; per topic where no group has one. What was sent here with a
+    delay and still waits is counted per topic of the delay levels and the timer."""
+    lakes = [
         queue
         for queue in positions.all_queues()
         if queue.broker_name == shard.local_broker and _is_sent_to(queue.topic)
     ]
-    readers: dict[str, set[str]] = {queue.topic: set() for queue in ours}
+    readers: dict[str, set[str]] = {queue.topic: set() for queue in lakes}
     pairs = [split_key(key) for key in table] + [
-        (queue.topic, group) for group, queue, _ in stands if queue.broker_name == shard.local_broker
+        (queue.topic, group) for group, queue, _ in stored if queue.broker_name == shard.local_broker
     ]
     for topic, group in filter(None, pairs):
         if topic in readers and group not in gone:
             readers[topic].add(group)
     waiting: dict[str, int] = defaultdict(int)
-    for queue in ours:
+    for queue in lakes:
         for group in readers[queue.topic]:
             waiting[key_of(queue.topic, group)] += _unread(positions, group, queue)
         if not readers[queue.topic]:
@@ -146,7 +145,7 @@ def _waiting_messages(
 
 
 def _is_sent_to(topic: str) -> bool:
-    """Whether it is no topic of retries and delays, which ``_waiting_retries`` counts."""
+    """Whether messages are sent to the topic: not one of retries and delays, which ``_waiting_retries`` counts."""
     return topic not in (SCHEDULE_TOPIC, TIMER_TOPIC) and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
 
 

@@ -1,13 +1,12 @@
 """The import stage: one commit log file of a broker, in chunks, as sorted Parquet files of the lake's commit log.
 
 Each chunk becomes a file per day: rows sorted by topic, queue and queue offset, so that every queue is one run of rows.
-The consume queue is made from the log; where the broker's own 20-byte entries exist they must say the same. Messages of a
-topic that was deleted and made again are kept without an entry, as the broker has them: its queues began at 0 again.
+The consume queue is made from the log; where the broker's own 20-byte entries exist they must agree with it. Messages of
+a topic that was deleted and made again are kept without an entry, as on the broker, where its queues began at 0 again.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +25,7 @@ from rmq_store.commit.ctl import FEW_TAGS_CODES, Produced, StagedFile
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.records import record_batches
+from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped, next_record, record_after_hole
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.stage import stage
@@ -41,38 +41,40 @@ from rmq_store.log.commit_log import (
     only_zeros,
 )
 from rmq_store.log.consume_queue import UNIT_BYTES, ConsumeQueueEntry
-from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
+from rmq_store.log.record import Record
 from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst, MessageQueue
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.host import day_of
 
-CHUNK_BYTES = 64 << 20
-PART_BYTES = 256 << 20  # in memory; only what was decompressed makes more of a chunk
+PART_BYTES = 256 << 20
+"""Of a table in memory; a chunk becomes larger than CHUNK_BYTES only by decompression."""
+
 PARTS_PER_FILE = 4096
+"""At most so many staged files for one commit log file."""
+
 _DAY_MS = 86_400_000
-_MAGIC = re.compile(
-    b"|".join(re.escape(code.to_bytes(4, "big", signed=True)) for code in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
-)
-_OWN_OFFSET_AT = 28  # where a record says its own place in the log
 _ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _ENTRY.itemsize == UNIT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportJob:
-    """What all tasks of an import have in common. ``queues``: the broker's consume queue files; ``file_bytes``: of each
-    file of its log; ``max_body_bytes``: how large a body may be when it is decompressed."""
+    """What all tasks of an import have in common."""
 
     source: FileSource
     root: Root
     table: str
+    """Path of the commit log's table below ``root``."""
     commit_id: str
     broker_name: str
     levels: DelayLevels
     queues: Mapping[tuple[str, int], ConsumeQueueFiles]
+    """The broker's consume queue files by topic and queue id."""
     file_bytes: int
+    """Size of each file of the broker's log."""
     salvage: bool
     max_body_bytes: int = MAX_BODY_BYTES
+    """How large a body may become when it is decompressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,48 +86,39 @@ class ImportTask:
     begin: int
 
 
-HOLE = "nothing is written here, but records follow"
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """Bytes ``[begin, end)`` of the commit log that a salvage left out, and why."""
-
-    begin: int
-    end: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """What a task brings back. ``end``: the physical offset up to which the file was read; ``full``: the log goes on in
-    the next file. ``stopped_by``: what stopped it (None: nothing did). ``goes_on``: bytes that somebody wrote were seen behind
-    ``end``, where nothing is written."""
+    """The result of a task."""
 
     number: int
+    """The task's."""
     begin: int
     end: int
+    """Physical offset up to which the file was read (exclusive)."""
     full: bool
+    """Whether the log continues in the next file."""
     messages: int
     files: tuple[StagedFile, ...]
     produced: tuple[Produced, ...]
     stopped_by: Damage | Unsupported | None = None
+    """What stopped the task; None: nothing."""
     skipped: tuple[Skipped, ...] = ()
-    goes_on: bool = False
+    has_bytes_after: bool = False
+    """Whether bytes other than 0 follow ``end``, where no record begins."""
 
 
 def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     """Read, check and stage one file. Raises BadData when the broker's consume queue contradicts its log."""
-    at, wanted = task.begin, CHUNK_BYTES
+    at, chunk_bytes = task.begin, CHUNK_BYTES
     files: list[StagedFile] = []
     produced: list[Produced] = []
     skipped: list[Skipped] = []
     messages = 0
     while True:
-        end = min(at + wanted, task.file.end_offset)
+        end = min(at + chunk_bytes, task.file.end_offset)
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if len(data) < end - at:
-            raise BadData(f"{task.file.name} became shorter while it was read: import again when its copy is complete")
+            raise BadData(f"{task.file.name} became shorter while it was read: import again once its copy is complete")
         stop: Stop = NothingWritten(at)
         for item in _parsed(job, data, at, task.file.end_offset):
             if not isinstance(item, pa.Table):
@@ -135,23 +128,25 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             part = task.number * PARTS_PER_FILE + len(files)
             for file, segments in _staged(job, item, part, attempt):
                 if len(files) == PARTS_PER_FILE:
-                    raise BadData(_too_many_pieces(task))
+                    raise BadData(_too_many_files(task))
                 files.append(file)
                 produced += segments
         match stop:
             case MoreBytes(offset, needed):
-                at, wanted = offset, max(CHUNK_BYTES, needed)
+                at, chunk_bytes = offset, max(CHUNK_BYTES, needed)
                 continue
             case Damage() if job.salvage:
-                found = _next_record(data, at, task.file.end_offset, stop.commit_log_offset)
-                skipped.append(Skipped(stop.commit_log_offset, found or end, stop.reason))
-                if found is not None or end < task.file.end_offset:
-                    at, wanted = found or end, CHUNK_BYTES
+                record_at = next_record(data, at, task.file.end_offset, stop.commit_log_offset)
+                skipped.append(Skipped(stop.commit_log_offset, record_at or end, stop.reason))
+                if record_at is not None or end < task.file.end_offset:
+                    at, chunk_bytes = record_at or end, CHUNK_BYTES
                     continue
                 stop = FileEnd(task.file.end_offset)
-            case NothingWritten(offset) if job.salvage and (found := _behind_hole(job, task, offset)) is not None:
-                skipped.append(Skipped(offset, found, HOLE))
-                at, wanted = found, CHUNK_BYTES
+            case NothingWritten(hole) if (
+                job.salvage and (record_at := record_after_hole(job.source, task.file, hole)) is not None
+            ):
+                skipped.append(Skipped(hole, record_at, HOLE))
+                at, chunk_bytes = record_at, CHUNK_BYTES
                 continue
             case _:
                 pass
@@ -159,20 +154,20 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
         stopped_by = stop if isinstance(stop, Damage | Unsupported) else None
         reached = task.file.end_offset if full else stop.commit_log_offset
         return ImportResult(
-            task.number,
-            task.begin,
-            reached,
-            full,
-            messages,
-            tuple(files),
-            tuple(produced),
-            stopped_by,
-            tuple(skipped),
-            isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
+            number=task.number,
+            begin=task.begin,
+            end=reached,
+            full=full,
+            messages=messages,
+            files=tuple(files),
+            produced=tuple(produced),
+            stopped_by=stopped_by,
+            skipped=tuple(skipped),
+            has_bytes_after=isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
         )
 
 
-def _too_many_pieces(task: ImportTask) -> str:
+def _too_many_files(task: ImportTask) -> str:
     return (
         f"{task.file.name} would become more than {PARTS_PER_FILE} files: its store times fall on too many days, or it is "
         "damaged in too many places. Nothing was changed; restore the file, or import a copy of the store without it with "
@@ -181,7 +176,7 @@ def _too_many_pieces(task: ImportTask) -> str:
 
 
 def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[pa.Table | Stop]:
-    """The records of some bytes, in tables of about PART_BYTES, and last why they end."""
+    """The records of some bytes, in tables of about PART_BYTES, and as the last item why they end."""
     delays_ms = dict(enumerate(job.levels.delays_ms, 1))
     batches: list[pa.RecordBatch] = []
     part_bytes = 0
@@ -200,7 +195,7 @@ def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[
 
 
 def _inner_batch(batch: pa.RecordBatch) -> Unsupported | None:
-    """The first record that holds several messages. What stands before it is not imported either."""
+    """The first record that holds several messages. The records before it are not imported either."""
     flags = batch.column("sys_flag").to_numpy() & INNER_BATCH_FLAGS
     names = batch.column("properties").keys
     if not flags.any() and not pc.any(pc.equal(names, MessageConst.INNER_NUM)).as_py():
@@ -208,41 +203,17 @@ def _inner_batch(batch: pa.RecordBatch) -> Unsupported | None:
     columns = ["commit_log_offset", "topic", "queue_id", "queue_offset", "sys_flag", "properties"]
     rows = batch.select(columns).to_pylist()
     row = next((row for row in rows if is_inner_batch(row["sys_flag"], dict(row["properties"]))), None)
-    if row is None:  # the names were those of all rows that the batch was cut from
+    if row is None:  # INNER_NUM is among the names of the larger batch that this one is a slice of
         return None
     where = f"topic {row['topic']}, queue {row['queue_id']}, offset {row['queue_offset']}"
     return Unsupported(row["commit_log_offset"], f"{where}: several messages in one record. {ADVICE}")
 
 
-def _behind_hole(job: ImportJob, task: ImportTask, hole: int) -> int | None:
-    """Where records go on in the file behind bytes that nobody wrote; None: nowhere, so the log may end there."""
-    at = hole
-    while at < task.file.end_offset:
-        end = min(at + CHUNK_BYTES, task.file.end_offset)
-        data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
-        if not only_zeros(data, 0) and (found := _next_record(data, at, task.file.end_offset, max(hole, at - 1))):
-            return found
-        # A record may lie across the end of a chunk.
-        at = end if end == task.file.end_offset else end - CHUNK_BYTES // 4
-    return None
-
-
-def _next_record(data: bytes, start: int, file_end: int, damaged: int) -> int | None:
-    """The physical offset of the next good record behind a damaged one, None if the chunk has none."""
-    for match in _MAGIC.finditer(data, damaged - start + 5):
-        at = match.start() - 4
-        if _says_its_place(data, at, start) and isinstance(item_at(data, at, start, file_end), Record):
-            return start + at
-    return None
-
-
-def _says_its_place(data: bytes, position: int, start: int) -> bool:
-    """Whether a record at ``position`` would name its own offset; quicker to ask than the CRC of its body."""
-    at = position + _OWN_OFFSET_AT
-    return data[at : at + 8] == (start + position).to_bytes(8, "big")
-
-
 # --- one chunk --------------------------------------------------------------------------------------------------------
+
+
+_Run = tuple[MessageQueue, int, int]
+"""A queue and its rows ``[begin, end)``, whose queue offsets follow one another."""
 
 
 def _staged(job: ImportJob, rows: pa.Table, part: int, attempt: str) -> Iterator[tuple[StagedFile, list[Produced]]]:
@@ -264,10 +235,10 @@ def _staged(job: ImportJob, rows: pa.Table, part: int, attempt: str) -> Iterator
             day_of(day * _DAY_MS),
             runs=[begin for _, begin, _ in runs],
         )
-        yield file, [_segment(table, queue, begin, end, part + number, file.path) for queue, begin, end in runs]
+        yield file, [_segment(table, run, part + number, file.path) for run in runs]
 
 
-def _sorted(job: ImportJob, rows: pa.Table, part: int) -> tuple[pa.Table, list[tuple[MessageQueue, int, int]]]:
+def _sorted(job: ImportJob, rows: pa.Table, part: int) -> tuple[pa.Table, list[_Run]]:
     """Rows of schema MSG in queue order, those without an entry last, and the runs of rows of each queue."""
     indexed = rows.column("indexed").to_numpy()
     topics = rows.column("topic").combine_chunks().dictionary_encode()
@@ -288,20 +259,20 @@ def _sorted(job: ImportJob, rows: pa.Table, part: int) -> tuple[pa.Table, list[t
     sizes, physical = table.column("store_size").to_numpy(), table.column("commit_log_offset").to_numpy()
     codes = table.column("tags_code").to_numpy().copy()
     waiting = np.zeros(len(order), dtype=np.bool_)
-    left = np.zeros(len(order), dtype=np.bool_)
+    orphaned = np.zeros(len(order), dtype=np.bool_)
     for begin, end in pairwise([*starts.tolist(), count]):
         queue = MessageQueue(names_by_rank[topic_rank[begin]], job.broker_name, int(queue_ids[begin]))
         entries = _entries(job, queue, int(offsets[begin]), end - begin)
-        left[begin:end] = _of_a_deleted_topic(job, queue, int(offsets[begin]), entries, physical[begin:end])
-        if left[begin:end].any():
+        orphaned[begin:end] = _of_a_deleted_topic(job, queue, int(offsets[begin]), entries, physical[begin:end])
+        if orphaned[begin:end].any():
             continue
         if queue.topic == SCHEDULE_TOPIC:
             _take_delivery_times(codes[begin:end], entries)
             waiting[begin:end] = True
-        _compare(queue, offsets[begin:end], entries, physical[begin:end], sizes[begin:end], codes[begin:end])
+        _compare(queue, int(offsets[begin]), entries, (physical[begin:end], sizes[begin:end], codes[begin:end]))
         runs.append((queue, begin, end))
-    if left.any():
-        has_entry = table.column("indexed").to_numpy() & ~left
+    if orphaned.any():
+        has_entry = table.column("indexed").to_numpy() & ~orphaned
         at = table.schema.get_field_index("indexed")
         return _sorted(job, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
     columns = {"tags_code": pa.array(codes), "deliver_at": pa.array(codes, mask=~waiting)}
@@ -320,38 +291,38 @@ def _run_starts(*keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _entries(job: ImportJob, queue: MessageQueue, begin: int, count: int) -> npt.NDArray[np.void]:
     """The broker's own entries from a queue offset on: as many as its files have."""
     files = job.queues.get((queue.topic, queue.queue_id))
-    found = []
+    parts = []
     for file in files.files if files else ():
         first = max(begin * UNIT_BYTES, file.start_offset)
         last = min((begin + count) * UNIT_BYTES, file.end_offset)
         if first < last:
-            found.append(job.source.read(file.name, first - file.start_offset, last - file.start_offset))
-    return np.frombuffer(b"".join(found), dtype=_ENTRY)
+            parts.append(job.source.read(file.name, first - file.start_offset, last - file.start_offset))
+    return np.frombuffer(b"".join(parts), dtype=_ENTRY)
 
 
 def _of_a_deleted_topic(
     job: ImportJob, queue: MessageQueue, begin: int, entries: npt.NDArray[np.void], physical: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Which messages of a run, from queue offset ``begin`` on, were of a topic that was deleted and made again: the broker's
-    entry at their offset, or where there is none the last one of the queue, is of a message further on in the log."""
-    theirs = np.zeros(len(physical), dtype=_ENTRY)
-    theirs[: len(entries)] = entries
+    """Mask of the messages of a run, from queue offset ``begin`` on, that belong to a topic which was deleted and made
+    again: the broker's entry at their offset, or else the queue's last one, points further on in the log."""
+    newest = np.zeros(len(physical), dtype=_ENTRY)
+    newest[: len(entries)] = entries
     slots = np.arange(begin, begin + len(physical))
-    missing = theirs["size"] == 0
+    missing = newest["size"] == 0
     files = job.queues.get((queue.topic, queue.queue_id))
     if files and missing.any():
         written = files.written()
         last = files.entry(written.stop - 1) if written else ConsumeQueueEntry(0, 0, 0)
-        theirs[missing] = (last.commit_log_offset, last.size, last.tags_code)
+        newest[missing] = (last.commit_log_offset, last.size, last.tags_code)
         slots[missing] = written.stop - 1
-    left = theirs["commit_log_offset"] > physical
-    if left.any() and not _holds(job, queue, int(slots[left][0]), theirs[left][0]):
-        left[:] = False  # the entries are wrong, not the messages: that is said where they are compared
-    return left
+    orphaned = newest["commit_log_offset"] > physical
+    if orphaned.any() and not _has_record(job, queue, int(slots[orphaned][0]), newest[orphaned][0]):
+        orphaned[:] = False  # the entries are wrong, not the messages: _compare raises
+    return orphaned
 
 
-def _holds(job: ImportJob, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
-    """Whether the log has the record of the queue's offset where an entry says."""
+def _has_record(job: ImportJob, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
+    """Whether the log has the record of this queue offset where the entry points."""
     at, size = int(entry["commit_log_offset"]), int(entry["size"])
     start = at - at % job.file_bytes
     try:
@@ -365,30 +336,31 @@ def _holds(job: ImportJob, queue: MessageQueue, queue_offset: int, entry: np.voi
 
 
 def _take_delivery_times(codes: npt.NDArray[np.int64], entries: npt.NDArray[np.void]) -> None:
-    """The tags code of a schedule entry is its delivery time, made by the level table of that broker, which no file of it
-    names. So what the entry says counts, and our table only for entries that are not there."""
+    """The tags code of a schedule entry is its delivery time, by the broker's level table, which is in none of its files.
+    So the entry counts, and the store's level table only where there is no entry."""
     written = entries["size"] > 0
     codes[: len(entries)][written] = entries["tags_code"][written]
 
 
 def _compare(
     queue: MessageQueue,
-    offsets: npt.NDArray[np.int64],
+    begin: int,
     entries: npt.NDArray[np.void],
-    physical: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int32],
-    codes: npt.NDArray[np.int64],
+    log: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]],
 ) -> None:
-    """Entries that are written must say what the log says; missing ones are made, as the broker's recovery does
-    (rules 19.1)."""
+    """Written entries must agree with the log; missing ones are made, as the broker's recovery does (rules 19.1).
+
+    ``begin``: the queue offset of the first entry. ``log``: the run's commit log offsets, sizes and tags codes.
+    """
+    physical, sizes, codes = log
     n = len(entries)
     same = (entries["commit_log_offset"] == physical[:n]) & (entries["size"] == sizes[:n])
     wrong = np.flatnonzero((entries["size"] > 0) & ~(same & (entries["tags_code"] == codes[:n])))
     if len(wrong):
         at = int(wrong[0])
-        found = tuple(int(value) for value in entries[at])
+        entry = tuple(int(value) for value in entries[at])
         raise BadData(
-            f"{queue} offset {int(offsets[at])}: the broker's entry says (offset, size, tags code) {found}, its log "
+            f"{queue} offset {begin + at}: the broker's entry has (offset, size, tags code) {entry}, its log has "
             f"{(int(physical[at]), int(sizes[at]), int(codes[at]))}. To have the entries made from the log, import a copy "
             f"of the store without consumequeue/{queue.topic}/{queue.queue_id}."
         )
@@ -405,7 +377,8 @@ def _as_msg(job: ImportJob, table: pa.Table, made: dict[str, pa.Array], part: in
     return pa.table(filled, names=tables.MSG.names).cast(tables.MSG)
 
 
-def _segment(table: pa.Table, queue: MessageQueue, begin: int, end: int, part: int, path: str) -> Produced:
+def _segment(table: pa.Table, run: _Run, part: int, path: str) -> Produced:
+    queue, begin, end = run
     rows = table.slice(begin, end - begin)
     times = pc.min_max(rows.column("store_timestamp")).as_py()
     codes = pc.unique(rows.column("tags_code"))

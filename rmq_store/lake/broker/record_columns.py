@@ -2,7 +2,7 @@
 
 Bytes are not cut record by record. Offsets into the log's bytes make one Arrow array of all parts (body, topic,
 properties and what lies between), and one ``take`` per part copies it out; names and values are cut out of the
-properties in the same way. A step that meets rows it cannot do raises :class:`UncommonRows`.
+properties in the same way. A step that cannot handle some rows raises :class:`UncommonRows`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NUMBERS: Final = {name: HEAD[name].newbyteorder("=") for name in HEAD.names or 
 _V6_FLAGS: Final = MessageSysFlag.BORNHOST_V6_FLAG | MessageSysFlag.STOREHOSTADDRESS_V6_FLAG
 _NAME_END: Final = 1
 _VALUE_END: Final = 2
-# A table of rows by names finds a name twice faster than sorting does, as long as it is small.
+# A table of rows by names finds repeated names faster than sorting does, as long as it is small.
 _TABLE_CELLS_MAX: Final = 1 << 22
 
 _cached_tags_code = lru_cache(maxsize=10_000)(tags_code)
@@ -66,9 +66,9 @@ class UncommonRows(Exception):
         self.common = common
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Heads:
-    """The fixed fields of a batch's records, and where their parts stand in ``data``.
+    """The fixed fields of a batch's records, and where their parts are in ``data``.
 
     Where ``fits`` is true, the record is V1 with IPv4 hosts and its sizes add up; elsewhere the bounds mean nothing.
     """
@@ -98,7 +98,9 @@ class Heads:
         fits &= (properties_length >= 0) & (topic_end + 2 + properties_length == ends)
         for host in _HOSTS:
             fits &= fixed[host] & 0xFFFFFFFF <= 65535
-        return Heads(data, starts, fixed, body_end, topic_end, ends, fits)
+        return Heads(
+            data=data, starts=starts, fixed=fixed, body_end=body_end, topic_end=topic_end, ends=ends, fits=fits
+        )
 
     def select(self, rows: Mask) -> Heads:
         """Some of the rows."""
@@ -139,15 +141,15 @@ def cut(edges: Sequence[Ints], data: pa.Buffer, kind: pa.DataType, first_is_null
     bounds = np.empty((rows, len(edges)), np.int32)
     for column, edge in enumerate(edges):
         bounds[:, column] = edge
-    # Every other piece is a part; between them lie the gaps.
-    pieces = pa.Array.from_buffers(kind, bounds.size - 1, [None, pa.py_buffer(bounds), data])
+    # Parts and the gaps between them alternate.
+    parts_and_gaps = pa.Array.from_buffers(kind, bounds.size - 1, [None, pa.py_buffer(bounds), data])
     indices = [pa.array(np.arange(part, bounds.size, len(edges))) for part in range(0, len(edges), 2)]
     if first_is_null is not None and first_is_null.any():
         indices[0] = pa.array(np.arange(0, bounds.size, len(edges)), mask=first_is_null)
-    return [pc.take(pieces, index, boundscheck=False) for index in indices]
+    return [pc.take(parts_and_gaps, index, boundscheck=False) for index in indices]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Properties:
     """Properties of a batch as entries; those of row i are ``offsets[i]`` to ``offsets[i + 1]``.
 
@@ -184,7 +186,7 @@ def split_properties(texts: pa.Array) -> Properties:
     As the rule does, properties without name or value are dropped.
 
     :param texts: strings, not sliced.
-    :raises UncommonRows: a row has a name twice, a second 0x01 in a property, or text that is none.
+    :raises UncommonRows: a row has a repeated name, a second 0x01 in a property, or text that is not a property.
     """
     rows = len(texts)
     _, bounds_buffer, data = texts.buffers()
@@ -219,11 +221,11 @@ def split_properties(texts: pa.Array) -> Properties:
     names, values = cut((begins, name_ends, name_ends + 1, value_ends), data, pa.string())
     encoded = names.dictionary_encode()
     codes, known = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
-    _refuse_names_twice(row_of_entry * len(known) + codes, rows, len(known))
-    return Properties(offsets, row_of_entry, names, values, codes, known)
+    _refuse_repeated_names(row_of_entry * len(known) + codes, rows, len(known))
+    return Properties(offsets=offsets, row_of_entry=row_of_entry, names=names, values=values, codes=codes, known=known)
 
 
-def _refuse_names_twice(row_and_name: Ints, rows: int, names: int) -> None:
+def _refuse_repeated_names(row_and_name: Ints, rows: int, names: int) -> None:
     if rows * names <= _TABLE_CELLS_MAX:
         seen = np.zeros(rows * names, np.bool_)
         seen[row_and_name] = True
@@ -238,7 +240,7 @@ def _refuse_names_twice(row_and_name: Ints, rows: int, names: int) -> None:
 
 
 def common_columns(heads: Heads, delay_levels: Mapping[int, int], check_crc: bool) -> dict[str, pa.Array]:
-    """The columns of ``records.SCHEMA`` by name, but ``body`` as it is stored. At least one row, all of them fitting.
+    """The columns of ``records.SCHEMA`` by name, but ``body`` as it is stored. At least one row; ``fits`` is true for all.
 
     :raises UncommonRows: some are not common after all.
     """
@@ -248,7 +250,7 @@ def common_columns(heads: Heads, delay_levels: Mapping[int, int], check_crc: boo
     try:
         topic, texts = topic.cast(pa.string()), texts.cast(pa.string())
     except pa.ArrowInvalid as error:
-        # A text is no UTF-8: RocketMQ replaces the bad bytes, and so does the rule.
+        # A text is not UTF-8: RocketMQ replaces the bad bytes, and so does the rule.
         raise UncommonRows(np.zeros(len(heads), np.bool_)) from error
     properties = split_properties(texts)
     tags = properties.column(MessageConst.TAGS)
@@ -307,7 +309,7 @@ def entry_tags_codes(
 ) -> pa.Array:
     """``consume_queue.entry_tags_code`` of every row.
 
-    :raises UncommonRows: a DELAY in the schedule topic is no number.
+    :raises UncommonRows: a DELAY in the schedule topic is not a number.
     """
     encoded = tags.dictionary_encode()
     code_of_tag = pa.array([_cached_tags_code(tag) for tag in encoded.dictionary.to_pylist()], pa.int64())
@@ -318,9 +320,9 @@ def entry_tags_codes(
     levels = properties.column(MessageConst.DELAY_TIME_LEVEL).dictionary_encode()
     texts = [*levels.dictionary.to_pylist(), None]
     level_of_row = levels.indices.fill_null(len(texts) - 1).to_numpy()
-    is_no_number = np.array([text is not None and parse_level(text) is None for text in texts])
-    if (is_scheduled & is_no_number[level_of_row]).any():
-        raise UncommonRows(~(is_scheduled & is_no_number[level_of_row]))
+    is_not_number = np.array([text is not None and parse_level(text) is None for text in texts])
+    if (is_scheduled & is_not_number[level_of_row]).any():
+        raise UncommonRows(~(is_scheduled & is_not_number[level_of_row]))
     delays = [schedule_delay_ms(text, delay_levels) for text in texts]
     is_due = is_scheduled & np.array([delay is not None for delay in delays])[level_of_row]
     delay_ms = np.array([delay or 0 for delay in delays], np.int64)[level_of_row]

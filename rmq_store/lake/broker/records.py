@@ -1,8 +1,8 @@
-"""Commit log bytes -> Arrow record batches. The rule is ``record.py`` and ``commit_log.py``; this is its speed.
+"""Commit log bytes -> Arrow record batches: the rule of ``log/record.py`` and ``log/commit_log.py``, in columns for speed.
 
-A batch is made in columns. A row that is not of the common kind (V2, an IPv6 host, odd properties, bytes that are no
-UTF-8) is decoded by the rule and put into its place, and the rule gives the verdict on a row that does not check; so
-the result is the rule's. Only the CRC of each body and the compressed bodies are taken one by one.
+A batch is made in columns. A row that is not of the common kind (V2, an IPv6 host, odd properties, bytes that are not
+UTF-8) is decoded by the rule and put into its place, and the rule decides about a row that does not check; so the result
+is the rule's. Only the CRC of each body and the compressed bodies are handled one by one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SCHEMA: Final = pa.schema(
 BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 64 << 20
 
-_PIECE_BYTES: Final = 64 << 10
+_READ_BYTES: Final = 64 << 10
 
 _INT: Final = struct.Struct(">i")
 _SMALLEST_RECORD_BYTES: Final = 91
@@ -70,8 +70,8 @@ def _stream_decompressor(codec: str) -> Decompressor:
     def decompress(data: bytes, most: int) -> bytes:
         plain = bytearray()
         with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            while piece := stream.read(min(_PIECE_BYTES, most - len(plain))):
-                plain += piece
+            while chunk := stream.read(min(_READ_BYTES, most - len(plain))):
+                plain += chunk
         return bytes(plain)
 
     return decompress
@@ -84,9 +84,9 @@ DECOMPRESSORS: Final[Decompressors] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Slice:
-    """Bytes of one file, and what :func:`record_batches` was told about them."""
+    """Bytes of one file, and the parameters of :func:`record_batches` for them."""
 
     data: Bytes
     start_offset: int
@@ -96,11 +96,11 @@ class _Slice:
     max_body_bytes: int
 
     def item_at(self, position: int) -> Record | Stop:
-        """What the rule finds."""
+        """What the rule finds at ``position``."""
         return item_at(self.data, position, self.start_offset, self.file_end, check_crc=self.check_crc)
 
     def row_at(self, position: int) -> dict[str, Any] | Stop:
-        """The record at ``position`` as a row, or what stands there instead."""
+        """The record at ``position`` as a row, or what is there instead."""
         record = self.item_at(position)
         if not isinstance(record, Record):
             return record
@@ -117,7 +117,7 @@ class _Slice:
             return Unsupported(
                 self.start_offset + position,
                 f"topic {record.topic}, queue {record.queue_id}, offset {record.queue_offset}: {error}. If the machine has "
-                "about ten times the memory that the body takes, import with a higher max_body_bytes (--max-body-bytes)",
+                "about ten times the memory that the body needs, import with a higher max_body_bytes (--max-body-bytes)",
             )
         except BadData as error:
             return damage_at(self.data, position, self.start_offset, self.file_end, str(error))
@@ -140,7 +140,14 @@ def record_batches(
     most BATCH_BYTES of bodies that were decompressed, and the last of them. ``delay_levels``: the broker's, for the due
     times in the schedule topic.
     """
-    part = _Slice(data, start_offset, file_end, check_crc, delay_levels, max_body_bytes)
+    part = _Slice(
+        data=data,
+        start_offset=start_offset,
+        file_end=file_end,
+        check_crc=check_crc,
+        delay_levels=delay_levels,
+        max_body_bytes=max_body_bytes,
+    )
     chains = _Chains.of(data)
     position = 0
     stop: Stop | None = None
@@ -198,7 +205,7 @@ class _Chains:
 
 
 def _walk_sizes(data: Bytes, position: int, rows: int) -> tuple[Ints, int]:
-    """Where records begin if each TOTALSIZE is believed, as many as a batch may hold, and where the next one begins."""
+    """Where records begin if each TOTALSIZE is right, as many as a batch may hold, and where the next one begins."""
     size_at, starts = _INT.unpack_from, []
     end = position + BATCH_BYTES
     try:
@@ -216,8 +223,8 @@ def _walk_sizes(data: Bytes, position: int, rows: int) -> tuple[Ints, int]:
 
 
 def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
-    """The rows before the first that is no good record, and what stands there instead; None: all rows are good, and they
-    are all or as many as BATCH_BYTES of decompressed bodies allow."""
+    """The rows before the first that is not a good record, and what is there instead; None: all rows are good, and these
+    are all of them or as many as BATCH_BYTES of decompressed bodies allow."""
     heads = Heads.read(np.frombuffer(part.data, np.uint8), starts)
     common = heads.fits & (heads.fixed["commit_log_offset"] == starts + part.start_offset)
     common &= _within(heads.fixed["queue_offset"], QUEUE_OFFSETS)
@@ -226,8 +233,8 @@ def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
     while columns is None and common.any():
         try:
             columns = common_columns(heads.select(common), part.delay_levels, part.check_crc)
-        except UncommonRows as found:
-            _narrow(common, found.common)
+        except UncommonRows as uncommon:
+            _narrow(common, uncommon.common)
 
     packed = common & (heads.fixed["sys_flag"] & MessageSysFlag.COMPRESSED_FLAG != 0)
     packed &= heads.fixed["stored_body_size"] > 0
@@ -263,9 +270,9 @@ def _within(values: Ints, allowed: range) -> Mask:
     return (values >= allowed.start) & (values < allowed.stop)
 
 
-def _narrow(rows: Mask, still: Mask) -> None:
-    """Keep those of the ``rows`` for which ``still`` is true, in place."""
-    rows[rows] = still
+def _narrow(rows: Mask, kept: Mask) -> None:
+    """Keep those of the ``rows`` for which ``kept`` is true, in place."""
+    rows[rows] = kept
 
 
 def _assemble(

@@ -1,0 +1,60 @@
+"""What a salvage leaves out of a broker's commit log, and where its records continue after damage or a hole."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFile
+from rmq_store.log.commit_log import item_at, only_zeros
+from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
+
+CHUNK_BYTES = 64 << 20
+"""Bytes of the log that are read at once."""
+
+HOLE = "nothing is written here, but records follow"
+
+_MAGIC = re.compile(
+    b"|".join(re.escape(code.to_bytes(4, "big", signed=True)) for code in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
+)
+_OWN_OFFSET_AT = 28  # where a record says its own physical offset
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Bytes ``[begin, end)`` of the commit log that a salvage left out, and why."""
+
+    begin: int
+    end: int
+    reason: str
+
+
+def record_after_hole(source: FileSource, file: MappedFile, hole: int) -> int | None:
+    """The physical offset where records continue in the file after unwritten bytes at ``hole``; None: nowhere, so the log
+    may end there."""
+    at = hole
+    while at < file.end_offset:
+        end = min(at + CHUNK_BYTES, file.end_offset)
+        data = source.read(file.name, at - file.start_offset, end - file.start_offset)
+        if not only_zeros(data, 0) and (offset := next_record(data, at, file.end_offset, max(hole, at - 1))):
+            return offset
+        # A record may lie across the end of a chunk.
+        at = end if end == file.end_offset else end - CHUNK_BYTES // 4
+    return None
+
+
+def next_record(data: bytes, start: int, file_end: int, damaged: int) -> int | None:
+    """The physical offset of the next good record after the damaged one at ``damaged``, None if ``data`` has none. ``data``
+    begins at the physical offset ``start``."""
+    for match in _MAGIC.finditer(data, damaged - start + 5):
+        at = match.start() - 4
+        if _has_own_offset(data, at, start) and isinstance(item_at(data, at, start, file_end), Record):
+            return start + at
+    return None
+
+
+def _has_own_offset(data: bytes, position: int, start: int) -> bool:
+    """Whether a record at ``position`` would name its own offset; quicker to check than the CRC of its body."""
+    at = position + _OWN_OFFSET_AT
+    return data[at : at + 8] == (start + position).to_bytes(8, "big")
