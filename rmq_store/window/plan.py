@@ -358,10 +358,10 @@ class Planner:
         """Where a queue without a committed offset begins: where the broker's group stood, else by ConsumeFromWhere
         (RebalancePushImpl#computePullFromWhereWithException, rules 5.1)."""
         if self._scope.from_ms is not None and queue.topic != retry_topic(self.group.name):
-            return Start(self._search(queue, self._scope.from_ms), "replay")
+            return Start(self._search(queue, self._scope.from_ms), StartRule.REPLAY)
         observed = self._observed.get(queue)
         if observed is not None:
-            return Start(observed, "observed")
+            return Start(observed, StartRule.OBSERVED)
         where = ConsumeFromWhere(self.group.consume_from_where)
         state = QueueToStart(
             queue.topic,

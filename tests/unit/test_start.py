@@ -90,5 +90,5 @@ def test_a_stored_offset_wins_over_everything() -> None:
 
 
 def test_a_missing_answer_never_becomes_a_start() -> None:
-    with pytest.raises(BadData, match="the rule timestamp needs an offset and found None"):
+    with pytest.raises(BadData, match="the start rule timestamp needs an offset >= 0, it is None"):
         compute_pull_from_where(TIMESTAMP, queue())
