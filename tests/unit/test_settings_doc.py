@@ -92,11 +92,11 @@ def test_the_settings_without_effect_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("key", sorted(WITHOUT_EFFECT))
 def test_a_setting_without_effect_is_refused_with_its_reason_in_either_spelling(key: str) -> None:
-    told = WITHOUT_EFFECT[key]
-    for written in (key, told.rocketmq):
+    setting = WITHOUT_EFFECT[key]
+    for written in (key, setting.rocketmq):
         with pytest.raises(WrongUse) as caught:
             load_settings(GROUP.format(f"{written} = 1", ""), "consumers.toml").check()
-        assert f"it has a key {written!r}, which has no effect in a window: {told.why}" in str(caught.value)
+        assert f"it has a key {written!r}, which has no effect in a window: {setting.why}" in str(caught.value)
 
 
 @pytest.mark.parametrize("key", sorted(set(KEYS) - set(OF_SUBSCRIPTION)))
