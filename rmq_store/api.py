@@ -245,11 +245,16 @@ class Store:
         self, group: GroupSettings, request: ConsumeRequest, scope: Scope, engine: Engine | None
     ) -> ConsumeReport:
         chosen = engine or LocalEngine(self.host)
-        windows = [
-            partial(consume_window, self.lake, shard, group, request, lambda plan: chosen, self.host, scope)
-            for shard in shards_of(self.lake, group, scope)
-        ]
-        shards = tuple(Consumption.of(window) for window in windows)
+        window = partial(
+            consume_window,
+            self.lake,
+            group=group,
+            request=request,
+            engine_of=lambda plan: chosen,
+            host=self.host,
+            scope=scope,
+        )
+        shards = tuple(Consumption.of(partial(window, shard)) for shard in shards_of(self.lake, group, scope))
         return ConsumeReport(group=group.name, request_id=request.request_id, shards=shards)
 
     # --- operators ---------------------------------------------------------------------------------------------------
@@ -275,10 +280,10 @@ class Store:
             group,
             topic,
             target,
-            request_id_of(request_id, "reset", self.host),
-            self.actor,
-            reason_of(reason, dry_run),
-            value,
+            request_id=request_id_of(request_id, "reset", self.host),
+            actor=self.actor,
+            reason=reason_of(reason, dry_run),
+            value=value,
             dry_run=dry_run,
         )
         need_group(self.lake, group)
@@ -304,13 +309,13 @@ class Store:
         request = RedriveRequest(
             group.name,
             letters,
-            request_id_of(request_id, "redrive", self.host),
-            self.actor,
-            reason_of(reason, dry_run),
-            to_topic,
-            limit,
-            group.retry_queue_nums,
-            dry_run,
+            request_id=request_id_of(request_id, "redrive", self.host),
+            actor=self.actor,
+            reason=reason_of(reason, dry_run),
+            to_topic=to_topic,
+            limit=limit,
+            retry_queue_nums=group.retry_queue_nums,
+            dry_run=dry_run,
         )
         shards = shards_with_letters(self.lake.shards(), request)
         if not shards:
