@@ -12,6 +12,7 @@ RUN pip install --no-cache-dir --no-deps -r constraints.txt
 
 # The jars change less often than the code: fetch them before it comes.
 COPY rmq_store/__init__.py rmq_store/errors.py rmq_store/
+COPY rmq_store/settings/__init__.py rmq_store/settings/environment.py rmq_store/settings/
 COPY spark_jobs/__init__.py spark_jobs/java.py spark_jobs/jars.py spark_jobs/jars.lock spark_jobs/
 RUN python -m spark_jobs.jars --group delta
 
