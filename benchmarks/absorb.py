@@ -143,7 +143,7 @@ def _write(bench: Bench, shard: Shard, lake: Lake, horizon: Horizon, keys: int) 
             text_hashes(texts),
         )
         commit_id = bench.host.new_commit_id()
-        file = stage_keys(shard.root, shard.commitlog.path, commit_id, horizon.group, 0, rows)
+        file = stage_keys(shard.root, shard.commitlog.path, rows, commit_id=commit_id, group=horizon.group, epoch=0)
         staged.append(replace(file, store_day=day_of(now_ms)))
     shard.commitlog.put(staged, {f"benchmarks/{horizon.group}": 1}, now_ms=now_ms)
     shard.commitlog.refresh()

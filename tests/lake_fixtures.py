@@ -309,7 +309,8 @@ class Bench:
         column = pa.array(texts, pa.string())
         offsets = np.arange(len(texts))
         keys = Keys([queue], np.array([0, len(texts)]), offsets, pa.chunked_array([column]), text_hashes(column))
-        return stage_keys(self.shard.root, self.shard.commitlog.path, ctl.commit_id, group, 0, keys)
+        path = self.shard.commitlog.path
+        return stage_keys(self.shard.root, path, keys, commit_id=ctl.commit_id, group=group, epoch=0)
 
     def _stage_lost(self, ctl: Ctl, group: str, queue: MessageQueue, ranges: Sequence[tuple[int, int]]) -> StagedFile:
         rows = [

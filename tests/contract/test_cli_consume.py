@@ -391,6 +391,4 @@ def test_a_column_that_no_message_has_is_refused_before_anything_is_read(importe
     answer = imported(*with_listener(imported, text, "wrong"))
     told = answer.json()
     assert (answer.exit_code, told["error"]) == (1, "ListenerError")
-    assert (
-        "listener wrong_module:wrong: its columns name nope, which no message has; known are topic, " in told["message"]
-    )
+    assert "listener wrong_module:wrong: unknown columns nope; known columns are topic, " in told["message"]

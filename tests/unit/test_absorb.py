@@ -19,7 +19,7 @@ from rmq_store.consumer.duplicates import (
     take_turn,
 )
 from rmq_store.lake.window.duplicates import turn_of
-from rmq_store.lake.window.key_files import Keys, Wanted, text_hashes
+from rmq_store.lake.window.key_files import HashSet, Keys, text_hashes
 from rmq_store.message.message import MessageQueue
 
 Q = MessageQueue("Orders", "broker-a", 0)
@@ -124,10 +124,10 @@ NEAR = st.integers(-3, 3) | st.integers((1 << 63) - 4, (1 << 63) - 1) | INT64
 @given(st.lists(NEAR), st.lists(NEAR), st.integers(1, 4))
 def test_the_wanted_hashes_are_found_in_their_rows(wanted: list[int], stored: list[int], size: int) -> None:
     pieces = [np.array(stored[at : at + size], dtype=np.int64) for at in range(0, len(stored), size)]
-    sought = Wanted(np.array(sorted(wanted), dtype=np.int64))
+    sought = HashSet(np.array(sorted(wanted), dtype=np.int64))
     rows, found = sought.maybe_in(pieces)
     assert found.tolist() == [stored[row] for row in rows]
-    there = rows[sought.are(found)].tolist()
+    there = rows[sought.contains(found)].tolist()
     assert there == [row for row, number in enumerate(stored) if number in wanted]
 
 

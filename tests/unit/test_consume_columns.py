@@ -18,7 +18,7 @@ def naming(*columns: str, kind: ListenerKind = ListenerKind.BATCH) -> Listener:
 def test_a_column_that_no_message_has_is_refused_with_the_known_ones(kind: ListenerKind) -> None:
     with pytest.raises(ListenerError) as told:
         refuse_unknown_columns(naming("body", "nope", "neither", kind=kind))
-    said = "listener shop:Fast: its columns name nope, neither, which no message has; known are topic, broker_name, "
+    said = "listener shop:Fast: unknown columns nope, neither; known columns are topic, broker_name, "
     assert str(told.value).startswith(said)
     assert str(told.value).endswith("properties, body")
 

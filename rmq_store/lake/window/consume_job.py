@@ -1,4 +1,4 @@
-"""What a window gives to its tasks and gets back from them (``consume_slice.py`` does the work between)."""
+"""The values between a window and its tasks: the job, the tasks, and their results. ``consume_slice.py`` runs a task."""
 
 from __future__ import annotations
 
@@ -10,51 +10,57 @@ import numpy.typing as npt
 
 from rmq_store.commit.ctl import Blocked, Produced, StagedFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
-from rmq_store.consumer.consume_orderly import OrderlyRules
 from rmq_store.consumer.consume_result import DroppedRange
+from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.pull import Slice
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.read.filter import Mask
 from rmq_store.lake.table.object_store import Root
-from rmq_store.lake.window.retry_rows import RetryPolicy
 from rmq_store.message.message import MessageQueue, retry_topic
+from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import epoch_ms
+from rmq_store.window.consume import subscriptions_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeJob:
-    """What all tasks of a window have in common. ``in_order``: None for concurrent consumption. ``now_ms``: the clock where
-    a task runs. ``ends_at_ms``: when the window ends (UTC ms); a queue is the work of one task then. ``deleted``: the
-    group's epoch at its last delete."""
+    """What all tasks of a window have in common. Spark sends it to its workers in pickled form, so it stays small."""
 
     root: Root
     table: str
+    """The path of the commit log table below the root."""
+    group: GroupSettings
     commit_id: str
-    group: str
-    epoch: int
     window_id: str
-    listener: str
-    batch_max_size: int
-    all_or_nothing: bool
-    subscriptions: Mapping[str, SubscriptionData]
+    epoch: int
+    """The group's epoch."""
     passes: Mapping[MessageQueue, int]
-    retry: RetryPolicy
-    broadcasting: bool = False
-    in_order: OrderlyRules | None = None
+    """Of each queue of the window."""
+    levels: DelayLevels
+    """The store's delay levels."""
+    local_broker: str
+    """The broker name of the shard's lake-born queues, those of dead letters among them."""
+    lane: str
+    """The broker name of the group's own schedule queues in the shard."""
     tried: tuple[Blocked, ...] = ()
-    absorbs: bool = False
-    consume_timeout_ms: int | None = None
-    now_ms: Callable[[], int] = epoch_ms
-    ends_at_ms: int | None = None
+    """What blocks queues of an orderly group, and how often it was tried."""
     deleted: int | None = None
+    """The group's epoch at its last delete."""
+    ends_at_ms: int | None = None
+    """When the window ends (UTC ms); then a queue is the work of one task. None: no limit."""
+    now_ms: Callable[[], int] = epoch_ms
+    """The clock of the host on which a task runs."""
 
     def is_over(self) -> bool:
-        """Whether nothing more is to be asked. A task does its first piece in any case."""
+        """Whether the listener is called no more. A task does its first batch in any case."""
         return self.ends_at_ms is not None and self.now_ms() >= self.ends_at_ms
 
+    def subscription(self, topic: str) -> SubscriptionData:
+        return subscriptions_of(self.group)[topic]
+
     def void_before(self, queue: MessageQueue) -> int | None:
-        """The epoch before which a queue's messages are dropped; None where there are none of those."""
-        return self.deleted if queue.topic == retry_topic(self.group) else None
+        """The epoch before which a queue's messages are dropped, as their group was deleted; None: no message is."""
+        return self.deleted if queue.topic == retry_topic(self.group.name) else None
 
 
 Offsets = npt.NDArray[np.int64]
@@ -62,56 +68,58 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ConsumeTask:
-    """What one task does: slices of one consumer's queues, in offset order per queue; in order all slices of a queue.
-
-    ``only``: the offsets that are looked at, None for all; ``leave``: those that are not. Ascending, per queue.
-    """
+    """What one task does."""
 
     number: int
+    """Its number in the window, which is the part of its file in the commit."""
     consumer: str
     slices: tuple[Slice, ...]
+    """Slices of one consumer's queues, per queue in offset order. In an orderly group all slices of a queue."""
     only: Mapping[MessageQueue, Offsets] | None = None
+    """The offsets to consume, ascending; None: all."""
     leave: Mapping[MessageQueue, Offsets] = field(default_factory=dict)
+    """The offsets to leave out, ascending."""
 
-    def looks_at(self, queue: MessageQueue, offsets: Offsets) -> Mask | None:
-        """Which of these neighbours, None for all."""
+    def selected(self, queue: MessageQueue, offsets: Offsets) -> Mask | None:
+        """Which of these neighbouring offsets the task consumes; None: all."""
         if self.only is not None:
             return _mark(offsets, self.only.get(queue, NO_OFFSETS))
-        left = _mark(offsets, self.leave.get(queue, NO_OFFSETS))
-        return ~left if left.any() else None
+        omitted = _mark(offsets, self.leave.get(queue, NO_OFFSETS))
+        return ~omitted if omitted.any() else None
 
 
 NO_OFFSETS: Offsets = np.array([], dtype=np.int64)
 
 
-def _mark(offsets: Offsets, these: Offsets) -> Mask:
-    begin, end = np.searchsorted(these, [offsets[0], offsets[-1] + 1])
+def _mark(offsets: Offsets, marked: Offsets) -> Mask:
+    """Which of the neighbouring ``offsets`` are ``marked``, which ascend."""
+    begin, end = np.searchsorted(marked, [offsets[0], offsets[-1] + 1])
     mask = np.zeros(len(offsets), dtype=np.bool_)
-    mask[these[begin:end] - offsets[0]] = True
+    mask[marked[begin:end] - offsets[0]] = True
     return mask
 
 
 @dataclass(frozen=True, slots=True)
-class RangeDone:
-    """The evidence for one slice; in order for the finished part of a queue."""
+class RangeResult:
+    """The evidence for one slice; in an orderly group for the finished part of a queue."""
 
     range: QueueRange
     tallies: Mapping[Outcome, Tally]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a task brings back; its files are in no version of the table yet.
-
-    ``waits``: the queues that do not come to the end of their slices, and how far they do; ``blocked``: why. ``failed``:
-    what was asked about and not acked, where the group absorbs duplicates.
-    """
+    """What a task returns. Its files are in no version of the table yet."""
 
     number: int
-    done: tuple[RangeDone, ...]
+    ranges: tuple[RangeResult, ...]
     files: tuple[StagedFile, ...] = ()
     produced: tuple[Produced, ...] = ()
+    """The segments of the copies in its files."""
     waits: Mapping[MessageQueue, int] = field(default_factory=dict)
+    """The queues that stop before the end of their slices, with the offset at which they stop."""
     blocked: tuple[Blocked, ...] = ()
+    """The messages because of which orderly queues stop."""
     dropped: tuple[DroppedRange, ...] = ()
     failed: tuple[tuple[MessageQueue, Offsets], ...] = ()
+    """The consumed messages that were not acked, in a group that absorbs duplicates."""

@@ -1,9 +1,9 @@
-"""Absorbing duplicates in the lake: the rules of ``rmq_store/consumer/duplicates.py`` over columns.
+"""Absorbing duplicates in a window: the rules of ``rmq_store/consumer/duplicates.py`` over columns.
 
-Before a window asks anybody, its keys are read, and nothing else of its messages; their hashes are looked up in the
-key files of the horizon (``key_files.py``). So what a window of different messages pays is one column of its own and
-one of the horizon. All of it runs in threads of the driver: a stage of tasks would take longer to start than this
-takes, and what was read is needed again when the acked keys are written.
+Before the listener is called, the window reads only the keys of its messages, and looks their hashes up in the key files of
+the horizon (``key_files.py``). So a window without duplicates costs one column of its own messages and one of the horizon.
+All of it runs in threads of the driver: a stage of tasks takes longer to start than this takes, and the keys are needed
+again when the acked ones are written.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rmq_store.lake.table import tables
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.window.consume_job import ConsumeJob, ConsumeTask, Offsets, TaskResult
 from rmq_store.lake.window.key_files import (
-    Found,
+    AckedKeys,
     Hashes,
+    HashSet,
     Keys,
     Numbers,
-    Wanted,
     acked_in,
     key_files,
     maybe_acked_in,
@@ -44,7 +44,7 @@ from rmq_store.lake.window.void_rows import void_rows, with_epoch
 from rmq_store.message.message import MessageQueue
 
 Run = Callable[[Sequence[ConsumeTask]], list[TaskResult]]
-"""Tasks of one turn to their results."""
+"""Runs the tasks of one turn, and returns their results."""
 
 _CORES = os.cpu_count() or 1
 _REMOTE_READS = 8
@@ -56,21 +56,22 @@ _COLUMNS = {UNIQ_KEY: "unique_key", KEYS: "keys"}
 
 @dataclass(frozen=True, slots=True)
 class Absorbed:
-    """What a window did: the results of all turns, the offsets absorbed, and the keys it acked.
-
-    ``keys``: how many these are and the sum of their hashes; None where nothing is absorbed.
-    """
+    """What the tasks of a window did."""
 
     results: Sequence[TaskResult]
+    """Of all turns."""
     duplicates: Mapping[MessageQueue, Offsets] = field(default_factory=dict)
+    """The offsets of the absorbed messages, ascending."""
     files: Sequence[StagedFile] = ()
+    """The files of the acked keys."""
     keys: Tally | None = None
+    """How many keys were acked, and the sum of their hashes; None for a group that absorbs nothing."""
 
 
 def consume_absorbing(
     shard: Shard, job: ConsumeJob, rule: AbsorbRule, tasks: Sequence[ConsumeTask], started_ms: int, run: Run
 ) -> Absorbed:
-    """Ask about the window's messages turn by turn, so that each key is acked once at the most."""
+    """Consume the window's messages turn by turn, so that each key is acked once at most. ``started_ms``: of the window."""
     # More threads than cores are slower, unless they wait for a store.
     threads = _CORES if job.root.is_local else max(_CORES, _REMOTE_READS)
     with ThreadPoolExecutor(threads) as pool:
@@ -81,25 +82,30 @@ def consume_absorbing(
         results: list[TaskResult] = []
         turn = turn_of(candidates.keys, candidates.since, acked)
         duplicates = [rows[turn.duplicates]]
-        left = keys.by_queue(np.sort(np.concatenate([rows[turn.wait], *duplicates])))
-        todo = [replace(task, leave=left) for task in tasks]
-        while todo:
-            new = run(todo)
+        leave = keys.by_queue(np.sort(np.concatenate([rows[turn.wait], *duplicates])))
+        turn_tasks = [replace(task, leave=leave) for task in tasks]
+        while turn_tasks:
+            new = run(turn_tasks)
             results += new
             is_acked[keys.rows_of(failure for result in new for failure in result.failed)] = False
             acked[candidates.keys[turn.ask[is_acked[rows[turn.ask]]]]] = job.epoch
             turn = turn_of(candidates.keys, candidates.since, acked, turn.wait)
             duplicates.append(rows[turn.duplicates])
-            todo = _tasks_of(tasks, keys.by_queue(rows[turn.ask]), len(results))
+            turn_tasks = _tasks_of(tasks, keys.by_queue(rows[turn.ask]), len(results))
         absorbed = np.sort(np.concatenate(duplicates))
         is_acked[absorbed] = False
         not_acked = (~is_acked[begin:][:_KEYS_A_FILE] for begin in range(0, len(is_acked), _KEYS_A_FILE))
-        pieces = pool.map(Keys.without, keys.cut(_KEYS_A_FILE), not_acked)
-        done = [piece for piece in pieces if len(piece.hashes)]
-        write = partial(stage_keys, shard.root, shard.commitlog.path, job.commit_id, job.group, job.epoch)
-        files = list(pool.map(write, done, count()))
-    tally = sum((piece.tally() for piece in done), Tally())
+        acked_keys = pool.map(Keys.without, keys.cut(_KEYS_A_FILE), not_acked)
+        per_file = [part for part in acked_keys if len(part.hashes)]
+        files = list(pool.map(partial(_stage_keys, job), per_file, count()))
+    tally = sum((part.tally() for part in per_file), Tally())
     return Absorbed(results, keys.by_queue(absorbed), files, tally)
+
+
+def _stage_keys(job: ConsumeJob, keys: Keys, part: int) -> StagedFile:
+    return stage_keys(
+        job.root, job.table, keys, commit_id=job.commit_id, group=job.group.name, epoch=job.epoch, part=part
+    )
 
 
 # --- turns -----------------------------------------------------------------------------------------------------------
@@ -107,7 +113,7 @@ def consume_absorbing(
 
 @dataclass(frozen=True, slots=True)
 class TurnOf:
-    """``absorb.Turn`` as numbers of candidates; each ascends."""
+    """``Turn`` of ``consumer/duplicates.py``, as indexes of candidates, each ascending."""
 
     ask: Numbers
     wait: Numbers
@@ -115,26 +121,27 @@ class TurnOf:
 
 
 def turn_of(keys: Numbers, since: Numbers, acked: Numbers, which: Numbers | None = None) -> TurnOf:
-    """``absorb.take_turn`` over columns: ``keys`` and ``since`` of the candidates; ``acked`` by key, -1 for never.
+    """``take_turn`` of ``consumer/duplicates.py`` over columns.
 
-    ``which``: the candidates that are left, ascending; None: all.
+    ``keys``, ``since``: of each candidate its key, and the epoch of the oldest ack that counts. ``acked``: by key the newest
+    epoch in which it was acked, -1 for never. ``which``: the candidates that still wait, ascending; None: all.
     """
     which = np.arange(len(keys)) if which is None else which
     is_duplicate = acked[keys[which]] >= since[which]
-    left = which[~is_duplicate]
-    first = np.zeros(len(left), dtype=np.bool_)
-    first[np.unique(keys[left], return_index=True)[1]] = True
-    return TurnOf(left[first], left[~first], which[is_duplicate])
+    rest = which[~is_duplicate]
+    first = np.zeros(len(rest), dtype=np.bool_)
+    first[np.unique(keys[rest], return_index=True)[1]] = True
+    return TurnOf(rest[first], rest[~first], which[is_duplicate])
 
 
 def _tasks_of(tasks: Sequence[ConsumeTask], only: Mapping[MessageQueue, Offsets], number: int) -> list[ConsumeTask]:
-    """The tasks that look at some messages only, with the numbers from ``number`` on: a number is a part of the commit."""
-    found: list[ConsumeTask] = []
+    """The tasks of a turn, which consume the offsets ``only``, numbered from ``number`` on."""
+    turn_tasks: list[ConsumeTask] = []
     for task in tasks if only else ():
         slices = tuple(part for slice_ in task.slices for part in _around(slice_, only))
         if slices:
-            found.append(replace(task, number=number + len(found), slices=slices, only=only))
-    return found
+            turn_tasks.append(replace(task, number=number + len(turn_tasks), slices=slices, only=only))
+    return turn_tasks
 
 
 def _around(slice_: Slice, only: Mapping[MessageQueue, Offsets]) -> Iterator[Slice]:
@@ -150,18 +157,19 @@ def _around(slice_: Slice, only: Mapping[MessageQueue, Offsets]) -> Iterator[Sli
 
 
 def _window_keys(pool: Executor, job: ConsumeJob, rule: AbsorbRule, tasks: Sequence[ConsumeTask]) -> Keys:
+    """The keys of all messages of the window that match the group's subscriptions."""
     slices = sorted((s for task in tasks for s in task.slices), key=lambda s: (s.queue, s.begin))
-    pieces = [piece for slice_ in slices for piece in slice_.cut(_ROWS_A_THREAD)]
-    of_pieces = list(pool.map(partial(_keys_of, job, rule), pieces))
+    cuts = [cut for slice_ in slices for cut in slice_.cut(_ROWS_A_THREAD)]
+    of_cuts = list(pool.map(partial(_keys_of, job, rule), cuts))
     rows = dict.fromkeys((slice_.queue for slice_ in slices), 0)
-    for piece, found in zip(pieces, of_pieces, strict=True):
-        rows[piece.queue] += len(found.offsets)
+    for cut, keys in zip(cuts, of_cuts, strict=True):
+        rows[cut.queue] += len(keys.offsets)
     return Keys(
         queues=list(rows),
         begins=np.cumsum([0, *rows.values()]),
-        offsets=_joined(found.offsets for found in of_pieces),
-        texts=pa.chunked_array([chunk for found in of_pieces for chunk in found.texts], pa.large_string()),
-        hashes=_joined(found.hashes for found in of_pieces),
+        offsets=_joined(keys.offsets for keys in of_cuts),
+        texts=pa.chunked_array([chunk for keys in of_cuts for chunk in keys.texts], pa.large_string()),
+        hashes=_joined(keys.hashes for keys in of_cuts),
     )
 
 
@@ -170,34 +178,34 @@ def _joined(parts: Iterable[Numbers]) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _SliceKeys:
     offsets: Offsets
     texts: Sequence[pa.Array]
     hashes: Hashes
 
 
-def _keys_of(job: ConsumeJob, rule: AbsorbRule, slice_: Slice) -> _Piece:
-    """The keys of what the group wants of a slice."""
-    subscription = job.subscriptions[slice_.queue.topic]
+def _keys_of(job: ConsumeJob, rule: AbsorbRule, slice_: Slice) -> _SliceKeys:
+    """The keys of a slice's messages that match the group's subscription and have a key."""
+    subscription = job.subscription(slice_.queue.topic)
     column = _COLUMNS.get(rule.by, "properties")
     void_before = job.void_before(slice_.queue)
     columns = with_epoch([*dict.fromkeys([column, *filter_columns(subscription)])], void_before)
     of_batches: list[Offsets] = []
     texts: list[pa.Array] = []
     for offsets, batch in SliceReader(job.root, job.table, slice_).batches(columns, _ROWS_AT_ONCE):
-        wanted = matching(batch, subscription)
-        found = batch.column(column)
+        matches = matching(batch, subscription)
+        keys = batch.column(column)
         if column == "properties":
-            found = pc.map_lookup(found, rule.by, "last")
-        keyed = pc.greater(pc.binary_length(found), 0)
-        if keyed.true_count < len(keyed) or wanted is not None or void_before is not None:
-            mask = pc.fill_null(keyed, False).to_numpy(zero_copy_only=False)
-            mask = mask if wanted is None else mask & wanted
+            keys = pc.map_lookup(keys, rule.by, "last")
+        has_key = pc.greater(pc.binary_length(keys), 0)
+        if has_key.true_count < len(has_key) or matches is not None or void_before is not None:
+            mask = pc.fill_null(has_key, False).to_numpy(zero_copy_only=False)
+            mask = mask if matches is None else mask & matches
             mask = mask if void_before is None else mask & ~void_rows(batch, void_before)
-            offsets, found = offsets[mask], found.filter(pa.array(mask))
+            offsets, keys = offsets[mask], keys.filter(pa.array(mask))
         of_batches.append(offsets)
-        texts.append(found.cast(pa.large_string()))
-    return _Piece(_joined(of_batches), texts, _joined(map(text_hashes, texts)))
+        texts.append(keys.cast(pa.large_string()))
+    return _SliceKeys(_joined(of_batches), texts, _joined(map(text_hashes, texts)))
 
 
 # --- what was acked --------------------------------------------------------------------------------------------------
@@ -205,43 +213,44 @@ def _keys_of(job: ConsumeJob, rule: AbsorbRule, slice_: Slice) -> _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The messages whose hash is not alone in the window, or is in the horizon, in the order of the window's keys.
-
-    ``keys``: equal numbers are equal texts. ``since``: the epoch of the oldest ack that counts.
-    """
+    """The messages that may be duplicates: their key's hash occurs again in the window, or in the horizon."""
 
     rows: Numbers
+    """Their rows in the window's keys, ascending."""
     keys: Numbers
+    """A number for each key; equal numbers are equal texts."""
     since: Numbers
+    """The epoch of the oldest ack that counts for each."""
 
 
 def _candidates(
     pool: Executor, shard: Shard, job: ConsumeJob, keys: Keys, since_ms: int
 ) -> tuple[_Candidates, Numbers]:
     """The candidates, and per key the newest epoch in which it was acked; -1 for never."""
+    group = job.group.name
     ascending = np.sort(keys.hashes)
-    hits = _hits(pool, shard, job.group, key_files(shard, job.group, since_ms), Wanted(ascending))
-    again = [ascending[1:][ascending[1:] == ascending[:-1]], *(found.hashes for found in hits)]
-    seldom = Wanted(np.sort(_joined(again)))
-    rows, hashes = seldom.maybe_in([keys.hashes])
-    rows = rows[seldom.are(hashes)]
-    own = keys.texts.take(pa.array(rows)).chunks if len(rows) else []
-    texts = [*own, *(chunk for found in hits for chunk in found.texts.chunks)]
+    hits = _hits(pool, shard, group, key_files(shard, group, since_ms), HashSet(ascending))
+    repeated = [ascending[1:][ascending[1:] == ascending[:-1]], *(hit.hashes for hit in hits)]
+    repeated_set = HashSet(np.sort(_joined(repeated)))
+    rows, hashes = repeated_set.maybe_in([keys.hashes])
+    rows = rows[repeated_set.contains(hashes)]
+    window_texts = keys.texts.take(pa.array(rows)).chunks if len(rows) else []
+    texts = [*window_texts, *(chunk for hit in hits for chunk in hit.texts.chunks)]
     numbers = _numbered(texts)
     acked = np.full(numbers.max(initial=-1) + 1, -1)
-    np.maximum.at(acked, numbers[len(rows) :], _joined(found.epochs for found in hits))
-    since = np.array([acks_count_since(job.group, queue, job.passes[queue], job.epoch) for queue in keys.queues])
+    np.maximum.at(acked, numbers[len(rows) :], _joined(hit.epochs for hit in hits))
+    since = np.array([acks_count_since(group, queue, job.passes[queue], job.epoch) for queue in keys.queues])
     return _Candidates(rows, numbers[: len(rows)], since[np.searchsorted(keys.begins, rows, side="right") - 1]), acked
 
 
-def _hits(pool: Executor, shard: Shard, group: str, paths: Sequence[str], wanted: Wanted) -> list[Found]:
-    """What the group acked with hashes that are wanted, file by file."""
-    maybe = list(pool.map(partial(maybe_acked_in, shard, group=group, wanted=wanted), paths))
-    there = wanted.are(_joined(hashes for _, hashes in maybe))
+def _hits(pool: Executor, shard: Shard, group: str, paths: Sequence[str], hash_set: HashSet) -> list[AckedKeys]:
+    """The keys that the group acked and whose hash is in the set, file by file."""
+    maybe = list(pool.map(partial(maybe_acked_in, shard, group=group, hash_set=hash_set), paths))
+    is_hit = hash_set.contains(_joined(hashes for _, hashes in maybe))
     ends = np.cumsum([len(rows) for rows, _ in maybe])
-    of_files = zip(paths, maybe, np.split(there, ends[:-1]), strict=True) if paths else ()
-    found = [(path, rows[hit], hashes[hit]) for path, (rows, hashes), hit in of_files if hit.any()]
-    return list(pool.map(lambda one: acked_in(shard, one[0], group, *one[1:]), found))
+    of_files = zip(paths, maybe, np.split(is_hit, ends[:-1]), strict=True) if paths else ()
+    hits = [(path, rows[hit], hashes[hit]) for path, (rows, hashes), hit in of_files if hit.any()]
+    return list(pool.map(lambda hit: acked_in(shard, hit[0], group, *hit[1:]), hits))
 
 
 def _numbered(texts: Sequence[pa.Array]) -> Numbers:
@@ -256,12 +265,12 @@ def _numbered(texts: Sequence[pa.Array]) -> Numbers:
 
 
 def duplicate_outcomes(job: ConsumeJob, duplicates: Mapping[MessageQueue, Offsets], reason: str) -> pa.Table:
-    """A row per run of neighbours (schema OUTCOME)."""
+    """The rows (schema OUTCOME) of absorbed messages, one per run of neighbouring offsets."""
     return pa.concat_tables(_runs(job, queue, offsets, reason) for queue, offsets in duplicates.items())
 
 
 def _runs(job: ConsumeJob, queue: MessageQueue, offsets: Offsets, reason: str) -> pa.Table:
-    """``absorb.runs`` over an array, as rows."""
+    """The rows of one queue: ``runs`` of ``utils/offset_ranges.py`` over an array."""
     begins = offsets[np.diff(offsets, prepend=-2) != 1]
     ends = offsets[np.diff(offsets, append=-2) != 1] + 1
     of_queue = {
@@ -271,7 +280,7 @@ def _runs(job: ConsumeJob, queue: MessageQueue, offsets: Offsets, reason: str) -
         "topic": queue.topic,
         "broker_name": queue.broker_name,
         "queue_id": queue.queue_id,
-        "group_name": job.group,
+        "group_name": job.group.name,
         "pass": job.passes[queue],
         "window_id": job.window_id,
         "outcome": str(Outcome.DUPLICATE),

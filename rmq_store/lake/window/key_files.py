@@ -1,9 +1,8 @@
-"""Files of acked keys (kind ``key``): how they are written, and how the keys of a window are looked up in them.
+"""Files of acked keys (kind ``key``): writing them, and looking up the keys of a window in them.
 
-The rows of a file are those of a window, by queue and offset, so writing them moves nothing. Every window reads the
-hashes of its whole horizon; they are stored as they are, without compression. A table of some megabytes says of most of
-them, by their first bits, that the window does not have them; the rest is searched. Texts are read only where hashes are
-equal.
+The rows of a file are in the window's order, by queue and offset. Every window reads the hashes of its whole horizon; they
+are stored plain, without compression. A bitmap of some megabytes over the first bits of a hash (``HashSet``) rules out most
+of them; the rest is searched. Texts are read only where hashes are equal.
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import uuid7_floor
 
 Hashes = npt.NDArray[np.int64]
-"""Signed, as they are stored."""
+"""64-bit hashes of keys; signed, as they are stored."""
 
 Numbers = npt.NDArray[np.int64]
+"""Row numbers, epochs and the like."""
 
 ROW_GROUP_ROWS = 32_768
-"""A footer of few row groups is read quickly, and so is one row group where a hash was found."""
+"""Large enough for a short footer, small enough to read one row group for one hash."""
 
 _NONE: Numbers = np.array([], dtype=np.int64)
 _SPARSE_BITS = 5
@@ -46,34 +46,35 @@ _LEAST_BITS, _MOST_BITS = 10, 26
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Messages that have a key, by queue and offset. ``begins``: the first row of each queue, and the end."""
+    """Messages with their keys, by queue and offset."""
 
     queues: Sequence[MessageQueue]
     begins: Numbers
+    """The first row of each queue, and the number of rows."""
     offsets: Numbers
     texts: pa.ChunkedArray
     hashes: Hashes
 
     def rows_of(self, places: Iterable[tuple[MessageQueue, Numbers]]) -> Numbers:
-        """The rows of some messages; those without a key have none."""
+        """The rows of the messages at these offsets. A message without a key has none."""
         numbers = {queue: number for number, queue in enumerate(self.queues)}
-        found = [_NONE]
+        found_rows = [_NONE]
         for queue, offsets in places:
             begin, end = self.begins[numbers[queue]], self.begins[numbers[queue] + 1]
             rows = begin + np.searchsorted(self.offsets[begin:end], offsets)
-            there = rows < end
-            there[there] = self.offsets[rows[there]] == offsets[there]
-            found.append(rows[there])
-        return np.concatenate(found)
+            has_key = rows < end
+            has_key[has_key] = self.offsets[rows[has_key]] == offsets[has_key]
+            found_rows.append(rows[has_key])
+        return np.concatenate(found_rows)
 
     def by_queue(self, rows: Numbers) -> dict[MessageQueue, Numbers]:
-        """The offsets of some rows, which ascend."""
+        """The offsets of ascending rows, per queue."""
         bounds = np.searchsorted(rows, self.begins).tolist()
         several = zip(self.queues, pairwise(bounds), strict=True)
         return {queue: self.offsets[rows[begin:end]] for queue, (begin, end) in several if begin < end}
 
     def without(self, rows: npt.NDArray[np.bool_]) -> Keys:
-        """Those that are not marked."""
+        """The messages whose row is not marked."""
         if not rows.any():
             return self
         kept = np.flatnonzero(~rows)
@@ -81,7 +82,7 @@ class Keys:
         return Keys(self.queues, begins, self.offsets[kept], self.texts.take(pa.array(kept)), self.hashes[kept])
 
     def cut(self, most: int) -> Iterator[Keys]:
-        """The same in pieces of at most ``most``."""
+        """The same messages in parts of at most ``most``."""
         for begin in range(0, len(self.hashes), most):
             end = min(begin + most, len(self.hashes))
             begins = np.clip(self.begins, begin, end) - begin
@@ -94,7 +95,7 @@ class Keys:
             )
 
     def tally(self) -> Tally:
-        """What a window's ctl row says of the keys that it acked: ``absorb.key_tally``."""
+        """What a ctl row records of the keys that its window acked (``key_tally`` of ``consumer/duplicates.py``)."""
         return Tally(len(self.hashes), int(self.hashes.view(np.uint64).sum(dtype=np.uint64)))
 
 
@@ -102,7 +103,7 @@ class Keys:
 
 
 def text_hashes(texts: pa.Array) -> Hashes:
-    """``absorb.key_hash`` of every text; none is null."""
+    """The hash of every text (``key_hash`` of ``consumer/duplicates.py``). No text is null."""
     if not len(texts):
         return np.array([], dtype=np.int64)
     type_, width = (np.int64, 8) if pa.types.is_large_string(texts.type) else (np.int32, 4)
@@ -118,12 +119,12 @@ def text_hashes(texts: pa.Array) -> Hashes:
     active = np.flatnonzero(lengths > 0)
     begin = 0
     while len(active):
-        left = lengths[active] - begin
-        unused = (8 * np.maximum(8 - left, 0)).astype(np.uint64)
+        rest = lengths[active] - begin
+        unused = (8 * np.maximum(8 - rest, 0)).astype(np.uint64)
         used = np.uint64(0xFFFF_FFFF_FFFF_FFFF) >> unused
         state[active] = hashes(state[active] ^ words[starts[active] + begin] & used)
         begin += 8
-        active = active[left > 8]
+        active = active[rest > 8]
     return state.view(np.int64)
 
 
@@ -143,19 +144,20 @@ def _hashes_of_one_length(data: npt.NDArray[np.uint8], count: int, length: int) 
 
 
 def key_files(shard: Shard, group: str, since_ms: int) -> list[str]:
-    """The key files of the group's windows that were made at a moment (UTC ms) or later, and maybe of other groups."""
+    """The key files that may hold keys of the group's windows made at this time (UTC ms) or later. Other groups' may be among
+    them."""
     where = (
         (pc.field("partition.kind") == "key")
         & (pc.field("min.commit_id") >= uuid7_floor(since_ms))
         & (pc.field("min.group_name") <= group)
         & (pc.field("max.group_name") >= group)
     )
-    found: list[str] = shard.commitlog.files(where).column("path").to_pylist()
-    return found
+    paths: list[str] = shard.commitlog.files(where).column("path").to_pylist()
+    return paths
 
 
-class Wanted:
-    """Hashes that are looked for; ``ascending``, some maybe more than once."""
+class HashSet:
+    """A set of hashes, made of ascending ones, which may repeat."""
 
     def __init__(self, ascending: Hashes) -> None:
         self._hashes = ascending
@@ -165,52 +167,52 @@ class Wanted:
         self._maybe[self._slots(ascending)] = True
 
     def maybe_in(self, stored: Iterable[Hashes]) -> tuple[Numbers, Hashes]:
-        """The rows whose hash may be wanted, ascending, and their hashes. ``stored``: those of all rows, in pieces."""
+        """The rows whose hash may be in the set, ascending, and their hashes. ``stored``: those of all rows, in batches."""
         rows, of_rows, begin = [_NONE], [_NONE], 0
-        for piece in stored:
-            maybe = np.flatnonzero(self._maybe.take(self._slots(piece), mode="wrap"))  # no slot lies outside
+        for batch in stored:
+            maybe = np.flatnonzero(self._maybe.take(self._slots(batch), mode="wrap"))  # no slot lies outside
             rows.append(begin + maybe)
-            of_rows.append(piece[maybe])
-            begin += len(piece)
+            of_rows.append(batch[maybe])
+            begin += len(batch)
         return np.concatenate(rows), np.concatenate(of_rows)
 
-    def are(self, these: Hashes) -> npt.NDArray[np.bool_]:
-        """Which of these hashes are wanted. Many at once: a search in order stays in the cache."""
-        found = np.zeros(len(these), dtype=np.bool_)
+    def contains(self, hashes_: Hashes) -> npt.NDArray[np.bool_]:
+        """Which of these hashes are in the set. Look up many at once: a search in order stays in the cache."""
+        is_in = np.zeros(len(hashes_), dtype=np.bool_)
         if len(self._hashes):
-            order = np.argsort(these)
-            sought = these[order]
-            at = np.minimum(np.searchsorted(self._hashes, sought), len(self._hashes) - 1)
-            found[order] = self._hashes[at] == sought
-        return found
+            order = np.argsort(hashes_)
+            ordered = hashes_[order]
+            at = np.minimum(np.searchsorted(self._hashes, ordered), len(self._hashes) - 1)
+            is_in[order] = self._hashes[at] == ordered
+        return is_in
 
-    def _slots(self, these: Hashes) -> Numbers:
-        return (these.view(np.uint64) >> self._shift).view(np.int64)
+    def _slots(self, hashes_: Hashes) -> Numbers:
+        return (hashes_.view(np.uint64) >> self._shift).view(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Rows of a file."""
+class AckedKeys:
+    """Rows of a key file."""
 
     hashes: Hashes
     texts: pa.ChunkedArray
     epochs: Numbers
 
 
-def maybe_acked_in(shard: Shard, path: str, group: str, wanted: Wanted) -> tuple[Numbers, Hashes]:
-    """The rows of a file whose hash may be wanted, ascending, and their hashes. Raises BadData for a file that is none."""
+def maybe_acked_in(shard: Shard, path: str, group: str, hash_set: HashSet) -> tuple[Numbers, Hashes]:
+    """The rows of a file whose hash may be in the set, ascending, and their hashes. Raises BadData for an unreadable file."""
     with _opened(shard, path, group) as file:
         batches = file.iter_batches(ROW_GROUP_ROWS, columns=["key_hash"], use_threads=False)
-        return wanted.maybe_in(batch.column(0).to_numpy() for batch in batches)
+        return hash_set.maybe_in(batch.column(0).to_numpy() for batch in batches)
 
 
-def acked_in(shard: Shard, path: str, group: str, rows: Numbers, hashes: Hashes) -> Found:
-    """What some rows of a file say, which ascend; those of other groups are left out. Raises as ``maybe_acked_in``."""
+def acked_in(shard: Shard, path: str, group: str, rows: Numbers, hashes: Hashes) -> AckedKeys:
+    """Ascending rows of a file, without those of other groups. ``hashes``: theirs. Raises BadData for an unreadable file."""
     with _opened(shard, path, group) as file:
-        told = pa.concat_tables(_rows(file, rows, ["key_text", "epoch", "group_name"]))
-    own = pc.equal(told.column("group_name").cast(pa.string()), group).to_numpy()
-    kept = told.filter(pa.array(own))
-    return Found(hashes[own], kept.column("key_text"), kept.column("epoch").to_numpy())
+        table = pa.concat_tables(_rows(file, rows, ["key_text", "epoch", "group_name"]))
+    is_own = pc.equal(table.column("group_name").cast(pa.string()), group).to_numpy()
+    kept = table.filter(pa.array(is_own))
+    return AckedKeys(hashes[is_own], kept.column("key_text"), kept.column("epoch").to_numpy())
 
 
 @contextmanager
@@ -230,7 +232,7 @@ def _opened(shard: Shard, path: str, group: str) -> Iterator[pq.ParquetFile]:
 
 
 def _rows(file: pq.ParquetFile, rows: Numbers, columns: list[str]) -> Iterator[pa.Table]:
-    """Ascending rows of a file, from the row groups that hold them, one at a time."""
+    """Ascending rows of a file, one row group after the other."""
     sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
     starts = np.cumsum([0, *sizes])
     groups, firsts = np.unique(np.searchsorted(starts, rows, side="right") - 1, return_index=True)
@@ -245,13 +247,14 @@ def _rows(file: pq.ParquetFile, rows: Numbers, columns: list[str]) -> Iterator[p
 def stage_keys(
     root: Root,
     table_path: str,
+    keys: Keys,
+    *,
     commit_id: str,
     group: str,
     epoch: int,
-    keys: Keys,
     part: int = 0,
 ) -> StagedFile:
-    """Stage a file of keys that a window of the group acked."""
+    """Stage a file of the keys that a window acked. ``part``: the number of the file in its commit."""
     count = len(keys.hashes)
     which = np.repeat(np.arange(len(keys.queues), dtype=np.int32), np.diff(keys.begins))
 

@@ -1,7 +1,7 @@
 """The copies of failed messages as rows of the commit log: the rules of ``consumer/retry.py`` over columns.
 
-The rule is asked once for every distinct combination of what it depends on, and its answer is applied to all rows that
-share it, so the copies are those of the rule by construction.
+``route`` is called once for each distinct combination of its arguments, and its result is applied to all rows with that
+combination. So the copies are those of the rule by construction.
 """
 
 from __future__ import annotations
@@ -15,66 +15,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Produced
-from rmq_store.consumer.delay import DelayLevels, GroupRetryPolicy
 from rmq_store.consumer.listener import Answer
 from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
+from rmq_store.lake.window.consume_job import ConsumeJob, Offsets
 from rmq_store.message.message import MessageConst, MessageQueue
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """What a group does with its failures, and the broker names of its queues in this shard. ``delays``: its retry policy."""
-
-    group: str
-    max_reconsume_times: int
-    retry_queue_nums: int
-    levels: DelayLevels
-    local_broker: str
-    lane: str
-    delays: GroupRetryPolicy | None = None
-    in_order: bool = False
-
 
 Route = tuple[SendBack, npt.NDArray[np.int64]]
 
 
 @dataclass(slots=True)
 class Failures:
-    """The failed messages of one queue: their offsets, what the listener answered, and their rows (COPY_COLUMNS)."""
+    """The failed messages of one queue, in offset order."""
 
     queue: MessageQueue
     pass_: int
-    offsets: npt.NDArray[np.int64]
+    offsets: Offsets
     answers: Sequence[Answer]
+    """What the listener answered, per message."""
     rows: pa.Table
+    """Their rows, with COPY_COLUMNS."""
     _routes: list[Route] | None = field(default=None, init=False, repr=False)
 
-    def routes(self, policy: RetryPolicy) -> list[Route]:
-        """Where they go, each place with the positions of its messages. The rule is asked once per combination."""
+    def routes(self, job: ConsumeJob) -> list[Route]:
+        """Where the messages go: each destination with the indexes of its messages."""
         if self._routes is None:
-            self._routes = self._find_routes(policy)
+            self._routes = self._new_routes(job)
         return self._routes
 
-    def _find_routes(self, policy: RetryPolicy) -> list[Route]:
+    def _new_routes(self, job: ConsumeJob) -> list[Route]:
         count = len(self.offsets)
         levels = np.fromiter((answer.delay_level for answer in self.answers), dtype=np.int64, count=count)
         times = self.rows.column("reconsume_times").to_numpy()
-        asked = (levels, times, self._retry_queues(policy.retry_queue_nums))
+        arguments = (levels, times, self._retry_queues(job.group.retry_queue_nums))
         which = np.zeros(count, dtype=np.int64)
-        for values in asked:
+        for values in arguments:
             distinct, place = np.unique(values, return_inverse=True)
             which = which * len(distinct) + place
         routes = []
         for combination in np.unique(which):
             chosen = np.flatnonzero(which == combination)
-            level, reconsume_times, retry_queue = (int(values[chosen[0]]) for values in asked)
-            routes.append((self._route(policy, level, reconsume_times, retry_queue), chosen))
+            level, reconsume_times, retry_queue = (int(values[chosen[0]]) for values in arguments)
+            routes.append((self._route(job, level, reconsume_times, retry_queue), chosen))
         return routes
 
     def _retry_queues(self, nums: int) -> npt.NDArray[np.int64]:
-        """The retry queue of each, -1 without retry queues."""
+        """The retry queue of each message; -1 where the group has no retry queues."""
         if nums <= 1:
             return np.full(len(self.offsets), nums - 1, dtype=np.int64)
         queue = self.queue
@@ -83,21 +70,21 @@ class Failures:
         )
         return np.fromiter(chosen, dtype=np.int64, count=len(self.offsets))
 
-    def _route(self, policy: RetryPolicy, delay_level: int, reconsume_times: int, retry_queue: int) -> SendBack:
+    def _route(self, job: ConsumeJob, delay_level: int, reconsume_times: int, retry_queue: int) -> SendBack:
         return route(
-            policy.group,
+            job.group.name,
             delay_level=delay_level,
             reconsume_times=reconsume_times,
-            max_reconsume_times=policy.max_reconsume_times,
+            max_reconsume_times=job.group.max_reconsume_times,
             retry_queue=None if retry_queue < 0 else retry_queue,
-            levels=policy.levels,
-            policy=policy.delays,
+            levels=job.levels,
+            policy=job.group.retry_policy,
         )
 
-    def dead(self, policy: RetryPolicy) -> npt.NDArray[np.bool_]:
-        """Which of them go to the dead letters."""
+    def dead(self, job: ConsumeJob) -> npt.NDArray[np.bool_]:
+        """Which messages become dead letters."""
         dead = np.zeros(len(self.offsets), dtype=np.bool_)
-        for send_back, chosen in self.routes(policy):
+        for send_back, chosen in self.routes(job):
             dead[chosen] = send_back.dead
         return dead
 
@@ -116,15 +103,13 @@ class Segment:
         return Produced(self.queue, self.part, self.count, self.first_row, path, delay_ms=self.delay_ms)
 
 
-def retry_rows(
-    failures: Iterable[Failures], policy: RetryPolicy, *, part: int, window_id: str, commit_id: str, epoch: int
-) -> tuple[pa.Table, list[Segment]]:
-    """All copies as one table of schema MSG, sorted by queue and origin, and its segments. ``epoch``: the group's."""
+def retry_rows(failures: Iterable[Failures], job: ConsumeJob, part: int) -> tuple[pa.Table, list[Segment]]:
+    """All copies as one table of schema MSG, sorted by queue and origin, and its segments. ``part``: the task's number."""
     by_target: dict[tuple[MessageQueue, int | None], list[pa.Table]] = {}
     for failed in sorted(failures, key=lambda f: (f.queue, int(f.offsets[0]))):
-        for send_back, chosen in failed.routes(policy):
-            target = _target(send_back, policy)
-            by_target.setdefault(target, []).append(_copies(failed, chosen, send_back, target[0], policy))
+        for send_back, chosen in failed.routes(job):
+            target = _target(send_back, job)
+            by_target.setdefault(target, []).append(_copies(failed, chosen, send_back, target[0], job))
     tables_, segments, row = [], [], 0
     for (queue, delay_ms), parts in sorted(by_target.items(), key=lambda item: item[0][0]):
         copies = pa.concat_tables(parts).sort_by(
@@ -138,21 +123,21 @@ def retry_rows(
         row += copies.num_rows
     whole = pa.concat_tables(tables_)
     constant = {
-        "commit_id": commit_id,
+        "commit_id": job.commit_id,
         "part": part,
-        "group_name": policy.group,
-        "window_id": window_id,
-        "epoch": epoch,
+        "group_name": job.group.name,
+        "window_id": job.window_id,
+        "epoch": job.epoch,
     }
     for name, value in constant.items():
         whole = whole.append_column(name, _repeat(value, whole.num_rows, tables.MSG.field(name).type))
     return whole.select(tables.MSG.names).cast(tables.MSG), segments
 
 
-def _target(send_back: SendBack, policy: RetryPolicy) -> tuple[MessageQueue, int | None]:
+def _target(send_back: SendBack, job: ConsumeJob) -> tuple[MessageQueue, int | None]:
     if send_back.dead:
-        return MessageQueue(send_back.topic, policy.local_broker, send_back.queue_id), None
-    return MessageQueue(send_back.topic, policy.lane, send_back.queue_id), send_back.delay_ms
+        return MessageQueue(send_back.topic, job.local_broker, send_back.queue_id), None
+    return MessageQueue(send_back.topic, job.lane, send_back.queue_id), send_back.delay_ms
 
 
 _COPIED = (
@@ -164,26 +149,26 @@ _OF_THE_STORE = ("queue_offset", "commit_log_offset", "offset_msg_id", "store_ti
 
 
 COPY_COLUMNS = [*_COPIED, "properties", "offset_msg_id", "reconsume_times"]
-"""What the copies are made of."""
+"""The columns of a failed message from which its copy is made."""
 
-TOLD_BY_PROPERTIES = {
+PROPERTY_COLUMNS = {
     "unique_key": MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     "keys": MessageConst.KEYS,
     "tags": MessageConst.TAGS,
 }
-"""Columns that repeat a property."""
+"""Columns that repeat a property, by the property."""
 
 
 def _copies(
-    failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue, policy: RetryPolicy
+    failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue, job: ConsumeJob
 ) -> pa.Table:
     n = len(chosen)
     is_all = n == failed.rows.num_rows
     rows = failed.rows if is_all else failed.rows.take(pa.array(chosen))
     answers = failed.answers if is_all else [failed.answers[row] for row in chosen.tolist()]
     own_ids = rows.column("offset_msg_id")
-    if policy.in_order:
-        edits = sent_away_edits(send_back, failed.queue.topic, "", policy.max_reconsume_times)
+    if job.group.mode == "orderly":
+        edits = sent_away_edits(send_back, failed.queue.topic, "", job.group.max_reconsume_times)
         own_ids = pc.coalesce(rows.column("unique_key"), own_ids)
     else:
         edits = property_edits(send_back, failed.queue.topic, "")

@@ -1,4 +1,4 @@
-"""A consumption window, end to end: plan, claim, run, commit, dispatch (the steps are numbered in ``commit.py``).
+"""A consumption window from plan to commit. The steps are numbered in ``rmq_store/lake/commit/commit.py``.
 
 The engine is a function from tasks to results, so where the tasks run (this process, a Spark session, a Spark Connect
 server) is the caller's choice and changes nothing else.
@@ -31,7 +31,6 @@ from rmq_store.lake.window.consume_slice import refuse_unknown_columns, run_task
 from rmq_store.lake.window.duplicates import Absorbed, consume_absorbing, duplicate_outcomes
 from rmq_store.lake.window.engine import Engine
 from rmq_store.lake.window.plan import ShardLookup
-from rmq_store.lake.window.retry_rows import RetryPolicy
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
@@ -44,23 +43,25 @@ from rmq_store.window.consume import (
     held_of,
     listener_of,
     next_window,
-    orderly_rules,
     refuse_holes,
     shares,
-    subscriptions_of,
     wish,
 )
 from rmq_store.window.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
 from rmq_store.window.ranges import window_id
 
 TASKS_PER_SLOT = 2
+"""So many tasks of a window each task slot of the engine gets, if that makes them neither too small nor too large."""
 LEAST_TASK_ROWS = 250_000
 MOST_TASK_ROWS = 2_000_000
 
 
 def task_rows(rows: int, slots: int) -> int:
-    """How many messages a task of a window of ``rows`` gets: few tasks, since each costs tens of milliseconds, but
-    enough that slots end together, and none so long that its retry would hurt."""
+    """How many messages a task gets in a window of ``rows`` messages.
+
+    Few tasks, as each costs tens of milliseconds, but enough that the slots end at about the same time, and none so long
+    that running it again is expensive.
+    """
     return min(max(-(-rows // (slots * TASKS_PER_SLOT)), LEAST_TASK_ROWS), MOST_TASK_ROWS)
 
 
@@ -73,14 +74,20 @@ def consume_window(
     host: Host,
     scope: Scope = LIVE,
 ) -> WindowReport:
-    """One window of a request. ``engine_of`` is asked only when there is work, so an empty window starts no JVM.
+    """Plan, run and commit one window of a request.
 
-    Raises the errors of planning, HeldByAnother, ListenerError, StaleAttempt and the other errors of ``commit``.
+    ``engine_of`` is called only when there is work, so an empty window starts no JVM. Raises the errors of
+    ``Planner.plan``, HeldByAnother, ListenerError, StaleAttempt and the other errors of ``commit``.
     """
+
     started_ms = host.now_ms()
+
+    def planner() -> Planner:
+        return Planner(ShardLookup(shard), group, started_ms, scope)
+
     # 1. Plan.
     shard.commitlog.refresh()
-    plan = _plan(shard, group, request, started_ms, scope)
+    plan = _next_window(shard, planner(), request)
     if isinstance(plan, WindowReport):
         return plan
     reached("1.planned")
@@ -90,15 +97,15 @@ def consume_window(
     with claimed(shard, wish(plan, request), host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
-        # What was committed until the claim was ours counts.
-        plan = _plan(shard, group, request, started_ms, scope, plan, claim.taken)
+        # Others may have committed before this window got its claim.
+        plan = _next_window(shard, planner(), request, before=plan, taken=claim.taken)
         if isinstance(plan, WindowReport):
             claim.release()
             return plan
         # 3. Run.
-        job, tasks, gaps = _job(store, shard, plan, host, engine.slots, started_ms)
-        done = _done(shard, job, group, tasks, engine, started_ms)
-        proposal = _proposal(shard, job, plan, request, done, gaps)
+        job, tasks, holes = _job(store, shard, plan, host, slots=engine.slots, started_ms=started_ms)
+        absorbed = _run(shard, job, tasks, engine, started_ms)
+        proposal = _proposal(shard, job, plan, request, absorbed=absorbed, holes=holes)
         reached("3.staged")
         claim.stop_renewing()
         # 4. Decide. 5. Commit. 6. Read back.
@@ -111,30 +118,26 @@ def consume_window(
     return replace(report, warnings=warnings)
 
 
-def _plan(
+def _next_window(
     shard: Shard,
-    group: GroupSettings,
+    planner: Planner,
     request: ConsumeRequest,
-    now_ms: int,
-    scope: Scope,
+    *,
     before: Plan | None = None,
     taken: Taken | None = None,
 ) -> Plan | WindowReport:
-    """The next window of the request, or the report that it has none left."""
-    parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
-    planner = Planner(ShardLookup(shard), group, now_ms, scope)
+    """The plan of the request's next window, or the report that there is nothing more to do."""
+    parts = shard.ctls_of_request(request.request_id, planner.group.name, Action.CONSUME)
     return next_window(planner, request, parts, partial(segments_of, shard), before=before, taken=taken)
 
 
-def _done(
-    shard: Shard, job: ConsumeJob, group: GroupSettings, tasks: list[ConsumeTask], engine: Engine, started_ms: int
-) -> Absorbed:
-    """The tasks' results, by number. A group that absorbs duplicates has several turns."""
+def _run(shard: Shard, job: ConsumeJob, tasks: list[ConsumeTask], engine: Engine, started_ms: int) -> Absorbed:
+    """Run the tasks. Their results are in the order of their numbers. A group that absorbs duplicates has several turns."""
 
     def run(some: Sequence[ConsumeTask]) -> list[TaskResult]:
         return sorted(engine(run_task, job, some), key=lambda result: result.number) if some else []
 
-    rule = group.absorb_duplicates
+    rule = job.group.absorb_duplicates
     return Absorbed(run(tasks)) if rule is None else consume_absorbing(shard, job, rule, tasks, started_ms, run)
 
 
@@ -142,80 +145,65 @@ def _done(
 
 
 def _job(
-    store: LakeStore, shard: Shard, plan: Plan, host: Host, slots: int, started_ms: int
+    store: LakeStore, shard: Shard, plan: Plan, host: Host, *, slots: int, started_ms: int
 ) -> tuple[ConsumeJob, list[ConsumeTask], list[QueueRange]]:
-    """The tasks of the window, and the ranges that no file holds (they are lost)."""
+    """The job of the window, its tasks, and its holes: the ranges without messages. ``slots``: of the engine."""
     group = plan.group
     ranges = [planned.range for planned in plan.ranges]
     segments = segments_of(shard, ranges)
     slices: dict[MessageQueue, list[Slice]] = {}
-    gaps: list[QueueRange] = []
+    holes: list[QueueRange] = []
     for range_ in ranges:
-        slices[range_.queue], holes = cover(range_, segments.get(range_.queue, ()))
-        gaps += holes
-    refuse_holes(group, gaps)
+        slices[range_.queue], missing = cover(range_, segments.get(range_.queue, ()))
+        holes += missing
+    refuse_holes(group, holes)
     job = ConsumeJob(
         root=shard.root,
         table=shard.commitlog.path,
         commit_id=host.new_commit_id(),
-        group=group.name,
-        epoch=plan.epoch,
+        group=group,
         window_id=window_id(group.name, plan.epoch, plan.ranges),
-        listener=group.listener,
-        batch_max_size=group.consume_message_batch_max_size,
-        all_or_nothing=group.all_or_nothing,
-        subscriptions=subscriptions_of(group),
+        epoch=plan.epoch,
         passes={planned.queue: planned.pass_ for planned in plan.ranges},
-        retry=RetryPolicy(
-            group.name,
-            group.max_reconsume_times,
-            group.retry_queue_nums,
-            store.levels,
-            shard.local_broker,
-            shard.lane(group.name),
-            group.retry_policy,
-            in_order=group.mode == "orderly",
-        ),
-        broadcasting=group.broadcasting,
-        in_order=orderly_rules(group),
+        levels=store.levels,
+        local_broker=shard.local_broker,
+        lane=shard.lane(group.name),
         tried=plan.tried,
-        absorbs=group.absorb_duplicates is not None,
-        consume_timeout_ms=group.consume_timeout_ms,
-        now_ms=host.now_ms,
-        ends_at_ms=ends_at_ms(group, started_ms),
         deleted=plan.deleted,
+        ends_at_ms=ends_at_ms(group, started_ms),
+        now_ms=host.now_ms,
     )
-    return job, _tasks(group, slices, slots), gaps
+    return job, _tasks(group, slices, slots), holes
 
 
 def _tasks(group: GroupSettings, slices: dict[MessageQueue, list[Slice]], slots: int) -> list[ConsumeTask]:
-    """Allocate queues to consumers as RocketMQ does, topic by topic, and cut each consumer's work into tasks."""
+    """Allocate the queues to consumers (``shares``), and cut each consumer's work into tasks."""
     tasks: list[ConsumeTask] = []
     most = task_rows(sum(len(slice_) for of_queue in slices.values() for slice_ in of_queue), slots)
     whole = group.mode == "orderly" or group.max_minutes is not None
     for consumer, queues in shares(group, slices, slots):
-        if whole:  # a queue is one piece, however long: what is done of it is its beginning
-            pieces = [slices[queue] for queue in queues if slices[queue]]
+        if whole:  # a queue is the work of one task, however long: the task may end in the middle of it
+            units = [slices[queue] for queue in queues if slices[queue]]
         else:
-            pieces = [[piece] for queue in queues for slice_ in slices[queue] for piece in slice_.cut(most)]
-        for bin_ in _packed(pieces, most):
+            units = [[cut] for queue in queues for slice_ in slices[queue] for cut in slice_.cut(most)]
+        for bin_ in _packed(units, most):
             tasks.append(ConsumeTask(len(tasks), consumer, tuple(bin_)))
     return tasks
 
 
-def _packed(pieces: Sequence[Sequence[Slice]], most: int) -> Iterable[list[Slice]]:
-    """Neighbours together, in shares of about the same size, of about ``most`` rows at the most; no piece is cut."""
-    sizes = [sum(map(len, piece)) for piece in pieces]
+def _packed(units: Sequence[Sequence[Slice]], most: int) -> Iterable[list[Slice]]:
+    """Bins of neighbouring units, of about the same size, with about ``most`` rows at most. No unit is cut."""
+    sizes = [sum(map(len, unit)) for unit in units]
     total = sum(sizes)
-    shares_ = -(-total // most)
+    bins = -(-total // most)
     bin_: list[Slice] = []
-    rows = done = 0
-    for piece, size in zip(pieces, sizes, strict=True):
-        bin_ += piece
+    rows = full = 0
+    for unit, size in zip(units, sizes, strict=True):
+        bin_ += unit
         rows += size
-        if rows * shares_ >= total * (done + 1):
+        if rows * bins >= total * (full + 1):
             yield bin_
-            bin_, done = [], done + 1
+            bin_, full = [], full + 1
 
 
 # --- the commit ------------------------------------------------------------------------------------------------------
@@ -226,13 +214,14 @@ def _proposal(
     job: ConsumeJob,
     plan: Plan,
     request: ConsumeRequest,
+    *,
     absorbed: Absorbed,
-    gaps: Sequence[QueueRange],
+    holes: Sequence[QueueRange],
 ) -> Proposal:
-    """What the window did, as a commit: its evidence, its files, and the positions that it read and moves."""
+    """The commit of the window, with the rows of its outcomes staged."""
     results = absorbed.results
     waits = {queue: offset for result in results for queue, offset in result.waits.items()}
-    lost = finished_part([*gaps, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
+    lost = finished_part([*holes, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
     files = [file for result in results for file in result.files] + list(absorbed.files)
     exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
     exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
@@ -257,21 +246,21 @@ def _proposal(
 
 
 def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueue, dict[Outcome, Tally]]:
-    """Everything that happened, per queue."""
-    found: dict[MessageQueue, dict[Outcome, Tally]] = defaultdict(lambda: defaultdict(Tally))
+    """The evidence of the window, per queue and outcome."""
+    tallies: dict[MessageQueue, dict[Outcome, Tally]] = defaultdict(lambda: defaultdict(Tally))
     for result in absorbed.results:
-        for done in result.done:
-            for outcome, tally in done.tallies.items():
-                found[done.range.queue][outcome] += tally
+        for consumed in result.ranges:
+            for outcome, tally in consumed.tallies.items():
+                tallies[consumed.range.queue][outcome] += tally
     for queue, offsets in absorbed.duplicates.items():
-        found[queue][Outcome.DUPLICATE] += tally_of(offsets)
+        tallies[queue][Outcome.DUPLICATE] += tally_of(offsets)
     for range_ in lost:
-        found[range_.queue][Outcome.LOST] += tally_of_range(range_)
-    return found
+        tallies[range_.queue][Outcome.LOST] += tally_of_range(range_)
+    return tallies
 
 
 def _outcomes(job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> pa.Table:
-    """What nobody can read any more, or was given up, with the reason."""
+    """The rows (schema OUTCOME) of ranges that are lost or dropped, each with its reason."""
     count = len(exceptions)
     ranges = [range_ for range_, _, _ in exceptions]
     columns: dict[str, Sequence[object]] = {
@@ -281,7 +270,7 @@ def _outcomes(job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, s
         "topic": [range_.queue.topic for range_ in ranges],
         "broker_name": [range_.queue.broker_name for range_ in ranges],
         "queue_id": [range_.queue.queue_id for range_ in ranges],
-        "group_name": [job.group] * count,
+        "group_name": [job.group.name] * count,
         "pass": [job.passes[range_.queue] for range_ in ranges],
         "window_id": [job.window_id] * count,
         "begin_offset": [range_.begin for range_ in ranges],
