@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rmq_store.admin.moves import MoveReport, move_proposal, need_reason, next_epoch
+from rmq_store.admin.moves import move_proposal, need_reason, next_epoch
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
 from rmq_store.window.plan import ShardView
-
-ResetReport = MoveReport
 
 
 class ResetTo(StrEnum):

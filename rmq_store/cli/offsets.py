@@ -151,8 +151,8 @@ def _reset(
 ) -> None:
     output, host = Output(as_json), Host()
     store = open_store(root)
+    from rmq_store.admin.reset import ResetRequest, ResetTo
     from rmq_store.lake.admin.moves import move_in_all
-    from rmq_store.lake.admin.reset import ResetRequest, ResetTo
 
     request_id, who = new_request(command, request, host), actor_of(actor)
     why = reason_of(reason, dry_run)

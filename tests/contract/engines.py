@@ -14,15 +14,13 @@ import pyarrow.compute as pc
 from rmq_store.admin.diff import DiffReport
 from rmq_store.admin.moves import MoveReport, MoveRequest
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
-from rmq_store.admin.reset import ResetReport, ResetRequest
 from rmq_store.commit.ctl import Ctl, Proposal, StagedFile, lake_message_id
 from rmq_store.commit.positions import Positions, QueueRange
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.lake.admin.diff import diff as diff_in_lake
-from rmq_store.lake.admin.moves import move_offsets as move_in_lake
+from rmq_store.lake.admin.moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive as redrive_in_lake
 from rmq_store.lake.admin.replay import begin_attempt as begin_in_lake
-from rmq_store.lake.admin.reset import reset as reset_in_lake
 from rmq_store.lake.commit import commit as commit_steps
 from rmq_store.lake.commit.commit import commit as commit_in_lake
 from rmq_store.lake.commit.dispatch import dispatch
@@ -52,7 +50,6 @@ from tests.oracle.memory.diff import diff as diff_in_memory
 from tests.oracle.memory.moves import move_offsets as move_in_memory
 from tests.oracle.memory.redrive import redrive as redrive_in_memory
 from tests.oracle.memory.replay import begin_attempt as begin_in_memory
-from tests.oracle.memory.reset import reset as reset_in_memory
 from tests.oracle.memory.rows import MessageRow, Provenance, Stored
 from tests.oracle.memory.send import send as send_in_memory
 from tests.oracle.memory.store import MemoryStore
@@ -94,9 +91,6 @@ class MemoryWorld(World):
 
     def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport:
         return deliver_in_memory(self.store, self.shard, request_id, ANA, host, now_ms=now_ms, cap=cap)
-
-    def reset(self, request: ResetRequest) -> ResetReport:
-        return reset_in_memory(self.shard, request, self.host)
 
     def send_messages(
         self, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None, dry_run: bool
@@ -207,10 +201,6 @@ class LakeWorld(World):
         with self._working() as shard:
             return deliver_in_lake(self.store, shard, request_id, ANA, host, now_ms=now_ms, cap=cap)
 
-    def reset(self, request: ResetRequest) -> ResetReport:
-        with self._working() as shard:
-            return reset_in_lake(shard, request, self.host)
-
     def send_messages(
         self, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None, dry_run: bool
     ) -> SendReport:
@@ -225,7 +215,8 @@ class LakeWorld(World):
 
     def move(self, request: MoveRequest, host: Host | None = None) -> MoveReport:
         with self._working() as shard:
-            return move_in_lake(shard, request, host or self.host)
+            (report,) = move_in_all([(shard, request)], host or self.host)
+            return report
 
     def search(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
         shard = self.shard

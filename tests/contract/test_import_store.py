@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.broker_files.config_files import parse_delay_offsets
 from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.commit.ctl import Actor
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
-from rmq_store.lake.admin.reset import ResetRequest, ResetTo, reset
+from rmq_store.lake.admin.moves import move_in_all
 from rmq_store.lake.broker import import_slice
 from rmq_store.lake.broker import import_store as import_of_stores
 from rmq_store.lake.broker.broker_levels import delivered_levels
@@ -795,7 +796,8 @@ def test_a_group_is_reset_in_a_topic_without_messages(lake: Lake, broker: Path) 
     lake.load(broker)
     (shard,) = lake.store.shards()
     request = ResetRequest("gm_empty", "EmptyRoom", ResetTo.MAX, "2026-01-01-reset", TESTS, "a test says so")
-    assert [move.to_offset for move in reset(shard, request, lake.host).moves] == [0] * 4
+    (report,) = move_in_all([(shard, request)], lake.host)
+    assert [move.to_offset for move in report.moves] == [0] * 4
 
 
 def test_a_store_that_an_older_version_imported_gets_its_empty_queues_with_the_next_import(

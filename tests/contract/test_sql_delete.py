@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.admin.track import TrackType
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import QueueRange
 from rmq_store.errors import WrongUse
-from rmq_store.lake.admin.delete_group import DeleteGroupRequest, delete_group
+from rmq_store.lake.admin.delete_group import delete_group
 from rmq_store.lake.admin.track import track
 from rmq_store.lake.broker.export import export_offsets
 from rmq_store.lake.read.message_search import messages_at

@@ -21,7 +21,7 @@ from rmq_store.admin.diff import DiffReport
 from rmq_store.admin.moves import MoveReport, MoveRequest
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.replay import as_replay
-from rmq_store.admin.reset import ResetReport, ResetRequest, ResetTo
+from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Observed, Produced, Proposal, StagedFile
 from rmq_store.commit.positions import Claim, Positions, QueueRange, cutover_id, max_id, min_id, off_id
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
@@ -228,9 +228,6 @@ class World(ABC):
     def deliver_due(self, request_id: str, now_ms: int | None, cap: int, host: Host) -> DeliverReport: ...
 
     @abstractmethod
-    def reset(self, request: ResetRequest) -> ResetReport: ...
-
-    @abstractmethod
     def send_messages(
         self, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None, dry_run: bool
     ) -> SendReport: ...
@@ -363,10 +360,10 @@ class World(ABC):
 
     def reset_to(
         self, to: ResetTo, value: int | None = None, *, request_id: str = f"{DAY}-reset", **more: Any
-    ) -> ResetReport:
+    ) -> MoveReport:
         """A reset of the group ``billing`` on ``Orders``."""
         usual: dict[str, Any] = {"group": "billing", "topic": "Orders", "actor": ANA, "reason": "wrong price"}
-        return self.reset(ResetRequest(to=to, value=value, request_id=request_id, **(usual | more)))
+        return self.move(ResetRequest(to=to, value=value, request_id=request_id, **(usual | more)))
 
     def delete(self, request_id: str = f"{DAY}-delete", host: Host | None = None, **more: Any) -> MoveReport:
         """Of the group ``billing``."""

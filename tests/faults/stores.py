@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.moves import MoveReport
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
+from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Actor
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.lake.admin.moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive
-from rmq_store.lake.admin.reset import ResetReport, ResetRequest, ResetTo, reset
 from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
@@ -129,9 +131,10 @@ class Lake:
         wanted = RedriveRequest(GROUP, Letters(all=True), request, OPERATOR, "a test says so", retry_queue_nums=2)
         return redrive(Shard(self.store.root, self.shard_name), wanted, self.host)
 
-    def reset(self, request: str, offset: int, *, group: str = GROUP, actor: Actor = TESTS) -> ResetReport:
+    def reset(self, request: str, offset: int, *, group: str = GROUP, actor: Actor = TESTS) -> MoveReport:
         wanted = ResetRequest(group, TOPIC, ResetTo.OFFSET, request, actor, "a test says so", offset)
-        return reset(Shard(self.store.root, self.shard_name), wanted, self.host)
+        (report,) = move_in_all([(Shard(self.store.root, self.shard_name), wanted)], self.host)
+        return report
 
     # --- what it holds ---
 

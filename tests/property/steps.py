@@ -136,7 +136,7 @@ class Reset:
         request = ResetRequest(
             self.group, self.topic, self.to, teller.new_request("reset"), ANA, "again", value, chosen
         )
-        teller.ask("reset", request.request_id, lambda: teller.world.reset(request))
+        teller.ask("reset", request.request_id, lambda: teller.world.move(request))
 
 
 @dataclass(frozen=True)

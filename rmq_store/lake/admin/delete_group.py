@@ -12,8 +12,6 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.utils.host import Host
 
-__all__ = ["DeleteGroupRequest", "delete_group"]
-
 
 def delete_group(shards: Sequence[Shard], request: DeleteGroupRequest, host: Host) -> list[MoveReport]:
     """Delete the group in every one of the shards that has something of it, or had until this very request.
