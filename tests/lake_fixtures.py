@@ -51,7 +51,7 @@ from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
@@ -160,7 +160,8 @@ class Bench:
     def stage_messages(self, commit_id: str, rows: Sequence[Mapping[str, Any]], **options: Any) -> StagedFile:
         table = pa.Table.from_pylist([dict(row) | {"commit_id": commit_id} for row in rows], schema=tables.MSG)
         name = f"{commit_id}-{self.host.new_commit_id()}"
-        return stage(self.shard.root, self.shard.commitlog.path, "msg", name, table, tables.COMMITLOG_STATS, **options)
+        file = NewFile(kind="msg", name=name, rows=table, **options)
+        return stage(self.shard.root, self.shard.commitlog.path, file)
 
     def import_messages(
         self,
@@ -331,7 +332,7 @@ class Bench:
         ]
         table = pa.Table.from_pylist(rows, schema=tables.OUTCOME)
         path = self.shard.commitlog.path
-        return stage(self.shard.root, path, "outcome", ctl.commit_id, table, tables.COMMITLOG_STATS)
+        return stage(self.shard.root, path, NewFile(kind="outcome", name=ctl.commit_id, rows=table))
 
 
 def _honest(

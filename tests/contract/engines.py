@@ -29,7 +29,7 @@ from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver as deliver_in_lake
 from rmq_store.lake.window.engine import LocalEngine
@@ -178,7 +178,7 @@ class LakeWorld(World):
     def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
         table = pa.Table.from_pylist([_lake_row(queue, rel, row) for rel, row in enumerate(rows)], schema=tables.MSG)
         day = day_of(self.clock())
-        return stage(self.root, self.shard.commitlog.path, "msg", name, table, tables.COMMITLOG_STATS, day)
+        return stage(self.root, self.shard.commitlog.path, NewFile(kind="msg", name=name, rows=table, store_day=day))
 
     def commit(self, proposal: Proposal) -> None:
         shard = self.shard

@@ -17,7 +17,7 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window import window as windows
 from rmq_store.message.message import MessageQueue
@@ -51,7 +51,7 @@ def sent(shard: Shard, lake: Lake, **changes: Any) -> Proposal:
     row = {"commit_id": commit_id, "part": 0, "topic": "Orders", "broker_name": "lake-s1", "queue_id": 0, "body": b"1"}
     rows = pa.Table.from_pylist([row | {"rel": 0}, row | {"rel": 1}], schema=tables.MSG)
     path = shard.commitlog.path
-    file = stage(shard.root, path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
+    file = stage(shard.root, path, NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows))
     ctl = Ctl(commit_id, Action.SEND, TESTS, request_id="2026-01-01-s", produced=(Produced(OURS, 0, 2, 0, file.path),))
     return Proposal(ctl, {}, {"snd/Orders": 1}, (replace(file, **changes),))
 

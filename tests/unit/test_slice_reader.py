@@ -15,7 +15,7 @@ from rmq_store.lake.read import slice_reader
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.message.message import MessageQueue
 from tests.lake_fixtures import message
 
@@ -31,7 +31,7 @@ def _stored(folder: Path, **columns: Any) -> Slice:
     for name, values in filled.items():
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), pa.array(values, rows.schema.field(at).type))
-    file = stage(Root.parse(str(folder)), "t", "msg", "file", rows, tables.COMMITLOG_STATS, runs=[0])
+    file = stage(Root.parse(str(folder)), "t", NewFile(kind="msg", name="file", rows=rows, runs=[0]))
     return Slice(QUEUE, 0, ROWS, file.path, 0, "c")
 
 

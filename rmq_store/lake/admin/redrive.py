@@ -41,7 +41,7 @@ from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
 from rmq_store.lake.table.evidence import tally_of_range
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.window.consumption import shards_with_topic
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.message.message import MessageConst, MessageQueue, dlq_topic
@@ -119,7 +119,7 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
         plan, letters = found
         sending, commit_id = _first(letters, CAP), host.new_commit_id()
         rows, runs = _copies(shard, request, plan, sending, commit_id)
-        file = stage(shard.root, shard.commitlog.path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
+        file = stage(shard.root, shard.commitlog.path, NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows))
         produced = [Produced(queue, 0, count, row, file.path) for queue, row, count in runs]
         sent: dict[MessageQueue, list[int]] = defaultdict(list)
         for slice_, offsets in sending:

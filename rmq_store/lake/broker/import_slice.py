@@ -28,7 +28,7 @@ from rmq_store.lake.broker.records import record_batches
 from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped, next_record, record_after_hole
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.log.commit_log import (
     Blank,
     Damage,
@@ -225,16 +225,14 @@ def _staged(job: ImportJob, rows: pa.Table, part: int, attempt: str) -> Iterator
         )
         table, runs = _sorted(job, of_day, part + number)
         name = f"{job.commit_id}-{part + number:08d}-{attempt}"
-        file = stage(
-            job.root,
-            job.table,
-            "msg",
-            name,
-            table,
-            tables.COMMITLOG_STATS,
-            day_of(day * _DAY_MS),
+        new_file = NewFile(
+            kind="msg",
+            name=name,
+            rows=table,
+            store_day=day_of(day * _DAY_MS),
             runs=[begin for _, begin, _ in runs],
         )
+        file = stage(job.root, job.table, new_file)
         yield file, [_segment(table, run, part + number, file.path) for run in runs]
 
 

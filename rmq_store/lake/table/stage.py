@@ -1,10 +1,10 @@
-"""Staging: data files that lie in the table's folder under names no other attempt uses, but in no version of it.
+"""Staging: data files in the table's folder, under names that no other attempt uses, but in no version of the table.
 
 A file carries min, max and null count for exactly the columns of ``delta.dataSkippingStatsColumns``: partial statistics
 make pyarrow and DuckDB lose rows silently. Staged rows hold no clock; their times come from the ctl row.
 
-The rows may be what listeners answered for hours, so a file that a store did not take is written again for about a minute
-(``TRIES``). Every try has a name of its own: a part of an earlier one may still arrive.
+The rows may be the result of hours of work by listeners, so a file that could not be written is tried again for about a
+minute (``TRIES``). Every try has a name of its own: a part of an earlier one may still arrive.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -32,16 +33,17 @@ LONG_RUN_ROWS = 4_000
 _LONGEST_STATISTIC = 32
 _LAST_CHARACTER = "\U0010ffff"
 _GROWING = {"rel", "queue_offset", "commit_log_offset", "store_timestamp", "born_timestamp", "origin_queue_offset"}
-"""Numbers that grow from row to row: written as their differences, they take a third and are read in a quarter."""
+"""Numbers that grow from row to row. Written as their differences, they take a third of the space and a quarter of the
+time to read."""
 
 _PLAIN = _GROWING | {"body", "unique_key", "keys", "offset_msg_id", "body_crc", "key_hash", "key_text"}
-"""Columns whose values differ in every row: a dictionary of them would be as long as they are."""
+"""Columns whose values differ in every row, so that a dictionary would not make them smaller."""
 
 _PROPERTY_NAMES = "properties.key_value.key"
 
 _HASH = "key_hash"
 """Numbers without a pattern, which every window that absorbs duplicates reads: written without compression, and their
-files without the statistics of row groups, which nobody looks at."""
+files without statistics of row groups, which are not used."""
 
 
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -57,11 +59,35 @@ TRIES = tenacity.Retrying(
     stop=tenacity.stop_after_delay(60) | tenacity.stop_after_attempt(15),
     reraise=True,
 )
-"""How often and for how long a file is written again."""
+"""How often and for how long writing a file is tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """A data file to be staged."""
+
+    kind: str
+    """The partition ``kind`` of the commit log; "" for derived tables, which have none."""
+    name: str
+    """File name without its ending. It must be new."""
+    rows: pa.Table
+    stats: Sequence[str] = tuple(tables.COMMITLOG_STATS)
+    """The columns with Delta statistics."""
+    store_day: str | None = None
+    """The partition ``store_day``; None: the commit sets it."""
+    runs: Sequence[int] = ()
+    """The rows, in order, at which another queue begins."""
+    row_group_rows: int = ROW_GROUP_ROWS
+    """At most so many rows in a row group."""
+
+    @property
+    def path(self) -> str:
+        """The path in the table's folder."""
+        return f"kind={self.kind}/{self.name}.parquet" if self.kind else f"{self.name}.parquet"
 
 
 def statistics(table: pa.Table, columns: Sequence[str]) -> str:
-    """The Delta statistics (JSON) of a file that holds ``table``."""
+    """The Delta statistics (JSON) of a file with the rows of ``table``."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -86,50 +112,28 @@ def statistics(table: pa.Table, columns: Sequence[str]) -> str:
     )
 
 
-def stage(
-    root: Root,
-    table_path: str,
-    kind: str,
-    name: str,
-    rows: pa.Table,
-    stats: Sequence[str],
-    store_day: str | None = None,
-    runs: Sequence[int] = (),
-    row_group_rows: int = ROW_GROUP_ROWS,
-) -> StagedFile:
-    """Write ``rows`` to ``<table>/kind=<kind>/<name>.parquet``, or after a hiccup of the store under a name that begins so;
-    the name must be new. ``runs``: the rows, in order, with which another queue begins. ``row_group_rows``: at most so many
-    rows in a row group.
+def stage(root: Root, table_path: str, file: NewFile) -> StagedFile:
+    """Write the file; after a temporary failure of the store under a name that begins with ``file.name``.
 
-    Raises StoreUnusable when the store refuses the file, or takes none for about a minute.
+    Raises StoreUnusable when the store refuses the file, or cannot be written for about a minute.
     """
     try:
         for attempt in TRIES.copy():
             with attempt:
                 number = attempt.retry_state.attempt_number
-                try_name = name if number == 1 else f"{name}-{number}"
-                file = _stage_once(root, table_path, kind, try_name, rows, stats, store_day, runs, row_group_rows)
+                name = file.name if number == 1 else f"{file.name}-{number}"
+                staged = _stage_once(root, table_path, replace(file, name=name))
     except OSError as error:
-        said = cleaned(str(error), secret_values(root.storage_options))
+        reason = cleaned(str(error), secret_values(root.storage_options))
         raise StoreUnusable(
-            f"cannot write kind={kind}/{name}.parquet at {root.location}: {said}. Nothing of this run was committed; when the "
-            "store takes files again, run the same request again."
+            f"cannot write {file.path} at {root.location}: {reason}. Nothing of this run was committed; run the same request "
+            "again when the store can be written again."
         ) from None
-    return file
+    return staged
 
 
-def _stage_once(
-    root: Root,
-    table_path: str,
-    kind: str,
-    name: str,
-    rows: pa.Table,
-    stats: Sequence[str],
-    store_day: str | None = None,
-    runs: Sequence[int] = (),
-    row_group_rows: int = ROW_GROUP_ROWS,
-) -> StagedFile:
-    path = f"kind={kind}/{name}.parquet" if kind else f"{name}.parquet"
+def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
+    rows = file.rows
     names = rows.schema.names
     dictionary = [
         column.name for column in rows.schema if not (column.name in _PLAIN or pa.types.is_nested(column.type))
@@ -140,7 +144,7 @@ def _stage_once(
     if _HASH in names:
         compression = {name: "none" if name == _HASH else "zstd" for name in names}
     filesystem, base = root.filesystem()
-    target = f"{base}/{table_path}/{path}"
+    target = f"{base}/{table_path}/{file.path}"
     if root.is_local:
         filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
     with filesystem.open_output_stream(target) as sink:
@@ -153,35 +157,35 @@ def _stage_once(
             store_schema=False,
             write_statistics=_HASH not in names,
         ) as writer:
-            for begin, end in row_groups(rows.num_rows, runs, row_group_rows):
+            for begin, end in row_groups(rows.num_rows, file.runs, file.row_group_rows):
                 writer.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
         size = sink.tell()
-    return StagedFile(path, kind, size, rows.num_rows, statistics(rows, stats), store_day)
+    return StagedFile(
+        path=file.path,
+        kind=file.kind,
+        size=size,
+        rows=rows.num_rows,
+        stats=statistics(rows, file.stats),
+        store_day=file.store_day,
+    )
 
 
 def row_groups(rows: int, runs: Sequence[int], most: int = ROW_GROUP_ROWS) -> Iterator[tuple[int, int]]:
-    """The bounds of row groups of at most ``most`` rows. A long run has its own, so that who reads it reads no rows of
-    its neighbours; short ones share."""
+    """The bounds of row groups of at most ``most`` rows. A long run has row groups of its own, so that reading it reads no
+    rows of its neighbours; short runs share."""
     cuts = {0, rows}
     for begin, end in pairwise([*runs, rows]):
         if end - begin >= LONG_RUN_ROWS:
             cuts |= {begin, end}
     for begin, end in pairwise(sorted(cuts)):
-        pieces = -(-(end - begin) // most)
-        yield from pairwise([begin + (end - begin) * piece // pieces for piece in range(pieces + 1)])
+        groups = -(-(end - begin) // most)
+        yield from pairwise([begin + (end - begin) * group // groups for group in range(groups + 1)])
 
 
 def stage_ctl(root: Root, table_path: str, ctl: Ctl, attempt: int) -> StagedFile:
-    """The one row that makes a commit what it is. Written once: a commit has its own tries."""
-    return _stage_once(
-        root,
-        table_path,
-        "ctl",
-        f"{ctl.commit_id}-{attempt}",
-        tables.ctl_table([ctl]),
-        tables.COMMITLOG_STATS,
-        day_of(ctl.store_timestamp),
-    )
+    """The file of a commit's ctl row. Written once: a commit has its own tries."""
+    name, day = f"{ctl.commit_id}-{attempt}", day_of(ctl.store_timestamp)
+    return _stage_once(root, table_path, NewFile(kind="ctl", name=name, rows=tables.ctl_table([ctl]), store_day=day))
 
 
 def derived(
@@ -193,6 +197,7 @@ def derived(
     stats: Sequence[str],
     day: str,
 ) -> StagedFile:
-    """A file of a derived table (partitioned by day only). Written once: who follows up can do it again."""
+    """A file of a derived table (partitioned by day only). Written once: the next dispatch can do it again."""
     stored = pa.schema([field for field in schema if field.name != "store_day"])
-    return _stage_once(root, table_path, "", name, pa.Table.from_pylist(list(rows), schema=stored), stats, day)
+    table = pa.Table.from_pylist(list(rows), schema=stored)
+    return _stage_once(root, table_path, NewFile(kind="", name=name, rows=table, stats=stats, store_day=day))

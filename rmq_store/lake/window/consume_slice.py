@@ -52,7 +52,7 @@ from rmq_store.lake.read.message_view import MessageViews
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.evidence import hashes, tally_of
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.window.batch_answers import judge_batch
 from rmq_store.lake.window.consume_job import NO_OFFSETS, ConsumeJob, ConsumeTask, Offsets, RangeResult, TaskResult
 from rmq_store.lake.window.retry_rows import COPY_COLUMNS, PROPERTY_COLUMNS, Failures, retry_rows
@@ -137,7 +137,7 @@ def _copies_file(
     rows, segments = retry_rows(failures, job, task.number)
     name = f"{job.commit_id}-{task.number:05d}-{attempt}"
     runs = [segment.first_row for segment in segments]
-    file = stage(job.root, job.table, "msg", name, rows, tables.COMMITLOG_STATS, runs=runs)
+    file = stage(job.root, job.table, NewFile(kind="msg", name=name, rows=rows, runs=runs))
     return file, tuple(segment.in_file(file.path) for segment in segments)
 
 

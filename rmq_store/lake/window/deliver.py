@@ -27,7 +27,7 @@ from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
 from rmq_store.lake.table.evidence import tally_of_range
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageConst, MessageQueue
 from rmq_store.utils.host import Host
@@ -83,7 +83,7 @@ def deliver(
         moving = [one for one in due if one.slices]
         commit_id = host.new_commit_id()
         rows, runs = _delivered(shard, moving, commit_id, request.now_ms)
-        file = stage(shard.root, shard.commitlog.path, "msg", f"{commit_id}-00000", rows, tables.COMMITLOG_STATS)
+        file = stage(shard.root, shard.commitlog.path, NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows))
         produced = [moved_to(queue, count, row, file.path, due_ms) for queue, count, row, due_ms in runs]
         proposal = deliver_proposal(
             request,

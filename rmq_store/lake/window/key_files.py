@@ -26,7 +26,7 @@ from rmq_store.lake.table import tables
 from rmq_store.lake.table.evidence import hashes
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import uuid7_floor
 
@@ -281,6 +281,5 @@ def stage_keys(
     whole = pa.table(columns)
     never_null = pa.schema([column.with_nullable(False) for column in whole.schema])  # quicker to write and to read
     rows = whole.cast(never_null)
-    return stage(
-        root, table_path, "key", f"{commit_id}-{part:05d}", rows, tables.COMMITLOG_STATS, row_group_rows=ROW_GROUP_ROWS
-    )
+    file = NewFile(kind="key", name=f"{commit_id}-{part:05d}", rows=rows, row_group_rows=ROW_GROUP_ROWS)
+    return stage(root, table_path, file)

@@ -16,7 +16,7 @@ from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.log.record import MESSAGE_MAGIC_V1
 from rmq_store.message.message import MessageConst, body_crc
@@ -111,7 +111,7 @@ def _staged(shard: Shard, plan: SendPlan, commit_id: str, born_ms: int) -> Stage
         column = pa.repeat(pa.scalar(value, tables.MSG.field(name).type), len(rows))
         table = table.set_column(table.schema.get_field_index(name), tables.MSG.field(name), column)
     path, name = shard.commitlog.path, f"{commit_id}-00000"
-    return stage(shard.root, path, "msg", name, table, tables.COMMITLOG_STATS)
+    return stage(shard.root, path, NewFile(kind="msg", name=name, rows=table))
 
 
 def _row(rel: int, placed: Placed) -> dict[str, object]:

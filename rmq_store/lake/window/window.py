@@ -24,7 +24,7 @@ from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.evidence import tally_of, tally_of_range
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import stage
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consume_job import ConsumeJob, ConsumeTask, TaskResult
 from rmq_store.lake.window.consume_slice import refuse_unknown_columns, run_task
@@ -230,7 +230,8 @@ def _proposal(
         outcomes.append(duplicate_outcomes(job, absorbed.duplicates, rule.reason))
     if outcomes:
         table = pa.concat_tables(outcomes)
-        files.append(stage(shard.root, shard.commitlog.path, "outcome", job.commit_id, table, tables.COMMITLOG_STATS))
+        file = NewFile(kind="outcome", name=job.commit_id, rows=table)
+        files.append(stage(shard.root, shard.commitlog.path, file))
     return consume_proposal(
         plan,
         request,
