@@ -76,7 +76,7 @@ def test_a_store_keeps_the_delay_levels_it_was_made_with(rmq: Rmq) -> None:
     refused = rmq("init", "--levels", "1s 20s")
     assert refused.exit_code == 2
     assert "has the delay levels '1s 5s 10s 30s" in refused.err
-    assert "not '1s 20s': they are chosen when a store is made" in refused.err
+    assert "not '1s 20s'. They are set when a store is made" in refused.err
 
 
 def test_no_store_is_made_without_delay_levels(tmp_path: Path) -> None:

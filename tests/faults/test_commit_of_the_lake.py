@@ -126,8 +126,8 @@ def test_a_window_with_a_task_that_lost_a_message_is_refused_and_moves_nothing(
     [
         ({"size": 1}, StagedFileGone, r"staged file kind=msg/\S+ has \d+ bytes, not 1\. Run"),
         ({"path": "kind=msg/none.parquet"}, StagedFileGone, "staged file kind=msg/none.parquet is gone"),
-        ({"rows": 3}, ValueError, "do not say 3 rows"),
-        ({"rows": 0, "stats": json.dumps({"numRecords": 0})}, ValueError, "do not say 0 rows"),
+        ({"rows": 3}, ValueError, "do not have 3 rows"),
+        ({"rows": 0, "stats": json.dumps({"numRecords": 0})}, ValueError, "do not have 0 rows"),
         ({"store_day": "2026-1-1"}, ValueError, "Invalid isoformat|not a day"),
         ({"store_day": "20260101"}, ValueError, "not a day: '20260101'"),
     ],

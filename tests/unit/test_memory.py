@@ -80,7 +80,7 @@ def test_shards_are_made_once_and_found_by_name() -> None:
     store.create_shard("a")
     assert [s.name for s in store.shards()] == ["a", "b"]
     assert [s.name for s in store.shards("b")] == ["b"]
-    with pytest.raises(WrongUse, match="no shard c; there are: a, b"):
+    with pytest.raises(WrongUse, match="no shard c; shards: a, b"):
         store.shards("c")
 
 

@@ -1,6 +1,7 @@
 """The Delta log of one table, read as files: many positions at once, and what came since a version.
 
-delta-rs answers one position a call (1 to 3 ms each); a plan needs dozens, a console thousands. Protocol facts:
+delta-rs answers one position per call (1 to 3 ms each); a plan needs dozens, a list of all groups thousands. The Delta
+protocol:
 ``_delta_log/<20 digits>.json`` holds the actions of a version, one JSON object a line; ``….checkpoint.parquet`` the
 state up to its version, with a column ``txn``.
 """
@@ -24,7 +25,7 @@ _PARALLEL_READS = 16
 
 
 class LogCleaned(Exception):
-    """A version that was asked for has been cleaned away."""
+    """A requested version is no longer in the log: it was cleaned away."""
 
 
 class DeltaLog:
@@ -34,13 +35,13 @@ class DeltaLog:
         self._root = root
         self._folder = f"{path}/_delta_log"
         self._known: Positions | None = None
-        self._newest: tuple[int, list[dict[str, Any]]] = (-1, [])  # several ask for the same one after a commit
+        self._newest: tuple[int, list[dict[str, Any]]] = (-1, [])  # read several times after a commit
 
     def positions(self, version: int) -> Positions:
-        """All positions as of ``version``; from the last answer on when the versions between are still there.
+        """All positions as of ``version``. They are read from the last answer on if the versions between are still there.
 
-        Nothing is read across a checkpoint: a version before it may have been cleaned away and its name been filled by
-        a PUT that came too late, which belongs to no snapshot.
+        Nothing is read across a checkpoint: a version before it may have been cleaned away, and a late PUT may have
+        written its name again, which belongs to no snapshot.
         """
         known = self._known
         if known is not None and known.version == version:
@@ -54,7 +55,7 @@ class DeltaLog:
         return self._known
 
     def actions(self, after: int, upto: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """The actions of the versions ``(after, upto]``, oldest first. Raises LogCleaned when one is gone."""
+        """The actions of the versions ``(after, upto]``, oldest first. Raises LogCleaned when one was cleaned away."""
         versions = range(after + 1, upto + 1)
         if len(versions) <= 1:
             yield from ((version, self._version(version)) for version in versions)
@@ -63,15 +64,15 @@ class DeltaLog:
             yield from zip(versions, pool.map(self._version, versions), strict=True)
 
     def commit_info(self, version: int) -> dict[str, Any]:
-        """What the commit of a version says of itself, with the metadata that it was given. Raises LogCleaned when the
-        version is gone, or not there yet."""
+        """The ``commitInfo`` of a version, with the commit's custom metadata. Raises LogCleaned when the version was cleaned
+        away, or is not there yet."""
         return next((action["commitInfo"] for action in self._version(version) if "commitInfo" in action), {})
 
     def _version(self, version: int) -> list[dict[str, Any]]:
         number, actions = self._newest
         if number != version:
             actions = self._read(version)
-            self._newest = max(self._newest, (version, actions), key=lambda one: one[0])
+            self._newest = max(self._newest, (version, actions), key=lambda read: read[0])
         return actions
 
     def _read(self, version: int) -> list[dict[str, Any]]:
@@ -92,8 +93,8 @@ class DeltaLog:
         return Positions(version, values, updated_ms)
 
     def _last_checkpoint(self) -> int:
-        """The version of the newest checkpoint, -1 when there is none. The file that says it is only a hint: where its
-        text is damaged the folder is listed."""
+        """The version of the newest checkpoint, -1 when there is none. ``_last_checkpoint`` is only a hint: if its text is
+        damaged the folder is listed."""
         try:
             return int(json.loads(self._root.read(f"{self._folder}/_last_checkpoint"))["version"])
         except FileNotFoundError:
@@ -102,7 +103,7 @@ class DeltaLog:
             return max(self._checkpoints(), default=-1)
 
     def lost_checkpoint(self) -> int | None:
-        """The version of the checkpoint that the hint names and that is not there, None when it is."""
+        """The version that ``_last_checkpoint`` names, if that checkpoint is missing; else None."""
         hint = self._last_checkpoint()
         return None if hint < 0 or hint in self._checkpoints() else hint
 

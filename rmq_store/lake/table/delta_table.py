@@ -1,4 +1,4 @@
-"""One Delta table of a shard, through delta-rs: open, look at its live files, commit.
+"""One Delta table of a shard, through delta-rs: open it, list and read its live files, commit.
 
 delta-rs is the only writer. Facts that its documentation does not state, each measured: a handle does not move by
 itself after a commit; the add actions of a commit are not checked at all, and one malformed partition value makes a
@@ -27,15 +27,15 @@ from rmq_store.lake.table.delta_log import DeltaLog
 from rmq_store.lake.table.object_store import Root
 
 RETRIES_INSIDE = 2
-"""Rounds inside delta-rs, which does not wait between them; the waiting is ours (``commit.py``)."""
+"""Tries inside delta-rs, which does not wait between them; ``lake/commit/commit.py`` waits."""
 
 _PARALLEL_READS = 8
 
 CONFIGURATION = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.checkpointInterval": "100",
-    # Segments name files. If another tool's OPTIMIZE takes one out of the table, no VACUUM with the table's own
-    # settings deletes it, nor what a running window has staged.
+    # Segments name files. If another tool's OPTIMIZE removes one from the table, a VACUUM with the table's own settings
+    # does not delete it, nor a file that a running window has staged.
     "delta.deletedFileRetentionDuration": "interval 36500 days",
 }
 
@@ -90,7 +90,7 @@ class LakeTable:
                 raise StoreUnusable(f"the table at {root.uri_of(path)} cannot be read: {error}") from error
             raise StoreUnusable(
                 f"{root.uri_of(path)}/_delta_log/_last_checkpoint names the checkpoint of version {lost}, which is not there. "
-                "Bring it back from a backup, or remove that file: then the checkpoint before it is looked for."
+                "Restore it from a backup, or remove that file: then the checkpoint before it is used."
             ) from error
 
     @classmethod
@@ -121,39 +121,39 @@ class LakeTable:
         return index.filter(where)
 
     def is_live(self, path: str) -> bool:
-        """Whether the handle's snapshot holds the file."""
+        """Whether the file is in the handle's snapshot."""
         return bool(self.files(pc.field("path") == path).num_rows)
 
     def read(
         self, paths: Iterable[str], columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
         """Rows of some live files; columns that a file does not have are null. Partition columns are not filled."""
-        rows = pa.concat_tables([self._wanted(columns).empty_table(), *self.read_each(paths, columns)])
+        rows = pa.concat_tables([self._schema_of(columns).empty_table(), *self.read_each(paths, columns)])
         return rows if where is None else rows.filter(where)
 
     def read_each(self, paths: Iterable[str], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """As ``read``, a table for each file. Many files hold one row: a reader each is cheaper than a scan over all."""
-        read_file = partial(self._read_file, wanted=self._wanted(columns))
+        """As ``read``, a table per file. Many files have one row: a reader for each is cheaper than a scan over all."""
+        read_file = partial(self._read_file, schema=self._schema_of(columns))
         paths = list(paths)
         if len(paths) <= 1:
             return list(map(read_file, paths))
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             return list(pool.map(read_file, paths))
 
-    def _wanted(self, columns: Sequence[str] | None) -> pa.Schema:
+    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
         return pa.schema([f for f in self._stored if columns is None or f.name in columns])
 
-    def _read_file(self, path: str, wanted: pa.Schema) -> pa.Table:
+    def _read_file(self, path: str, schema: pa.Schema) -> pa.Table:
         try:
             with pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{path}")) as file:
                 present = set(file.schema_arrow.names)
-                rows = file.read(columns=[f.name for f in wanted if f.name in present], use_threads=False)
+                rows = file.read(columns=[f.name for f in schema if f.name in present], use_threads=False)
         except pa.ArrowInvalid as error:
             raise BadData(
                 f"{self.root.uri_of(self.path)}/{path} is damaged: {error}. Restore it from a backup."
             ) from error
-        columns = [rows.column(f.name) if f.name in present else pa.nulls(rows.num_rows, f.type) for f in wanted]
-        return pa.table(columns, names=wanted.names).cast(wanted)
+        columns = [rows.column(f.name) if f.name in present else pa.nulls(rows.num_rows, f.type) for f in schema]
+        return pa.table(columns, names=schema.names).cast(schema)
 
     def rows(self, path: str, first_row: int, count: int, columns: Sequence[str]) -> pa.Table:
         """Rows ``[first_row, first_row + count)`` of one file."""
@@ -196,11 +196,13 @@ class LakeTable:
         *,
         overwrite: bool = False,
     ) -> None:
-        """One conditional write of files and positions on exactly this handle (step 5); ``overwrite``: the files take the
-        place of all that are live. What an error means is not decided here: whoever calls reads back; only StagedFileGone
-        and StoreUnusable are raised before anything is sent. Every commit carries a position, since without one a lost
-        reply makes delta-rs commit the same files again and again."""
-        assert positions, "a commit without a position is never made"
+        """One conditional write of files and positions on exactly this handle (step 5 of ``lake/commit/commit.py``).
+
+        ``overwrite``: the files replace all live ones. After an error the caller must read back what was committed; only
+        StagedFileGone and StoreUnusable are raised before anything is sent. Every commit has a position: without one a lost
+        reply makes delta-rs commit the same files again and again.
+        """
+        assert positions, "a commit needs a position"
         updated = updated_ms or {}
         self._handle.create_write_transaction(
             self._validated(files, now_ms),
@@ -229,9 +231,16 @@ class LakeTable:
             if file.store_day is None or date.fromisoformat(file.store_day).isoformat() != file.store_day:
                 raise ValueError(f"not a day: {file.store_day!r} for {file.path}")
             if json.loads(file.stats)["numRecords"] != file.rows or file.rows < 1:
-                raise ValueError(f"statistics of {file.path} do not say {file.rows} rows")
+                raise ValueError(f"the statistics of {file.path} do not have {file.rows} rows")
             actions.append(
-                AddAction(file.path, file.size, {k: values[k] for k in self.partition_by}, now_ms, True, file.stats)
+                AddAction(
+                    path=file.path,
+                    size=file.size,
+                    partition_values={k: values[k] for k in self.partition_by},
+                    modification_time=now_ms,
+                    data_change=True,
+                    stats=file.stats,
+                )
             )
         return actions
 
@@ -247,14 +256,14 @@ class LakeTable:
 
 
 class DerivedTable(LakeTable):
-    """A table that is made from the commit log: what is gone of it can be written again."""
+    """A table that is derived from the commit log, so that it can be written again."""
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:
         return DerivedTableDamaged(f"the table {uri} is gone.")
 
-    def _read_file(self, path: str, wanted: pa.Schema) -> pa.Table:
+    def _read_file(self, path: str, schema: pa.Schema) -> pa.Table:
         try:
-            return super()._read_file(path, wanted)
+            return super()._read_file(path, schema)
         except (FileNotFoundError, BadData) as error:
             raise DerivedTableDamaged(f"the file {path} of the table {self.path} is gone or damaged.") from error

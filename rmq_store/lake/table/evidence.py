@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from rmq_store.commit.positions import QueueRange, Tally, tally
 
-_CHUNK = 1 << 14  # stays in the cache of a core
-_SHORT = 16  # offsets that are hashed one by one before an array of them would be made
+_CHUNK = 1 << 14  # fits in the cache of a core
+_SHORT = 16  # up to so many offsets, hashing one by one is quicker than making an array
 
 Offsets = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 

@@ -1,8 +1,8 @@
 """Roots: a folder or ``s3://bucket/prefix``, read and written by the same calls.
 
-A ``Root`` is a value: it can be hashed, compared and sent to a worker. It hands delta-rs and pyarrow what they need
-to work below it, and does itself what neither can: create an object only if it is not there yet, and tell the
-store's own time. ``file_source`` lets an import read a broker's files from either place.
+A ``Root`` is a value: it can be hashed, compared and sent to a worker. It gives delta-rs and pyarrow what they need
+to work below it, and does itself what neither can: create an object only if it is not there yet, and read the store's own
+clock. ``file_source`` lets an import read a broker's files from either place.
 
 Names are relative to the root and use ``/``. An object that is not there is a FileNotFoundError; a root that cannot
 be used as it is (folder not writable, bucket missing, wrong credentials, endpoint silent) is a StoreUnusable.
@@ -50,22 +50,22 @@ class Root:
 
     @classmethod
     def parse(cls, text: str, env: Mapping[str, str] | None = None) -> Root:
-        """A root from what a user wrote; S3 settings come from the usual ``AWS_*`` variables of ``env``.
+        """A root from a user's text; S3 settings come from the usual ``AWS_*`` variables of ``env``.
 
         Raises WrongUse for an empty text, another scheme or credentials in it, StoreUnusable when S3's region is not known.
         """
         if not text.startswith(_S3):
             if not text or "://" in text:
-                raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix")
+                raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix: give one of the two")
             return cls(os.path.abspath(Path(text).expanduser()))
         bucket, _, prefix = text.removeprefix(_S3).partition("/")
-        if not {":", "@"}.isdisjoint(bucket):  # its own text would say the secret
+        if not {":", "@"}.isdisjoint(bucket):  # the message must not contain the secret
             raise WrongUse(
-                "the root's bucket must not have ':' or '@' in it: write s3://bucket/prefix, and give the keys with "
+                "the root's bucket must not contain ':' or '@': write s3://bucket/prefix, and give the keys with "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         if not bucket:
-            raise WrongUse(f"root {text!r} names no bucket: write s3://bucket/prefix")
+            raise WrongUse(f"root {text!r} has no bucket: write s3://bucket/prefix")
         location = "/".join(filter(None, [_S3 + bucket, prefix.strip("/")]))
         return cls(location, s3.options_from(os.environ if env is None else env))
 
@@ -77,7 +77,7 @@ class Root:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """delta-rs options; empty for a folder. Conditional put, which the commit rests on, is its default."""
+        """delta-rs options; empty for a folder. Conditional put, which a commit needs, is delta-rs's default."""
         return dict(self._options)
 
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
@@ -103,7 +103,7 @@ class Root:
 
     def size(self, relative: str) -> int:
         """Size in bytes."""
-        with self._explained(f"look at {relative}"):
+        with self._explained(f"read the size of {relative}"):
             if self.is_local:
                 return self._path(relative).stat().st_size
             return int(self._client.head_object(Bucket=self._bucket, Key=self._key(relative))["ContentLength"])
@@ -118,7 +118,7 @@ class Root:
     def names(self, most: int) -> list[str]:
         """Up to ``most`` names of objects and folders directly below the root of a bucket, sorted."""
         below = f"{self._key('')}/".lstrip("/")
-        with self._explained("look at what is there"):
+        with self._explained("list the top level"):
             page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=below, Delimiter="/", MaxKeys=most)
         keys = [
             *(item["Prefix"] for item in page.get("CommonPrefixes", ())),
@@ -136,8 +136,8 @@ class Root:
     def create_exclusively(self, relative: str, content: bytes) -> bool:
         """Create the object unless it is there: of any number of racing callers exactly one gets True.
 
-        Whoever sees the object sees all of it. Raises CommitOutcomeUnknown when the store fell silent so that nobody
-        can say whether the object was created.
+        The object appears with its whole content. Raises CommitOutcomeUnknown when the store did not answer, so that it is
+        not known whether the object was created.
         """
         with self._explained(f"create {relative}"):
             if self.is_local:
@@ -145,7 +145,7 @@ class Root:
             return self._create_object(self._key(relative), content)
 
     def delete(self, relative: str) -> None:
-        """Delete the object; fine if it is not there."""
+        """Delete the object, if it is there."""
         with self._explained(f"delete {relative}"):
             if self.is_local:
                 self._path(relative).unlink(missing_ok=True)
@@ -170,9 +170,9 @@ class Root:
             raise StoreUnusable(f"{self.location} is a file, not a folder: choose another root")
 
     def check_exclusive_create(self) -> None:
-        """Raises StoreUnusable unless this root can be written and two creates of one name give one winner.
+        """Raises StoreUnusable unless this root can be written and of two creates of one name exactly one succeeds.
 
-        Every commit rests on that, and some S3-compatible stores ignore the condition.
+        Every commit needs that, and some S3-compatible stores ignore the condition.
         """
         self.check_reachable()
         probe = f"_probe/{uuid.uuid4().hex}"
@@ -181,8 +181,8 @@ class Root:
         self.delete(probe)
         if answers != [True, False] or stored != b"first":
             raise StoreUnusable(
-                f"{self.location} does not keep 'create only if absent': two creates of one name answered {answers} "
-                f"and left {stored!r}. Concurrent commits would overwrite each other there; use a store that honours "
+                f"{self.location} does not support 'create only if absent': two creates of one name answered {answers} "
+                f"and left {stored!r}. Concurrent commits would overwrite each other there; use a store that supports "
                 "If-None-Match."
             )
 
@@ -210,7 +210,7 @@ class Root:
                 try:
                     yield path.relative_to(self.location).as_posix(), path.stat().st_size
                 except FileNotFoundError:
-                    continue  # removed while we looked
+                    continue  # removed meanwhile
 
     def _list_s3(self, folder: str) -> Iterator[tuple[str, int]]:
         own, below = (f"{key}/" if key else "" for key in (self._key(""), self._key(folder)))
@@ -219,15 +219,15 @@ class Root:
                 yield entry["Key"].removeprefix(own), entry["Size"]
 
     def _create_object(self, key: str, content: bytes) -> bool:
-        me = uuid.uuid4().hex
+        creator_id = uuid.uuid4().hex
         try:
-            s3.put_if_absent(self._options, self._bucket, key, content, me)
+            s3.put_if_absent(self._options, self._bucket, key, content, creator_id)
             return True
         except ClientError as error:
             if s3.code_of(error) not in s3.LOST_RACE:
                 raise
-            # A first try may have landed and lost its answer: then what is in the way is our own.
-            return s3.creator_of(self._options, self._bucket, key) == me
+            # The first try may have succeeded without an answer: then the object there is this caller's.
+            return s3.creator_of(self._options, self._bucket, key) == creator_id
         except NoCredentialsError:
             raise
         except BotoCoreError as error:
@@ -236,20 +236,21 @@ class Root:
             except (BotoCoreError, ClientError):
                 creator = None
             if creator is None:  # not there yet; an unanswered try may still arrive
-                said = self._cleaned(str(error))
+                reason = self._cleaned(str(error))
                 raise CommitOutcomeUnknown(
-                    f"{_S3}{self._bucket}/{key}: the store did not answer ({said}), so it is not known whether the "
-                    "object was created. Look at it before doing anything else."
+                    f"{_S3}{self._bucket}/{key}: the store did not answer ({reason}), so it is not known whether the "
+                    "object was created. Check whether it is there before doing anything else."
                 ) from None
-            return creator == me
+            return creator == creator_id
 
     def _cleaned(self, text: str) -> str:
-        """What botocore says, which may be the endpoint with a password; so no error of ours has it as its cause."""
+        """botocore's message without secrets. It may have the endpoint with a password in it, so no error of this module has
+        the original as its cause."""
         return cleaned(text, secret_values(self.storage_options))
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
-        """Turn what the file system or S3 says into FileNotFoundError or StoreUnusable."""
+        """Turn errors of the file system and of S3 into FileNotFoundError or StoreUnusable."""
         what = f"cannot {doing} at {self.location}"
         try:
             yield
@@ -262,8 +263,8 @@ class Root:
         except NoCredentialsError as error:
             raise StoreUnusable(f"{what}: no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.") from error
         except BotoCoreError as error:
-            said = self._cleaned(str(error))
-            raise StoreUnusable(f"{what}: {said} Check AWS_ENDPOINT_URL and the network.") from None
+            reason = self._cleaned(str(error))
+            raise StoreUnusable(f"{what}: {reason} Check AWS_ENDPOINT_URL and the network.") from None
         except OSError as error:
             raise StoreUnusable(
                 f"{what}: {error.strerror or error}. Check that this user may read and write that folder, "
@@ -307,8 +308,8 @@ class RootFileSource:
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether a store will give the same answer for ever: no such table or bucket, no right to it. delta-rs and pyarrow say
-    so in their texts only, so this tells whether waiting may help, never whether something was written."""
+    """Whether trying again cannot help: no such table or bucket, no permission. delta-rs and pyarrow say so only in their
+    messages, so this decides about waiting, never about whether something was written."""
     return _REFUSED.search(str(error)) is not None
 
 
@@ -334,25 +335,25 @@ def _read_file(path: Path, begin: int, end: int | None) -> bytes:
 
 
 def _create_file(path: Path, content: bytes) -> bool:
-    """Write aside, then link: the name appears with the whole content or not at all, and only once."""
+    """Write to a temporary name, then link: the name appears with the whole content or not at all, and only once."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except FileNotFoundError as error:  # not an object that is missing, but a folder that cannot be made
+    except FileNotFoundError as error:  # a folder that cannot be made, not a missing object
         raise NotADirectoryError(error.errno, "the folder cannot be made", str(path.parent)) from error
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with aside.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(aside, path)
+            os.link(temporary, path)
         except FileExistsError:
             return False
         _sync_folder(path.parent)
         return True
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""S3 as this project uses it: settings, clients, the two calls that need care, and errors in plain words.
+"""S3 for ``object_store.py``: settings, clients, the two calls that need care, and the texts of errors.
 
-Only object_store.py uses this. "Options" are delta-rs storage options, as sorted pairs so that they can be hashed.
-boto3 is imported where it is needed: a store in a folder must not wait a quarter of a second for it at every command.
+"Options" are delta-rs storage options, as sorted pairs so that they can be hashed.
+boto3 is imported where it is needed: its import takes a quarter of a second, which a store in a folder does not need.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _CHECK_KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what they 
 _REMEDIES = {
     "NoSuchBucket": "create the bucket, or correct the root",
     "404": "create the bucket, or correct the root",
-    "InvalidAccessKeyId": "the store does not know this AWS_ACCESS_KEY_ID",
-    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY does not belong to AWS_ACCESS_KEY_ID",
+    "InvalidAccessKeyId": "the store does not know this AWS_ACCESS_KEY_ID: correct it",
+    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY does not match AWS_ACCESS_KEY_ID: correct them",
     "ExpiredToken": "the session token has expired: get a new one",
     "AccessDenied": _CHECK_KEYS,
     "403": _CHECK_KEYS,
@@ -41,9 +41,9 @@ _REMEDIES = {
 
 
 def options_from(env: Mapping[str, str]) -> Options:
-    """What the usual ``AWS_*`` variables say; credentials that are not among them are left to each library's own chain.
+    """Options from the usual ``AWS_*`` variables; other sources of credentials are left to each library's own chain.
 
-    Raises StoreUnusable when nothing tells the region.
+    Raises StoreUnusable when the region is not known.
     """
     options = {name: env[name] for name in _CREDENTIALS if env.get(name)}
     region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
@@ -107,7 +107,7 @@ def arrow_filesystem(options: Options) -> pyarrow.fs.S3FileSystem:
     reraise=True,
 )
 def put_if_absent(options: Options, bucket: str, key: str, content: bytes, creator: str) -> None:
-    """Raises ClientError with a code of LOST_RACE when the object is there, be it by an earlier try of this call."""
+    """Raises ClientError with a code of LOST_RACE when the object is there, also by an earlier try of this call."""
     client(options).put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*", Metadata={_CREATED_BY: creator})
 
 
@@ -129,11 +129,11 @@ def creator_of(options: Options, bucket: str, key: str) -> str | None:
     reraise=True,
 )
 def get(options: Options, bucket: str, key: str, begin: int, end: int | None) -> bytes:
-    """Bytes ``[begin, end)``. The client's own retries end where the body begins; a broken body is asked for again."""
+    """Bytes ``[begin, end)``. The client's own retries end where the body begins, so a broken body is requested again here."""
     whole = begin == 0 and end is None
-    wanted = {} if whole else {"Range": f"bytes={begin}-{'' if end is None else end - 1}"}
+    range_ = {} if whole else {"Range": f"bytes={begin}-{'' if end is None else end - 1}"}
     try:
-        content = client(options).get_object(Bucket=bucket, Key=key, **wanted)["Body"].read()
+        content = client(options).get_object(Bucket=bucket, Key=key, **range_)["Body"].read()
     except ClientError as error:
         if code_of(error) in _PAST_THE_END:
             return b""
@@ -142,7 +142,7 @@ def get(options: Options, bucket: str, key: str, begin: int, end: int | None) ->
 
 
 def code_of(error: BaseException) -> str:
-    """S3's error code; empty when this is no answer of S3."""
+    """S3's error code; empty when the error is not an answer of S3."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 

@@ -1,4 +1,4 @@
-"""A shard: one broker's tables under ``<root>/<shard>/``, and what can be looked up in them without a scan."""
+"""A shard: one broker's tables under ``<root>/<shard>/``, and lookups in them that need no scan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IS_CTL = pc.field("partition.kind") == "ctl"
 
 
 class Shard:
-    """Opens its tables when they are first used."""
+    """The tables of a shard, each opened when it is first used."""
 
     def __init__(self, root: Root, name: str) -> None:
         self.root = root
@@ -45,7 +45,7 @@ class Shard:
 
     @classmethod
     def create(cls, root: Root, name: str) -> Shard:
-        """Make the tables that are not there yet."""
+        """Create the missing tables."""
         LakeTable.create(root, f"{name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
         LakeTable.create(root, f"{name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS)
         LakeTable.create(root, f"{name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
@@ -68,38 +68,38 @@ class Shard:
     # --- ctl rows ---
 
     def ctl_of(self, commit_id: str) -> Ctl | None:
-        """The commit, if the handle's snapshot holds it."""
-        where = _IS_CTL & _holds("commit_id", commit_id)
+        """The commit, if it is in the handle's snapshot."""
+        where = _IS_CTL & _may_have("commit_id", commit_id)
         return next((ctl for ctl in self._ctls(where) if ctl.commit_id == commit_id), None)
 
     def ctls_of_request(self, request_id: str, group: str | None, *actions: Action) -> list[Ctl]:
-        """The parts of a request, in order. None lies before the ``first_day`` of its id."""
+        """The commits of a request, in order. None is older than the ``first_day`` of its id."""
         where = (
             _IS_CTL
-            & _holds("request_id", request_id)
+            & _may_have("request_id", request_id)
             & (pc.field("partition.store_day").cast("string") >= first_day(request_id))
         )
-        found = [
+        ctls = [
             ctl
             for ctl in self._ctls(where)
             if (ctl.request_id, ctl.group) == (request_id, group) and ctl.action in actions
         ]
-        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.request_part))
+        return sorted(ctls, key=lambda ctl: (ctl.read_version, ctl.request_part))
 
     def ctls_since(self, ms: int, *, group: str | None = None, action: str | None = None) -> list[Ctl]:
         """The commits whose ids were made at ``ms`` or later, oldest first."""
         where = _IS_CTL & (pc.field("max.commit_id") >= uuid7_floor(ms))
         if group is not None:
-            where &= _holds("group_name", group)
+            where &= _may_have("group_name", group)
         if action is not None:
-            where &= _holds("action", action)
-        found = (ctl for ctl in self._ctls(where) if group in (None, ctl.group) and action in (None, str(ctl.action)))
-        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
+            where &= _may_have("action", action)
+        ctls = (ctl for ctl in self._ctls(where) if group in (None, ctl.group) and action in (None, str(ctl.action)))
+        return sorted(ctls, key=lambda ctl: (ctl.read_version, ctl.commit_id))
 
     def has_ctl(self, group: str, action: Action, epoch: int = 0) -> bool:
-        """Whether the group made a commit of that kind in this epoch or a later one. As a rule one file is read to say
-        yes, none to say no: epochs grow, so the newest commits tell, and those that a wrong clock may put before them."""
-        where = _IS_CTL & _holds("group_name", group) & _holds("action", str(action))
+        """Whether the group has a commit of that action in this epoch or a later one. Usually that reads one file for yes and
+        none for no: epochs grow, so the newest commits decide, and those that a wrong clock may have put before them."""
+        where = _IS_CTL & _may_have("group_name", group) & _may_have("action", str(action))
         files = self.commitlog.files(where).sort_by([("max.commit_id", "descending")])
         newest_ms = None
         for path in files.column("path").to_pylist():
@@ -117,17 +117,17 @@ class Shard:
         missing = [path for path in paths if path not in self._read_before]
         for path, rows in zip(missing, self.commitlog.read_each(missing, tables.CTL.names), strict=True):
             self.remember(path, tuple(map(tables.ctl_from_row, rows.to_pylist())))
-        found = [ctl for path in paths for ctl in self._read_before[path]]
-        return sorted(found, key=lambda ctl: (ctl.read_version, ctl.commit_id))
+        ctls = [ctl for path in paths for ctl in self._read_before[path]]
+        return sorted(ctls, key=lambda ctl: (ctl.read_version, ctl.commit_id))
 
     def remember(self, path: str, ctls: tuple[Ctl, ...]) -> None:
-        """What a ctl file holds; it never changes, so it is read once at most."""
+        """Keep the content of a ctl file. It never changes, so it is read at most once."""
         self._read_before[path] = ctls
 
     def _ctls(self, where: pc.Expression) -> list[Ctl]:
         return self.ctls_in(self.commitlog.files(where).column("path").to_pylist())
 
 
-def _holds(column: str, value: str) -> pc.Expression:
+def _may_have(column: str, value: str) -> pc.Expression:
     """Files whose statistics allow ``column == value`` (text statistics are cut to 32 characters)."""
     return (pc.field(f"min.{column}") <= value) & (pc.field(f"max.{column}") >= value)

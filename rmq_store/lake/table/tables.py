@@ -94,7 +94,7 @@ PROVENANCE = _fields(
     window_id=pa.string(),
     epoch=pa.int64(),
 )
-"""``epoch``: of the group that a copy is for, when it failed or was redriven; a delivery passes it on."""
+"""Where a copy comes from. ``epoch``: the group's when the message failed or was redriven; a delivery keeps it."""
 
 RECORD = _fields(
     topic=pa.string(),
@@ -254,19 +254,19 @@ OFFSETS = pa.schema(
         ),
     ]
 )
-"""Every move of every offset: by a window (from: begin, to: end) or by an operator."""
+"""Every move of every offset: by a window (from its begin to its end) or by an operator."""
 
 OFFSETS_STATS = ["group_name", "topic", "broker_name", "queue_id", "read_version", "commit_id"]
 
 
 COMMITS = pa.schema([*CTL, *_PARTITIONS[1:]])
-"""The ``ctl`` rows again, many in one file: a file for each commit is slow to read when there are thousands."""
+"""The ``ctl`` rows again, many in one file: thousands of files with one commit each are slow to read."""
 
 COMMITS_STATS = ["commit_id", "read_version"]
 
 
 def _signed(value: int) -> int:
-    """A 64-bit hash sum as the BIGINT that holds its bits."""
+    """A 64-bit hash sum as the BIGINT with the same bits."""
     return value - _INT64_WRAP if value >= _INT64_WRAP >> 1 else value
 
 
@@ -285,8 +285,8 @@ def consumed_to_row(consumed: Consumed) -> dict[str, Any]:
     row = _queue_columns(consumed.range.queue) | _NO_OUTCOMES
     row |= {"begin_offset": consumed.range.begin, "end_offset": consumed.range.end}
     row |= {"pass": consumed.pass_, "start_rule": consumed.start_rule}
-    for outcome, found in consumed.tallies.items():
-        row |= {str(outcome): found.count, f"{outcome}_hash": _signed(found.hash_sum)}
+    for outcome, tally in consumed.tallies.items():
+        row |= {str(outcome): tally.count, f"{outcome}_hash": _signed(tally.hash_sum)}
     return row
 
 

@@ -30,5 +30,5 @@ class MemoryStore:
     def shards(self, name: str | None = None) -> list[MemoryShard]:
         """All shards, or the one named. Raises WrongUse for a name that is none."""
         if name is not None and name not in self._shards:
-            raise WrongUse(f"no shard {name}; there are: {', '.join(sorted(self._shards)) or 'none'}")
+            raise WrongUse(f"no shard {name}; shards: {', '.join(sorted(self._shards)) or 'none'}")
         return [shard for known, shard in sorted(self._shards.items()) if name in (None, known)]
