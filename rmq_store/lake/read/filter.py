@@ -1,6 +1,6 @@
 """A subscription's filter on whole batches: the same answers as ``SubscriptionData.matches``, without a row at a time.
 
-A SQL92 expression is asked once for each distinct combination of the properties that it names, not once per message.
+A SQL92 expression is evaluated once for each distinct combination of the properties that it names, not once per message.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ Mask = npt.NDArray[np.bool_]
 
 
 def filter_columns(subscription: SubscriptionData) -> list[str]:
-    """The columns of a batch that ``matching`` looks at."""
+    """The columns of a batch that ``matching`` reads."""
     if subscription.takes_all:
         return []
     return ["tags_code", "tags"] if subscription.tree is None else ["properties"]
 
 
 def matching(batch: pa.RecordBatch, subscription: SubscriptionData) -> Mask | None:
-    """Which rows the group wants; None: all."""
+    """The mask of the rows that match; None: all do."""
     if subscription.takes_all:
         return None
     tree = subscription.tree
-    found = _by_tags(batch, subscription) if tree is None else _by_properties(batch.column("properties"), tree)
-    return None if found.all() else found
+    mask = _by_tags(batch, subscription) if tree is None else _by_properties(batch.column("properties"), tree)
+    return None if mask.all() else mask
 
 
 def _by_tags(batch: pa.RecordBatch, subscription: SubscriptionData) -> Mask:
-    """By the hash of the tag, then by the tag itself (rules 7.7)."""
+    """By the hash of the tag, then by the tag itself: ``ExpressionMessageFilter#isMatchedByConsumeQueue`` and the client
+    (rules 7.7)."""
     codes = pa.array(sorted(subscription.codes), pa.int32())
     by_code = pc.is_in(batch.column("tags_code").cast(pa.int32(), safe=False), value_set=codes)
     by_tag = pc.is_in(batch.column("tags"), value_set=pa.array(sorted(subscription.tags), pa.string()))
-    found: Mask = pc.and_(by_code, by_tag).to_numpy(zero_copy_only=False)
-    return found
+    mask: Mask = pc.and_(by_code, by_tag).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _by_properties(properties: pa.MapArray, tree: sql92.BooleanExpression) -> Mask:
-    """By the value of the expression (rules 7.8)."""
+    """By the value of the expression: ``ExpressionMessageFilter#isMatchedByCommitLog`` (rules 7.8)."""
     names = sql92.property_names(tree)
     if not names:
         return np.full(len(properties), sql92.matches(tree, {}))
@@ -56,7 +57,7 @@ def _by_properties(properties: pa.MapArray, tree: sql92.BooleanExpression) -> Ma
 
 
 def _kinds(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Rows that are equal in all columns are of one kind: the first row of each kind, and the kind of each row."""
+    """Rows that are equal in all columns are of one kind. Returns the first row of each kind, and the kind of each row."""
     first = kind = np.zeros(len(columns[0]), np.intp)
     for column in columns:
         encoded = column.dictionary_encode("encode")  # an absent property is a value of its own

@@ -1,8 +1,8 @@
 """Finding single messages (rules 13.5): by offset message id, by unique key, by key and time, and by their place in a queue.
 
-A place is looked up by its segment: one file is opened for it. So is the id of a message born in the lake, which names
-its file's commit; a broker's offset id leaves the import that its position lies in. Keys are asked in SQL, in which the
-topic and the store time spare files.
+A place is looked up by its segment, which opens one file. So is the id of a message born in the lake, which names the
+commit of its file; a broker's offset id narrows the search to the import of its log position. Keys are searched by SQL, in
+which the topic and the store time rule out files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTENT = (
 )  # fmt: skip
 
 MOST_KEYS = 64
-"""What RocketMQ's query by key finds at most (``maxMsgsNumBatch``)."""
+"""At most so many messages are found by RocketMQ's query by key (``maxMsgsNumBatch``)."""
 
 _COMMIT_DIGITS, _PART_DIGITS = 32, 8
 _LAKE_ID_DIGITS = _COMMIT_DIGITS + _PART_DIGITS + 16
@@ -45,15 +45,15 @@ _HEX = re.compile(r"[0-9A-F]*")
 
 def message_by_id(store: LakeStore, message_id: str) -> list[Message]:
     """The message with this offset message id: none, one, or several where brokers of one address were imported."""
-    wanted = message_id.upper()
-    found: list[Message] = []
-    if len(wanted) == _LAKE_ID_DIGITS:
-        found = _lake_born(store, wanted)
-    return found or _imported(store, wanted)
+    id_ = message_id.upper()
+    messages: list[Message] = []
+    if len(id_) == _LAKE_ID_DIGITS:
+        messages = _lake_born(store, id_)
+    return messages or _imported(store, id_)
 
 
 def _lake_born(store: LakeStore, message_id: str) -> list[Message]:
-    """By the place that the id names (``store.lake_message_id``)."""
+    """By the place that the id names (``commit/ctl.py``, ``lake_message_id``)."""
     if not _HEX.fullmatch(message_id):
         return []
     part = int(message_id[_COMMIT_DIGITS : _COMMIT_DIGITS + _PART_DIGITS], 16)
@@ -64,13 +64,13 @@ def _lake_born(store: LakeStore, message_id: str) -> list[Message]:
         for segment in ctl.produced if ctl else ():
             if segment.part == part and segment.first_row <= row < segment.first_row + segment.count:
                 offset = (segment.base or 0) + row - segment.first_row
-                found = messages_at(shard, QueueRange(segment.queue, offset, offset + 1))
-                return [message for message in found if message["offset_msg_id"] == message_id]
+                messages = messages_at(shard, QueueRange(segment.queue, offset, offset + 1))
+                return [message for message in messages if message["offset_msg_id"] == message_id]
     return []
 
 
 def _imported(store: LakeStore, message_id: str) -> list[Message]:
-    """By the position in the broker's log, in the import that brought it."""
+    """By the position in the broker's log, in the import of that position."""
     try:
         at = decode_offset_message_id(message_id).commit_log_offset
     except BadData:
@@ -97,8 +97,8 @@ def _reaches(range_: Sequence[int] | None, at: int) -> bool:
 def messages_by_unique_key(
     store: LakeStore, unique_key: str, *, topic: str | None = None, since_ms: int | None = None, most: int = 32
 ) -> list[Message]:
-    """The messages with this producer's id, oldest first: what was sent, and the copies that its retries made. ``topic``
-    and ``since_ms`` (stored then or later, UTC ms) narrow the search, which else reads the column of every file."""
+    """The messages with this producer's id, oldest first: the message that was sent, and the copies for its retries.
+    ``topic`` and ``since_ms`` (stored then or later, UTC ms) narrow the search; without them it reads every file."""
     where = [f"unique_key = {quoted(unique_key)}"]
     where += [] if topic is None else [f"topic = {quoted(topic)}"]
     where += [] if since_ms is None else [f"store_timestamp >= {since_ms}"]
@@ -114,7 +114,7 @@ def messages_by_key(
     end_ms: int | None = None,
     most: int = MOST_KEYS,
 ) -> list[Message]:
-    """The places of the newest ``most`` messages of a topic that have the key among their KEYS, which blanks part, or as
+    """The places of the newest ``most`` messages of a topic that have the key among their KEYS (separated by blanks), or as
     their unique key; oldest first. Stored in ``[begin_ms, end_ms)``, UTC ms."""
     columns = (*PLACE, "unique_key", "keys", "tags", "reconsume_times")
     where = [
@@ -126,19 +126,19 @@ def messages_by_key(
     order = "store_timestamp, commit_log_offset, broker_name, queue_id, queue_offset"
     newest = ", ".join(f"{column} DESC" for column in order.split(", "))
     text = f"SELECT {', '.join({*columns, 'commit_log_offset'})} FROM messages WHERE {' AND '.join(where)}"
-    found = query(store, f"SELECT * FROM (FROM ({text}) ORDER BY {newest} LIMIT {most}) ORDER BY {order}")
-    return [{name: row[name] for name in columns} for row in found.to_pylist()]
+    rows = query(store, f"SELECT * FROM (FROM ({text}) ORDER BY {newest} LIMIT {most}) ORDER BY {order}").to_pylist()
+    return [{name: row[name] for name in columns} for row in rows]
 
 
 def messages_at(shard: Shard, range_: QueueRange, *, body: bool = True) -> list[Message]:
-    """The messages of a range of a queue, in order; offsets without one are left out. Only their rows are read."""
+    """The messages of a range of a queue, in order; offsets without a message are left out. Only their rows are read."""
     slices, _ = cover(range_, segments_of(shard, [range_]).get(range_.queue, ()))
     return [message for slice_ in slices for message in _read(shard, slice_, body)]
 
 
 def _read(shard: Shard, slice_: Slice, body: bool) -> Iterator[Message]:
-    wanted = [name for name in ("offset_msg_id", "store_timestamp", *CONTENT) if body or name != "body"]
-    table = SliceReader(shard.root, shard.commitlog.path, slice_).rows(np.arange(slice_.begin, slice_.end), wanted)
+    columns = [name for name in ("offset_msg_id", "store_timestamp", *CONTENT) if body or name != "body"]
+    table = SliceReader(shard.root, shard.commitlog.path, slice_).rows(np.arange(slice_.begin, slice_.end), columns)
     of_slice = {
         "shard": shard.name,
         "topic": slice_.queue.topic,
@@ -149,7 +149,7 @@ def _read(shard: Shard, slice_: Slice, body: bool) -> Iterator[Message]:
         row["queue_offset"] = slice_.begin + n
         if row["store_timestamp"] is None:
             row["store_timestamp"] = slice_.store_timestamp
-        if row["commit_log_offset"] is None:  # born in the lake: its row
+        if row["commit_log_offset"] is None:  # born in the lake: its row in its file
             row["commit_log_offset"] = slice_.first_row + n
         message = of_slice | row
         yield {name: message.get(name) for name in (*PLACE, *CONTENT) if body or name != "body"}
@@ -157,12 +157,12 @@ def _read(shard: Shard, slice_: Slice, body: bool) -> Iterator[Message]:
 
 def _messages(store: LakeStore, where: str) -> list[Message]:
     """Whole messages, oldest first."""
-    found = query(
+    table = query(
         store,
         f"SELECT {', '.join((*PLACE, *CONTENT))} FROM message_rows WHERE {where}"
         " ORDER BY store_timestamp, topic, broker_name, queue_id, queue_offset",
     )
-    rows: list[Message] = found.to_pylist(maps_as_pydicts="lossy")
+    rows: list[Message] = table.to_pylist(maps_as_pydicts="lossy")
     return rows
 
 
@@ -170,15 +170,15 @@ def store_times(shard: Shard, offsets: Mapping[MessageQueue, int]) -> dict[Messa
     """When the message at an offset was stored (UTC ms); a queue without such a message is left out."""
     ranges = [QueueRange(queue, offset, offset + 1) for queue, offset in offsets.items() if offset >= 0]
     segments = segments_of(shard, ranges)
-    found = {}
+    times = {}
     for range_ in ranges:
         for slice_ in cover(range_, segments.get(range_.queue, ()))[0]:
             time_ms = slice_.store_timestamp
             if time_ms is None:
                 rows = shard.commitlog.rows(slice_.file, slice_.first_row, 1, ["store_timestamp"])
                 time_ms = pc.max(rows.column(0)).as_py()
-            found[range_.queue] = time_ms
-    return found
+            times[range_.queue] = time_ms
+    return times
 
 
 def quoted(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Messages of a record batch as ``MessageExt`` objects that look a value up when it is read.
+"""Messages of a record batch as ``MessageExt`` objects that look up a value when it is read.
 
-A listener reads a few of a message's twenty fields; turning all of them into Python objects would cost more than its
-own work. A column becomes a list when its first value is read, a property when its name is first asked for.
+A listener reads a few of a message's twenty fields; making Python objects of all of them would cost more than its own
+work. A column becomes a list when its first value is read, a property when it is first read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _STORED = (
     "commit_log_offset", "store_size", "body", "flag", "sys_flag", "born_timestamp", "born_host", "store_host",
     "reconsume_times", "prepared_transaction_offset", "body_crc", "offset_msg_id", "tags", "keys", "unique_key",
 )  # fmt: skip
-_KNOWN_OTHERWISE = ("topic", "broker_name", "queue_id", "queue_offset", "store_timestamp", "properties")
+_DERIVED = ("topic", "broker_name", "queue_id", "queue_offset", "store_timestamp", "properties")
 
-_COUNTED_HERE = ("reconsume_times",)
+_SETTABLE = ("reconsume_times",)
 """In order the client counts the tries itself: ``ConsumeMessageOrderlyService#processConsumeResult`` (rules 9.2)."""
 
 
 class _Columns:
-    """The columns of one batch as lists, each made when it is first asked for and then an attribute."""
+    """The columns of one batch as lists, each made when it is first read and then kept as an attribute."""
 
     def __init__(self, slice_: Slice, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
         self._slice = slice_
@@ -75,11 +75,11 @@ class _Columns:
         return [first or topic for first in self.by_property(MessageConst.RETRY_TOPIC)]
 
     def by_property(self, name: str) -> list[str | None]:
-        found = self._by_property.get(name)
-        if found is None:
-            found = pc.map_lookup(self._column("properties"), pa.scalar(name), "last").to_pylist()
-            self._by_property[name] = found
-        return found
+        values = self._by_property.get(name)
+        if values is None:
+            values = pc.map_lookup(self._column("properties"), pa.scalar(name), "last").to_pylist()
+            self._by_property[name] = values
+        return values
 
     def _read(self, name: str) -> list[Any]:
         return list(self._column(name).to_pylist())
@@ -91,7 +91,7 @@ class _Columns:
 
 
 class MessageView(MessageExt):
-    """One row of a batch. Reads like any MessageExt; its values cannot be set, but ``reconsume_times``."""
+    """One row of a batch. Reads like any MessageExt; only ``reconsume_times`` can be set."""
 
     __slots__ = ("_columns", "_row")
 
@@ -116,10 +116,10 @@ def _looked_up(name: str) -> property:
     def put(self: MessageView, value: Any) -> None:
         getattr(self._columns, name)[self._row] = value
 
-    return property(value, put if name in _COUNTED_HERE else None, doc=f"``{name}`` of the row.")
+    return property(value, put if name in _SETTABLE else None, doc=f"``{name}`` of the row.")
 
 
-for _name in (*_STORED, *_KNOWN_OTHERWISE):
+for _name in (*_STORED, *_DERIVED):
     setattr(MessageView, _name, _looked_up(_name))
 
 

@@ -1,4 +1,4 @@
-"""The segments of queues: from ``consumequeue`` and, for what is not dispatched yet, from the ctl rows themselves."""
+"""The segments of queues: from ``consumequeue``, and from the ctl rows of commits that are not dispatched yet."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQu
 
     Raises DerivedTableDamaged when ``consumequeue`` lacks segments that the commit log has.
     """
-    wanted = {range_.queue: range_ for range_ in ranges if len(range_)}
-    found: dict[MessageQueue, list[Produced]] = defaultdict(list)
-    if not wanted:
-        return found
+    by_queue = {range_.queue: range_ for range_ in ranges if len(range_)}
+    segments: dict[MessageQueue, list[Produced]] = defaultdict(list)
+    if not by_queue:
+        return segments
     table = shard.consumequeue
     table.refresh()
     rows = [
-        *_dispatched(shard, wanted.values()),
+        *_dispatched(shard, by_queue.values()),
         *(r for ctl in undispatched(shard, table) for r in consumequeue_rows(ctl)),
     ]
     for row in rows:
         queue = MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
-        range_ = wanted.get(queue)
+        range_ = by_queue.get(queue)
         if range_ and row["base_offset"] < range_.end and row["end_offset"] > range_.begin:
-            found[queue].append(tables.produced_from_row(row | {"count": row["end_offset"] - row["base_offset"]}))
-    for segments in found.values():
-        segments.sort(key=lambda segment: segment.base or 0)
-    holes = [hole for range_ in wanted.values() for hole in cover(range_, found.get(range_.queue, ()))[1]]
+            segments[queue].append(tables.produced_from_row(row | {"count": row["end_offset"] - row["base_offset"]}))
+    for of_queue in segments.values():
+        of_queue.sort(key=lambda segment: segment.base or 0)
+    holes = [hole for range_ in by_queue.values() for hole in cover(range_, segments.get(range_.queue, ()))[1]]
     if holes:
         refuse_missing(shard, holes)
-    return found
+    return segments
 
 
 def _dispatched(shard: Shard, ranges: Iterable[QueueRange]) -> list[dict[str, object]]:
@@ -61,19 +61,19 @@ def _dispatched(shard: Shard, ranges: Iterable[QueueRange]) -> list[dict[str, ob
     for topic, of_topic in by_topic.items():
         begin, end = min(r.begin for r in of_topic), max(r.end for r in of_topic)
         overlaps = (pc.field("topic") == topic) & (pc.field("base_offset") < end) & (pc.field("end_offset") > begin)
-        rows += table.read(_may_hold(table, topic, of_topic), where=overlaps).to_pylist()
+        rows += table.read(_files_with(table, topic, of_topic), where=overlaps).to_pylist()
     return rows
 
 
-def _may_hold(table: LakeTable, topic: str, ranges: Iterable[QueueRange]) -> list[str]:
-    """The files whose statistics allow a segment of one of the ranges. What lies between these is not read: the queues of
-    a topic stand at very different offsets, those of the lanes of groups most of all."""
+def _files_with(table: LakeTable, topic: str, ranges: Iterable[QueueRange]) -> list[str]:
+    """The files whose statistics allow a segment of one of the ranges. Files between the ranges are left out: the queues of
+    a topic have very different offsets, most of all the schedule queues of different groups."""
     files = table.files((pc.field("min.topic") <= topic) & (pc.field("max.topic") >= topic))
     begins, ends = np.array(_disjoint(ranges)).T
     first, last = files.column("min.base_offset").to_numpy(), files.column("max.end_offset").to_numpy()
     nearest = np.searchsorted(ends, first, side="right")
-    found = np.append(begins, np.iinfo(np.int64).max)[nearest] < last
-    return list(files.column("path").filter(pa.array(found)).to_pylist())
+    overlaps = np.append(begins, np.iinfo(np.int64).max)[nearest] < last
+    return list(files.column("path").filter(pa.array(overlaps)).to_pylist())
 
 
 def _disjoint(ranges: Iterable[QueueRange]) -> list[tuple[int, int]]:
@@ -88,13 +88,12 @@ def _disjoint(ranges: Iterable[QueueRange]) -> list[tuple[int, int]]:
 def waiting_segments(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
     """As ``segments_of``, for level queues: each segment is due as a whole at its ``deliver_at``.
 
-    That is so for what was born here. A broker's own level queue holds messages that were stored one after the other:
-    its segments are cut by the second in which their messages are due, each due with the last of them.
+    That is so for segments born in the lake. The messages of a broker's own level queue were stored one after the other:
+    their segments are split by the second in which messages are due, each part due with its last message.
     """
-    found = segments_of(shard, ranges)
     return {
-        queue: [piece for segment in segments for piece in _by_second(shard, segment)]
-        for queue, segments in found.items()
+        queue: [part for segment in segments for part in _by_second(shard, segment)]
+        for queue, segments in segments_of(shard, ranges).items()
     }
 
 

@@ -1,7 +1,7 @@
-"""Reads exactly the rows of a slice from its Parquet file: its row groups, its rows, its columns.
+"""Reads exactly the rows and columns of a slice from its Parquet file.
 
 Many columns of a message have one value in all rows of a queue's row groups (topic, broker, hosts, flags). The footer
-says so, and such a column is not read: it is made, once per slice.
+shows that, and such a column is not read but made, once per slice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MESSAGE_COLUMNS = [*(f.name for f in tables.RECORD), *(f.name for f in tables.PA
 class SliceReader:
     """Reads the rows of one slice from its file.
 
-    Raises MissingFile when the file is gone, BadData when it does not hold what its segment says.
+    Raises MissingFile when the file is gone, BadData when it is damaged or does not have the rows of its segment.
     """
 
     def __init__(self, root: Root, table: str, slice_: Slice) -> None:
@@ -47,12 +47,12 @@ class SliceReader:
     def batches(
         self, columns: Sequence[str] | None, most: int = BATCH_ROWS
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-        """(queue offsets, rows) of the slice, in order, at most ``most`` a time. ``columns`` None: all of a message."""
+        """(queue offsets, rows) of the slice, in order, at most ``most`` rows at a time. ``columns`` None: all of a message."""
         first, last = self._slice.first_row, self._slice.first_row + len(self._slice)
         groups = self._groups(first, last)
-        wanted = self._stored(columns)
-        constant = self._constants(groups, wanted, min(most, len(self._slice)))
-        read = ["rel", *(name for name in wanted if name not in constant)]
+        names = self._stored(columns)
+        constant = self._constants(groups, names, min(most, len(self._slice)))
+        read = ["rel", *(name for name in names if name not in constant)]
         row = int(self._starts[groups[0]])
         expected = first
         for batch in self._read(groups, read, most):
@@ -65,7 +65,7 @@ class SliceReader:
             if rel[0] != expected or rel[-1] - rel[0] != len(rel) - 1 or (np.diff(rel) != 1).any():
                 raise BadData(f"{self._path}: rows of {self._slice.queue} are not contiguous from rel {expected} on")
             expected += len(rel)
-            yield rel - first + self._slice.begin, _joined(part, constant, wanted)
+            yield rel - first + self._slice.begin, _joined(part, constant, names)
         if expected != last:
             raise BadData(f"{self._path} ends before offset {self._slice.end} of {self._slice.queue}")
 
@@ -73,23 +73,23 @@ class SliceReader:
         """The rows of some offsets, which ascend. Only the row groups that hold them are read, one at a time."""
         rows = offsets - self._slice.begin + self._slice.first_row
         groups, firsts = np.unique(np.searchsorted(self._starts, rows, side="right") - 1, return_index=True)
-        wanted = self._stored(columns)
-        constant = self._constants(groups.tolist(), wanted, len(rows))
-        read = [name for name in wanted if name not in constant]
-        # A few rows of many: their properties' names stay numbers until the rows are chosen.
-        found: list[pa.Table] = []
+        names = self._stored(columns)
+        constant = self._constants(groups.tolist(), names, len(rows))
+        read = [name for name in names if name not in constant]
+        # A few rows of many: the names of properties stay dictionary-encoded until the rows are chosen.
+        parts: list[pa.Table] = []
         with self._explained():
             file = self._open(_NAMES_OF_PROPERTIES)
             for group, of_group in zip(groups.tolist(), np.split(rows, firsts[1:]), strict=True) if read else ():
                 table = file.read_row_group(group, columns=read, use_threads=False)
-                found.append(_plain(table.take(pa.array(of_group - self._starts[group]))))
-        varying = {name: pa.chunked_array([part.column(name).chunk(0) for part in found]) for name in read}
-        made = constant | varying
-        table = pa.table({name: made[name] for name in wanted})
-        return self.with_ids(table, offsets) if "offset_msg_id" in wanted else table
+                parts.append(_plain(table.take(pa.array(of_group - self._starts[group]))))
+        varying = {name: pa.chunked_array([part.column(name).chunk(0) for part in parts]) for name in read}
+        by_name = constant | varying
+        table = pa.table({name: by_name[name] for name in names})
+        return self.with_ids(table, offsets) if "offset_msg_id" in names else table
 
     def with_ids(self, table: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
-        """The rows with the ids that follow from their place, where they were born in the lake."""
+        """The rows, with the ids of those that were born in the lake: these follow from their place."""
         ids = table.column("offset_msg_id")
         if not ids.null_count:
             return table
@@ -98,7 +98,7 @@ class SliceReader:
         return table.set_column(table.column_names.index("offset_msg_id"), "offset_msg_id", pc.coalesce(ids, own))
 
     def _read(self, groups: list[int], columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
-        # A task has one core: who runs several at once runs several tasks.
+        # A task has one core; several cores run several tasks.
         with self._explained():
             yield from self._open().iter_batches(most, row_groups=groups, columns=list(columns), use_threads=False)
 
@@ -114,9 +114,9 @@ class SliceReader:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What goes wrong in reading, with the file and the segment."""
+        """Errors of reading, with the file and the segment."""
         slice_ = self._slice
-        segment = f"{self._path}, which holds offsets [{slice_.begin}, {slice_.end}) of {slice_.queue},"
+        segment = f"{self._path}, the file of offsets [{slice_.begin}, {slice_.end}) of {slice_.queue},"
         try:
             yield
         except FileNotFoundError as error:
@@ -127,7 +127,7 @@ class SliceReader:
             raise BadData(f"{segment} is damaged: {error}. Restore it from a backup of the store") from error
 
     def _what_happened(self) -> str:
-        from rmq_store.lake.table.delta_table import LakeTable  # a task has no use for it, unless something went wrong
+        from rmq_store.lake.table.delta_table import LakeTable  # a task needs it only after an error
 
         table = LakeTable.open(self._root, self._table, tables.COMMITLOG, tables.PARTITION_BY)
         if table.is_live(self._slice.file):
@@ -137,7 +137,7 @@ class SliceReader:
             )
         return (
             "is gone: another tool rewrote the table (OPTIMIZE, DELETE or a restore) and deleted the file (VACUUM), but "
-            "the segments of the consume queues go on naming it. Restore the file from a backup of the store, and do not "
+            "the segments of the consume queues still name it. Restore the file from a backup of the store, and do not "
             "run OPTIMIZE or VACUUM on these tables (docs/sql.md); 'rmq audit' lists what else is gone"
         )
 
@@ -145,7 +145,9 @@ class SliceReader:
         begin = int(np.searchsorted(self._starts, first, side="right")) - 1
         end = int(np.searchsorted(self._starts, last, side="left"))
         if end > len(self._starts) - 1:
-            raise BadData(f"{self._path} has fewer rows than its segment of {self._slice.queue} says")
+            raise BadData(
+                f"{self._path} has fewer rows than its segment of {self._slice.queue}. Restore it from a backup"
+            )
         return list(range(begin, end))
 
     def _stored(self, columns: Sequence[str] | None) -> list[str]:
@@ -155,7 +157,7 @@ class SliceReader:
     def _constants(self, groups: Sequence[int], columns: Sequence[str], rows: int) -> dict[str, pa.Array]:
         """The columns with one value, or none at all, in all rows of these row groups, as arrays of so many rows."""
         chunks = [self._footer.metadata.row_group(group) for group in groups]
-        found = {}
+        constants = {}
         for name in columns:
             field = self._footer.schema.field(name)
             if pa.types.is_nested(field.type):
@@ -163,13 +165,13 @@ class SliceReader:
             index = self._footer.leaves[name]
             values = {_only_value(group.column(index)) for group in chunks}
             if len(values) == 1 and (value := values.pop()) is not _SEVERAL:
-                found[name] = pa.repeat(pa.scalar(value, field.type), rows)
-        return found
+                constants[name] = pa.repeat(pa.scalar(value, field.type), rows)
+        return constants
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether the bytes are wrong, and reading them again would not help: Arrow says so by a type of its own, or, inside
-    a data page, by an OSError that is neither the operating system's nor S3's."""
+    """Whether the bytes are wrong, so that reading them again would not help. Arrow raises ArrowInvalid then, or, inside a
+    data page, an OSError that is neither the operating system's nor S3's."""
     return not isinstance(error, OSError) or (error.errno is None and "AWS Error" not in str(error))
 
 
@@ -177,7 +179,7 @@ _SEVERAL = object()
 
 
 def _only_value(chunk: pq.ColumnChunkMetaData) -> Any:
-    """The value of every row of a column chunk, None for nulls only, _SEVERAL when its statistics do not say."""
+    """The value of every row of a column chunk, None for nulls only, _SEVERAL when its statistics do not show one."""
     statistics = chunk.statistics
     if statistics is None or not statistics.has_null_count:
         return _SEVERAL
@@ -189,7 +191,7 @@ def _only_value(chunk: pq.ColumnChunkMetaData) -> Any:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """The table with its properties' names as texts."""
+    """The table with the names of properties as texts."""
     if "properties" not in table.column_names:
         return table
     maps = table.column("properties").combine_chunks()
@@ -198,22 +200,22 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("properties"), "properties", plain)
 
 
-def _joined(part: pa.RecordBatch, constant: dict[str, pa.Array], wanted: Sequence[str]) -> pa.RecordBatch:
+def _joined(part: pa.RecordBatch, constant: dict[str, pa.Array], names: Sequence[str]) -> pa.RecordBatch:
     if not constant:
-        return part.select(wanted)
+        return part.select(names)
     rows = part.num_rows
-    arrays = [constant[name].slice(0, rows) if name in constant else part.column(name) for name in wanted]
-    return pa.RecordBatch.from_arrays(arrays, names=list(wanted))
+    arrays = [constant[name].slice(0, rows) if name in constant else part.column(name) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 @dataclass(frozen=True, slots=True)
 class _Footer:
-    """``starts``: the first row of each row group, and the number of rows. ``leaves``: where a flat column is."""
-
     metadata: pq.FileMetaData
     schema: pa.Schema
     starts: npt.NDArray[np.int64]
+    """The first row of each row group, and last the number of rows."""
     leaves: Mapping[str, int]
+    """The index of each flat column in ``metadata``."""
 
 
 @lru_cache(maxsize=256)

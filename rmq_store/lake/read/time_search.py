@@ -19,29 +19,30 @@ def search_offsets(
     shard: Shard, positions: Positions, queues: Sequence[MessageQueue], time_ms: int, *, upper: bool = False
 ) -> dict[MessageQueue, int]:
     """LOWER: the smallest offset with store time >= ``time_ms``, the queue's end if none. UPPER: the largest with store
-    time <= ``time_ms``, the queue's first if none. Both lie in [min, max]; an empty queue answers 0 (rules 2.3)."""
+    time <= ``time_ms``, the queue's first if none. Both are in [min, max]; an empty queue answers 0."""
     ranges = [QueueRange(q, positions.min_offset(q), positions.max_offset(q)) for q in queues]
     segments = segments_of(shard, ranges)
-    found = {}
+    offsets = {}
     for range_ in ranges:
         of_queue = _dated(range_, segments.get(range_.queue, []))
         lower = _lower(shard, range_, of_queue, time_ms + 1 if upper else time_ms)
-        found[range_.queue] = max(lower - 1, _last(shard, range_, of_queue, time_ms)) if upper else lower
-    return found
+        offsets[range_.queue] = max(lower - 1, _last(shard, range_, of_queue, time_ms)) if upper else lower
+    return offsets
 
 
 def _dated(range_: QueueRange, segments: Sequence[Produced]) -> Sequence[Produced]:
     for segment in segments:
         if segment.max_store_timestamp is None or segment.base is None:
             raise BadData(
-                f"segment of {range_.queue} at {segment.base} has no store times: its consume queue row is damaged"
+                f"the segment of {range_.queue} at offset {segment.base} has no store times: its row in consumequeue is "
+                "damaged. Make the derived tables again with 'rmq dispatch --rebuild'"
             )
     return segments
 
 
 def _lower(shard: Shard, range_: QueueRange, segments: Sequence[Produced], time_ms: int) -> int:
-    """The first message of the range stored at or after the moment, its end if there is none. Segments that are stored
-    before it as a whole are not opened."""
+    """The first offset of the range stored at or after the time, its end if there is none. Segments whose messages were all
+    stored before are not opened."""
     for segment in segments:
         if (segment.max_store_timestamp or 0) < time_ms:
             continue
@@ -55,8 +56,8 @@ def _lower(shard: Shard, range_: QueueRange, segments: Sequence[Produced], time_
 
 
 def _last(shard: Shard, range_: QueueRange, segments: Sequence[Produced], time_ms: int) -> int:
-    """The last message of the range stored at or before the moment, its begin if there is none. It lies behind one that
-    was stored later where a broker's clock stepped back."""
+    """The last offset of the range stored at or before the time, its begin if there is none. Messages before it may have
+    later times, where a broker's clock was set back."""
     for segment in reversed(segments):
         if (segment.min_store_timestamp or 0) > time_ms:
             continue
@@ -70,7 +71,7 @@ def _last(shard: Shard, range_: QueueRange, segments: Sequence[Produced], time_m
 
 
 def _rows(range_: QueueRange, segment: Produced) -> tuple[int, slice]:
-    """The first offset of a segment that lies in the range, and which of its rows do."""
+    """The first offset of a segment that is in the range, and the slice of its rows in the range."""
     base = segment.base or 0
     first = max(base, range_.begin)
     return first, slice(first - base, min(_end(segment), range_.end) - base)
