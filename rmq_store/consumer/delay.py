@@ -49,8 +49,8 @@ MAX_LEVEL_DAYS = 365
 
 
 def check_delays(text: str) -> None:
-    """Raises WrongUse naming the first level with a delay that no store should have: none, negative, or so long that a due
-    time may lie outside the years of a date."""
+    """Raises WrongUse naming the first level with a delay that no store should have: none, negative, or so long that a
+    due time may lie outside the years of a date."""
     for item, delay_ms in zip(text.split(" "), parse_delay_level(text), strict=False):
         if not 0 < delay_ms <= MAX_LEVEL_DAYS * _UNITS_MS["d"]:
             raise WrongUse(
@@ -178,7 +178,7 @@ def retry_policy_problems(table: Mapping[str, Any]) -> list[str]:
         if key not in known:
             problems.append(f"it has an unknown key {key!r}; known: type, {', '.join(known)}")
         elif type_ in list(GroupRetryPolicyType) and known[key] != type_:
-            problems.append(f"{key} counts only with type {known[key]}")
+            problems.append(f"{key} applies only with type {known[key]}")
         elif problem := _POLICY_VALUES[key](value):
             problems.append(f"{key} {problem}")
     return problems

@@ -8,9 +8,9 @@
     topic = "OrderEvents"
     expression = "TagA || TagB"
 
-Settings are numbers and names; where the store lies is not among them. All that is wrong with a group is said at once, and
-the other groups can be used all the same. The keys of a group are the fields of ``GroupSettings``, with their ranges in
-``settings_values.py``; ``docs/settings.md`` tells them all, with RocketMQ's names.
+The root of the store is not among the settings. All problems of a group are reported at once, and the other groups can
+still be used. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``settings_values.py``;
+``docs/settings.md`` has them all, with RocketMQ's names.
 """
 
 from __future__ import annotations
@@ -41,47 +41,55 @@ from rmq_store.utils.times import parse_consume_timestamp
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """One ``[[group]]``. Raises WrongUse with everything that is wrong in it.
-
-    ``subscriptions`` are the ``[[group.subscription]]`` tables. ``consume_timeout``: after so many minutes in one call of the
-    listener its messages are retried, whatever it answers. ``max_reconsume_times`` -1 is 16, in order no limit.
-    ``suspend_tries_per_window``: after so many vain tries in a row a queue that is consumed in order waits for the next
-    window. ``retry_queue_nums`` 0: what fails is dead at once. ``retry_policy``: how long a retry waits whose listener
-    names no level (see ``retry_policy_of``), None is by delay level. ``consume_timestamp``: see
-    ``parse_consume_timestamp``. ``all_or_nothing``: an exception fails the whole batch. ``absorb_duplicates``: messages
-    whose key was acked before are not consumed again (``duplicates.py``), None: they are. ``max_messages``, ``max_bytes``
-    (of bodies) and ``max_minutes`` cap one window, None is no cap. ``consumers``: how many share the queues, None is as
-    many as Spark has task slots. A ``name`` is that of a group, or of one client of a broadcasting group:
-    ``group@client``. ``schedule``: when Airflow consumes, None is only when somebody triggers it. ``shards``: None is all.
-    """
+    """One ``[[group]]``. Raises WrongUse with all its problems."""
 
     name: str
+    """Of a group, or of one client of a broadcasting group: ``group@client``."""
     listener: str
+    """``module:attribute``."""
     subscriptions: tuple[SubscriptionData, ...]
+    """The ``[[group.subscription]]`` tables."""
     subscription_version: int = 1
     mode: str = "concurrently"
+    """One of ``settings_values.MODES``."""
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_message_batch_max_size: int = 1
     consume_timeout: int = 15
+    """Minutes: the messages of a longer call of the listener are retried, whatever it answers."""
     max_reconsume_times: int = -1
+    """-1 means 16 for concurrent consumption, no limit in order."""
     suspend_tries_per_window: int = 3
+    """After so many failed tries in a row a queue that is consumed in order waits for the next window."""
     retry_queue_nums: int = 1
+    """0: a failed message is a dead letter at once."""
     retry_policy: GroupRetryPolicy | None = None
+    """How long a retry waits whose listener names no level; None: by delay level."""
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     consume_timestamp: str | None = None
+    """A time that ``parse_consume_timestamp`` reads."""
     young_topic_starts_at_zero: bool = False
     later_queues_start_at_min: bool = True
     all_or_nothing: bool = False
+    """An exception fails the whole batch."""
     absorb_duplicates: AbsorbRule | None = None
+    """Messages whose key was acked before are not consumed again (``duplicates.py``); None: they are."""
     on_offset_out_of_range: str = "stop"
+    """One of ``settings_values.ON_OFFSET_OUT_OF_RANGE``."""
     max_messages: int | None = None
+    """Of one window, None: no limit."""
     max_bytes: int | None = None
+    """Bytes of bodies in one window, None: no limit."""
     max_minutes: int | None = None
+    """Of one window, None: no limit."""
     consumers: int | None = None
+    """How many share the queues of a window; None: as many as the engine has task slots."""
     allocate_strategy: AllocateRule = AVG
     engine: str = "spark"
+    """One of ``settings_values.ENGINES``."""
     schedule: str | None = "*/5 * * * *"
+    """When Airflow starts a window; None: only an operator does."""
     shards: tuple[str, ...] | None = None
+    """Names of shards, None: all."""
 
     def __post_init__(self) -> None:
         values = {name: getattr(self, name) for name in _KEYS}
@@ -91,12 +99,13 @@ class GroupSettings:
 
     @property
     def broadcasting(self) -> bool:
-        """Every client gets all messages, at offsets of its own (rules 4), and consumes under the name ``group@client``."""
+        """Every client gets all messages, at offsets of its own (rules 4), and consumes under the name
+        ``group@client``."""
         return self.message_model is MessageModel.BROADCASTING
 
     @property
     def consume_timeout_ms(self) -> int | None:
-        """None where nothing is sent back: in order, where only the listener's status counts, and to broadcasting clients."""
+        """None where nothing is sent back: in order, where only the listener's status counts, and for broadcasting."""
         return None if self.mode == "orderly" or self.broadcasting else self.consume_timeout * 60_000
 
     @property
@@ -111,12 +120,14 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The groups of a file, in its order. ``wrong``: the others by name (``number 2``, where it has none), each with its
-    problems."""
+    """A settings file."""
 
     source: str
+    """Its name in errors."""
     groups: tuple[GroupSettings, ...]
+    """The groups without problems, in the file's order."""
     wrong: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The other groups by name (``number 2``, where it has none), each with its problems."""
 
     def group(self, name: str) -> GroupSettings:
         """The group's settings; ``group@client`` is a client of a broadcasting group. Raises WrongUse with the group's
@@ -130,11 +141,11 @@ class Settings:
             if wrong in self.wrong:
                 raise WrongUse(_listed(f"{self.source}: group {wrong}", self.wrong[wrong]))
         known = [group.name for group in self.groups]
-        listed = (", ".join(known) or "none") + (f"; wrong: {', '.join(self.wrong)}" if self.wrong else "")
+        listed = (", ".join(known) or "none") + (f"; with problems: {', '.join(self.wrong)}" if self.wrong else "")
         raise WrongUse(f"{self.source} has no group {name!r}{did_you_mean(name, known)}; known: {listed}")
 
     def check(self) -> None:
-        """Raises WrongUse listing every problem of every group that is wrong."""
+        """Raises WrongUse with every problem of every group."""
         if self.wrong:
             raise WrongUse(_listed(self.source, _lines(self.wrong)))
 
@@ -145,8 +156,8 @@ def read_settings(path: str | Path) -> Settings:
         text = read_small_file(Path(path)).decode("utf-8")
     except FileNotFoundError as error:
         raise WrongUse(
-            f"the settings {path} cannot be read: no such file. Write it (docs/settings.md), or name another (--settings, or "
-            "RMQ_SETTINGS)"
+            f"the settings {path} cannot be read: no such file. Create it (docs/settings.md), or name another with "
+            "--settings or RMQ_SETTINGS"
         ) from error
     except OSError as error:
         raise WrongUse(f"the settings {path} cannot be read: {error.strerror or error}") from error
@@ -156,16 +167,16 @@ def read_settings(path: str | Path) -> Settings:
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Settings from TOML; ``source`` names it in errors. A group that is wrong takes no other with it.
+    """Settings from TOML; ``source`` names it in errors. A group with problems does not affect the others.
 
-    Raises WrongUse for what is no TOML, and for a file without groups or with other tables: below a misspelled ``[[group]]``
-    TOML adds each ``[[group.subscription]]`` to the group above it.
+    Raises WrongUse for a text that is not TOML, and for a file without groups or with other tables: below a misspelled
+    ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above it.
     """
     try:
         document = tomllib.loads(text)
         _check_values(document)
     except RecursionError as error:
-        raise WrongUse(f"{source} has lists or tables in each other, deeper than settings go") from error
+        raise WrongUse(f"{source} nests lists or tables more than {_MOST_NESTED} levels deep") from error
     except tomllib.TOMLDecodeError as error:
         raise WrongUse(f"{source} is not TOML: {error}") from error
     except ValueError as error:  # also Python's own, of a number of very many digits
@@ -173,7 +184,7 @@ def load_settings(text: str, source: str) -> Settings:
     problems = _unknown_keys(document, ["group"], "the file")
     tables = document.get("group", [])
     if not _is_tables(tables):
-        problems.append("a group is written as a table [[group]]")
+        problems.append("group must be a table [[group]]")
         tables = []
     elif not tables:
         problems.append("there is no group: add a [[group]] with a name, a listener and a [[group.subscription]]")
@@ -192,7 +203,7 @@ def load_group(table: Mapping[str, Any]) -> GroupSettings:
 
 
 def _load_groups(tables: Sequence[Mapping[str, Any]]) -> tuple[tuple[GroupSettings, ...], dict[str, list[str]]]:
-    """The groups, and the problems of those that are wrong. Of a name that is written twice nobody knows which is meant."""
+    """The groups without problems, and the problems of the others. Two groups with one name are both refused."""
     groups: list[GroupSettings] = []
     wrong: dict[str, list[str]] = {}
     names = [_name(table, number) for number, table in enumerate(tables, 1)]
@@ -203,7 +214,7 @@ def _load_groups(tables: Sequence[Mapping[str, Any]]) -> tuple[tuple[GroupSettin
             wrong.setdefault(name, []).extend(problems)
     for name, count in Counter(names).items():
         if count > 1:
-            wrong.setdefault(name, []).append(f"written {count} times")
+            wrong.setdefault(name, []).append(f"{count} groups have this name")
     wrong |= _client_problems(group for group in groups if group.name not in wrong)
     return tuple(group for group in groups if group.name not in wrong), wrong
 
@@ -214,7 +225,7 @@ def _name(table: Mapping[str, Any], number: int) -> str:
 
 
 def _check_values(document: Mapping[str, Any]) -> None:
-    """Raises ValueError for a number beyond TOML's 64 bits, RecursionError for tables that are nested too deep to be said."""
+    """Raises ValueError for a number beyond TOML's 64 bits, RecursionError beyond ``_MOST_NESTED`` levels."""
     level: list[Any] = [document]
     for _ in range(_MOST_NESTED):
         inner = [value for table in level for value in (table.values() if isinstance(table, dict) else table)]
@@ -226,15 +237,20 @@ def _check_values(document: Mapping[str, Any]) -> None:
 
 
 def _client_problems(groups: Iterable[GroupSettings]) -> dict[str, list[str]]:
-    """Clients of a broadcasting group that are written out have one subscription, as their group has."""
+    """Clients of one broadcasting group with ``[[group]]`` tables of their own must have the same subscriptions."""
     first: dict[str, GroupSettings] = {}
     problems = {}
     for group in groups:
         other = first.setdefault(group.name.partition("@")[0], group)
-        mine, theirs = ((one.subscription_version, set(one.subscriptions)) for one in (group, other))
-        if mine != theirs:
-            problems[group.name] = [f"it must have the subscriptions and the version of {other.name}"]
+        if _versioned(group) != _versioned(other):
+            problems[group.name] = [
+                f"subscriptions and subscription_version must be those of {other.name}: all clients of a group share them"
+            ]
     return problems
+
+
+def _versioned(group: GroupSettings) -> tuple[int, set[SubscriptionData]]:
+    return group.subscription_version, set(group.subscriptions)
 
 
 def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[str]]:
@@ -248,14 +264,14 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
     if values.get("schedule") == "":
         values["schedule"] = None
     problems += value_problems(values)
-    for key, made_of in _MADE.items():
+    for key, parse in _PARSERS.items():
         if key in values and not CHECKS[key](values[key]):
-            values[key] = made_of(values[key])
+            values[key] = parse(values[key])
 
-    subscriptions, found = _load_subscriptions(table.get("subscription"), values.get("subscription_version", 1))
-    problems += found
+    subscriptions, refused = _load_subscriptions(table.get("subscription"), values.get("subscription_version", 1))
+    problems += refused
     known = {key: values.get(key, default) for key, default in _DEFAULTS.items()} | {"name": values.get("name")}
-    problems += _group_problems(known, None if found else subscriptions)
+    problems += _group_problems(known, None if refused else subscriptions)
     if problems:
         return None, problems
     for key, enum in (("message_model", MessageModel), ("consume_from_where", ConsumeFromWhere)):
@@ -272,11 +288,11 @@ def _load_subscriptions(tables: Any, version: Any) -> tuple[tuple[SubscriptionDa
         where = f"subscription {number}"
         texts = {key: table.get(key) for key in ("topic", "expression", "type")}
         problems += [f"{where}: {problem}" for problem in _unknown_keys(table, list(texts), "it")]
-        no_text = [key for key, value in texts.items() if key in table and not isinstance(value, str)]
-        problems += [f"{where}: {key} must be text, it is {texts[key]!r}" for key in no_text]
+        not_text = [key for key, value in texts.items() if key in table and not isinstance(value, str)]
+        problems += [f"{where}: {key} must be text, it is {texts[key]!r}" for key in not_text]
         if "topic" not in table:
             problems.append(f"{where}: topic is missing")
-        if no_text or "topic" not in table:
+        if not_text or "topic" not in table:
             continue
         try:
             check_topic(texts["topic"])
@@ -297,47 +313,49 @@ _KEYS = tuple(CHECKS)
 _REQUIRED = ("name", "listener")
 _DEFAULTS = {f.name: None if f.default is MISSING else f.default for f in fields(GroupSettings)}
 
-_MADE: dict[str, Callable[[Any], Any]] = {
+_PARSERS: dict[str, Callable[[Any], Any]] = {
     "retry_policy": retry_policy_of,
     "absorb_duplicates": absorb_rule_of,
     "allocate_strategy": allocate_rule_of,
 }
-"""What a file says as a table or a text, and a group has as a value."""
+"""Keys that a file has as a table or a text, and a group as a value."""
 
 
 def _group_problems(values: Mapping[str, Any], subscriptions: tuple[SubscriptionData, ...] | None) -> list[str]:
-    """What only shows when a group is seen as a whole; subscriptions None: already found to be wrong."""
+    """What is wrong between the keys of a group. ``subscriptions``: None when they have problems of their own."""
     problems = []
     from_time = values["consume_from_where"] == ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
     if from_time and values["consume_timestamp"] is None:
         problems.append("consume_from_where CONSUME_FROM_TIMESTAMP needs a consume_timestamp")
     if values["consume_timestamp"] is not None and not from_time:
-        problems.append("consume_timestamp counts only with consume_from_where CONSUME_FROM_TIMESTAMP")
+        problems.append("consume_timestamp applies only with consume_from_where CONSUME_FROM_TIMESTAMP")
     broadcasting = values["message_model"] == MessageModel.BROADCASTING
     if "@" in str(values["name"]) and not broadcasting:
-        problems.append("a client (@...) is named only with message_model BROADCASTING")
+        problems.append("a name with a client (GROUP@CLIENT) needs message_model BROADCASTING")
     in_order = values["mode"] == "orderly"
     if in_order and broadcasting:
-        problems.append("mode orderly is not there with message_model BROADCASTING, which retries nothing")
+        problems.append("mode orderly cannot be combined with message_model BROADCASTING, which retries nothing")
     if in_order and values["all_or_nothing"]:
-        problems.append("all_or_nothing counts only with mode concurrently: in order a batch has one status anyway")
+        problems.append("all_or_nothing applies only with mode concurrently: in order a batch always has one status")
     if in_order and values["absorb_duplicates"] is not None:
-        problems.append("absorb_duplicates is not there with mode orderly, where a queue cannot wait for another one")
+        problems.append(
+            "absorb_duplicates cannot be combined with mode orderly: queues cannot wait for each other there"
+        )
     if (in_order or broadcasting) and values["consume_timeout"] != _DEFAULTS["consume_timeout"]:
-        problems.append("consume_timeout counts only with mode concurrently and message_model CLUSTERING")
+        problems.append("consume_timeout applies only with mode concurrently and message_model CLUSTERING")
     if values["max_minutes"] is not None and values["absorb_duplicates"] is not None:
         problems.append(
-            "max_minutes is not there with absorb_duplicates, which asks about a window's messages in turns"
+            "max_minutes cannot be combined with absorb_duplicates, which goes through a window's messages several times"
         )
     if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
-        problems.append("suspend_tries_per_window counts only with mode orderly")
+        problems.append("suspend_tries_per_window applies only with mode orderly")
     if subscriptions is None:
         return problems
     if not subscriptions:
         problems.append("it subscribes to no topic")
     topics = Counter(subscription.topic for subscription in subscriptions)
     problems += [
-        f"topic {topic} has {count} subscriptions; a group has one expression for a topic"
+        f"topic {topic} has {count} subscriptions; a group has one expression per topic"
         for topic, count in topics.items()
         if count > 1
     ]
@@ -345,7 +363,7 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         if subscription.takes_none:
             problems.append(f"topic {subscription.topic}: the expression {subscription.expression!r} matches nothing")
         if values["name"] and subscription.topic == retry_topic(str(values["name"])):
-            problems.append(f"topic {subscription.topic}: a group reads its own retry topic by itself")
+            problems.append(f"topic {subscription.topic}: remove it, a group always reads its own retry topic")
     return problems
 
 
@@ -354,7 +372,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def _unknown_keys(table: Mapping[str, Any], known: list[str], what: str) -> list[str]:
-    """RocketMQ's own spelling is understood, but not taken: one setting has one name here."""
+    """RocketMQ's own spelling gets a suggestion, but is refused: a setting has one name here."""
     problems = []
     for key in table:
         name = snake_case(key)

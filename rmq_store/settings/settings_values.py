@@ -1,4 +1,4 @@
-"""What the keys of a group may say in ``consumers.toml``, each by itself: the settings as a whole are in ``settings.py``."""
+"""The allowed values of each key of a group in ``consumers.toml``. Rules between keys are in ``settings.py``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Check = Callable[[Any], str]
 """What is wrong with a value, "" when nothing is."""
 
 
-def _must(be: str, value: Any, right: Any) -> str:
-    return "" if right else f"must be {be}, it is {value!r}"
+def _must(be: str, value: Any, is_right: Any) -> str:
+    return "" if is_right else f"must be {be}, it is {value!r}"
 
 
 def is_int(value: Any) -> bool:
@@ -32,8 +32,8 @@ def is_int(value: Any) -> bool:
 
 
 def _between(least: int, most: int) -> Check:
-    wanted = f"a whole number from {least} to {most}"
-    return lambda value: _must(wanted, value, is_int(value) and least <= value <= most)
+    range_ = f"a whole number from {least} to {most}"
+    return lambda value: _must(range_, value, is_int(value) and least <= value <= most)
 
 
 def _or_none(check: Check) -> Check:
@@ -46,9 +46,9 @@ def _one_of(known: Iterable[str]) -> Check:
 
 
 def _accepted_by(check: Callable[[str], object]) -> Check:
-    """Text that a function takes without raising WrongUse."""
+    """Text that a function accepts without raising WrongUse."""
 
-    def answer(value: Any) -> str:
+    def problem(value: Any) -> str:
         if not isinstance(value, str):
             return _must("text", value, False)
         try:
@@ -57,7 +57,7 @@ def _accepted_by(check: Callable[[str], object]) -> Check:
             return str(error)
         return ""
 
-    return answer
+    return problem
 
 
 def _flag(value: Any) -> str:
@@ -77,12 +77,12 @@ def _check_name(name: str) -> None:
 
 
 def _shards(value: Any) -> str:
-    named = isinstance(value, tuple) and all(isinstance(s, str) and re.fullmatch(r"[\w.@-]+", s) for s in value)
-    return _must('a list of shard names, like ["broker-a"]', value, named and value)
+    are_names = isinstance(value, tuple) and all(isinstance(s, str) and re.fullmatch(r"[\w.@-]+", s) for s in value)
+    return _must('a list of shard names, like ["broker-a"]', value, are_names and value)
 
 
 def _retry_policy(value: Any) -> str:
-    """Of the table in a file; a policy that is made already is right."""
+    """Of the table in a file; a GroupRetryPolicy is always right."""
     if value is None or isinstance(value, GroupRetryPolicy):
         return ""
     if not isinstance(value, dict):
@@ -91,7 +91,7 @@ def _retry_policy(value: Any) -> str:
 
 
 def _absorb_duplicates(value: Any) -> str:
-    """Of the table in a file; a rule that is made already is right."""
+    """Of the table in a file; an AbsorbRule is always right."""
     if value is None or isinstance(value, AbsorbRule):
         return ""
     if not isinstance(value, dict):
@@ -138,6 +138,6 @@ CHECKS: dict[str, Check] = {
 
 
 def value_problems(values: Mapping[str, Any]) -> list[str]:
-    """Each value by itself."""
-    found = ((key, CHECKS[key](value)) for key, value in values.items())
-    return [f"{key}: {problem}" for key, problem in found if problem]
+    """The problems of values each by itself, as ``key: problem``."""
+    problems = ((key, CHECKS[key](value)) for key, value in values.items())
+    return [f"{key}: {problem}" for key, problem in problems if problem]

@@ -213,7 +213,7 @@ def test_settings_with_several_problems_name_them_all(imported: Rmq) -> None:
     answer = imported("consume", "-g", "a b", "--settings", "bad.toml")
     refused(answer, 2, "bad.toml: group a b has 3 problem(s)", "name: ", "listener: ", "engine: ")
     answer = imported("consume", "-g", "orders", "--settings", "bad.toml")
-    refused(answer, 2, "bad.toml has no group 'orders'; known: none; wrong: a b")
+    refused(answer, 2, "bad.toml has no group 'orders'; known: none; with problems: a b")
     (imported.folder / "bad.toml").write_text("[[group]\n")
     refused(imported("consume", "-g", "orders", "--settings", "bad.toml"), 2, "bad.toml is not TOML")
     refused(imported("consume", "-g", "orders", "--settings", "none.toml"), 2, "none.toml cannot be read", "--settings")

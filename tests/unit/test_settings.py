@@ -118,11 +118,11 @@ def test_every_key_can_be_said() -> None:
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        ('mode = "orderly"\nconsume_timeout = 5', "consume_timeout counts only with mode concurrently"),
-        ('message_model = "BROADCASTING"\nconsume_timeout = 5', "consume_timeout counts only with"),
+        ('mode = "orderly"\nconsume_timeout = 5', "consume_timeout applies only with mode concurrently"),
+        ('message_model = "BROADCASTING"\nconsume_timeout = 5', "consume_timeout applies only with"),
         (
             'max_minutes = 5\nabsorb_duplicates = { by = "KEYS", horizon = "1d" }',
-            "max_minutes is not there with absorb",
+            "max_minutes cannot be combined with absorb",
         ),
     ],
 )
@@ -184,7 +184,7 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ),
         (
             'mode = "orderly"\nabsorb_duplicates = { by = "KEYS", horizon = "7d" }',
-            "absorb_duplicates is not there with mode orderly",
+            "absorb_duplicates cannot be combined with mode orderly",
         ),
         ("retry_policy = 5", "retry_policy: must be a table like { type ="),
         (
@@ -196,10 +196,10 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
             "retry_policy: next must be a list of delays in ms, like [1000, 5000], it is []",
         ),
         ("retry_policy = { next = [5, -1] }", "next has an item that must be milliseconds, a whole number from 0 to"),
-        ("retry_policy = { initial = 5 }", "retry_policy: initial counts only with type EXPONENTIAL"),
+        ("retry_policy = { initial = 5 }", "retry_policy: initial applies only with type EXPONENTIAL"),
         (
             'retry_policy = { type = "EXPONENTIAL", next = [5], max = 259200001, multiplier = 0 }',
-            "retry_policy: next counts only with type CUSTOMIZED; max must be milliseconds, a whole number from 0 to 2",
+            "retry_policy: next applies only with type CUSTOMIZED; max must be milliseconds, a whole number from 0 to 2",
         ),
         (
             'retry_policy = { type = "EXPONENTIAL", initial = 1.5, multiplier = 0 }',
@@ -210,16 +210,16 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ("consumers = 0", "consumers: must be a whole number from 1"),
         ('mode = "in order"', "mode: must be one of concurrently, orderly, it is 'in order'"),
         ("suspend_tries_per_window = 0", "suspend_tries_per_window: must be a whole number from 1 to 10000, it is 0"),
-        ("suspend_tries_per_window = 5", "suspend_tries_per_window counts only with mode orderly"),
-        ('mode = "orderly"\nall_or_nothing = true', "all_or_nothing counts only with mode concurrently"),
+        ("suspend_tries_per_window = 5", "suspend_tries_per_window applies only with mode orderly"),
+        ('mode = "orderly"\nall_or_nothing = true', "all_or_nothing applies only with mode concurrently"),
         ('message_model = "clustering"', "message_model: must be one of CLUSTERING, BROADCASTING, it is 'clustering'"),
         (
             'message_model = "BROADCASTING"\nmode = "orderly"',
-            "mode orderly is not there with message_model BROADCASTING",
+            "mode orderly cannot be combined with message_model BROADCASTING",
         ),
         ('consume_from_where = "LAST"', "consume_from_where: must be one of CONSUME_FROM_LAST_OFFSET, "),
         ('consume_from_where = "CONSUME_FROM_TIMESTAMP"', "CONSUME_FROM_TIMESTAMP needs a consume_timestamp"),
-        ('consume_timestamp = "20240229235959Z"', "consume_timestamp counts only with"),
+        ('consume_timestamp = "20240229235959Z"', "consume_timestamp applies only with"),
         ('consume_timestamp = "20240230235959Z"', "consume_timestamp: no such time: '20240230235959Z'"),
         ("consume_timestamp = 2024-02-29T23:59:59", "consume_timestamp: the time '2024-02-29T23:59:59' has no zone"),
         ("subscription_version = 2147483648", "subscription_version: must be a whole number from 1 to 2147483647"),
@@ -246,7 +246,11 @@ def test_a_wrong_line_is_named_with_what_would_be_right(line: str, problem: str)
         ('name = "orders"', "", "group number 1: name is missing"),
         ('name = "orders"', 'name = "or ders"', "group or ders: name: group 'or ders' has characters other than"),
         ('name = "orders"', "name = 5", "group number 1: name: must be text, it is 5"),
-        ('name = "orders"', 'name = "orders@a"', "group orders@a: a client (@...) is named only with message_model"),
+        (
+            'name = "orders"',
+            'name = "orders@a"',
+            "group orders@a: a name with a client (GROUP@CLIENT) needs message_model",
+        ),
         ('name = "orders"', 'name = "orders@"', "group orders@: name: client '' has characters other than"),
         ('name = "orders"', 'name = "DEFAULT_CONSUMER"', "is RocketMQ's placeholder"),
         ('listener = "shop.listeners:Orders"', "", "group orders: listener is missing"),
@@ -276,7 +280,7 @@ def test_a_wrong_line_is_named_with_what_would_be_right(line: str, problem: str)
             'topic = "T"\nexpresion = "*"',
             "unknown key 'expresion', did you mean 'expression'?",
         ),
-        ('topic = "OrderEvents"', 'topic = "%RETRY%orders"', "a group reads its own retry topic by itself"),
+        ('topic = "OrderEvents"', 'topic = "%RETRY%orders"', "a group always reads its own retry topic"),
     ],
 )
 def test_a_wrong_part_is_named_with_its_place(old: str, new: str, problem: str) -> None:
@@ -287,19 +291,19 @@ def test_a_wrong_part_is_named_with_its_place(old: str, new: str, problem: str) 
 def test_a_topic_has_one_expression_in_a_group() -> None:
     more = '\n[[group.subscription]]\ntopic = "OrderEvents"\nexpression = "TagA"\n'
     assert problems(SMALL + more) == [
-        "group orders: topic OrderEvents has 2 subscriptions; a group has one expression for a topic"
+        "group orders: topic OrderEvents has 2 subscriptions; a group has one expression per topic"
     ]
 
 
 def test_a_group_is_written_once() -> None:
-    assert problems(SMALL + SMALL) == ["group orders: written 2 times"]
+    assert problems(SMALL + SMALL) == ["group orders: 2 groups have this name"]
 
 
 def test_clients_of_one_group_have_one_subscription() -> None:
     client = SMALL.replace('name = "orders"', 'name = "orders@a"\nmessage_model = "BROADCASTING"')
     other = client.replace("orders@a", "orders@b")
     assert [group.name for group in load_settings(client + other, "x").groups] == ["orders@a", "orders@b"]
-    must = "group orders@b: it must have the subscriptions and the version of orders@a"
+    must = "group orders@b: subscriptions and subscription_version must be those of orders@a: all clients of a group share them"
     assert problems(client + other + 'expression = "TagA"') == [must]
     assert problems(client + other.replace("\nlistener", "\nsubscription_version = 2\nlistener")) == [must]
 
@@ -363,8 +367,8 @@ def test_below_a_misspelled_group_nothing_is_added_to_the_group_above_it() -> No
     [
         ("", "there is no group"),
         ("group = []", "there is no group"),
-        ('[group]\nname = "orders"', "a group is written as a table [[group]]"),
-        ("group = 5", "a group is written as a table [[group]]"),
+        ('[group]\nname = "orders"', "group must be a table [[group]]"),
+        ("group = 5", "group must be a table [[group]]"),
     ],
 )
 def test_a_file_without_groups_is_refused(text: str, problem: str) -> None:
@@ -382,7 +386,7 @@ def test_a_file_without_groups_is_refused(text: str, problem: str) -> None:
     ],
 )
 def test_what_is_nested_without_end_is_refused(text: str) -> None:
-    with pytest.raises(WrongUse, match="deeper than settings go"):
+    with pytest.raises(WrongUse, match="more than 20 levels deep"):
         load_settings(text, "consumers.toml")
 
 
