@@ -2,25 +2,25 @@
 
     RmqError
     ├── WrongUse            fix the call            (exit 2)
-    │   └── NothingThere        the store holds nothing to consume: it is empty, or a topic is nowhere
-    ├── BadData             fix the data or the files behind it, nothing was written   (exit 1)
+    │   └── NothingThere        nothing to consume: the store is empty, or no shard has the topic
+    ├── BadData             fix the data or the files behind it; nothing was written   (exit 1)
     │   ├── RecordError         a record of a broker's file is refused
-    │   │   ├── DamagedRecord       it does not check
+    │   │   ├── DamagedRecord       it fails its check
     │   │   └── UnsupportedRecord   it is sound, but cannot be imported as it is
-    │   ├── BodyTooLarge        a body is larger, decompressed, than was allowed
-    │   ├── MissingFile         a file of the store that holds messages is gone
-    │   ├── DerivedTableDamaged a derived table is not what the commit log says: rmq dispatch --rebuild
-    │   ├── OffsetOutOfRange    the wanted offset was removed by retention
-    │   ├── ListenerError       the listener cannot be imported or answers nonsense
+    │   ├── BodyTooLarge        a body is larger than allowed when it is decompressed
+    │   ├── MissingFile         a file of the store with messages is missing
+    │   ├── DerivedTableDamaged a derived table does not match the commit log: rmq dispatch --rebuild
+    │   ├── OffsetOutOfRange    retention removed the messages at the offset
+    │   ├── ListenerError       the listener cannot be imported, or its answer is invalid
     │   └── EvidenceMismatch    counts or hash sums of a window do not add up
     ├── StoreUnusable       fix the root: missing, not writable, wrong credentials, newer format   (exit 1)
-    │   └── StagedFileGone      run the request again: what this attempt staged was removed
+    │   └── StagedFileGone      run the request again: a file that it staged was removed
     ├── ClockSkew           fix a clock; nothing was written   (exit 1)
-    ├── HeldByAnother       wait, or look who holds it   (exit 3)
-    ├── StaleAttempt        somebody moved it: plan again   (exit 3)
+    ├── HeldByAnother       wait, or see which request has the claim   (exit 3)
+    ├── StaleAttempt        another commit was faster: plan again   (exit 3)
     └── CommitOutcomeUnknown   look before touching anything   (exit 1)
 
-A message names the thing, the facts found and what to do about it.
+A message says what is wrong, with the facts, and what to do.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from typing import Any
 
 
 class RmqError(Exception):
-    """Root of the tree. ``exit_code`` is what the command line returns for it."""
+    """Root of the tree."""
 
     exit_code = 1
+    """What the command line returns for it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its text and its fields, for pickle: an ``__init__`` may want other arguments than the text."""
+        """Text and fields, for pickle: an ``__init__`` may take other arguments than the text."""
         return _without_init, (type(self), *self.args), vars(self)
 
 
@@ -49,7 +50,7 @@ class WrongUse(RmqError):
 
 
 class NothingThere(WrongUse):
-    """The store is empty, or has no such topic: a mistake in the name, or it has not been imported yet."""
+    """The store is empty or has no such topic: the name is wrong, or the topic has not been imported yet."""
 
 
 class BadData(RmqError):
@@ -57,11 +58,8 @@ class BadData(RmqError):
 
 
 class RecordError(BadData):
-    """A record of a broker's file is refused.
-
-    ``file`` and ``position`` say where (bytes from the start of that file);
-    ``commit_log_offset`` is the physical offset in the broker's log.
-    """
+    """A record of a broker's file is refused: the one at byte ``position`` of ``file``, which has the physical offset
+    ``commit_log_offset`` in the broker's log."""
 
     text = "record {place}: {reason}"
 
@@ -75,7 +73,7 @@ class RecordError(BadData):
 
 
 class DamagedRecord(RecordError):
-    """It fails its check."""
+    """The record fails its check."""
 
     text = (
         "damaged record {place}: {reason}. "
@@ -84,21 +82,22 @@ class DamagedRecord(RecordError):
 
 
 class UnsupportedRecord(RecordError):
-    """It is sound, but cannot be imported as it is. No salvage skips it: nothing is damaged. ``reason`` says what to do."""
+    """The record is sound, but cannot be imported as it is. A salvage does not skip it, since nothing is damaged.
+    ``reason`` says what to do."""
 
     text = "the record {place} cannot be imported: {reason}. Nothing was changed."
 
 
 class BodyTooLarge(BadData):
-    """A compressed body would become larger than was allowed; it was not decompressed to its end."""
+    """A compressed body is larger than allowed when it is decompressed; decompression stopped at the limit."""
 
 
 class MissingFile(BadData):
-    """A file of the store that a segment names is gone: another tool took it out of the table, or it was removed."""
+    """A data file that a segment names is missing: another tool removed it from the table or from the storage."""
 
 
 class DerivedTableDamaged(BadData):
-    """A derived table lacks what the commit log has, cannot be read, or was made from another history of the log."""
+    """A derived table lacks rows of the commit log, cannot be read, or was made from another history of the log."""
 
     _REBUILD = "'rmq dispatch --rebuild' writes the table again from the commit log."
 
@@ -106,8 +105,8 @@ class DerivedTableDamaged(BadData):
         advice = f"Nothing is lost: {self._REBUILD}"
         if other_history:
             advice = (
-                "If the commit log is the older of the two, bring its newer state back first: what it no longer has is not "
-                f"in the store. Otherwise {self._REBUILD}"
+                "If the commit log is the older of the two, restore its newer state first: the store does not have what the "
+                f"log lacks. Otherwise {self._REBUILD}"
             )
         super().__init__(f"{facts} {advice}")
 
@@ -117,11 +116,11 @@ class OffsetOutOfRange(BadData):
 
 
 class ListenerError(BadData):
-    """The listener cannot be imported, or its answer is none that RocketMQ knows."""
+    """The listener cannot be imported, or its answer is invalid."""
 
 
 class EvidenceMismatch(BadData):
-    """What the tasks did does not add up to the range they were given."""
+    """The outcomes that the tasks report do not add up to the range of the window."""
 
 
 class StoreUnusable(RmqError):
@@ -129,7 +128,7 @@ class StoreUnusable(RmqError):
 
 
 class StagedFileGone(StoreUnusable):
-    """A file that was staged for a commit is gone, or not as long as it was: a VACUUM, or somebody cleaned up."""
+    """A file that was staged for a commit is missing or has another length: a VACUUM, or another clean-up."""
 
 
 class ClockSkew(RmqError):
@@ -137,31 +136,31 @@ class ClockSkew(RmqError):
 
 
 class HeldByAnother(RmqError):
-    """Another request holds the claim and its lease has not ended."""
+    """Another request has the claim, and its lease has not ended."""
 
     exit_code = 3
 
 
 class StaleAttempt(RmqError):
-    """What the plan was made from has been moved by somebody else; nothing of this attempt was committed."""
+    """Another commit has changed a position that the plan was made from; nothing of this attempt was committed."""
 
     exit_code = 3
 
 
 class CommitOutcomeUnknown(RmqError):
-    """It cannot be said whether the commit landed. Touch nothing; look at the store first."""
+    """It is not known whether the commit was made. Change nothing; look at the store first."""
 
 
 class Terminated(BaseException):
-    """SIGTERM, with which a scheduler stops a process: claims are given back on the way out, as after Ctrl-C."""
+    """SIGTERM, with which a scheduler stops a process: claims are released before the exit, as after Ctrl-C."""
 
 
 _AIRFLOW_STOPS = frozenset({"AirflowTaskTimeout", "AirflowTaskTerminated"})
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether somebody stops the run from outside, which is no failure of the code that it hit: Ctrl-C, SIGTERM, or a
-    task that Airflow ends. Airflow's are known by name, since nothing here may import it."""
+    """Whether the run is stopped from outside (Ctrl-C, SIGTERM, Airflow ends the task), which is no failure of the code
+    that was running. Airflow's exceptions are recognised by name: nothing here may import Airflow."""
     if isinstance(error, KeyboardInterrupt | Terminated):
         return True
     return any(
@@ -170,27 +169,28 @@ def is_stop(error: BaseException) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """The exception's own text, also of one that fails to give it."""
+    """``str(error)``, or a note where that raises."""
     try:
         return str(error)
     except BaseException as another:
         if is_stop(another):
             raise
-        return "(its text cannot be had)"
+        return "(its text cannot be read)"
 
 
 def error_answer(kind: str, message: str, exit_code: int, request_id: str = "") -> dict[str, Any]:
-    """An error as a JSON value, for every command and job. ``kind``: the name of its class; ``request_id``: with which
-    the same can be tried again, "" when there is none."""
+    """An error as a JSON value, for every command and job. ``kind``: the name of its class; ``request_id``: the id with
+    which to try the same again, "" when there is none."""
     answer = {"status": "error", "error": kind, "message": message, "exit_code": exit_code}
     return answer | ({"request_id": request_id} if request_id else {})
 
 
 def defect(error: BaseException) -> str:
-    """What to say of an error that is none of ours, without the stack traces that some of them (Spark's) carry in their
-    text. Of a lack of memory, which is none: what to do."""
+    """The message for an unexpected error: its first and last line, without the stack traces that Spark's errors have
+    in their text. A MemoryError is not a defect; its message says what to do."""
     if isinstance(error, MemoryError):
-        return f"out of memory ({text_of(error)[:200] or type(error).__name__}): give the process more, or ask for less at once"
+        facts = text_of(error)[:200] or type(error).__name__
+        return f"out of memory ({facts}): give the process more memory, or do less in one request"
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
-    said = " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:1000]
-    return f"{type(error).__name__}: {said} - this is a defect"
+    summary = " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:1000]
+    return f"{type(error).__name__}: {summary} - this is a defect"

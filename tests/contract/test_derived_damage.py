@@ -173,7 +173,7 @@ def test_a_cursor_beyond_the_log_is_refused(rolled_back: Rmq, command: tuple[str
     assert "broker-a/co" in message
     assert f"up to version {newest + 2}" in message
     assert "Nothing is lost" not in message
-    assert "bring its newer state back first" in message
+    assert "restore its newer state first" in message
     claimed = command == CONSUME  # a window asks for its messages when it has its claim, which it gives back
     assert f"newest version is {newest + claimed}" in message
     assert rolled_back.json("dispatch", "--rebuild")["status"] == "done"

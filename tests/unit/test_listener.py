@@ -157,9 +157,9 @@ def test_a_text_that_cannot_be_had_is_no_end(raised: BaseException) -> None:
 
         __repr__ = __str__
 
-    assert failure(Mute()) == Answer(False, 0, "Mute", "(its text cannot be had)")
+    assert failure(Mute()) == Answer(False, 0, "Mute", "(its text cannot be read)")
     assert quoted(Mute()) == "a Mute that cannot be shown"
-    assert ConsumeFailed(1, Mute()).args == ("(its text cannot be had)",)
+    assert ConsumeFailed(1, Mute()).args == ("(its text cannot be read)",)
 
 
 class Strange(str):
