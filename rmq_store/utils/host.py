@@ -1,4 +1,4 @@
-"""What a job takes from the machine it runs on: the time, new ids, waiting. Passed in, so that rules never ask."""
+"""What a job takes from its machine: the clock, randomness, ids, waiting. An argument, so that the rules are pure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from datetime import UTC, datetime
 
 
 def uuid7(now_ms: int, entropy: bytes) -> str:
-    """A version 7 UUID as 32 hex digits: time-ordered, so that statistics find the files of a commit. ``entropy``: 10 bytes."""
+    """A version 7 UUID as 32 hex digits: ordered by time, so that file statistics find a commit. ``entropy``: 10
+    bytes."""
     value = now_ms << 80 | int.from_bytes(entropy[:10], "big")
     value &= ~(0xF << 76) & ~(0x3 << 62)
     return f"{value | 0x7 << 76 | 0x2 << 62:032x}"
 
 
 def uuid7_floor(now_ms: int) -> str:
-    """No id made at ``now_ms`` or later is smaller (as text)."""
+    """The smallest id (as text) of ``now_ms`` (UTC ms) and later."""
     return f"{max(now_ms, 0) << 80:032x}"
 
 
 def uuid7_ms(id_: str) -> int:
-    """When an id was made."""
+    """When an id was made, UTC ms."""
     return int(id_[:12], 16)
 
 
 def day_of(ms: int) -> str:
-    """The UTC day of a time, ``YYYY-MM-DD``."""
+    """The UTC day of a time (UTC ms), ``YYYY-MM-DD``."""
     return datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()
 
 
@@ -39,12 +40,16 @@ def epoch_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The clock (UTC ms), the source of ids and of jitter, and how to wait (seconds)."""
+    """Clock, randomness and waiting; tests pass their own."""
 
     now_ms: Callable[[], int] = epoch_ms
+    """UTC ms."""
     entropy: Callable[[int], bytes] = os.urandom
+    """So many random bytes, for ids."""
     sleep: Callable[[float], None] = time.sleep
+    """Seconds."""
     uniform: Callable[[float, float], float] = random.uniform
+    """Jitter."""
 
     def new_commit_id(self) -> str:
         return uuid7(self.now_ms(), self.entropy(10))

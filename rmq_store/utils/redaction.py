@@ -1,5 +1,5 @@
-"""Texts that come from outside, before they are stored, logged or shown: without secrets, without control characters,
-and no longer than they may be. An error may say anything: its endpoint with a password, or a listener's environment."""
+"""Texts from outside before they are stored, logged or shown: secrets and control characters are removed, and the
+length is limited. An error may contain anything: an endpoint with its password, or a listener's environment."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ HIDDEN: Final = "***"
 
 _SECRET_NAME: Final = re.compile(r"KEY|SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|AIRFLOW_CONN_", re.IGNORECASE)
 _LEAST_SECRET = 6
-"""A shorter value is no secret that could be kept, and would stand in many words."""
+"""A shorter value is no real secret, and is part of many words."""
 
 _IN_URL: Final = re.compile(
     r"""://(?:(?:[^\s/@"'<>]*+@)++|[^\s/@:"'<>]*+:(?!\d{1,5}/)[^\s@"'<>]*+@?)"""
-)  # the second form: a secret with a slash, but no port with a path. Without @ it is passed over at once: no later :// has one
+)  # second form: a secret with a slash, but not a port with a path. Without @ it is skipped at once: no later :// has one
 _LONGEST_IN_URL = 1280
-"""Of what a URL says before ``@``, where the text is cut there."""
+"""The most characters that a URL may have before ``@`` where the text is cut."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of the variables whose names look secret, in every form in which a text may quote them; longest first."""
+    """The values of variables with secret-looking names, in every form in which a text may quote them; longest
+    first."""
     values = [value for name, value in env.items() if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET]
     return tuple(sorted({form for value in values for form in _forms(value)}, key=lambda form: (-len(form), form)))
 
@@ -40,23 +41,23 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def cleaned(text: str, secrets: Sequence[str] = (), most_bytes: int = TEXT_BYTES) -> str:
-    """The text as valid UTF-8 of at most so many bytes. ``***`` stands for each of the secrets (``secret_values``) and for
-    what a URL says before ``@``; a control character is written as Python escapes it, but a tab and the end of a line.
+    """The text as valid UTF-8 of at most ``most_bytes``. ``***`` replaces each of the secrets (``secret_values``) and
+    what a URL has before ``@``. Control characters other than tab and line feed are written as Python escapes them.
 
-    Linear: no more of the text is looked at than what may be shown, and one secret and one address behind it."""
+    Linear time: it reads no more of the text than may be shown, plus one secret and one address behind that."""
     longest = max(map(len, secrets), default=0)
     most = most_bytes + longest + _LONGEST_IN_URL
     is_cut = str.__len__(text) > most
     text = str.__getitem__(text, slice(most))  # a plain one, whatever its class
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
-    if is_cut:  # the head of a secret may be left
+    if is_cut:  # the beginning of a secret may remain
         text = text[: len(text) - longest]
     text = _IN_URL.sub(_without_credentials, text)
     text = (text[:-_LONGEST_IN_URL] if is_cut else text)[:most_bytes]
-    text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    text = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
     return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
 
 
-def _without_credentials(found: re.Match[str]) -> str:
-    return f"://{HIDDEN}@" if found[0].endswith("@") else found[0]
+def _without_credentials(match: re.Match[str]) -> str:
+    return f"://{HIDDEN}@" if match[0].endswith("@") else match[0]

@@ -1,4 +1,4 @@
-"""Small files that somebody names: settings, offsets, a ``broker.conf``."""
+"""Small files that a user names: settings, offsets, a ``broker.conf``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MOST_MIB: Final = 64
 
 
 def read_small_file(path: Path) -> bytes:
-    """All bytes of a regular file, or of one that a link leads to.
+    """All bytes of a regular file, or of the one that a link leads to.
 
-    It is looked at before it is opened: to open a FIFO waits for its writer, and a device may have no end. Raises OSError
-    for those too, and for a file of more than ``MOST_MIB``.
+    The kind of file is checked before it is opened: opening a FIFO waits for its writer, and a device may have no end.
+    Raises OSError for those, and for a file of more than ``MOST_MIB``.
     """
     check_is_file(path)
     with open(path, "rb") as file:
@@ -27,13 +27,13 @@ def read_small_file(path: Path) -> bytes:
 
 
 def check_is_file(path: Path) -> None:
-    """Raises OSError when it is not there or, links followed, no regular file."""
+    """Raises OSError unless it is a regular file or a link to one."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is no file but {kind_of(mode)}", str(path))
+        raise OSError(errno.EINVAL, f"it is {kind_of(mode)}, not a file", str(path))
 
 
 def kind_of(mode: int) -> str:
-    """What is there instead of a file."""
+    """The kind of something that is no regular file, from its ``st_mode``."""
     kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
     return kinds.get(stat.S_IFMT(mode), "a device")

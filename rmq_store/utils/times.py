@@ -1,10 +1,12 @@
-"""Times as people and scripts write them, for every command and parameter: one parser, UTC milliseconds.
+"""Times and durations as people and scripts write them, for every command and parameter, in UTC milliseconds.
 
-- epoch milliseconds: a whole number, also 0 and below it;
-- ISO 8601 with its zone, or RocketMQ's ``yyyyMMddHHmmss`` with its zone (``parse_consume_timestamp`` has the rules).
+A time is one of
 
-A time without a zone is refused: whose clock it is from cannot be known. So are ten digits, which are seconds: as
-milliseconds they would mean January 1970, and "from there" would mean everything. A span of time has its own parser.
+- epoch milliseconds: a whole number, also 0 and negative;
+- ISO 8601 with a zone, or RocketMQ's ``yyyyMMddHHmmss`` with a zone (``parse_consume_timestamp``).
+
+A time without a zone is refused, because it does not say which clock it is from. So are ten digits, which are seconds:
+as milliseconds they would mean January 1970, and a replay from there would be a replay of everything.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ _ISO_TIME = f"[0-9]{{4}}-{_MONTH}-{_DAY}[T ]{_CLOCK}"
 _COMPACT_TIME = f"[0-9]{{4}}{_MONTH}{_DAY}{_HOUR}{_SIXTY}{_SIXTY}"
 _ZONE = f"(?:Z|[+-]{_HOUR}(?::?{_SIXTY})?)"
 TIMESTAMP_PATTERN = f"(?:{_ISO_TIME}|{_COMPACT_TIME}){_ZONE}"
-"""What ``parse_consume_timestamp`` reads, as a regular expression of JSON Schema too. It knows no calendar: it takes
-30 February."""
+"""What ``parse_consume_timestamp`` reads, as a regular expression that JSON Schema has too. It does not check the
+calendar: it matches 30 February."""
 
-_TIMESTAMP = re.compile(f"{TIMESTAMP_PATTERN}?")  # where the zone is missing, that is said
+_TIMESTAMP = re.compile(f"{TIMESTAMP_PATTERN}?")  # a missing zone has an error message of its own
 _COMPACT = re.compile(rf"(\d{{4}})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)({_ZONE})?", re.ASCII)
 
 _NUMBER = re.compile(r"-?\d+", re.ASCII)
@@ -36,44 +38,44 @@ _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1000, 1)
 _LONG_MAX = 2**63 - 1
 _MILLISECONDS = "(?:-[0-9]{1,20}|[0-9]{1,9}|[0-9]{11,13}|[0-9]{15,20})"
 TIME_PATTERN = rf"^\s*(?:{_MILLISECONDS}|{TIMESTAMP_PATTERN})\s*$"
-"""What ``parse_time`` reads, as a regular expression of JSON Schema. It knows no calendar and no 64 bits."""
+"""What ``parse_time`` reads, as a regular expression of JSON Schema. It checks neither the calendar nor 64 bits."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_time(text: str) -> int:
-    """The moment in epoch ms. Raises WrongUse saying what is wrong and how to write it."""
+    """A time in epoch ms. Raises WrongUse, which says what is wrong and how to write it."""
     stripped = text.strip()
     if not _NUMBER.fullmatch(stripped) or (stripped.isdecimal() and len(stripped) == _COMPACT_DIGITS):
         return parse_consume_timestamp(stripped)
     if len(stripped) == _SECONDS_DIGITS and stripped.isdecimal():
         raise WrongUse(
-            f"the time {stripped} looks like seconds; epoch milliseconds have three digits more: {stripped}000"
+            f"the time {stripped} looks like seconds: write epoch milliseconds, with three digits more ({stripped}000)"
         )
     value = whole_number(stripped, signed=True)
     if value is None or abs(value) > _LONG_MAX:
-        raise WrongUse(f"no such time: {stripped:.40} is beyond 64-bit milliseconds")
+        raise WrongUse(f"invalid time: {stripped:.40} does not fit into 64-bit milliseconds")
     return value
 
 
 def parse_consume_timestamp(value: str | datetime) -> int:
     """A consumeTimestamp in epoch ms: RocketMQ's ``yyyyMMddHHmmss``, or ISO 8601, each with its zone.
 
-    ``20240229235959+08:00``, ``20240229235959Z``, ``2024-02-29T23:59:59+08:00``. RocketMQ takes the zone of the
-    machine and rolls 30 February over to March; both are refused here. Raises WrongUse.
+    ``20240229235959+08:00``, ``20240229235959Z``, ``2024-02-29T23:59:59+08:00``. RocketMQ uses the zone of the machine
+    and rolls 30 February over to March (``UtilAll#parseDate``, rules 5.3); both are refused here. Raises WrongUse.
     """
     moment = value if isinstance(value, datetime) else _parsed(value.strip())
     if moment is None:
-        raise WrongUse(f"no such time: {value!r}. Write 2026-01-31T12:00:00Z or 2026-01-31T20:00:00+08:00.")
+        raise WrongUse(f"invalid time: {value!r}. Write 2026-01-31T12:00:00Z or 2026-01-31T20:00:00+08:00.")
     if moment.tzinfo is None:
         raise WrongUse(f"the time {str(value)!r} has no zone: add Z for UTC or an offset like +08:00")
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _parsed(text: str) -> datetime | None:
-    """The moment, with or without a zone; None when there is no such time."""
+    """The time, with or without a zone; None for an invalid one."""
     if not _TIMESTAMP.fullmatch(text):
-        return None  # Python reads much that is no time, like "2026-10-03 046Z"
+        return None  # Python accepts texts that are no times, like "2026-10-03 046Z"
     if compact := _COMPACT.fullmatch(text):
         year, month, day, hour, minute, second, zone = compact.groups(default="")
         text = f"{year}-{month}-{day}T{hour}:{minute}:{second}{zone}"
@@ -84,14 +86,14 @@ def _parsed(text: str) -> datetime | None:
 
 
 def parse_duration(text: str) -> int:
-    """A time span in ms: whole numbers with units, the larger first, like ``90s``, ``1h30m`` or ``250ms``.
+    """A duration in ms: whole numbers with units, larger units first, like ``90s``, ``1h30m`` or ``250ms``.
 
     Raises WrongUse.
     """
-    found = _DURATION.fullmatch(text.strip())
-    if not found or not any(found.groups()):
-        raise WrongUse(f"{text!r} is no time span: write whole numbers with ms, s, m, h or d, like 90s or 1h30m")
-    return sum(int(number) * unit_ms for number, unit_ms in zip(found.groups(), _UNITS_MS, strict=True) if number)
+    match = _DURATION.fullmatch(text.strip())
+    if not match or not any(match.groups()):
+        raise WrongUse(f"invalid duration {text!r}: write whole numbers with d, h, m, s or ms, like 90s or 1h30m")
+    return sum(int(number) * unit_ms for number, unit_ms in zip(match.groups(), _UNITS_MS, strict=True) if number)
 
 
 def format_time(ms: int) -> str:

@@ -299,7 +299,7 @@ UNKNOWN = "unknown parameter 'queue'"
         ("rmq_replay", {"group": "nobody", "topic": "PaymentFlow", "from": 0}, "has no group 'nobody'"),
         ("rmq_replay", {"group": "payments", "topic": "OrderEvents", "from": 0}, "does not read OrderEvents"),
         ("rmq_replay", {"group": "payments"}, "payments is no replay group"),
-        (CONSUME, {"until": "2026-02-30T00:00:00Z"}, "until: no such time"),
+        (CONSUME, {"until": "2026-02-30T00:00:00Z"}, "until: invalid time"),
         ("rmq_import_store", {"source": "/etc", "broker_name": "b"}, "RMQ_IMPORT_ROOTS is not set"),
     ],
 )

@@ -55,7 +55,7 @@ def _searched_time(text: str, time_ms: int | None) -> Outcomes:
     rest."""
     said, found = _said(text), f"{text.strip()}Z"
     if said is None:
-        yield refused(text, WrongUse, lambda: parse_consume_timestamp(found), "no such time")
+        yield refused(text, WrongUse, lambda: parse_consume_timestamp(found), "invalid time")
     elif not COMPACT.fullmatch(text):
         yield same(text, parse_consume_timestamp(found), int(said.timestamp()) * 1000)
     elif text < GREGORIAN_SINCE and time_ms is not None:

@@ -84,7 +84,7 @@ def test_the_same_request_again_is_done_and_says_so(root: str, capsys: pytest.Ca
     ("change", "code", "kind", "says"),
     [
         (["--group", "nobody"], 2, "WrongUse", "has no group 'nobody'"),
-        (["--until", "yesterday"], 2, "WrongUse", "no such time"),
+        (["--until", "yesterday"], 2, "WrongUse", "invalid time"),
         (["--shard", "broker-z"], 2, "WrongUse", "no shard broker-z"),
         (["--request", "once"], 2, "WrongUse", "must begin with its UTC date"),
         (["--request", "2999-01-01/later"], 2, "WrongUse", "a date in the future"),

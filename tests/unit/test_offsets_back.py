@@ -223,7 +223,7 @@ def test_neither_file_is_written_where_one_of_them_or_a_bak_is_a_folder(tmp_path
         (tmp_path / one).write_text('{"offsetTable":{}}')
     (tmp_path / f"{name}{end}").unlink(missing_ok=True)
     (tmp_path / f"{name}{end}").mkdir()
-    with pytest.raises(WrongUse, match=r"cannot be (read|written): it is no file but a folder"):
+    with pytest.raises(WrongUse, match=r"cannot be (read|written): it is a folder, not a file"):
         both(tmp_path / "consumerOffset.json")
 
 

@@ -28,7 +28,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_file_is_refused_in_words(tmp_path: Path, reader: Callable[[Path], object]) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, kind in ((Path("/dev/null"), "a device"), (tmp_path, "a folder"), (tmp_path / "fifo", "a FIFO")):
-        with pytest.raises(RmqError, match=f"it is no file but {kind}"):
+        with pytest.raises(RmqError, match=f"it is {kind}, not a file"):
             reader(path)
 
 

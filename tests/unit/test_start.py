@@ -47,7 +47,7 @@ def test_a_time_without_a_zone_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "2024-02-29", "20240229", "20230229000000Z", "2024022923595٩Z", "1709222399000"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(WrongUse, match="no such time"):
+    with pytest.raises(WrongUse, match="invalid time"):
         parse_consume_timestamp(text)
 
 

@@ -47,7 +47,7 @@ def test_a_time_without_a_zone_is_refused_and_the_zone_asked_for(text: str) -> N
 
 @pytest.mark.parametrize("text", ["", "now", "yesterday", "2024-02-30T00:00:00Z", "2024-02-29", "1.5e12", "12:00Z"])
 def test_what_names_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(WrongUse, match="no such time"):
+    with pytest.raises(WrongUse, match="invalid time"):
         parse_time(text)
 
 
@@ -64,7 +64,7 @@ def test_what_names_no_moment_is_refused(text: str) -> None:
     ],
 )
 def test_what_python_would_read_by_guessing_is_refused(text: str) -> None:
-    with pytest.raises(WrongUse, match="no such time"):
+    with pytest.raises(WrongUse, match="invalid time"):
         parse_time(text)
 
 
@@ -93,7 +93,7 @@ def test_the_pattern_takes_what_can_be_read_but_for_the_calendar_and_64_bits(tex
     if re.search(TIME_PATTERN, text) is None:
         assert refusal is not None
     else:
-        assert refusal is None or NO_DAY.match(text) or "beyond 64-bit" in refusal
+        assert refusal is None or NO_DAY.match(text) or "does not fit into 64-bit" in refusal
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_seconds_are_refused_because_as_milliseconds_they_would_mean_1970() -> N
 
 
 def test_a_number_beyond_64_bits_is_refused() -> None:
-    with pytest.raises(WrongUse, match="beyond 64-bit"):
+    with pytest.raises(WrongUse, match="does not fit into 64-bit"):
         parse_time(str(2**63))
 
 
@@ -137,7 +137,7 @@ def test_a_time_span_is_read(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "90", "s", "-5s", "1.5h", "5 s", "1m1h", "soon", "1s1s", "٣s"])
 def test_what_is_no_time_span_is_refused(text: str) -> None:
-    with pytest.raises(WrongUse, match="is no time span"):
+    with pytest.raises(WrongUse, match="invalid duration"):
         parse_duration(text)
 
 
