@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param, task
 from rmq_dags import moment, needed, optional, rmq_dag
-from rmq_operators import Answer, is_redrive_dry_run, redrive_letters
+from rmq_operators import Answer, is_redrive_dry_run, redrive_dead_letters
 
 PARAMS = {
     "group": needed("Group"),
@@ -53,7 +53,7 @@ PARAMS = {
 def rmq_redrive_dlq() -> None:
     @task
     def preview() -> list[Answer]:
-        return redrive_letters(dry_run=True)
+        return redrive_dead_letters(dry_run=True)
 
     @task.short_circuit
     def skip_if_dry_run() -> bool:
@@ -61,7 +61,7 @@ def rmq_redrive_dlq() -> None:
 
     @task
     def send() -> list[Answer]:
-        return redrive_letters(dry_run=False)
+        return redrive_dead_letters(dry_run=False)
 
     preview() >> skip_if_dry_run() >> send()
 

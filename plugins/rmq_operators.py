@@ -1,7 +1,7 @@
-"""What the tasks of the DAGs do: a run's facts and parameters in, a call of the lake or of a job, a small answer out.
+"""What the tasks of the DAGs do: a run's facts and parameters in, one call of the lake, a small answer out.
 
-It translates and decides nothing. Heavy imports are inside the functions, so that parsing a DAG stays light. Where
-things are is said by the environment of the Airflow processes, never by a run's parameters (``Deployment``).
+This module translates and makes no decisions. Heavy imports are inside the functions, so that parsing a DAG is fast.
+Locations come from the environment of the Airflow processes, never from a run's parameters (``Deployment``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from airflow.sdk import get_current_context
@@ -29,6 +29,7 @@ from rmq_store.admin.dag_params import (
     reset_request,
 )
 from rmq_store.admin.replay import as_replay, group_settings
+from rmq_store.commit.ctl import Moved
 from rmq_store.commit.request import overall
 from rmq_store.errors import ClockSkew, HeldByAnother, NothingThere, RmqError, StaleAttempt, StoreUnusable, WrongUse
 from rmq_store.settings.settings import GroupSettings, read_settings
@@ -49,8 +50,12 @@ _WORTH_A_RETRY = (StoreUnusable, ClockSkew, HeldByAnother, StaleAttempt)
 
 
 def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """For what a task calls. An RmqError becomes Airflow's error: retried where waiting helps, final where the call or the
-    data must be mended. A SystemExit of foreign code is a failure, whatever its code."""
+    """Decorator for the functions that tasks call: turns errors into Airflow's.
+
+    An RmqError becomes AirflowException, which is retried, where waiting can help, and AirflowFailException, which is
+    not, where the call or the data must be fixed. A SystemExit, which a listener may raise, is a failure, even with
+    exit code 0.
+    """
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -61,14 +66,16 @@ def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
         except RmqError as error:
             raise AirflowFailException(_logged_error(error)) from None
         except SystemExit as error:
-            raise AirflowException(f"foreign code ends the process: {_logged_error(error)}") from None
+            raise AirflowException(
+                f"a listener or a library tried to end the process: {_logged_error(error)}"
+            ) from None
 
     return call
 
 
 def _logged_error(error: BaseException) -> str:
-    """Where it comes from goes to the task's log; returned is what it says. Both are cleaned: Airflow would log its causes
-    as they are."""
+    """Log the traceback and return the message, both without secrets: Airflow would log the causes of an error as they
+    are."""
     secrets = secret_values(os.environ)
     log.info("%s", cleaned("".join(traceback.format_exception(error)), secrets, 1 << 20))
     return cleaned(f"{type(error).__name__}: {error}", secrets)
@@ -78,8 +85,8 @@ def _logged_error(error: BaseException) -> str:
 
 
 def current_run() -> tuple[Run, Mapping[str, Any]]:
-    """The facts of the task's run, and its parameters. Raises WrongUse for parameters that its DAG does not have, which
-    Airflow takes."""
+    """The facts of the task's run, and its parameters. Raises WrongUse for parameters that its DAG does not have:
+    Airflow accepts them."""
     context = get_current_context()
     check_names(context["dag_run"].conf or {}, context["dag"].params)
     return run_of(context["dag_run"]), context["params"]
@@ -98,13 +105,13 @@ def run_of(dag_run: DagRunProtocol) -> Run:
 
 
 def _nothing_to_do(reason: str) -> None:
-    """Say it in the log and as the task's XCom ``nothing_to_do``: in Airflow 3.3 no task can write a note."""
+    """Log the reason and store it as the task's XCom ``nothing_to_do``: in Airflow 3.3 a task cannot write a note."""
     log.info("nothing to do: %s", reason)
     get_current_context()["ti"].xcom_push("nothing_to_do", reason)
 
 
-def _settings_of(here: Deployment, group: str) -> GroupSettings:
-    return read_settings(here.settings).group(group)
+def _settings_of(deployment: Deployment, group: str) -> GroupSettings:
+    return read_settings(deployment.settings).group(group)
 
 
 # --- consume ---------------------------------------------------------------------------------------------------------
@@ -112,29 +119,30 @@ def _settings_of(here: Deployment, group: str) -> GroupSettings:
 
 @translated
 def plan_shards(group_name: str) -> list[str]:
-    """The shards in which the run has something to do, or to say again; none is a success. Starts no JVM.
+    """The shards in which the run has something to consume, or has committed before; none is a success. Starts no JVM.
 
-    What the store does not hold yet is nothing to do for a schedule; a person is told, who may have mistaken a name.
+    A topic that does not exist yet is nothing to do for a scheduled run. For a run that a person triggered it is an
+    error, as the name may be wrong.
     """
     from rmq_store.lake.window.consumption import has_work, shards_of
 
     run, params = current_run()
-    here = Deployment.from_env()
+    deployment = Deployment.from_env()
     request = consume_request(run, params)
-    group = _settings_of(here, group_name)
+    group = _settings_of(deployment, group_name)
     log.info("request %s: until %s (%s)", request.request_id, request.until_ms, request.parameters["until_rule"])
     try:
-        shards = shards_of(here.open_store(), group)
+        shards = shards_of(deployment.open_store(), group)
     except NothingThere as missing:
         if not run.on_its_own:
             raise
         _nothing_to_do(str(missing))
         return []
-    found = [shard.name for shard in shards if has_work(shard, group, request, Host())]
-    log.info("shards with work: %s", ", ".join(found) or "none")
-    if not found:
-        _nothing_to_do(f"group {group.name} has consumed all that the window may read")
-    return found
+    names = [shard.name for shard in shards if has_work(shard, group, request, Host())]
+    log.info("shards with work: %s", ", ".join(names) or "none")
+    if not names:
+        _nothing_to_do(f"group {group.name} has consumed everything up to the window's upper bound")
+    return names
 
 
 @translated
@@ -144,18 +152,18 @@ def consume_shard(group_name: str, shard_name: str) -> Answer:
     from rmq_store.lake.window.window import consume_window
 
     run, params = current_run()
-    here = Deployment.from_env()
-    group = _settings_of(here, group_name)
-    store, request = here.open_store(), consume_request(run, params)
+    deployment = Deployment.from_env()
+    group = _settings_of(deployment, group_name)
+    store, request = deployment.open_store(), consume_request(run, params)
     (shard,) = store.shards(shard_name)
-    with here.engines(group.engine) as engines:
+    with deployment.engines(group.engine) as engines:
         window = functools.partial(consume_window, store, shard, group, request, engines.for_window, Host())
         return _logged(Consumption.of(window).summary())
 
 
 @translated
 def report(answers: list[Answer]) -> Answer:
-    """What the shards' answers come to, for the run's asset event."""
+    """The sum of the shards' answers, for the run's asset event."""
     outcomes: dict[str, int] = {}
     for answer in answers:
         for outcome, count in answer["outcomes"].items():
@@ -180,11 +188,12 @@ def replay_plan() -> list[str]:
     from rmq_store.lake.admin.replay import shards_replayed
     from rmq_store.lake.window.consumption import shards_of
 
-    here = Deployment.from_env()
-    asked, group, _, scope = _replay_asked(here)
-    if asked.reprocess is not None:
-        return [shard.name for shard in shards_replayed(here.open_store(), group.name)]
-    return [shard.name for shard in shards_of(here.open_store(), group, scope)]
+    deployment = Deployment.from_env()
+    replay = _replay_of_run(deployment)
+    store = deployment.open_store()
+    if replay.is_new_attempt:
+        return [shard.name for shard in shards_replayed(store, replay.group.name)]
+    return [shard.name for shard in shards_of(store, replay.group, replay.scope)]
 
 
 @translated
@@ -194,27 +203,38 @@ def replay_shard(shard_name: str) -> Answer:
     from rmq_store.lake.window.consumption import Consumption
     from rmq_store.lake.window.window import consume_window
 
-    here = Deployment.from_env()
-    asked, group, request, scope = _replay_asked(here)
-    store = here.open_store()
+    deployment = Deployment.from_env()
+    replay = _replay_of_run(deployment)
+    group, request, scope = replay.group, replay.request, replay.scope
+    store = deployment.open_store()
     (shard,) = store.shards(shard_name)
-    if asked.reprocess is not None:
+    if replay.is_new_attempt:
         group, request, scope = begin_attempt(shard, group, request, Host())
-    with here.engines(group.engine) as engines:
+    with deployment.engines(group.engine) as engines:
         window = functools.partial(consume_window, store, shard, group, request, engines.for_window, Host(), scope)
         return _logged(Consumption.of(window).summary())
 
 
-def _replay_asked(here: Deployment) -> tuple[ReplayParams, GroupSettings, ConsumeRequest, Scope]:
-    """What the run asks, and what of its windows."""
+class Replay(NamedTuple):
+    """A run of ``rmq_replay``: the replay group, and the request and the scope of its windows."""
+
+    group: GroupSettings
+    request: ConsumeRequest
+    scope: Scope
+    is_new_attempt: bool
+
+
+def _replay_of_run(deployment: Deployment) -> Replay:
+    """Raises WrongUse for parameters that are wrong or do not fit together."""
     run, params = current_run()
-    asked = ReplayParams.of(params)
-    group, scope = group_settings(read_settings(here.settings), asked.group)
-    if asked.topic is not None and asked.from_ms is not None:
-        return asked, *as_replay(group, asked.topic, asked.from_ms, asked.request(run))
+    replay = ReplayParams.of(params)
+    group, scope = group_settings(read_settings(deployment.settings), replay.group)
+    is_new_attempt = replay.reprocess is not None
+    if replay.topic is not None and replay.from_ms is not None:
+        return Replay(*as_replay(group, replay.topic, replay.from_ms, replay.request(run)), is_new_attempt)
     if not scope.retries_only:
-        raise WrongUse(f"{asked.group} is no replay group: give a topic and a time to begin from")
-    return asked, group, asked.request(run), scope
+        raise WrongUse(f"{replay.group} is not a replay group: set 'topic' and 'from'")
+    return Replay(group, replay.request(run), scope, is_new_attempt)
 
 
 # --- deliver, persist, reset, import ---------------------------------------------------------------------------------
@@ -222,19 +242,22 @@ def _replay_asked(here: Deployment) -> tuple[ReplayParams, GroupSettings, Consum
 
 @translated
 def deliver_due() -> list[Answer]:
-    """Everything due, over all levels and shards; ``next_due_ms`` says when the next one is."""
+    """Deliver everything that is due, in all delay levels and shards; ``next_due_ms`` (UTC) is the next due time."""
     from rmq_store.lake.window.deliver import deliver
     from rmq_store.window.deliver import deliver_all
 
     run, _ = current_run()
-    here, host = Deployment.from_env(), Host()
-    store = here.open_store()
+    store, host = Deployment.from_env().open_store(), Host()
     answers = []
     for shard in store.shards():
-        done = deliver_all(run.request_id, functools.partial(deliver, store, shard, actor=run.actor, host=host))
-        delivered = sum(report.delivered for report in done)
-        told = {"shard": shard.name, "delivered": delivered, "next_due_ms": done[-1].next_due_ms}
-        answers.append(_logged(told | {"warnings": [warning for report in done for warning in report.warnings]}))
+        reports = deliver_all(run.request_id, functools.partial(deliver, store, shard, actor=run.actor, host=host))
+        answer = {
+            "shard": shard.name,
+            "delivered": sum(report.delivered for report in reports),
+            "next_due_ms": reports[-1].next_due_ms,
+            "warnings": [warning for report in reports for warning in report.warnings],
+        }
+        answers.append(_logged(answer))
     if not any(answer["delivered"] for answer in answers):
         _nothing_to_do("nothing is due")
     return answers
@@ -252,38 +275,38 @@ def dispatch_all() -> Answer:
 
 @translated
 def export_all() -> list[Answer]:
-    """``consumerOffset.json`` and ``delayOffset.json`` of every imported broker, merged into the files that are there and
-    written where they change."""
+    """Merge ``consumerOffset.json`` and ``delayOffset.json`` of every imported broker into the existing files, and
+    write those that change."""
     from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, planned_writes, write_both
     from rmq_store.commit.positions import split_id
     from rmq_store.lake.broker.export import export_offsets
 
-    here = Deployment.from_env()
+    deployment = Deployment.from_env()
     answers = []
-    for shard in here.open_store().shards():
+    for shard in deployment.open_store().shards():
         for app_id, _ in shard.positions().prefixed("import/"):
             broker_name = split_id(app_id)[1]
-            known = export_offsets(shard, broker_name)
-            file = here.export_folder / shard.name / quote(broker_name, safe="") / CONSUMER_OFFSETS.name
+            export = export_offsets(shard, broker_name)
+            file = deployment.export_folder / shard.name / quote(broker_name, safe="") / CONSUMER_OFFSETS.name
             try:
-                planned = planned_writes(file, known.offsets, known.delays, known.version, How.MERGE)
-                written = write_both(planned)
+                writes = planned_writes(file, export.offsets, export.delays, export.version, How.MERGE)
+                changed = write_both(writes)
             except WrongUse as error:
                 raise WrongUse(
-                    f"{error}. RMQ_EXPORT_FOLDER names the folder; the user of Airflow's processes must be able to write there"
+                    f"{error}. Set RMQ_EXPORT_FOLDER to a folder that the user of Airflow's processes can write to"
                 ) from error
             answers.append(
                 _logged(
                     {
                         "broker_name": broker_name,
                         "file": str(file),
-                        "changed": any(written),
-                        "lowered": sum(len(one.lowered) for one in planned),
-                        "notes": [note for one in planned for note in one.notes],
-                        "groups": known.groups,
-                        "waiting_retries": dict(known.waiting_retries),
-                        "waiting_messages": dict(known.waiting_messages),
-                        "waiting_levels": known.waiting_levels,
+                        "changed": any(changed),
+                        "lowered": sum(len(write.lowered) for write in writes),
+                        "notes": [note for write in writes for note in write.notes],
+                        "groups": export.groups,
+                        "waiting_retries": dict(export.waiting_retries),
+                        "waiting_messages": dict(export.waiting_messages),
+                        "waiting_levels": export.waiting_levels,
                     }
                 )
             )
@@ -292,25 +315,31 @@ def export_all() -> list[Answer]:
 
 @translated
 def reset_group(*, dry_run: bool) -> list[Answer]:
-    """Where the group's offsets would go, or go. All shards that have the topic."""
+    """Show the new offsets of the group, or move the offsets, in all shards that have the topic."""
     from dataclasses import replace
 
     from rmq_store.lake.admin.moves import move_in_all
     from rmq_store.lake.window.consumption import shards_with_queues
 
     run, params = current_run()
-    asked = reset_request(run, params)
-    having = shards_with_queues(Deployment.from_env().open_store().shards(), asked.topic, asked.queues)
+    request = replace(reset_request(run, params), dry_run=dry_run)
+    shards = shards_with_queues(Deployment.from_env().open_store().shards(), request.topic, request.queues)
     answers = []
-    for done in move_in_all([(shard, replace(asked, queues=its, dry_run=dry_run)) for shard, its in having], Host()):
-        for move in done.moves:
+    for report in move_in_all([(shard, replace(request, queues=queues)) for shard, queues in shards], Host()):
+        for move in report.moves:
             log.info("%s: %s -> %s", move.queue, move.from_offset, move.to_offset)
-        told = {"status": done.status, "shard": done.shard, "moves": [_moved(m) for m in done.moves]}
-        answers.append(_logged(told | {"warnings": list(done.warnings)}))
+        answer = {
+            "status": report.status,
+            "shard": report.shard,
+            "moves": [_move_values(move) for move in report.moves],
+            "warnings": list(report.warnings),
+        }
+        answers.append(_logged(answer))
     return answers
 
 
-def _moved(move: Any) -> list[Any]:
+def _move_values(move: Moved) -> list[str | int | None]:
+    """``[broker:queue, from, to]``."""
     return [f"{move.queue.broker_name}:{move.queue.queue_id}", move.from_offset, move.to_offset]
 
 
@@ -321,8 +350,8 @@ def is_dry_run() -> bool:
 
 
 @translated
-def redrive_letters(*, dry_run: bool) -> list[Answer]:
-    """Which dead letters would be sent again, or send them. All shards that have dead letters of the group."""
+def redrive_dead_letters(*, dry_run: bool) -> list[Answer]:
+    """List the dead letters that would be sent again, or send them, in all shards that have some of the group."""
     from dataclasses import replace
 
     from rmq_store.admin.redrive import NO_SUCH_LETTER, no_letters, of_settings
@@ -330,22 +359,28 @@ def redrive_letters(*, dry_run: bool) -> list[Answer]:
     from rmq_store.lake.admin.redrive import redrive_all, shards_with_letters
 
     run, params = current_run()
-    here = Deployment.from_env()
-    settings, store = read_settings(here.settings), here.open_store()
-    asked, readers = of_settings(redrive_request(run, params), settings)
-    having = shards_with_letters(store.shards(), replace(asked, dry_run=dry_run))
-    if not having:
-        need_group(store, asked.group, [group.name for group in settings.groups])
+    deployment = Deployment.from_env()
+    settings, store = read_settings(deployment.settings), deployment.open_store()
+    request, readers = of_settings(redrive_request(run, params), settings)
+    shards = shards_with_letters(store.shards(), replace(request, dry_run=dry_run))
+    if not shards:
+        need_group(store, request.group, [group.name for group in settings.groups])
     answers = []
-    for shard, its in having:
-        done = redrive_all(shard, its, Host())
-        for letter in done.listed:
+    for shard, request_of_shard in shards:
+        report = redrive_all(shard, request_of_shard, Host())
+        for letter in report.listed:
             log.info("%s offset %s: %s %s", letter.queue, letter.offset, letter.unique_key, letter.original_topic)
-        told = {"status": done.status, "shard": shard.name, "letters": done.letters, "topic": done.topic}
-        told |= {"readers": sorted({*readers, *done.readers}), "warnings": list(done.warnings)}
-        answers.append(_logged(told))
+        answer = {
+            "status": report.status,
+            "shard": shard.name,
+            "letters": report.letters,
+            "topic": report.topic,
+            "readers": sorted({*readers, *report.readers}),
+            "warnings": list(report.warnings),
+        }
+        answers.append(_logged(answer))
     if not any(answer["letters"] for answer in answers):
-        _nothing_to_do(NO_SUCH_LETTER if having else no_letters(asked.group))
+        _nothing_to_do(NO_SUCH_LETTER if shards else no_letters(request.group))
     return answers
 
 
@@ -357,41 +392,41 @@ def is_redrive_dry_run() -> bool:
 
 @translated
 def check_import() -> str:
-    """Checks the parameters and that the source may be read. Opens nothing of it."""
+    """Check the parameters, and that the source may be read; nothing of it is opened. Returns the source."""
     _, params = current_run()
     return Deployment.from_env().allowed_source(ImportParams.of(params).source)
 
 
 @translated
 def import_files() -> Answer:
-    """What is new in the broker's files, into the commit log."""
+    """Import what is new in the broker's files into the commit log."""
     from rmq_store.lake.broker.import_store import ImportRequest, import_store
     from rmq_store.lake.table.object_store import Root
 
     run, params = current_run()
-    asked, here = ImportParams.of(params), Deployment.from_env()
-    source = Root.parse(here.allowed_source(asked.source))
+    import_params, deployment = ImportParams.of(params), Deployment.from_env()
+    source = Root.parse(deployment.allowed_source(import_params.source))
     request = ImportRequest(
-        broker_name=asked.broker_name,
-        shard_name=asked.shard,
+        broker_name=import_params.broker_name,
+        shard_name=import_params.shard,
         request_id=run.request_id,
         actor=run.actor,
-        salvage=asked.salvage,
-        max_body_bytes=asked.max_body_bytes,
+        salvage=import_params.salvage,
+        max_body_bytes=import_params.max_body_bytes,
     )
-    with here.engines(asked.engine) as engines:
-        done = import_store(
-            here.open_store(),
+    with deployment.engines(import_params.engine) as engines:
+        report = import_store(
+            deployment.open_store(),
             source,
             request,
             Host(),
             engines.for_import(),
-            progress=lambda read_bytes, all_bytes: log.info("%s of %s bytes", f"{read_bytes:,}", f"{all_bytes:,}"),
+            progress=lambda read, total: log.info("%s of %s bytes", f"{read:,}", f"{total:,}"),
         )
     return _logged(
-        asdict(done)
-        | {"salvaged": len(done.salvaged), "queue_gaps": len(done.queue_gaps)}
-        | {"notes": list(done.notes), "warnings": list(done.warnings)}
+        asdict(report)
+        | {"salvaged": len(report.salvaged), "queue_gaps": len(report.queue_gaps)}
+        | {"notes": list(report.notes), "warnings": list(report.warnings)}
     )
 
 

@@ -298,7 +298,7 @@ UNKNOWN = "unknown parameter 'queue'"
         ("rmq_redrive_dlq", {"group": "paymnts", "all": True, "reason": "r"}, "there is no group 'paymnts'"),
         ("rmq_replay", {"group": "nobody", "topic": "PaymentFlow", "from": 0}, "has no group 'nobody'"),
         ("rmq_replay", {"group": "payments", "topic": "OrderEvents", "from": 0}, "does not read OrderEvents"),
-        ("rmq_replay", {"group": "payments"}, "payments is no replay group"),
+        ("rmq_replay", {"group": "payments"}, "payments is not a replay group"),
         (CONSUME, {"until": "2026-02-30T00:00:00Z"}, "until: invalid time"),
         ("rmq_import_store", {"source": "/etc", "broker_name": "b"}, "RMQ_IMPORT_ROOTS is not set"),
     ],
@@ -411,9 +411,7 @@ def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_s
         raise PermissionError(errno.EACCES, "Permission denied", str(file))
 
     monkeypatch.setattr("rmq_store.broker_files.offsets_back.write_config", may_not)
-    with pytest.raises(
-        AirflowFailException, match=r"consumerOffset\.json .*Permission denied\. RMQ_EXPORT_FOLDER names"
-    ):
+    with pytest.raises(AirflowFailException, match=r"consumerOffset\.json .*Permission denied\. Set RMQ_EXPORT_FOLDER"):
         export_all()
 
 
@@ -465,7 +463,7 @@ def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_
     if is_allowed:
         assert here.allowed_source(source) == source.rstrip("/")
     else:
-        with pytest.raises(WrongUse, match=r"outside RMQ_IMPORT_ROOTS|must not have '\.\.'"):
+        with pytest.raises(WrongUse, match=r"outside RMQ_IMPORT_ROOTS|must not contain"):
             here.allowed_source(source)
 
 
