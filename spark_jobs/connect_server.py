@@ -1,7 +1,7 @@
 """Run a Spark Connect server in the foreground: ``python -m spark_jobs.connect_server``.
 
 It is an ordinary session of spark_jobs.session with the Connect service as a plugin, so both have the same settings.
-When it is ready, which is after a first query, one JSON line with its port goes to standard output.
+When it is ready, which is after a first query, it writes one JSON line with its port to standard output.
 """
 
 from __future__ import annotations
@@ -30,49 +30,49 @@ _LONGEST_STOP_S = 15.0
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m spark_jobs.connect_server",
-        description=f"A warm Spark Connect server on loopback. Clients need its token: give one in ${_TOKEN_VARIABLE}, "
+        description=f"A warm Spark Connect server on loopback. Clients need its token: set one in ${_TOKEN_VARIABLE}, "
         "or take the one printed.",
     )
     parser.add_argument("--master", help="default local[*]")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
-    parser.add_argument("--port", type=int, default=0, help="0 (default): any free one")
+    parser.add_argument("--port", type=int, default=0, help="default 0: any free port")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends")
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
-    told, ready = threading.Event(), threading.Event()
+    stop, ready = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    # Whatever the JVM or a listener prints must not fill the answer's pipe.
+    # What the JVM or a listener prints must not fill the pipe of the answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    if chosen.stop_with_stdin:
-        threading.Thread(target=_when_stdin_ends, args=(told, ready), daemon=True).start()
-    os.environ.pop("SPARK_REMOTE", None)  # where clients find this server; to itself Spark refuses it
-    token_is_ours = _TOKEN_VARIABLE not in os.environ
+    if options.stop_with_stdin:
+        threading.Thread(target=_when_stdin_ends, args=(stop, ready), daemon=True).start()
+    os.environ.pop("SPARK_REMOTE", None)  # for clients; Spark refuses to start a server with it
+    made_token = _TOKEN_VARIABLE not in os.environ
     token = os.environ.setdefault(_TOKEN_VARIABLE, secrets.token_urlsafe(24))
     try:
         session = open_session(
             "rmq-connect-server",
-            master=chosen.master,
+            master=options.master,
             conf={
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-                "spark.connect.grpc.binding.address": chosen.host,
-                "spark.connect.grpc.binding.port": str(chosen.port),
+                "spark.connect.grpc.binding.address": options.host,
+                "spark.connect.grpc.binding.port": str(options.port),
             }
-            | dict(setting.split("=", 1) for setting in chosen.conf),
+            | dict(setting.split("=", 1) for setting in options.conf),
         )
-    except (RmqError, PySparkException) as error:  # why a JVM ended, it has told standard error itself
+    except (RmqError, PySparkException) as error:  # a JVM that ended has written why to standard error
         print(f"error: {error}", file=sys.stderr)
         return 1
     try:
         service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
         port = getattr(service, "MODULE$").localPort()
         _warm_up_through(f"sc://localhost:{port}/;token={token}")
-        place = {"remote": f"sc://localhost:{port}", "port": port} | ({"token": token} if token_is_ours else {})
-        print(json.dumps(place), file=answer, flush=True)
+        address = {"remote": f"sc://localhost:{port}", "port": port} | ({"token": token} if made_token else {})
+        print(json.dumps(address), file=answer, flush=True)
         ready.set()
-        told.wait()
+        stop.wait()
     finally:
         session.stop()
     return 0
@@ -89,13 +89,15 @@ def _warm_up_through(remote: str) -> None:
         client.stop()
 
 
-def _when_stdin_ends(told: threading.Event, ready: threading.Event) -> None:
-    """The starter has closed its end, or was killed. A server that still starts, or hangs while it stops, is not waited
-    for: nobody may be left to end it."""
+def _when_stdin_ends(stop: threading.Event, ready: threading.Event) -> None:
+    """Stop the server when the starter closes its end of the pipe, or is killed.
+
+    A server that is still starting, or hangs while it stops, is killed: no other process may be left to end it.
+    """
     while os.read(sys.stdin.fileno(), 4096):
         pass
     if ready.is_set():
-        told.set()
+        stop.set()
         time.sleep(_LONGEST_STOP_S)
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):

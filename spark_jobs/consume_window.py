@@ -1,8 +1,8 @@
 """Consume for one group, as a job: ``spark-submit spark_jobs/consume_window.py --group G``, or by a call in-process.
 
-It consumes window by window until the request is complete, and prints one JSON line, as ``rmq consume --json`` does. Exit
-codes are those of the command line: 0 done (also when it was done before), 1 failed, 2 wrong use, 3 held or moved by another
-request.
+A request is consumed window by window until it is complete. The answer is one JSON line on standard output, as of
+``rmq consume --json``. Exit codes are those of the command line: 0 done (also when it was done before), 1 failed,
+2 wrong use, 3 held or moved by another request.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--until", metavar="TIME", help="only messages stored before this time: ISO 8601 with a zone, or epoch ms"
     )
     parser.add_argument("--max-messages", type=count)
-    parser.add_argument("--client", metavar="ID", help="the id of this consumer, one of --clients")
+    parser.add_argument("--client", metavar="ID", help="this client, one of --clients: it gets only its own queues")
     parser.add_argument(
-        "--clients", metavar="ID,ID", help="the ids of all running consumers of the group, which share its queues"
+        "--clients", metavar="ID,ID", help="the ids of all clients of the group that run now; they share its queues"
     )
     parser.add_argument("--engine", choices=ENGINES, help="default: the group's setting")
     parser.add_argument(
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _consume(
-    chosen: argparse.Namespace, request_id: str, host: Host, told: Callable[[WindowReport], None]
+    chosen: argparse.Namespace, request_id: str, host: Host, on_window: Callable[[WindowReport], None]
 ) -> dict[str, Any]:
     sys.path[:0] = chosen.listener_path
     store = LakeStore.open(Root.parse(chosen.root))
@@ -80,8 +80,8 @@ def _consume(
         windows = [
             partial(consume_window, store, shard, group, request, engines.for_window, host, scope) for shard in shards
         ]
-        done = [Consumption.of(window, told) for window in windows]
-    return answer(group.name, request.request_id, done)
+        consumptions = [Consumption.of(window, on_window) for window in windows]
+    return answer(group.name, request.request_id, consumptions)
 
 
 if __name__ == "__main__":

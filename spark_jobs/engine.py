@@ -1,9 +1,9 @@
-"""Spark as the engine of a window: the cluster's scheduler, and nothing that touches a message.
+"""Spark as the engine of a window: it schedules the tasks; no message passes through the JVM.
 
 One ``mapInArrow`` stage, one partition per task. The stage gets no rows: every task reads its own row ranges from
 Parquet with pyarrow (``rmq_store/lake/window/consume_slice.py``), so messages never cross between JVM and Python.
 
-``opened_engine`` and ``opened_session`` are for ``with``: Spark for as long as the block lasts, or one clear error.
+``opened_engine`` and ``opened_session`` are context managers: Spark for as long as the block lasts, or one clear error.
 """
 
 from __future__ import annotations
@@ -33,26 +33,28 @@ Result = TypeVar("Result")
 
 _RESULT = pa.schema([("result", pa.binary())])
 _WITHOUT_DELTA = {"spark.sql.extensions": "", "spark.sql.catalog.spark_catalog": "builtin"}
-"""An engine reads no table through Spark, so spark-submit needs no Delta jars."""
+"""Configuration of an engine: it reads no table through Spark, so spark-submit needs no Delta jars."""
 _CONNECT_PORT = 15002
 _CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SparkEngine:
-    """Runs tasks in a session, classic or Connect. ``slots``: how many tasks run at once."""
+    """Runs tasks in a session, classic or Connect."""
 
     session: SparkSession
     slots: int
+    """How many tasks run at once."""
     name: str = "spark"
 
     @classmethod
     def of(cls, session: SparkSession) -> SparkEngine:
         """Slots as the session's cluster has them, by its default parallelism."""
-        configured = session.conf.get("spark.default.parallelism", None)
-        if configured is None:
-            configured = session.range(0, 1000).selectExpr("spark_partition_id() as p").distinct().count()
-        return cls(session, int(configured))
+        parallelism = session.conf.get("spark.default.parallelism", None)
+        if parallelism is not None:
+            return cls(session, int(parallelism))
+        partitions = session.range(0, 1000).selectExpr("spark_partition_id() as p").distinct()
+        return cls(session, partitions.count())
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
         return run_stage(self.session, run, job, tasks)
@@ -61,24 +63,23 @@ class SparkEngine:
 def run_stage(
     session: SparkSession, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]
 ) -> list[Result]:
-    """``run(job, task, attempt)`` for every task, each in a partition of its own; the results in any order.
+    """Call ``run(job, task, attempt)`` for every task, each in its own partition; returns the results in any order.
 
     An RmqError of a task is raised here as itself; any other failure is Spark's to retry and to report.
     """
-    number_of = len(tasks)
-    packed = [pickle.dumps(task) for task in tasks]
+    pickled_tasks = [pickle.dumps(task) for task in tasks]
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
-                    answer: object = run(job, pickle.loads(packed[number]), os.urandom(8).hex())
+                    answer: object = run(job, pickle.loads(pickled_tasks[number]), os.urandom(8).hex())
                 except RmqError as error:
                     answer = error
                 yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)])], schema=_RESULT)
         keep_loaded()
 
-    frame = session.range(0, number_of, 1, number_of).mapInArrow(stage, "result binary")
+    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(stage, "result binary")
     answers = [pickle.loads(answer) for answer in frame.toArrow().column("result").to_pylist()]
     for answer in answers:
         if isinstance(answer, RmqError):
@@ -111,7 +112,7 @@ def opened_session(
 ) -> Iterator[SparkSession]:
     """A session on the Connect server ``remote``, else in this process; the end of the block stops it.
 
-    Raises StoreUnusable when there is none to be had, MachineNotReady when set-up is incomplete.
+    Raises StoreUnusable when no session can be opened, MachineNotReady when set-up is incomplete.
     """
     if remote is not None:
         _check_answers(remote)
@@ -125,7 +126,7 @@ def opened_session(
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """The errors of Spark, and of its absence, as one of ours."""
+    """Turn Spark's errors, and the error of a missing Spark, into StoreUnusable."""
     try:
         yield
     except RmqError:
@@ -133,14 +134,14 @@ def _explained() -> Iterator[None]:
     except ImportError as error:
         raise spark_missing(error) from error
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
+        first_line = str(error).strip().partition("\n")[0]
         raise StoreUnusable(
-            f"no Spark session ({type(error).__name__}: {said}): see 'rmq doctor --spark', or work with --engine local"
+            f"no Spark session ({type(error).__name__}: {first_line}): see 'rmq doctor --spark', or use --engine local"
         ) from error
 
 
 def _check_answers(remote: str) -> None:
-    """Raises StoreUnusable when nobody listens there: Spark's own client would go on trying for many minutes."""
+    """Raises StoreUnusable when no server listens there: Spark's own client would try again for many minutes."""
     try:
         address = urlsplit(remote)
         host, port = address.hostname or "", address.port or _CONNECT_PORT
@@ -148,6 +149,6 @@ def _check_answers(remote: str) -> None:
     except (OSError, ValueError) as error:
         where = remote.partition("/;")[0]  # what follows may be a token
         raise StoreUnusable(
-            f"no Spark Connect server answers at {where} ({error}): start it, or unset SPARK_REMOTE for a session of "
-            "our own"
+            f"no Spark Connect server answers at {where} ({error}): start it, or unset SPARK_REMOTE to "
+            "start a session in this process"
         ) from error

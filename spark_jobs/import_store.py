@@ -1,7 +1,7 @@
 """Import a broker's files, as a job: ``spark-submit spark_jobs/import_store.py SRC --broker NAME``.
 
-Only what is new since the last import is read. Progress goes to standard error, one JSON line with what was done to
-standard output; exit codes as in ``consume_window.py``.
+It reads only what is new since the last import. Progress goes to standard error, the answer to standard output as one
+JSON line; exit codes are those of ``consume_window.py``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = job_parser("import_store.py", "Import what is new in a broker's store directory.")
     parser.add_argument("source", metavar="SRC", help="the broker's store directory, or s3://bucket/prefix")
     parser.add_argument("--broker", required=True, metavar="NAME", help="the broker's name")
-    parser.add_argument("--shard", help="where to; default: the broker's name")
+    parser.add_argument("--shard", help="the shard to import into; default: the broker's name")
     parser.add_argument("--engine", choices=("spark", "local"), default="spark")
-    parser.add_argument("--salvage", action="store_true", help="skip what is damaged or missing, and record it")
-    parser.add_argument("--max-body-bytes", type=count, default=MAX_BODY_BYTES, help="of a body, decompressed")
+    parser.add_argument(
+        "--salvage", action="store_true", help="skip damaged or missing records, and record what was skipped"
+    )
+    parser.add_argument(
+        "--max-body-bytes", type=count, default=MAX_BODY_BYTES, help="the largest body, in bytes, after decompression"
+    )
     chosen = parser.parse_args(arguments)
     host = Host()
     return report_as_json("import", chosen.request, host, lambda request_id: _import(chosen, request_id, host))
@@ -46,12 +50,12 @@ def _import(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str
             max_body_bytes=chosen.max_body_bytes,
         )
         source = Root.parse(chosen.source)
-        report = import_store(store, source, request, host, engines.for_import(), progress=_say_progress)
+        report = import_store(store, source, request, host, engines.for_import(), progress=_print_progress)
     return asdict(report)
 
 
-def _say_progress(done_bytes: int, all_bytes: int) -> None:
-    print(f"{done_bytes:,} of {all_bytes:,} bytes", file=sys.stderr, flush=True)
+def _print_progress(read_bytes: int, all_bytes: int) -> None:
+    print(f"{read_bytes:,} of {all_bytes:,} bytes", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

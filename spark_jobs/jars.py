@@ -1,11 +1,11 @@
-"""Fetch the pinned jars once, check their SHA-256 sums, and say where they are.
+"""Fetch the pinned jars once, check their SHA-256 sums, and give their paths.
 
     python -m spark_jobs.jars                 the groups that set-up needs: delta and test
-    python -m spark_jobs.jars --group s3a     about 690 MB, only to read s3a:// by Spark SQL
+    python -m spark_jobs.jars --group s3a     about 690 MB, only needed to read s3a:// in Spark SQL
 
 ``jars.lock`` beside this file holds group, coordinate and sum of every jar; a jar that is not in it is never used.
 The jars come through the Ivy that pyspark ships, from the mirror that the user's Maven settings name, or else from
-Maven Central. A jar appears under its name only after its sum was right, so an interrupted run is simply run again.
+Maven Central. A jar gets its name only after its sum was checked, so an interrupted run can simply be repeated.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One line of the lock. ``classifier`` is empty for a plain jar."""
+    """One line of ``jars.lock``."""
 
     group: str
     organisation: str
     artifact: str
     version: str
     classifier: str
+    """"" for a plain jar."""
     sha256: str
+    """Lower-case hexadecimal."""
 
     @property
     def file_name(self) -> str:
@@ -65,7 +67,7 @@ class Jar:
 
 
 def locked_jars(lock_file: Path = LOCK_FILE) -> tuple[Jar, ...]:
-    """All jars of the lock, in its order."""
+    """All jars of the lock file, in its order."""
     lines = (line.partition("#")[0].strip() for line in lock_file.read_text().splitlines())
     return tuple(Jar.parse(line) for line in lines if line)
 
@@ -77,7 +79,7 @@ def jar_folder(group: str) -> Path:
 
 
 def present_jars(group: str) -> list[Path]:
-    """The group's jars, for a class path; their sums were checked when they came.
+    """The group's jars, for a class path; their sums were checked when they were fetched.
 
     Raises MachineNotReady when one is missing.
     """
@@ -86,37 +88,37 @@ def present_jars(group: str) -> list[Path]:
     if missing or not paths:
         raise MachineNotReady(
             f"{', '.join(missing) or f'every jar of group {group!r}'} missing in {jar_folder(group)}. "
-            f"Fetch with: python -m spark_jobs.jars --group {group} (or 'make jars')."
+            f"Run: python -m spark_jobs.jars --group {group} (or 'make jars')."
         )
     return paths
 
 
 def fetch(jars: Iterable[Jar], retrieve: Callable[[Jar, Path], Path], say: Callable[[str], None]) -> None:
-    """Bring each jar that is not there yet, checked, to its place.
+    """Fetch each missing jar, check its sum, and move it to its place.
 
     ``retrieve(jar, folder)`` downloads one jar into an empty folder and returns the file. Raises BadData when a sum
-    is wrong (nothing of that file is kept), MachineNotReady when a jar cannot be had.
+    is wrong (the file is removed), MachineNotReady when a jar cannot be fetched.
     """
-    wanted = list(jars)
-    for number, jar in enumerate(wanted, start=1):
-        progress = f"[{number}/{len(wanted)}] {jar.file_name}"
+    queue = list(jars)
+    for number, jar in enumerate(queue, start=1):
+        progress = f"[{number}/{len(queue)}] {jar.file_name}"
         if jar.path.is_file():
             if sha256_of(jar.path) == jar.sha256:
-                say(f"{progress}: there already")
+                say(f"{progress}: already there")
                 continue
             jar.path.unlink()
-            say(f"{progress}: the file there has a wrong sum and was removed")
+            say(f"{progress}: removed, its sum was wrong")
         say(f"{progress}: fetching")
         jar.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=jar.path.parent, prefix=".fetch-") as folder:
-            arrived = retrieve(jar, Path(folder))
-            found = sha256_of(arrived)
-            if found != jar.sha256:
+            file = retrieve(jar, Path(folder))
+            actual = sha256_of(file)
+            if actual != jar.sha256:
                 raise BadData(
-                    f"{jar.file_name}: SHA-256 is {found}, jars.lock says {jar.sha256}. The download was removed. "
-                    "Try again; if it stays so, the mirror does not serve the published file."
+                    f"{jar.file_name}: SHA-256 is {actual}, jars.lock says {jar.sha256}. The download was removed. "
+                    "Try again; if the sum stays wrong, the mirror does not serve the published file."
                 )
-            arrived.replace(jar.path)
+            file.replace(jar.path)
 
 
 def sha256_of(path: Path) -> str:
@@ -155,15 +157,15 @@ def retrieve_by_ivy(jar: Jar, folder: Path) -> Path:
         text=True,
         check=False,
     )
-    arrived = folder / "arrived" / f"{jar.artifact}.jar"
-    if run.returncode != 0 or not arrived.is_file():
-        shown = "\n".join((run.stdout + run.stderr).strip().splitlines()[-12:])
+    file = folder / "arrived" / f"{jar.artifact}.jar"
+    if run.returncode != 0 or not file.is_file():
+        output = "\n".join((run.stdout + run.stderr).strip().splitlines()[-12:])
         raise MachineNotReady(
             f"cannot fetch {jar.organisation}:{jar.artifact}:{jar.version} from {root or 'Maven Central'}. "
             "Check the network. A mirror is taken from MAVEN_MIRROR_URL or ~/.m2/settings.xml, a proxy from "
-            f"HTTPS_PROXY. Ivy said:\n{shown}"
+            f"HTTPS_PROXY. Ivy wrote:\n{output}"
         )
-    return arrived
+    return file
 
 
 def maven_mirror(settings: Path | None = None) -> str | None:
@@ -184,11 +186,11 @@ def maven_mirror(settings: Path | None = None) -> str | None:
 
 
 def proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """Java does not read HTTPS_PROXY; say the same in its own words."""
+    """HTTP_PROXY and HTTPS_PROXY as system properties: Java does not read the variables."""
     options: list[str] = []
     for scheme in ("http", "https"):
-        value = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
-        proxy = urllib.parse.urlsplit(value if not value or "//" in value else f"//{value}")
+        value = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY") or ""
+        proxy = urllib.parse.urlsplit(value if "//" in value else f"//{value}")
         if proxy.hostname:
             options += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={proxy.port or 80}"]
     return options
@@ -197,10 +199,10 @@ def proxy_options(environment: Mapping[str, str]) -> list[str]:
 @functools.cache
 def _bundled_ivy() -> Path:
     spec = importlib.util.find_spec("pyspark")
-    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-    if not found:
+    ivy_jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not ivy_jars:
         raise MachineNotReady("pyspark with its jars is not installed in this Python. Run 'make setup'.")
-    return found[-1]
+    return ivy_jars[-1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,9 +210,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups = sorted({jar.group for jar in jars})
     parser = argparse.ArgumentParser(prog="python -m spark_jobs.jars", description="Fetch and check the pinned jars.")
     parser.add_argument("--group", action="append", choices=groups, help=f"default: {' and '.join(SETUP_GROUPS)}")
-    chosen = parser.parse_args(arguments).group or SETUP_GROUPS
+    selected = parser.parse_args(arguments).group or SETUP_GROUPS
     try:
-        fetch([jar for jar in jars if jar.group in chosen], retrieve_by_ivy, lambda line: print(line, flush=True))
+        fetch([jar for jar in jars if jar.group in selected], retrieve_by_ivy, lambda line: print(line, flush=True))
     except (BadData, MachineNotReady) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

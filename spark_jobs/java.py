@@ -17,18 +17,18 @@ from rmq_store.errors import RmqError
 
 SUPPORTED_VERSIONS = (17, 21)
 NEEDED_MODULE = "jdk.incubator.vector"
-_USUAL_PLACES = ("/usr/lib/jvm/*", "/opt/java/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home")
+_USUAL_FOLDERS = ("/usr/lib/jvm/*", "/opt/java/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home")
 
 
 class MachineNotReady(RmqError):
-    """Something that set-up puts on the machine is missing; the message says how to get it."""
+    """A part that set-up installs is missing; the message says how to get it."""
 
 
 @functools.cache
 def find_java() -> Path:
-    """Home of the first usable Java: ``$JAVA_HOME``, then ``java`` of the PATH, then the usual places.
+    """Home of the first usable Java: ``$JAVA_HOME``, then ``java`` of the PATH, then the usual folders.
 
-    Raises MachineNotReady with what was found and why it will not do.
+    Raises MachineNotReady, which names every Java that was found and why Spark cannot run on it.
     """
     refused: list[str] = []
     for home in dict.fromkeys(_candidates()):
@@ -36,11 +36,11 @@ def find_java() -> Path:
         if problem is None:
             return home
         refused.append(f"{home}: {problem}")
-    found = "; ".join(refused) or "nothing, there is no Java"
+    candidates = "; ".join(refused) or "there is no Java"
     raise MachineNotReady(
         f"no usable Java found. Spark needs Java {' or '.join(map(str, SUPPORTED_VERSIONS))} with the module "
         f"{NEEDED_MODULE}, which any full JDK and any distribution's JRE has. Install one (on Debian: apt-get install "
-        f"openjdk-17-jre-headless), or point JAVA_HOME to it. Looked at: {found}."
+        f"openjdk-17-jre-headless), or set JAVA_HOME to it. Found: {candidates}."
     )
 
 
@@ -66,7 +66,7 @@ def _candidates() -> Iterator[Path]:
         yield Path(java_home)
     if on_path := shutil.which("java"):
         yield Path(on_path).resolve().parent.parent
-    for pattern in _USUAL_PLACES:
+    for pattern in _USUAL_FOLDERS:
         for java in sorted(Path("/").glob(f"{pattern[1:]}/bin/java")):
             yield java.parent.parent.resolve()
 

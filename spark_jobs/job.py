@@ -1,4 +1,4 @@
-"""Common parts of the jobs for spark-submit: options, engines, the answer as one JSON line."""
+"""Shared by the jobs for spark-submit: common options, engines, and the answer as one JSON line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_jobs.engine import opened_engine
 
 
 def job_parser(program: str, description: str) -> argparse.ArgumentParser:
-    """``--root`` and ``--request``."""
+    """A parser with ``--root`` and ``--request``."""
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--root", default=Environment.read().root, help="the store; default: $RMQ_ROOT, else var/store")
     parser.add_argument(
@@ -33,15 +33,15 @@ def job_parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def count(text: str) -> int:
-    """The parser of an option that is a whole number of at least 1."""
-    found = whole_number(text)
-    if not found:
+    """An option that is a whole number, 1 or more."""
+    number = whole_number(text)
+    if not number:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
-    return found
+    return number
 
 
 def engines_of(command: str, choice: str, host: Host, python_path: Sequence[str | Path] = ()) -> Engines:
-    """The engines of a job. Spark is the server of $SPARK_REMOTE, else a session of this process."""
+    """The engines of a job. Spark is the Connect server of $SPARK_REMOTE, else a session in this process."""
     remote = Environment.read().spark_remote
     return Engines(choice, host, partial(opened_engine, f"rmq {command}", remote=remote, python_path=python_path))
 
@@ -53,24 +53,27 @@ def report_as_json(
     work: Callable[[str], dict[str, Any]],
     so_far: Callable[[str], dict[str, Any]] = lambda _: {},
 ) -> int:
-    """Run ``work`` under a request id (None: a new one), print its answer or error as one JSON line, return the exit code.
-    ``so_far``: the JSON keys that an error adds: what the request with this id has committed before it."""
-    its_id = ""
+    """Call ``work(request_id)``, print its answer or its error as one JSON line, return the exit code.
+
+    ``request_id``: None makes a new one. ``so_far(request_id)``: added to the answer of an error, such as the windows
+    that were committed before it.
+    """
+    checked_id = ""
     try:
-        its_id = request_id_of(request_id, verb, host)
-        answer, code = work(its_id), 0
+        checked_id = request_id_of(request_id, verb, host)
+        answer, code = work(checked_id), 0
         for warning in answer.get("warnings", ()):
             print(f"warning: {warning}", file=sys.stderr)
     except RmqError as error:
         code = error.exit_code
-        answer = so_far(its_id) | _error_answer(error, str(error), code, its_id)
+        answer = so_far(checked_id) | _error_answer(error, str(error), code, checked_id)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # also a SystemExit of foreign code, whose code 0 would read as success
-        said = cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20)
-        print(said, file=sys.stderr)
+    except BaseException as error:  # also a SystemExit of a listener: its exit code 0 would look like success
+        trace = cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20)
+        print(trace, file=sys.stderr)
         code = 1
-        answer = so_far(its_id) | _error_answer(error, defect(error), code, its_id)
+        answer = so_far(checked_id) | _error_answer(error, defect(error), code, checked_id)
     print(json.dumps(answer), flush=True)
     return code
 

@@ -1,7 +1,7 @@
 """The store in Spark SQL: the views of ``rmq_store/lake/sql/views`` in a session, classic or Connect.
 
-They are the same files that DuckDB runs (``rmq_store/lake/sql/sql.py``). The tables are read as Parquet, by the exact list of
-live files of a snapshot, so the session needs no Delta and all relations are of one version.
+They are the same files that DuckDB runs (``rmq_store/lake/sql/sql.py``). The tables are read as Parquet, by the exact
+list of live files of a snapshot, so the session needs no Delta and all relations are of one version.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _KNOWN = {*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS}
 
 
 def query(session: SparkSession, store: LakeStore, text: str) -> pa.Table:
-    """The answer to a query, over a snapshot taken now. Raises WrongUse with Spark's words for SQL that is wrong."""
+    """The result of a query on a snapshot taken now. Raises WrongUse, with Spark's message, for SQL that is wrong."""
     from pyspark.errors import AnalysisException
 
     register_views(session, store, words_of(text) & _KNOWN or None)
     try:
         return session.sql(text).toArrow()
-    except AnalysisException as error:  # also what does not parse
+    except AnalysisException as error:  # its subclass ParseException too
         raise WrongUse(f"SQL: {error}") from error
 
 
 def register_views(session: SparkSession, store: LakeStore, mentioned: Collection[str] | None = None) -> list[str]:
-    """Make the views temporary views of the session, over a snapshot taken now; returns their names.
+    """Create the views as temporary views of the session, on a snapshot taken now; returns their names.
 
-    ``mentioned``: only the relations among these words and what is below them; None: all. Calling it again moves them
-    to a newer snapshot, or to another store.
+    ``mentioned``: only the relations among these words, with those that they read; None: all. A second call replaces
+    them by a newer snapshot, or by another store's.
     """
-    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # missing in the types of pyspark 4.2
 
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
     for name, (function, _) in FUNCTIONS.items():
@@ -62,17 +62,17 @@ def register_views(session: SparkSession, store: LakeStore, mentioned: Collectio
     for name, base in BASE_SQL.items():
         if name in names:
             session.sql(base.sql.format(explode="explode")).createOrReplaceTempView(name)
-    made = [view for view in views().values() if view.name in names]
-    for view in made:
+    selected = [view for view in views().values() if view.name in names]
+    for view in selected:
         session.sql(view.sql).createOrReplaceTempView(view.name)
-    return [view.name for view in made]
+    return [view.name for view in selected]
 
 
 def _frame(session: SparkSession, table: pa.Table) -> DataFrame:
     return session.createDataFrame(table, _ddl(table.schema))
 
 
-def _live_files(session: SparkSession, store: LakeStore, name: str, of_shards: list[LiveFiles]) -> DataFrame:
+def _live_files(session: SparkSession, store: LakeStore, name: str, shards: list[LiveFiles]) -> DataFrame:
     """The rows of the files, each with its shard."""
     from pyspark.sql import functions as F
 
@@ -82,7 +82,7 @@ def _live_files(session: SparkSession, store: LakeStore, name: str, of_shards: l
         session.read.schema(_ddl(schema.remove(0)))
         .parquet(*(scheme + path for path in files.paths()))
         .select(F.lit(files.shard).alias("shard"), "*")
-        for files in of_shards
+        for files in shards
         if files.index.num_rows
     ]
     return reduce(lambda one, other: one.unionAll(other), frames) if frames else _frame(session, schema.empty_table())

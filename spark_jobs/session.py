@@ -1,4 +1,4 @@
-"""The one place that makes a Spark session, and the warm Spark Connect server that windows share.
+"""Opens Spark sessions, and runs the warm Spark Connect server that windows share.
 
 A window that starts its own JVM waits 10 to 15 s for it; a window that connects to a warm server waits about 0.3 s.
 """
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 import psutil
 
@@ -30,10 +30,11 @@ from spark_jobs.progress import signs_of, wait_for_progress
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-_TO_DIE_S = 60.0
-"""Of what was killed: a slow machine needs a while to take back the memory of a JVM."""
+_KILL_TIMEOUT_S = 60.0
+"""A slow machine needs a while to take back the memory of a JVM that was killed."""
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 
@@ -48,15 +49,16 @@ def open_session(
 ) -> SparkSession:
     """A Spark session with Delta, times in UTC, and nothing listening outside loopback.
 
-    ``remote`` (``sc://…``) connects to a running server, whose own settings hold; otherwise a session is made in this
-    process on ``master`` (default ``local[*]``, or what spark-submit was told). ``python_path`` are folders from which
-    the workers can import besides this checkout, so that they find the user's listener. ``conf`` wins over everything.
+    ``remote`` (``sc://…``) connects to a running server, whose own settings apply; otherwise the session is made in
+    this process on ``master`` (default ``local[*]``, or the master given to spark-submit). ``python_path``: folders
+    from which the workers can import besides this checkout, so that they find the user's listener. ``conf`` overrides
+    all settings.
     """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
     if remote is not None:
-        return builder.remote(remote).config(map=dict(conf or {})).create()
+        return builder.remote(remote).config(map={**(conf or {})}).create()
     under_spark_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     settings = dict(_session_settings())
     if not under_spark_submit:
@@ -67,14 +69,14 @@ def open_session(
         settings["spark.master"] = master
     settings["spark.executorEnv.PYTHONPATH"] = worker_python_path(python_path)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return builder.config(map=settings | dict(conf or {})).getOrCreate()
+    return builder.config(map={**settings, **(conf or {})}).getOrCreate()
 
 
 def worker_python_path(folders: Sequence[str | Path] = ()) -> str:
     """``PYTHONPATH`` for workers: the user's folders, this checkout, and what was set before."""
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    wanted = [*(str(Path(folder).resolve()) for folder in folders), str(CHECKOUT), *before]
-    return os.pathsep.join(dict.fromkeys(filter(None, wanted)))
+    entries = [*(str(Path(folder).resolve()) for folder in folders), str(CHECKOUT), *before]
+    return os.pathsep.join(dict.fromkeys(filter(None, entries)))
 
 
 def _session_settings() -> dict[str, str]:
@@ -91,7 +93,7 @@ def _session_settings() -> dict[str, str]:
 
 
 def _launch_settings(master: str) -> dict[str, str]:
-    """What must be known before the JVM starts."""
+    """Settings that only apply before the JVM starts."""
     jars = os.pathsep.join(map(str, present_jars("delta")))
     scratch = tempfile.gettempdir()  # honours TMPDIR
     options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Djava.io.tmpdir={scratch}"
@@ -120,14 +122,14 @@ def _local_slots(master: str) -> int:
     return (os.cpu_count() or 1) if match[1] == "*" else int(match[1] or 1)
 
 
-def warm_up(session: SparkSession) -> None:
+def warm_up(session: SparkSession | ConnectSession) -> None:
     """Run one tiny job through the Python workers, so that the next one finds classes loaded and workers started."""
-    rows = session.range(0, 64, 1, 2).mapInArrow(_pass_on, "id long").toArrow()
+    rows = session.range(0, 64, 1, 2).mapInArrow(_identity, "id long").toArrow()
     if rows.num_rows != 64:
         raise RuntimeError(f"the warm-up query returned {rows.num_rows} rows instead of 64")
 
 
-def _pass_on(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+def _identity(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     import rmq_store.lake  # noqa: F401  what every real stage imports
 
     yield from batches
@@ -136,9 +138,9 @@ def _pass_on(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordB
 class ConnectServer:
     """A warm Spark Connect server on loopback, for as long as the ``with`` block lasts.
 
-    It runs in a process of its own with its own group, ends with its starter however that ends (it watches a pipe),
-    and lets in only who knows the token inside ``remote``. Entering waits until a first query has gone through, for as long
-    as the server gets on; ``say`` is told so now and then.
+    It runs in its own process and process group, ends with its starter, however that ends (it watches a pipe), and
+    accepts only clients that have the token in ``remote``. Entering the block waits until a first query has succeeded,
+    as long as the server makes progress; ``say`` gets a line about it now and then.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class ConnectServer:
 
     @property
     def remote(self) -> str:
-        """Address for ``open_session(remote=…)``, with the token: pass it on by environment, not by argument."""
+        """Address for ``open_session(remote=…)``, with the token: pass it in the environment, not as an argument."""
         if self._remote is None:
             raise RuntimeError("the Spark Connect server is not running")
         return self._remote
@@ -181,8 +183,8 @@ class ConnectServer:
         self.stop()
 
     def start(self) -> None:
-        """Raises MachineNotReady, with the end of the server's log, when it does not come up, or was stopped meanwhile, by
-        another thread."""
+        """Start the server, and wait until it is ready. Raises MachineNotReady, with the end of the server's log, when
+        it does not start, or when another thread has stopped it."""
         token = secrets.token_urlsafe(24)
         command = [sys.executable, "-m", "spark_jobs.connect_server", "--stop-with-stdin"]
         if self._master:
@@ -208,14 +210,14 @@ class ConnectServer:
             if not isinstance(error, (TimeoutError, ValueError, KeyError)):
                 raise
             raise MachineNotReady(
-                f"the Spark Connect server did not come up ({error or type(error).__name__}). "
+                f"the Spark Connect server did not start ({error or type(error).__name__}). "
                 f"End of its log {self._log_file}:\n{_tail(self._log_file)}"
             ) from error
-        # The client sends a token without TLS only to a host that it knows to be this one, by this very name.
+        # Without TLS the client sends a token only to a host with exactly this name.
         self._remote = f"sc://localhost:{port}/;token={token}"
 
     def _first_line_of(self, process: subprocess.Popen[bytes]) -> bytes:
-        """What it says when it is ready. Raises NoProgress, or ValueError when it ends before."""
+        """The JSON line of a server that is ready. Raises NoProgress, and ValueError when the server ends before."""
         assert process.stdout is not None
         line = _Line(process.stdout)
         wait_for_progress(
@@ -228,32 +230,32 @@ class ConnectServer:
         return line.text
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """Stop the server and whatever it started, for good; safe to call twice, and before or while another thread starts
-        it. No process is left when this returns."""
+        """Stop the server and all its descendants permanently; safe to call twice, and before or while another thread
+        starts it. No process is left when this returns."""
         with self._changes:
             self._was_stopped = True
             process, self._process, self._remote = self._process, None, None
         if process is None:
             return
-        family = set(_family(process.pid))
+        members = set(_process_tree(process.pid))
         if process.stdin is not None:
             with suppress(BrokenPipeError):
                 process.stdin.close()
         deadline = time.monotonic() + timeout_s
         while process.poll() is None and time.monotonic() < deadline:
-            family.update(_family(process.pid))  # one that has just begun goes on to start its JVM
+            members.update(_process_tree(process.pid))  # a server that has just begun still starts its JVM
             time.sleep(0.05)
-        _, left = psutil.wait_procs(family, timeout=3.0)
-        for member in left:
+        _, alive = psutil.wait_procs(members, timeout=3.0)
+        for member in alive:
             with suppress(psutil.NoSuchProcess):
                 member.kill()
-        psutil.wait_procs(left, timeout=5.0)
-        process.wait(_TO_DIE_S)
+        psutil.wait_procs(alive, timeout=5.0)
+        process.wait(_KILL_TIMEOUT_S)
         if process.stdout is not None:
             process.stdout.close()
 
 
-def _family(process_id: int) -> list[psutil.Process]:
+def _process_tree(process_id: int) -> list[psutil.Process]:
     try:
         parent = psutil.Process(process_id)
         return [parent, *parent.children(recursive=True)]
@@ -262,19 +264,19 @@ def _family(process_id: int) -> list[psutil.Process]:
 
 
 class _Line:
-    """The first line that arrives."""
+    """The first line of a stream, read without blocking for long."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self.text = b""
 
     def is_complete(self) -> bool:
-        """After a short wait. Raises ValueError when the stream ends before."""
+        """Whether the line has arrived, after a short wait. Raises ValueError when the stream has ended."""
         if select.select([self._stream], [], [], 0.25)[0]:
-            piece = os.read(self._stream.fileno(), 4096)
-            if not piece:
+            chunk = os.read(self._stream.fileno(), 4096)
+            if not chunk:
                 raise ValueError("it ended while starting")
-            self.text += piece
+            self.text += chunk
         return self.text.endswith(b"\n")
 
 

@@ -73,8 +73,8 @@ def test_a_session_writes_and_reads_delta_and_runs_the_users_listener(tmp_path: 
     import pyarrow.parquet as pq
 
     table = tmp_path / "table"
-    told = in_a_new_process(CLASSIC, str(listener_folder), str(table))
-    assert told == {"rows": 100, "mapped": 9900, "zone": "UTC", "host": "127.0.0.1", "slots": "2"}
+    output = in_a_new_process(CLASSIC, str(listener_folder), str(table))
+    assert output == {"rows": 100, "mapped": 9900, "zone": "UTC", "host": "127.0.0.1", "slots": "2"}
     written = next(table.glob("part-*.parquet"))
     statistics = pq.ParquetFile(written).metadata.row_group(0).column(1).statistics
     assert statistics.has_min_max, "times without statistics (INT96) cannot be skipped"
@@ -184,7 +184,7 @@ def test_a_server_that_was_stopped_while_it_was_to_be_started_starts_no_process(
 def test_a_server_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Path) -> None:
     server = ConnectServer(master="no-such-master", log_file=tmp_path / "server.log")
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    with pytest.raises(MachineNotReady, match=r"did not come up(.|\n)*Master must either be"):
+    with pytest.raises(MachineNotReady, match=r"did not start(.|\n)*Master must either be"):
         server.start()
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
 

@@ -71,7 +71,7 @@ def test_a_jar_that_was_changed_on_disk_is_replaced() -> None:
     jars.fetch([DELTA], Mirror(), said.append)
     assert DELTA.path.read_bytes() == CONTENT
     assert said == [
-        "[1/1] delta-storage-4.4.0.jar: the file there has a wrong sum and was removed",
+        "[1/1] delta-storage-4.4.0.jar: removed, its sum was wrong",
         "[1/1] delta-storage-4.4.0.jar: fetching",
     ]
 
@@ -229,7 +229,7 @@ def test_without_a_usable_java_all_that_was_looked_at_is_listed(
     old = installed("old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(java, "_USUAL_PLACES", ())
+    monkeypatch.setattr(java, "_USUAL_FOLDERS", ())
     with pytest.raises(MachineNotReady, match=f"{old}: is Java 11.0.2") as caught:
         java.find_java.__wrapped__()
     assert "openjdk-17-jre-headless" in str(caught.value)

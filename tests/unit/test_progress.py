@@ -15,7 +15,7 @@ from spark_jobs.progress import LONGEST_IDLE_S, MOST_CPU_S, NoProgress, Signs, s
 
 
 class World:
-    """A clock that each pause moves on, processes that use processor time, and a log that grows meanwhile."""
+    """A clock that each pause moves on, processes that use CPU time, and a log that grows meanwhile."""
 
     def __init__(self, cpu_share: float = 0.0, log_share: float = 0.0, tick_s: float = 5.0) -> None:
         self.now_s = 1000.0
@@ -69,7 +69,7 @@ def test_a_start_that_stops_half_way_is_given_up_so_long_after_its_last_progress
         World.pause(world)
 
     world.pause = stop_at_300  # type: ignore[method-assign]
-    with pytest.raises(NoProgress, match="it used 300 s of processor time"):
+    with pytest.raises(NoProgress, match="it used 300 s of CPU time"):
         world.wait()
     assert world.now_s == 1300 + LONGEST_IDLE_S
 
@@ -91,7 +91,7 @@ def test_a_process_that_ends_takes_its_account_along_and_that_is_no_progress_and
 
 def test_what_is_busy_for_ever_and_gets_nowhere_is_given_up() -> None:
     world = World(cpu_share=2.0)
-    with pytest.raises(NoProgress, match=f"not there after {MOST_CPU_S:.0f} s of processor time"):
+    with pytest.raises(NoProgress, match=f"not ready after {MOST_CPU_S:.0f} s of CPU time"):
         world.wait()
 
 
@@ -99,9 +99,9 @@ def test_it_tells_every_fifteen_seconds_what_is_waited_for() -> None:
     world = World(cpu_share=0.4)
     world.wait(ready_after_s=50)
     assert world.said == [
-        (15, "still starting; it used 6 s of processor time so far"),
-        (30, "still starting; it used 12 s of processor time so far"),
-        (45, "still starting; it used 18 s of processor time so far"),
+        (15, "still starting; it used 6 s of CPU time so far"),
+        (30, "still starting; it used 12 s of CPU time so far"),
+        (45, "still starting; it used 18 s of CPU time so far"),
     ]
 
 
