@@ -1,7 +1,7 @@
-"""An Airflow of one's own in a folder of this checkout: its settings, its set-up, and its processes while they run.
+"""A local Airflow in a folder of this checkout: its settings, its set-up and its processes.
 
-Everything is said by environment variables made here; what the caller's environment says to Airflow (``AIRFLOW*``) is
-left out, so that nothing outside the folder is used or changed. All processes listen on loopback only, and end with the
+Airflow is configured only by environment variables that are made here; the caller's ``AIRFLOW*`` variables are left
+out, so that nothing outside the folder is used or changed. All processes listen on loopback only, and end with the
 ``Airflow`` that started them, or with its process if that is killed (``scripts/keeper.py``).
 """
 
@@ -33,14 +33,14 @@ from spark_jobs.progress import NoProgress, Signs, signs_of, wait_for_progress
 USER = "admin"
 
 Meanwhile = Callable[[], None]
-"""Called again and again while something is waited for."""
+"""Called repeatedly during a wait."""
 
 
 def _nothing() -> None:
     pass
 
 
-def _tell_nobody(text: str) -> None:
+def _ignore(text: str) -> None:
     pass
 
 
@@ -58,15 +58,18 @@ class AirflowNotReady(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AirflowHome:
-    """``folder``: the AIRFLOW_HOME. ``port``: of the UI, which is the API too. ``settings``: the groups' file.
-    ``variables``: what else the processes' environment says. ``lock``: what ``only_one`` gave, held until the last
-    process has ended."""
+    """Where a local Airflow is, and how its processes are configured."""
 
     folder: Path
+    """AIRFLOW_HOME."""
     port: int
+    """Port of the UI and the API, on loopback."""
     settings: Path
+    """The settings of the groups (``RMQ_SETTINGS``)."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    """More environment variables of the processes; they override all others."""
     lock: int | None = None
+    """The descriptor that ``only_one`` returned; held until the last process has ended."""
 
     @property
     def url(self) -> str:
@@ -78,11 +81,11 @@ class AirflowHome:
 
     @property
     def password(self) -> str:
-        """Of the only user, ``USER``."""
+        """The password of the only user, ``USER``."""
         return str(json.loads(self._password_file.read_text())[USER])
 
     def environment(self) -> dict[str, str]:
-        """The whole environment of a process of this Airflow."""
+        """The complete environment of a process of this Airflow."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
         direct = [host for host in (inherited.get("NO_PROXY", ""), "127.0.0.1", "localhost") if host]
         return (
@@ -101,7 +104,7 @@ class AirflowHome:
                 "AIRFLOW__API__PORT": str(self.port),
                 "AIRFLOW__API__BASE_URL": self.url,
                 "AIRFLOW__API__WORKERS": "1",
-                "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # of a busy machine; 5 s lose tasks before they start
+                "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # 5 s lose tasks on a busy machine
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
                 "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
                 "NO_PROXY": ",".join(direct),
@@ -112,27 +115,30 @@ class AirflowHome:
         )
 
     def start(self, command: Sequence[str], log_file: Path) -> subprocess.Popen[bytes]:
-        """The keeper of a command in this Airflow's environment; ``log_file`` is written anew."""
+        """The keeper of a command in this Airflow's environment; ``log_file`` is overwritten."""
         log_file.parent.mkdir(parents=True, exist_ok=True)
         keep_open = () if self.lock is None else (self.lock,)
         with log_file.open("wb") as log:
             return start_kept(command, log, env=self.environment(), keep_open=keep_open)
 
     def initialise(self, meanwhile: Meanwhile = _nothing) -> None:
-        """The database and the login. What has been made for the same Airflow is left as it is, so it can be called at
-        every start. Raises AirflowNotReady when Airflow refuses."""
+        """Make the database and the login, unless the same version of Airflow has made them before.
+
+        Raises AirflowNotReady when Airflow fails.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._password_file.exists():
             with open(self._password_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)
-        made_file, made = self.folder / "made.json", {"airflow": version("apache-airflow")}
-        if made_file.exists() and json.loads(made_file.read_text()) == made and (self.folder / "airflow.db").exists():
+        versions_file, versions = self.folder / "made.json", {"airflow": version("apache-airflow")}
+        is_made = versions_file.exists() and json.loads(versions_file.read_text()) == versions
+        if is_made and (self.folder / "airflow.db").exists():
             return
-        made_file.unlink(missing_ok=True)
-        self._run_to_its_end(airflow_command("db", "migrate"), meanwhile)
-        made_file.write_text(json.dumps(made))
+        versions_file.unlink(missing_ok=True)
+        self._run_to_end(airflow_command("db", "migrate"), meanwhile)
+        versions_file.write_text(json.dumps(versions))
 
-    def _run_to_its_end(self, command: Sequence[str], meanwhile: Meanwhile) -> None:
+    def _run_to_end(self, command: Sequence[str], meanwhile: Meanwhile) -> None:
         log_file = self.folder / "process-logs" / "init.log"
         running = self.start(command, log_file)
         try:
@@ -146,7 +152,7 @@ class AirflowHome:
 
 
 def airflow_command(*words: str) -> list[str]:
-    """Airflow of this very Python, whatever the PATH says."""
+    """The command line of the Airflow of this Python, whatever is on the PATH."""
     return [sys.executable, "-m", "airflow", *words]
 
 
@@ -154,8 +160,10 @@ def airflow_command(*words: str) -> list[str]:
 
 
 class Airflow:
-    """The processes of an ``AirflowHome`` for as long as the ``with`` block lasts, each with a keeper and a session of
-    its own: a task has a process group of its own, but the session of its scheduler."""
+    """The processes of an ``AirflowHome`` for as long as the ``with`` block lasts.
+
+    Each process has its own keeper and session: a task has its own process group, but the session of its scheduler.
+    """
 
     def __init__(self, home: AirflowHome, names: Sequence[str] = tuple(PROCESSES)) -> None:
         self._home = home
@@ -189,22 +197,25 @@ class Airflow:
                     f"Airflow's {name} ended with code {process.returncode}. End of its log {log}:\n{_end_of(log)}"
                 )
 
-    def wait_until_healthy(self, meanwhile: Meanwhile = _nothing, say: Callable[[str], None] = _tell_nobody) -> None:
-        """Until every process says so itself. Raises AirflowNotReady."""
-        wanted = {"metadatabase", *(name.replace("-", "_") for name in self._names if name != "api-server")}
+    def wait_until_healthy(self, meanwhile: Meanwhile = _nothing, say: Callable[[str], None] = _ignore) -> None:
+        """Wait until every process reports that it is healthy. Raises AirflowNotReady."""
+        components = {"metadatabase", *(name.replace("-", "_") for name in self._names if name != "api-server")}
 
         def healthy() -> bool:
             meanwhile()
-            return wanted <= self._healthy()
+            return components <= self._healthy()
 
         self.wait_for(healthy, "Airflow is still starting", say)
 
-    def wait_for(self, done: Callable[[], bool], what: str, say: Callable[[str], None] = _tell_nobody) -> None:
-        """Until ``done``, as long as the processes get on. Raises AirflowNotReady, at once where one has ended."""
+    def wait_for(self, is_done: Callable[[], bool], what: str, say: Callable[[str], None] = _ignore) -> None:
+        """Wait until ``is_done()``, as long as the processes make progress.
+
+        Raises AirflowNotReady, at once when a process has ended.
+        """
 
         def done_and_alive() -> bool:
             self.check_alive()
-            return done()
+            return is_done()
 
         try:
             wait_for_progress(done_and_alive, self._signs, what, say)
@@ -219,13 +230,13 @@ class Airflow:
     def _healthy(self) -> set[str]:
         try:
             with direct_opener().open(f"{self._home.url}/api/v2/monitor/health", timeout=60) as answer:
-                found = json.load(answer)
+                components = json.load(answer)
         except (OSError, ValueError):
             return set()
-        return {name for name, state in found.items() if state and state.get("status") == "healthy"}
+        return {name for name, state in components.items() if state and state.get("status") == "healthy"}
 
     def stop(self) -> None:
-        """End all processes and whatever they started; safe to call twice. None is left when this returns."""
+        """End all processes and their descendants; safe to call twice. None is left when this returns."""
         try:
             end_kept(self._processes.values())
         except TimeoutError as error:
@@ -233,16 +244,16 @@ class Airflow:
         self._processes = {}
 
 
-# --- small things that running it needs ------------------------------------------------------------------------------
+# --- ports, locks, signals -------------------------------------------------------------------------------------------
 
 
 def direct_opener() -> urllib.request.OpenerDirector:
-    """For addresses on loopback, which no proxy is to see."""
+    """An opener for addresses on loopback: it uses no proxy."""
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on the port of loopback."""
+    """Whether no process listens on this port of loopback."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -253,7 +264,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(preferred: int | None = None) -> int:
-    """The preferred port if it is free, else any that is."""
+    """The preferred port if it is free, else any free port."""
     if preferred is not None and is_free(preferred):
         return preferred
     with socket.socket() as probe:
@@ -265,22 +276,22 @@ def free_port(preferred: int | None = None) -> int:
 def only_one(lock_file: Path, what: str, say: Callable[[str], None] = print, timeout_s: float = 300.0) -> Iterator[int]:
     """The descriptor of the lock, which is held by every process that inherits it.
 
-    Raises AirflowNotReady when another process is inside for the same file. When that process was killed, what it had
-    started is waited for.
+    Raises AirflowNotReady when another process holds it. When that process was killed, this waits until the processes
+    that it had started have ended.
     """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
-    deadline, said = time.monotonic() + timeout_s, False
+    deadline, has_warned = time.monotonic() + timeout_s, False
     with lock_file.open("a+") as file:
         while not _locked(file):
             if _holder_lives(lock_file):
                 raise AirflowNotReady(f"{what} runs already in this checkout ({lock_file} is locked)")
             if time.monotonic() > deadline:
                 raise AirflowNotReady(
-                    f"{what} was killed, and what it had started does not end ({lock_file} is locked)"
+                    f"{what} was killed, and processes that it had started do not end ({lock_file} is locked)"
                 )
-            if not said:
-                say(f"{what} was killed; waiting until what it had started has ended")
-                said = True
+            if not has_warned:
+                say(f"{what} was killed; waiting until the processes that it had started have ended")
+                has_warned = True
             time.sleep(0.2)
         file.truncate(0)
         file.write(_identity(os.getpid()))
@@ -297,10 +308,10 @@ def _locked(file: TextIO) -> bool:
 
 
 def _holder_lives(lock_file: Path) -> bool:
-    """Whether the process that locked it last is alive: a process id alone could be another's by now."""
-    written = lock_file.read_text()
+    """Whether the process that locked it last is alive; a process id alone could belong to another process by now."""
+    identity = lock_file.read_text()
     try:
-        return written == "" or written == _identity(int(written.split()[0]))
+        return identity == "" or identity == _identity(int(identity.split()[0]))
     except (ValueError, psutil.NoSuchProcess):
         return False
 
@@ -313,10 +324,10 @@ def _identity(process_id: int) -> str:
 
 
 def stop_on_signals() -> None:
-    """A polite request to end, or a closed terminal, ends the program as Ctrl-C does: through its ``finally``."""
+    """SIGTERM and SIGHUP end the program as Ctrl-C does: through its ``finally`` blocks."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # Once is enough: a second signal must not break into the cleaning up.
+        # A second signal must not interrupt the clean-up.
         for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt

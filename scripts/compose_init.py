@@ -1,4 +1,4 @@
-"""What has to be there before Airflow's services start in docker-compose.yaml; can be run again at any time."""
+"""Set-up of docker-compose.yaml: passwords, bucket, databases. Runs before Airflow's services; can be repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from rmq_store.settings.environment import Environment
 
-OURS_ALREADY = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
+EXISTS_ALREADY = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
 S3_START_S = 300.0
 
 
@@ -26,13 +26,13 @@ def main() -> None:
 
 
 def write_passwords(path: Path) -> None:
-    """Airflow's simple auth manager reads user -> password from a file."""
+    """Write the file of users and passwords that Airflow's simple auth manager reads."""
     path.touch(mode=0o600)
     path.write_text(json.dumps({"admin": os.environ["AIRFLOW_ADMIN_PASSWORD"]}))
 
 
 def create_bucket(root: str) -> None:
-    """The bucket of the root, once the S3 server answers."""
+    """Create the bucket of the root, as soon as the S3 server answers."""
     if not root.startswith("s3://"):
         return
     bucket = root.removeprefix("s3://").partition("/")[0]
@@ -43,7 +43,7 @@ def create_bucket(root: str) -> None:
             client.create_bucket(Bucket=bucket)
             return
         except ClientError as error:
-            if error.response["Error"]["Code"] in OURS_ALREADY:
+            if error.response["Error"]["Code"] in EXISTS_ALREADY:
                 return
             raise
         except BotoCoreError:

@@ -1,8 +1,8 @@
-"""Run a command that does not outlive its starter, however that ends: ``python -m scripts.keeper SECONDS COMMAND…``.
+"""Run a command that never outlives its starter: ``python -m scripts.keeper SECONDS COMMAND…``.
 
-A process that is killed by SIGKILL cleans nothing up. So a keeper stands between the starter and the command: it leads
-a session in which the command runs with all that it starts, and the starter holds the other end of its standard input.
-When that closes, because the starter says so or is no longer there, the keeper ends the session and then itself.
+A process that is killed by SIGKILL cannot clean up. So a keeper runs between the starter and the command: it leads a
+session in which the command and its descendants run, and the starter holds the other end of its standard input. When
+that end closes, because the starter closes it or is gone, the keeper ends the session and then itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import psutil
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 8.0
-_TO_KILL_S = 60.0  # what was killed ends as soon as the machine comes to it
+_KILL_TIMEOUT_S = 60.0  # on a busy machine a killed process needs a while to end
 
 # --- in the starter --------------------------------------------------------------------------------------------------
 
@@ -37,8 +37,8 @@ def start_kept(
 ) -> subprocess.Popen[bytes]:
     """The keeper of the command, which runs in the checkout and writes into ``log``; its exit code is the command's.
 
-    ``patience_s``: how long the command has to end, once it is asked to, before it is killed. ``keep_open``:
-    descriptors that the keeper holds until nothing is left, like the one of a lock.
+    ``patience_s``: seconds between the request to end and the kill. ``keep_open``: descriptors, such as a lock's, that
+    the keeper holds until no process of the session is left.
     """
     return subprocess.Popen(
         [sys.executable, "-m", "scripts.keeper", str(patience_s), *command],
@@ -52,10 +52,10 @@ def start_kept(
     )
 
 
-def end_kept(keepers: Collection[subprocess.Popen[bytes]], timeout_s: float = PATIENCE_S + _TO_KILL_S) -> None:
-    """End what these keepers keep, all at once; safe to call twice. What a keeper could not end is killed from here.
+def end_kept(keepers: Collection[subprocess.Popen[bytes]], timeout_s: float = PATIENCE_S + _KILL_TIMEOUT_S) -> None:
+    """End these keepers and their commands, all at once; safe to call twice. What a keeper cannot end is killed.
 
-    Raises TimeoutError, with the process ids, for what does not end even so.
+    Raises TimeoutError, with the process ids, when killed processes do not end.
     """
     for keeper in keepers:
         assert keeper.stdin is not None
@@ -66,29 +66,29 @@ def end_kept(keepers: Collection[subprocess.Popen[bytes]], timeout_s: float = PA
             keeper.wait(max(0.0, deadline - time.monotonic()))
     _kill({keeper.pid for keeper in keepers})
     for keeper in keepers:
-        keeper.wait(_TO_KILL_S)
+        keeper.wait(_KILL_TIMEOUT_S)
 
 
 def members_of(sessions: Collection[int]) -> list[psutil.Process]:
     """The living processes of these sessions."""
-    found = []
+    members = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             if os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                members.append(process)
+    return members
 
 
-def _kill(sessions: Collection[int], but: int | None = None) -> None:
-    """Again and again, as a process may start another before it dies."""
-    deadline = time.monotonic() + _TO_KILL_S
-    while left := [process for process in members_of(sessions) if process.pid != but]:
+def _kill(sessions: Collection[int], except_pid: int | None = None) -> None:
+    """Kill the processes of these sessions, repeatedly, as a process may start another one before it ends."""
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while members := [process for process in members_of(sessions) if process.pid != except_pid]:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"these processes do not end: {', '.join(str(process.pid) for process in left)}")
-        for process in left:
+            raise TimeoutError(f"these processes do not end: {', '.join(str(process.pid) for process in members)}")
+        for process in members:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, timeout=0.2)
+        psutil.wait_procs(members, timeout=0.2)
 
 
 # --- the keeper ------------------------------------------------------------------------------------------------------
@@ -96,13 +96,13 @@ def _kill(sessions: Collection[int], but: int | None = None) -> None:
 
 def main(words: Sequence[str]) -> int:
     patience_s, command = float(words[0]), list(words[1:])
-    told = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    for watch in (_until_stdin_ends, child.wait):
-        threading.Thread(target=_and_tell, args=(watch, told), daemon=True).start()
-    told.wait()
+    for wait in (_until_stdin_ends, child.wait):
+        threading.Thread(target=_set_after, args=(wait, stop), daemon=True).start()
+    stop.wait()
     end_session(child, patience_s)
     code = child.wait()
     return code if code >= 0 else 128 - code
@@ -113,27 +113,27 @@ def _until_stdin_ends() -> None:
         pass
 
 
-def _and_tell(watch: Callable[[], object], told: threading.Event) -> None:
-    watch()
-    told.set()
+def _set_after(wait: Callable[[], object], event: threading.Event) -> None:
+    wait()
+    event.set()
 
 
 def end_session(child: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Ask the child, ask again after half of the time (Airflow then no longer waits for what it runs), then kill what
-    is left. Without a child that could pass it on, all of the session are asked."""
-    me = os.getpid()
+    """Send SIGTERM to the child, again after half of the time (then Airflow no longer waits for its tasks), and kill
+    what is left. When the child has ended, all processes of the session get the signal."""
+    session = os.getpid()
 
-    def left() -> list[psutil.Process]:
-        return [process for process in members_of({me}) if process.pid != me]
+    def others() -> list[psutil.Process]:
+        return [process for process in members_of({session}) if process.pid != session]
 
     for _ in range(2):
-        for process in [child] if child.poll() is None else left():
+        for process in [child] if child.poll() is None else others():
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
         deadline = time.monotonic() + patience_s / 2
-        while left() and time.monotonic() < deadline:
+        while others() and time.monotonic() < deadline:
             time.sleep(0.1)
-    _kill({me}, but=me)
+    _kill({session}, except_pid=session)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The diagram and the tables of ``docs/retry-life.md``, made from the rules: ``python -m scripts.retry_life`` writes them.
+"""Writes the diagram and the tables of ``docs/retry-life.md`` from the rules: ``python -m scripts.retry_life``.
 
-Whoever changes ``consumer/retry.py``, ``consumer/delay.py`` or ``consumer/timer.py`` runs it; a test compares.
+Run it after a change of ``consumer/retry.py``, ``consumer/delay.py`` or ``consumer/timer.py``; a test checks the page.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "fails, max_reconsume_times reached": {"reconsume_times": DEFAULT_MAX_RECONSUME_TIMES},
     "fails, group has no retry queue": {"retry_queue": None},
 }
-"""What may lead a failed message somewhere: how ``route`` is asked."""
+"""The cases of the diagram: arguments of ``route``, by their label."""
 
 
-def ask(**asked: Any) -> SendBack:
-    """``route`` of a group with RocketMQ's defaults, unless ``asked`` says otherwise."""
-    usual: dict[str, Any] = {
+def send_back(**arguments: Any) -> SendBack:
+    """``route`` of a group with RocketMQ's defaults, which ``arguments`` override."""
+    defaults: dict[str, Any] = {
         "delay_level": 0,
         "reconsume_times": 0,
         "max_reconsume_times": -1,
         "retry_queue": 0,
         "levels": LEVELS,
     }
-    return route(GROUP, **(usual | asked))
+    return route(GROUP, **(defaults | arguments))
 
 
 def diagram() -> Iterable[str]:
-    """A flow chart: the listener, what may happen, the topics."""
-    answers = {case: ask(**asked) for case, asked in CASES.items()}
+    """A flow chart: the listener, the cases and the topics that they lead to."""
+    answers = {case: send_back(**arguments) for case, arguments in CASES.items()}
     topics = list(dict.fromkeys(answer.topic for answer in answers.values()))
     names = {topic: f"t{number}" for number, topic in enumerate(topics)}
     retry = next(answer.real_topic for answer in answers.values() if not answer.dead)
@@ -71,13 +71,15 @@ def ladder() -> Iterable[str]:
     yield "|---|---|---|---|---|---|---|"
     waited_ms = 0
     for times in range(DEFAULT_MAX_RECONSUME_TIMES + 1):
-        answer = ask(reconsume_times=times)
+        answer = send_back(reconsume_times=times)
         if answer.dead:
             yield f"| {times + 1} | {answer.reconsume_times} | | dead: `{answer.topic}` | {_time(waited_ms)} | dead | dead |"
             continue
         delay_ms = answer.delay_ms or 0
         waited_ms += delay_ms
-        policies = [ask(reconsume_times=times, policy=policy).delay_ms or 0 for policy in (EXPONENTIAL, CUSTOMIZED)]
+        policies = [
+            send_back(reconsume_times=times, policy=policy).delay_ms or 0 for policy in (EXPONENTIAL, CUSTOMIZED)
+        ]
         cells = [
             times + 1, answer.reconsume_times, answer.delay_level, _time(delay_ms), _time(waited_ms),
             *map(_time, policies),
@@ -86,12 +88,12 @@ def ladder() -> Iterable[str]:
 
 
 def properties() -> Iterable[str]:
-    """What a copy carries that the message did not, hop by hop."""
+    """The properties of a message and of its copies, hop by hop."""
     message = {MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: "7F...01", MessageConst.TAGS: "paid"}
-    first = ask()
+    first = send_back()
     waiting = property_edits(first, "Orders", "0A...7B").apply(message)
     retried = DELIVERED_EDITS.apply(waiting)
-    dead = property_edits(ask(reconsume_times=DEFAULT_MAX_RECONSUME_TIMES), first.real_topic, "-").apply(retried)
+    dead = property_edits(send_back(reconsume_times=DEFAULT_MAX_RECONSUME_TIMES), first.real_topic, "-").apply(retried)
     hops = {
         "the message": message,
         f"`{SCHEDULE_TOPIC}`": waiting,
@@ -106,7 +108,7 @@ def properties() -> Iterable[str]:
 
 
 def _dlq() -> str:
-    return ask(reconsume_times=DEFAULT_MAX_RECONSUME_TIMES).topic
+    return send_back(reconsume_times=DEFAULT_MAX_RECONSUME_TIMES).topic
 
 
 def _time(ms: int) -> str:
@@ -120,7 +122,7 @@ BLOCKS: Mapping[str, Callable[[], Iterable[str]]] = {"diagram": diagram, "ladder
 
 
 def renewed(page: str) -> str:
-    """The page with every block made anew. Raises ValueError for a page without one of them."""
+    """The page with every block generated again. Raises ValueError for a page that lacks a block."""
     for name, lines in BLOCKS.items():
         marks = re.compile(rf"(<!-- {name}: python -m scripts\.retry_life -->\n).*?(\n<!-- end -->)", re.DOTALL)
         parts = marks.split(page)

@@ -1,7 +1,7 @@
-"""Make the checkout ready: Java, a ``.venv`` from constraints.txt, the project in it, the jars. ``make setup`` runs it.
+"""Set up the checkout: Java, a ``.venv`` from constraints.txt with the project in it, the jars. ``make setup`` runs it.
 
-Runs on the machine's own Python, so it uses the standard library only. It can be run again at any time: what is there
-stays. Outside the checkout it changes nothing, with one exception that it announces: on Debian, as root, it installs
+Runs on the machine's own Python, so it uses the standard library only. It can be repeated at any time: what exists
+stays. Outside the checkout it changes nothing, with one exception, which it announces: on Debian, as root, it installs
 Java (and Python's venv module) with apt-get where they are missing.
 """
 
@@ -71,7 +71,7 @@ def provide_venv() -> None:
             raise MachineNotReady(f"this Python cannot make virtual environments. On Debian: apt-get install {package}")
     say(f"making .venv with Python {sys.version.split()[0]}")
     venv.EnvBuilder(clear=True, symlinks=True).create(VENV)
-    # In a process of its own: an ensurepip that was installed a moment ago is not seen by this one.
+    # In a new process: this one does not see an ensurepip that was installed a moment ago.
     run(PYTHON, "-m", "ensurepip", "--default-pip", quiet=True)
 
 
@@ -87,7 +87,7 @@ def provide_packages() -> None:
     try:
         install(uv, ("install", "--python", PYTHON, "--compile-bytecode"))
     except MachineNotReady:
-        say("uv could not do it; trying pip")
+        say("uv failed; trying pip")
         install(pip, ("install", "--progress-bar", "off"))
     finally:
         shutil.rmtree(cache, ignore_errors=True)
@@ -107,31 +107,31 @@ def install(installer: tuple[str | Path, ...], verb: tuple[str | Path, ...]) -> 
 
 
 def apt_installs(package: str) -> bool:
-    """Install a Debian package if this is Debian and we may; whether that worked."""
+    """Install a Debian package, where this is Debian and the user is root; whether it was installed."""
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         return False
     say(f"installing {package} with apt-get")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for words in ("update", f"install -y --no-install-recommends {package}"):
         command = ["apt-get", "-qq", *words.split()]
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, check=False
         )
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def works(python: Path) -> bool:
-    """Whether this is a usable virtual environment of a Python that will do."""
-    question = f"import pip, sys; sys.exit(not {OLDEST} <= sys.version_info[:2] < {TOO_NEW})"
+    """Whether this is a usable virtual environment of a supported Python."""
+    check = f"import pip, sys; sys.exit(not {OLDEST} <= sys.version_info[:2] < {TOO_NEW})"
     try:
-        return subprocess.run([python, "-c", question], capture_output=True, check=False).returncode == 0
+        return subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0
     except OSError:
         return False
 
 
 def run(*command: str | Path, quiet: bool = False) -> str:
-    """Run it in the checkout, shown as it goes, or ``quiet``: returned. Raises MachineNotReady when it fails."""
-    done = subprocess.run(
+    """Run a command in the checkout. ``quiet``: return its output, do not show it. Raises MachineNotReady."""
+    process = subprocess.run(
         command,
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
@@ -140,10 +140,10 @@ def run(*command: str | Path, quiet: bool = False) -> str:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        shown = f"; it said:\n{done.stdout.strip()}" if quiet else ""
-        raise MachineNotReady(f"'{' '.join(map(str, command))}' failed{shown}")
-    return done.stdout or ""
+    if process.returncode != 0:
+        output = f". Its output:\n{process.stdout.strip()}" if quiet else ""
+        raise MachineNotReady(f"'{' '.join(map(str, command))}' failed{output}")
+    return process.stdout or ""
 
 
 def say(text: str) -> None:

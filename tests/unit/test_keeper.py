@@ -144,6 +144,6 @@ def test_the_next_start_is_refused_while_the_first_lives_and_waits_for_what_it_l
         started.wait()
         with only_one(tmp_path / "lock", "it", said.append):
             assert alive(family) == []
-    assert said == ["it was killed; waiting until what it had started has ended"]
+    assert said == ["it was killed; waiting until the processes that it had started have ended"]
     with only_one(tmp_path / "lock", "it", said.append):
         assert len(said) == 1
