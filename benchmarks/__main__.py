@@ -1,4 +1,4 @@
-"""Measure how fast the parts are, next to their peers, and print one table (docs/speed.md)."""
+"""Measure the speed of the parts and of other ways to do the same work, and print one table (docs/speed.md)."""
 
 from __future__ import annotations
 
@@ -46,29 +46,40 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured: messages of a window, rounds that count, windows of a history."""
+    """How much is measured."""
 
     messages: int
+    """Messages in a window."""
     rounds: int
+    """Rounds that are measured, after one to warm up."""
     windows: int
+    """Windows of a history."""
 
 
 FULL, QUICK = Sizes(5_000_000, 3, 1_000), Sizes(200_000, 1, 60)
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line says; wrong use ends the process with exit code 2."""
+    """The options of the command line; wrong use ends the process with exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, not how fast it is")
-    parser.add_argument("--only", action="append", metavar="NAME", choices=SCENARIOS, help=f"{', '.join(SCENARIOS)}")
-    parser.add_argument("--messages", type=_at_least_one, metavar="N", help=f"in a window; default {FULL.messages:,}")
-    parser.add_argument("--rounds", type=_at_least_one, metavar="N", help=f"that count; default {FULL.rounds}")
-    parser.add_argument("--windows", type=_at_least_one, metavar="N", help=f"in history; default {FULL.windows:,}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to a file, too")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", choices=SCENARIOS, help=f"repeatable: {', '.join(SCENARIOS)}"
+    )
+    parser.add_argument(
+        "--messages", type=_at_least_one, metavar="N", help=f"messages in a window; default {FULL.messages:,}"
+    )
+    parser.add_argument(
+        "--rounds", type=_at_least_one, metavar="N", help=f"rounds that are measured; default {FULL.rounds}"
+    )
+    parser.add_argument(
+        "--windows", type=_at_least_one, metavar="N", help=f"windows of a history; default {FULL.windows:,}"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample to a file")
     parser.add_argument("--keep", action="store_true", help="keep the messages in var/bench for the next run")
     chosen = parser.parse_args(arguments)
     if chosen.json and not chosen.json.parent.is_dir():
-        parser.error(f"--json: there is no folder {chosen.json.parent}")
+        parser.error(f"--json: folder {chosen.json.parent} does not exist")
     return chosen
 
 
@@ -79,11 +90,11 @@ def _at_least_one(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 1 when a scenario failed; a target that is not reached is no failure."""
+    """Exit code 1 if a scenario failed; a target that is not reached is not a failure."""
     chosen = options(arguments)
     default = QUICK if chosen.quick else FULL
     sizes = Sizes(*(getattr(chosen, name) or getattr(default, name) for name in ("messages", "rounds", "windows")))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that it cleans up, as on Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up as on Ctrl-C
     with only_one(FOLDER.with_suffix(".lock")):
         sections = _run(chosen, sizes)
     return 1 if any(section.failed for section in sections) else 0
@@ -91,32 +102,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace, sizes: Sizes) -> list[Section]:
     """Measure, print the table and write the file."""
-    where = machine()
+    host = machine()
     started = time.monotonic()
     notes = Console(stderr=True, highlight=False)
 
     def say(line: str) -> None:
         notes.print(f"{time.monotonic() - started:6.0f} s  {line}")
 
-    bench = Bench(FOLDER, sizes.messages, sizes.rounds, sizes.windows, chosen.quick, say)
+    bench = Bench(folder=FOLDER, **asdict(sizes), quick=chosen.quick, say=say)
     _use_scratch(FOLDER / "run" / "tmp")
     try:
         sections = [_measured(SCENARIOS[name], bench) for name in chosen.only or SCENARIOS]
     finally:
         bench.close(keep=chosen.keep)
     caption = (
-        f"{where['cores']} cores, load {where['load']:.1f} when it began, Python {where['python']}; "
+        f"{host['cores']} cores, load {host['load']:.1f} when it began, Python {host['python']}; "
         f"took {time.monotonic() - started:,.0f} s{'; --quick: too small to say how fast' if chosen.quick else ''}"
     )
     Console(width=None if sys.stdout.isatty() else 200).print(table(sections, caption))
     if chosen.json:
-        chosen.json.write_text(json_text(document(sections, where, asdict(sizes) | {"quick": chosen.quick})))
+        chosen.json.write_text(json_text(document(sections, host, asdict(sizes) | {"quick": chosen.quick})))
     return sections
 
 
 @contextmanager
 def only_one(lock_file: Path) -> Iterator[None]:
-    """Ends the process when another one is inside: two runs would disturb each other, and share their folder."""
+    """Ends the process when another run holds the lock: two runs would disturb each other, and share their folder."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with lock_file.open("w") as file:
         try:
@@ -127,21 +138,21 @@ def only_one(lock_file: Path) -> Iterator[None]:
 
 
 def _measured(scenario: Scenario, bench: Bench) -> Section:
-    """What one scenario measured until it ended or failed; whatever stops it, the others go on."""
+    """The measurements of a scenario, until it ended or failed; the other scenarios still run."""
     bench.say(scenario.title)
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     try:
         for measurement in scenario.measure(bench):
-            # What a small size reaches says nothing about the target.
-            found.append(replace(measurement, target=None) if bench.quick else measurement)
+            # A small size says nothing about the target.
+            measurements.append(replace(measurement, target=None) if bench.quick else measurement)
     except Exception as error:
         traceback.print_exception(error)
-        return Section(scenario.title, tuple(found), f"{type(error).__name__}: {str(error)[:500]}")
-    return Section(scenario.title, tuple(found))
+        return Section(scenario.title, tuple(measurements), f"{type(error).__name__}: {str(error)[:500]}")
+    return Section(scenario.title, tuple(measurements))
 
 
 def _use_scratch(folder: Path) -> None:
-    """Temporary files of this process, of Spark and of its workers lie below var/bench."""
+    """Temporary files of this process, of Spark and of its workers go below var/bench."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 

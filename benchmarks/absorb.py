@@ -1,4 +1,4 @@
-"""What absorbing duplicates costs a window: the same window with and without, in turns, in a warm Spark session."""
+"""The cost of absorbing duplicates: the same window with and without it, in turns, in a warm Spark session."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ from rmq_store.window.plan import ConsumeRequest
 TITLE = "window that absorbs duplicates, warm Spark session"
 MILLION = 1_000_000
 _RULE = AbsorbRule(UNIQ_KEY, 366 * 86_400_000)
-_OTHERS = 10**11  # keys from this number on are no message's
+_OTHERS = 10**11  # no message has a key from this number on
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """The keys that a group has acked: in how many files, and one of how many messages has its key among them."""
+    """The keys that a group has acked before."""
 
     group: str
     files: int
+    """The number of key files."""
     every: int = 0
+    """One of this many messages has its key among them; 0: none."""
 
 
 FEW, MANY, TENTH = Horizon("few-files", 10), Horizon("many-files", 200), Horizon("a-tenth", 10, 10)
@@ -47,7 +49,7 @@ FEW, MANY, TENTH = Horizon("few-files", 10), Horizon("many-files", 200), Horizon
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A listener, and what its group has acked before."""
+    """A listener, and the keys that its group has acked before."""
 
     key: str
     what: str
@@ -73,20 +75,20 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     for case in CASES:
         turns.setdefault(f"{case.listener}.plain", partial(windows.seconds, replace(case, horizon=FEW), absorbs=False))
         turns[case.key] = partial(windows.seconds, case, absorbs=True)
-    found = bench.in_turns(turns)
+    samples_of = bench.in_turns(turns)
     horizon = f"{keys / MILLION:g} M keys"
     for case in CASES:
-        plain, absorbing = found[f"{case.listener}.plain"], found[case.key]
+        plain, absorbing = samples_of[f"{case.listener}.plain"], samples_of[case.key]
         times = tuple(slow / fast for slow, fast in zip(absorbing, plain, strict=True))
-        what = f"{case.what}, {horizon}: time by that without"
-        yield Measurement(f"absorb.{case.key}", what, "times", times, Target("<=", 2.0), more_is_better=False)
-    for key, samples in found.items():
+        what = f"{case.what}, {horizon}: time relative to without"
+        yield Measurement(f"absorb.{case.key}", what, "times", times, target=Target("<=", 2.0), more_is_better=False)
+    for key, samples in samples_of.items():
         rates = tuple(messages / MILLION / took for took in samples)
         yield Measurement(f"absorb.rate.{key}", f"window of {messages / MILLION:g} M, {key}", "M messages/s", rates)
 
 
 class Windows:
-    """Windows over all messages, each of a group's first, in a copy of the store that is thrown away."""
+    """First windows of groups over all messages, each in a copy of the store that is removed afterwards."""
 
     def __init__(self, bench: Bench, lake: Lake) -> None:
         self._bench = bench
@@ -102,9 +104,9 @@ class Windows:
         )
         took = time.perf_counter() - started
         duplicates = self._lake.messages // case.horizon.every if absorbs and case.horizon.every else 0
-        wanted = {Outcome.ACKED: self._lake.messages - duplicates, Outcome.DUPLICATE: duplicates}
+        expected = {Outcome.ACKED: self._lake.messages - duplicates, Outcome.DUPLICATE: duplicates}
         check("the window", report.status, "committed")
-        check("outcomes", {o: n for o, n in report.counts().items() if n}, {o: n for o, n in wanted.items() if n})
+        check("outcomes", {o: n for o, n in report.counts().items() if n}, {o: n for o, n in expected.items() if n})
         shutil.rmtree(Path(store.root.location))
         return took
 
@@ -133,12 +135,12 @@ def _write(bench: Bench, shard: Shard, lake: Lake, horizon: Horizon, keys: int) 
         np.random.default_rng(1).shuffle(numbers)
     now_ms = bench.host.now_ms()
     staged = []
-    for of_file in np.array_split(numbers, horizon.files):
-        texts = pa.array(unique_keys(of_file))
+    for part in np.array_split(numbers, horizon.files):
+        texts = pa.array(unique_keys(part))
         rows = Keys(
             [MessageQueue(TOPIC, BROKER, 0)],
-            np.array([0, len(of_file)]),
-            np.arange(len(of_file)),
+            np.array([0, len(part)]),
+            np.arange(len(part)),
             pa.chunked_array([texts]),
             text_hashes(texts),
         )

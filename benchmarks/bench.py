@@ -1,4 +1,4 @@
-"""What the scenarios share: a place for files, messages to work on, a warm Spark session, and fair turns."""
+"""Shared by the scenarios: folders, imported messages, a warm Spark session, and measurements in turns."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ ACTOR = Actor("benchmarks", "benchmarks")
 
 
 class WrongResult(Exception):
-    """What was measured did not do what it should have done."""
+    """The work that was measured gave a wrong result."""
 
 
-def check(what: str, found: object, wanted: object) -> None:
-    """Raises WrongResult unless they are equal."""
-    if found != wanted:
-        raise WrongResult(f"{what}: {found}, not {wanted}")
+def check(what: str, actual: object, expected: object) -> None:
+    """Raises WrongResult unless both values are equal."""
+    if actual != expected:
+        raise WrongResult(f"{what}: {actual}, expected {expected}")
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """The duration of ``work()``, in seconds."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
@@ -58,9 +58,10 @@ def seconds(work: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Imported messages that nobody has consumed. ``folder``: the pristine store; windows work on copies of it."""
+    """A store with imported messages that no group has consumed."""
 
     folder: Path
+    """The store itself stays unchanged; windows work on copies of it."""
     messages: int
 
     @property
@@ -81,16 +82,21 @@ def column_sums(files: Sequence[str], columns: Sequence[str]) -> dict[str, int]:
     return {"rows": rows.num_rows} | {name: pc.sum(rows.column(name)).as_py() or 0 for name in columns}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Bench:
-    """One run. ``say``: a line about what is going on."""
+    """One run of the benchmarks."""
 
     folder: Path
     messages: int
+    """Messages in a window."""
     rounds: int
+    """Rounds that are measured, after one to warm up."""
     windows: int
+    """Windows of a history."""
     quick: bool
+    """Small sizes: to see that the benchmarks work, not how fast the system is."""
     say: Callable[[str], None]
+    """Prints a line about progress."""
     host: Host = field(default_factory=Host)
     _copies: int = 0
 
@@ -100,7 +106,7 @@ class Bench:
     # --- messages ---
 
     def broker(self, messages: int, file_bytes: int) -> tuple[Path, BrokerLog]:
-        """A broker's store directory, made once."""
+        """A broker's store directory, written once."""
         log = BrokerLog(messages, file_bytes)
         folder = self.folder / "data" / f"broker-{messages}-{file_bytes >> 20}m"
 
@@ -111,7 +117,7 @@ class Bench:
         return made_once(folder, write), log
 
     def lake(self, messages: int) -> Lake:
-        """A store with so many messages, imported as any broker's, made once."""
+        """A store with this many messages, imported once from a broker's store directory."""
 
         def write(fresh: Path) -> None:
             broker, log = self.broker(messages, 64 << 20)
@@ -126,7 +132,7 @@ class Bench:
         return Lake(made_once(self.folder / "data" / f"lake-{messages}", write), messages)
 
     def copy(self, lake: Lake) -> tuple[LakeStore, Shard]:
-        """A store with the same files: they are linked, and neither Delta nor this project changes a file."""
+        """A store with the same files. They are hard links: neither Delta nor this project changes a file."""
         self._copies += 1
         folder = self.folder / "run" / f"store-{self._copies}"
         shutil.copytree(lake.folder, folder, copy_function=os.link)
@@ -134,7 +140,7 @@ class Bench:
         return store, store.shards(BROKER)[0]
 
     def new_folder(self, name: str) -> Path:
-        """For something that is thrown away at the end."""
+        """A path for files that are removed at the end."""
         self._copies += 1
         return self.folder / "run" / f"{name}-{self._copies}"
 
@@ -164,20 +170,20 @@ class Bench:
     def in_turns(
         self, cases: Mapping[str, Callable[[], float]], *, rounds: int | None = None
     ) -> dict[str, tuple[float, ...]]:
-        """The samples of each case. Cases take turns, so that what disturbs the machine disturbs all of them; the first
-        round makes everything warm and does not count."""
-        found: dict[str, list[float]] = {name: [] for name in cases}
+        """The samples of each case. The cases take turns, so that a busy machine affects all; the first round warms
+        up and does not count."""
+        samples: dict[str, list[float]] = {name: [] for name in cases}
         for number in range((rounds or self.rounds) + 1):
             for name, case in cases.items():
                 sample = case()
                 self.say(f"{'warm-up' if number == 0 else f'round {number}'}: {name} {sample:,.3g}")
                 if number:
-                    found[name].append(sample)
-        return {name: tuple(samples) for name, samples in found.items()}
+                    samples[name].append(sample)
+        return {name: tuple(of_case) for name, of_case in samples.items()}
 
 
 def made_once(folder: Path, write: Callable[[Path], None]) -> Path:
-    """``folder``, written under another name first, so that it is there as a whole or not at all."""
+    """``folder``, which is written under another name first, so that it is complete if it exists."""
     if not folder.exists():
         fresh = folder.with_name(f"{folder.name}.unfinished")
         shutil.rmtree(fresh, ignore_errors=True)
@@ -188,7 +194,7 @@ def made_once(folder: Path, write: Callable[[Path], None]) -> Path:
 
 
 def check_imported(lake: Lake, log: BrokerLog) -> None:
-    """Raises WrongResult unless the rows add up to what was written into the broker's log."""
+    """Raises WrongResult unless the sums of the rows are those of the broker's log."""
     sums = log.sums()
     check("the imported rows", column_sums(lake.files, list(sums)), {"rows": log.messages} | sums)
 
@@ -205,7 +211,7 @@ def group_of(name: str, listener: str, *, batch: int = 1) -> GroupSettings:
 
 
 def machine() -> dict[str, object]:
-    """Where a run was made; ``load``: how busy it was with other things when the run began."""
+    """The machine of a run; ``load``: its load average when the run began."""
     from importlib.metadata import version
 
     packages = ("pyspark", "delta-spark", "deltalake", "pyarrow", "duckdb", "numpy")

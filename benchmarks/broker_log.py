@@ -1,7 +1,7 @@
-"""A broker's store directory to import: commit log and consume queue files with messages that are the same every time.
+"""A broker's store directory to import: commit log and consume queue files with the same messages in every run.
 
 One record is made by ``record.encode``; all others are copies of its bytes in which the fields that differ are
-replaced, column by column. All records have one size, so their places are known without looking.
+replaced, column by column. All records have the same size, so their positions are known.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STATES = np.array([b"open", b"paid", b"sent", b"done"], dtype="S4")
 _UNIQUE_KEY_START = "7F0000012A9F18B4AAC2"
 _WORD_BYTES = 8
 
-# What differs stands in the template as a text that occurs once.
+# A field that differs is in the template as a text that occurs once.
 _ORDER, _CUSTOMER, _AMOUNT, _STATE, _NOTE = "#ORDER####", "#BUYER##", "#AMT.00", "#ST#", "#NOTE"
 _KEYS, _UNIQUE_KEY, _TAG = "#KEYS#####", "#UNIQUE##KEY", "#TAG"
 
@@ -76,7 +76,7 @@ _BODY_END = _TEMPLATE.index(b'-"}') + 3
 
 
 def _layout() -> np.dtype[np.void]:
-    """A record as fields over its bytes: the numbers of its head, and the texts that differ."""
+    """A record as a structured type over its bytes: the numbers of its head, and the texts that differ."""
     heads = ("body_crc", "queue_id", "queue_offset", "commit_log_offset", "born_timestamp", "store_timestamp")
     fields = {name: (HEAD[name], HEAD.fields[name][1]) for name in heads}  # type: ignore[index]
     for mark in (_ORDER, _CUSTOMER, _AMOUNT, _STATE, _KEYS, _UNIQUE_KEY, _TAG):
@@ -98,10 +98,11 @@ _LAYOUT = _layout()
 
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
-    """How many messages, and how large the commit log's files are. Message ``i`` is in queue ``i % QUEUES``."""
+    """The files of a broker. Message ``i`` is in queue ``i % QUEUES``."""
 
     messages: int
     file_bytes: int
+    """The size of a commit log file."""
 
     @property
     def per_file(self) -> int:
@@ -109,16 +110,16 @@ class BrokerLog:
 
     @property
     def stored_bytes(self) -> int:
-        """What a reader goes through: whole files, and the last one up to its last record."""
-        full, rest = divmod(self.messages, self.per_file)
-        return full * self.file_bytes + rest * RECORD_BYTES
+        """The bytes that a reader reads: whole files, and the last one up to its last record."""
+        full, last_records = divmod(self.messages, self.per_file)
+        return full * self.file_bytes + last_records * RECORD_BYTES
 
     def commit_log_offsets(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where the messages of these numbers begin."""
+        """The commit log offsets of the messages with these numbers."""
         return numbers // self.per_file * self.file_bytes + numbers % self.per_file * RECORD_BYTES
 
     def write(self, folder: Path) -> None:
-        """The directories ``commitlog`` and ``consumequeue``."""
+        """Write the directories ``commitlog`` and ``consumequeue``."""
         (folder / "commitlog").mkdir(parents=True)
         tags = np.concatenate([self._write_file(folder, begin) for begin in range(0, self.messages, self.per_file)])
         codes = np.array([tags_code(tag) for tag in _TAGS], dtype=np.int64)
@@ -126,7 +127,7 @@ class BrokerLog:
             self._write_queue(folder, queue_id, codes[tags[queue_id::QUEUES]])
 
     def _write_file(self, folder: Path, first: int) -> npt.NDArray[np.uint8]:
-        """The file that begins with message ``first``; returns which tag each of its messages has."""
+        """Write the file that begins with message ``first``; returns the tag index of each of its messages."""
         last = min(first + self.per_file, self.messages)
         rng = np.random.default_rng([_SEED, first])
         tags = rng.integers(0, len(_TAGS), last - first, dtype=np.uint8)
@@ -135,8 +136,8 @@ class BrokerLog:
             for begin, end in pairwise([*range(first, last, _BATCH_ROWS), last]):
                 file.write(self._records(np.arange(begin, end), tags[begin - first : end - first], rng).data)
             if last - first == self.per_file:
-                left = self.file_bytes - file.tell()
-                file.write(left.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big", signed=True))
+                blank = self.file_bytes - file.tell()
+                file.write(blank.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big", signed=True))
             file.truncate(self.file_bytes)
         return tags
 
@@ -178,7 +179,7 @@ class BrokerLog:
                 file.truncate(_QUEUE_FILE_ENTRIES * UNIT_BYTES)
 
     def sums(self) -> dict[str, int]:
-        """What the imported rows must add up to, by column."""
+        """The sums of the imported rows, by column."""
         numbers = np.arange(self.messages)
         return {
             "queue_offset": int((numbers // QUEUES).sum()),
@@ -193,12 +194,12 @@ def store_timestamps(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def unique_keys(numbers: npt.NDArray[np.int64]) -> list[str]:
-    """The unique keys of the messages of these numbers."""
+    """The unique keys of the messages with these numbers."""
     return [_UNIQUE_KEY_START + digits.decode() for digits in _digits(numbers, len(_UNIQUE_KEY)).tolist()]
 
 
 def _digits(numbers: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.bytes_]:
-    """Decimal texts of one width."""
+    """Decimal texts, padded with zeros to ``width``."""
     chars = (numbers[:, None] // 10 ** np.arange(width - 1, -1, -1) % 10 + ord("0")).astype(np.uint8)
     return chars.view(f"S{width}")[:, 0]
 

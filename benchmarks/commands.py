@@ -1,4 +1,4 @@
-"""The command line from the start of its process: short questions, and a window with nothing to do."""
+"""Commands, timed from the start of their process: short queries, and a window with nothing to do."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         "rmq sql": lambda: seconds(sql),
         "python": lambda: seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)),
     }
-    found = bench.in_turns(cases, rounds=1 if bench.quick else _RUNS)
+    samples_of = bench.in_turns(cases, rounds=1 if bench.quick else _RUNS)
 
     def row(key: str, what: str, case: str, target: Target | None = None, is_peer: bool = False) -> Measurement:
-        return Measurement(key, what, "s", found[case], target, is_peer=is_peer, more_is_better=False)
+        return Measurement(key, what, "s", samples_of[case], target=target, is_peer=is_peer, more_is_better=False)
 
     yield row("command.empty", "rmq consume, nothing to do, no JVM", "rmq consume", Target("<=", 1.0))
     yield row("command.sql", 'rmq sql "select 1"', "rmq sql")
@@ -70,5 +70,5 @@ def _rmq(*arguments: str, environment: dict[str, str]) -> str:
 
 
 def _answer(*arguments: str, environment: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_rmq(*arguments, "--json", environment=environment))
-    return found
+    answer: dict[str, Any] = json.loads(_rmq(*arguments, "--json", environment=environment))
+    return answer

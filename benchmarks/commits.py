@@ -1,4 +1,4 @@
-"""Small windows one after the other in this process: what a commit costs, and whether that grows with the store."""
+"""Small windows, one after the other in this process: the cost of a commit, and whether it grows with the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = {
     "6.read-back": "commit (steps 4 to 6)",
     "7.dispatched": "dispatch",
 }
-"""What a window does up to a step of ``lake/commit/commit.py``, since the one before in this table."""
+"""The parts of a window: each ends with this step of ``lake/commit/commit.py``, and begins where the one above ends."""
 
 assert set(PARTS) <= set(commit.STEPS)
 
@@ -41,7 +41,7 @@ WHOLE = "whole"
 
 
 class SmallWindows:
-    """Windows of one group, each over so many messages. The times of their parts are kept, in ms."""
+    """Windows of one group, each with ``messages`` messages. ``ms``: the times of their parts."""
 
     def __init__(self, bench: Bench, store: LakeStore, shard: Shard, messages: int) -> None:
         self.ms: dict[str, list[float]] = defaultdict(list)
@@ -51,13 +51,13 @@ class SmallWindows:
         self._messages = messages
         self._group = group_of("small", "NamedFails83")
         self._engine = LocalEngine(bench.host)
-        self._done = 0
+        self._windows = 0
         self._retried = 0
 
     def run(self, count: int) -> None:
         for _ in range(count):
-            self._done += 1
-            request = ConsumeRequest(f"{DAY}-{self._done}", ACTOR, max_messages=self._messages)
+            self._windows += 1
+            request = ConsumeRequest(f"{DAY}-{self._windows}", ACTOR, max_messages=self._messages)
             started = time.perf_counter()
             with _steps() as reached:
                 report = consume_window(
@@ -68,14 +68,14 @@ class SmallWindows:
             for step in PARTS:
                 self.ms[step].append((reached[step] - before) * 1000)
                 before = reached[step]
-            check(f"window {self._done}", (report.status, report.messages()), ("committed", self._messages))
+            check(f"window {self._windows}", (report.status, report.messages()), ("committed", self._messages))
             self._retried += report.counts()[Outcome.RETRIED]
 
     def check(self) -> None:
-        """Raises WrongResult unless positions and copies say the same as the windows did."""
+        """Raises WrongResult unless the positions and copies are those that the windows reported."""
         positions = self._shard.positions()
-        done = sum(positions.get(app_id) or 0 for app_id in positions.values if app_id.startswith("off/small/"))
-        check("messages consumed", done, self._done * self._messages)
+        consumed = sum(positions.get(app_id) or 0 for app_id in positions.values if app_id.startswith("off/small/"))
+        check("messages consumed", consumed, self._windows * self._messages)
         waiting = sum(
             value for app_id, value in positions.values.items() if app_id.startswith("max/SCHEDULE_TOPIC_XXXX/")
         )
@@ -84,13 +84,13 @@ class SmallWindows:
 
 @contextmanager
 def _steps() -> Iterator[dict[str, float]]:
-    """When each step was reached, by the hook that tests use."""
+    """The time of each step, by the hook that tests use."""
     reached: dict[str, float] = {}
-    before, commit.on_step = commit.on_step, lambda step: reached.update({step: time.perf_counter()})
+    previous, commit.on_step = commit.on_step, lambda step: reached.update({step: time.perf_counter()})
     try:
         yield reached
     finally:
-        commit.on_step = before
+        commit.on_step = previous
 
 
 def measure_commit(bench: Bench) -> Iterator[Measurement]:
@@ -105,7 +105,7 @@ def measure_commit(bench: Bench) -> Iterator[Measurement]:
 
     def row(key: str, what: str, part: str, target: Target | None = None, quantile: float = 0.5) -> Measurement:
         samples = tuple(windows.ms[part])
-        return Measurement(key, what, "ms", samples, target, more_is_better=False, quantile=quantile)
+        return Measurement(key, what, "ms", samples, target=target, more_is_better=False, quantile=quantile)
 
     yield row("commit.p50", f"{PARTS[COMMIT]}, p50", COMMIT, Target("<=", 60))
     yield row("commit.p99", f"{PARTS[COMMIT]}, p99", COMMIT, quantile=0.99)
@@ -123,8 +123,8 @@ def measure_history(bench: Bench) -> Iterator[Measurement]:
     windows.ms.clear()
     windows.run(FEW)
     first = {part: tuple(samples) for part, samples in windows.ms.items()}
-    while (left := bench.windows - len(windows.ms[WHOLE])) > 0:
-        windows.run(min(left, 250))
+    while (missing := bench.windows - len(windows.ms[WHOLE])) > 0:
+        windows.run(min(missing, 250))
         bench.say(f"{len(windows.ms[WHOLE]):,} windows, now {statistics.median(windows.ms[WHOLE][-FEW:]):.0f} ms")
     windows.check()
     last = {part: tuple(samples[-FEW:]) for part, samples in windows.ms.items()}
@@ -138,9 +138,9 @@ def measure_history(bench: Bench) -> Iterator[Measurement]:
         target = Target("<", 1.3) if part == WHOLE else None
         yield Measurement(
             f"history.{part}",
-            f"{name}: time by that in a fresh store",
+            f"{name}: time relative to a fresh store",
             "times",
             (slower,),
-            target,
+            target=target,
             more_is_better=False,
         )

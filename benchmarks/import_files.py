@@ -1,4 +1,4 @@
-"""Import of a broker's files, CRC on, next to the least that any reader must do."""
+"""Import of a broker's files with CRC check, next to the minimum that any reader must do."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         "read": lambda: megabytes / seconds(lambda: _read(folder)),
         "decode": lambda: _decoded_megabytes_a_second(folder, log),
     }
-    found = bench.in_turns(cases)
+    samples = bench.in_turns(cases)
     of = f"{megabytes:,.0f} MB"
     peers = ("import.decode",)
-    yield Measurement("import.spark", f"{of}, Spark", "MB/s", found["spark"], Target(">=", 120), peers)
-    yield Measurement("import.local", f"{of}, this process", "MB/s", found["local"], peers=peers)
-    yield Measurement("import.read", "read the bytes, do nothing", "MB/s", found["read"], is_peer=True)
+    yield Measurement("import.spark", f"{of}, Spark", "MB/s", samples["spark"], target=Target(">=", 120), peers=peers)
+    yield Measurement("import.local", f"{of}, this process", "MB/s", samples["local"], peers=peers)
+    yield Measurement("import.read", "read the bytes, do nothing", "MB/s", samples["read"], is_peer=True)
     yield Measurement(
         "import.decode",
         "decode record by record in Python",
         "MB/s",
-        found["decode"],
+        samples["decode"],
         is_peer=True,
         short="plain Python",
     )
@@ -71,13 +71,13 @@ def _read(folder: Path) -> None:
 
 
 def _decoded_megabytes_a_second(folder: Path, log: BrokerLog) -> float:
-    """The rule of ``record.py``, CRC checked, over the beginning of the log; nothing is kept or written."""
+    """Decoding with ``record.py`` and its CRC check, at the beginning of the log; nothing is kept or written."""
     first = min((folder / "commitlog").iterdir())
     with first.open("rb") as file:
         data = file.read(DECODED_BYTES)
-    done = 0
+    decoded = 0
     started = time.perf_counter()
     for item in walk(data, 0, log.file_bytes):
         if isinstance(item, Record):
-            done += item.store_size
-    return done / MB / (time.perf_counter() - started)
+            decoded += item.store_size
+    return decoded / MB / (time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""The listeners of the benchmarks: what a user's would at least do, and a failure rule whose count is known before."""
+"""Listeners for the benchmarks: the minimum that a user's listener does, and failures whose number is known."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 NAMED = ("body", "keys", "queue_offset")
-_FAILING_REST = 5
+_FAILING_REMAINDER = 5
 
 
 def failing(end: int, every: int) -> range:
-    """The offsets of a queue below ``end`` that fail: one of ``every``; 0: none."""
-    return range(_FAILING_REST, end, every) if every else range(0)
+    """The offsets below ``end`` of a queue whose messages fail: one of ``every``; 0: none."""
+    return range(_FAILING_REMAINDER, end, every) if every else range(0)
 
 
 def answered(batch: pa.RecordBatch, every: int) -> pa.Array:
-    """Look at every body and key; fail one message of ``every``."""
+    """Read every body and key; fail one message of ``every``, 0: none."""
     good = pc.and_(pc.greater(pc.binary_length(batch.column("body")), 0), pc.is_valid(batch.column("keys")))
     if not every:
         return good
-    rest = batch.column("queue_offset").to_numpy(zero_copy_only=False) % every
-    return pc.and_(good, pa.array(rest != _FAILING_REST))
+    remainder = batch.column("queue_offset").to_numpy(zero_copy_only=False) % every
+    return pc.and_(good, pa.array(remainder != _FAILING_REMAINDER))
 
 
 class Named:
@@ -49,7 +49,7 @@ class NamedFails10(Named):
 
 
 class Keyed(Named):
-    """Three columns, and the one by which duplicates are absorbed."""
+    """Three columns, and the key by which duplicates are absorbed."""
 
     columns = (*NAMED, "unique_key")
 
@@ -83,7 +83,7 @@ class JsonBodies:
 
 
 def message_fields(msgs: list[Any], context: Any) -> str:
-    """RocketMQ's own form; six things of every message are read."""
+    """RocketMQ's own form; reads six fields of every message."""
     for message in msgs:
         if not (
             message.body

@@ -46,9 +46,9 @@ def measure_deliver(bench: Bench) -> Iterator[Measurement]:
         check("messages in the retry topic", shard.positions().max_offset(back), messages)
         return messages / took / 1000
 
-    found = bench.in_turns({"deliver": rate})
+    samples = bench.in_turns({"deliver": rate})
     yield Measurement(
-        "deliver", f"{messages:,} messages in one commit", "k messages/s", found["deliver"], Target(">=", 20)
+        "deliver", f"{messages:,} messages in one commit", "k messages/s", samples["deliver"], target=Target(">=", 20)
     )
 
 
@@ -62,23 +62,23 @@ def measure_seek(bench: Bench) -> Iterator[Measurement]:
     for moment in rng.integers(-2, lake.messages // MESSAGES_A_MS + 2, count) + FIRST_STORE_TIMESTAMP:
         started = time.perf_counter()
         shard = LakeStore.open(Root.parse(str(lake.folder))).shards(BROKER)[0]
-        found = search_offsets(shard, shard.positions(), queues, int(moment))
+        offsets = search_offsets(shard, shard.positions(), queues, int(moment))
         ms.append((time.perf_counter() - started) * 1000)
-        wanted = {queue: int(np.searchsorted(times[queue.queue_id], moment, "left")) for queue in queues}
-        check(f"offsets at {moment}", found, wanted)
+        expected = {queue: int(np.searchsorted(times[queue.queue_id], moment, "left")) for queue in queues}
+        check(f"offsets at {moment}", offsets, expected)
     bench.say(f"{count} times looked up, the slowest in {max(ms):.0f} ms")
     what = f"all {QUEUES} queues of {lake.messages / 1e6:g} M messages, store just opened"
-    yield Measurement("seek", f"{what}, p50", "ms", tuple(ms), Target("<", 1000), more_is_better=False)
+    yield Measurement("seek", f"{what}, p50", "ms", tuple(ms), target=Target("<", 1000), more_is_better=False)
     yield Measurement("seek.p99", f"{what}, p99", "ms", tuple(ms), more_is_better=False, quantile=0.99)
 
 
 def _store_times(lake: Lake) -> list[np.ndarray]:
-    """Per queue the store times of its messages in offset order, by plain pyarrow."""
+    """For each queue the store times of its messages in offset order, by plain pyarrow."""
     columns = ["queue_id", "queue_offset", "store_timestamp"]
     rows = ds.dataset(lake.files, format="parquet").to_table(columns=columns)
     queue_ids, offsets, times = (rows.column(name).to_numpy() for name in columns)
-    found = []
+    times_of_queues = []
     for queue_id in range(QUEUES):
         of_queue = queue_ids == queue_id
-        found.append(times[of_queue][np.argsort(offsets[of_queue])])
-    return found
+        times_of_queues.append(times[of_queue][np.argsort(offsets[of_queue])])
+    return times_of_queues

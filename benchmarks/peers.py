@@ -1,7 +1,7 @@
-"""Other ways through the same rows, in the same session: what a team would write without this project.
+"""Other ways to process the same rows in the same session: what a team would write without this project.
 
-All read the message columns of the same Parquet files, and what they write is zstd as ours is. The copies commit all
-rows; ``mapInArrow`` runs the same listener and keeps nothing, which is less than a window does.
+All of them read the message columns of the same Parquet files, and write zstd as this project does. The copies commit
+all rows; ``mapInArrow`` runs the same listener and stores nothing, which is less than a window does.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ _SUMMED = ["queue_offset", "commit_log_offset", "store_timestamp"]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """``seconds``: do it once, check what came out, throw it away; how long the doing took."""
+    """Another way to do the same work."""
 
     key: str
     what: str
     short: str
+    """Its name beside a ratio."""
     seconds: Callable[[], float]
+    """Do the work once, check and remove its result; returns the duration of the work."""
 
 
 def peers(bench: Bench, lake: Lake) -> list[Peer]:
-    """All of them."""
+    """All peers."""
     return [
         Peer("peer.parquet", "Spark: read, write Parquet", "Parquet", lambda: _copied(bench, lake, _spark_parquet)),
         Peer("peer.append", "Spark: read, append to Delta", "append", lambda: _copied(bench, lake, _delta_append)),
@@ -97,7 +99,7 @@ def _delta_append(bench: Bench, lake: Lake, target: Path) -> None:
 
 
 def _available_now(bench: Bench, lake: Lake, target: Path) -> None:
-    """The way to exactly-once that Delta's documentation teaches: a micro-batch writes with its own number."""
+    """Exactly-once as Delta's documentation shows it: a micro-batch writes with its own number as txnVersion."""
 
     def write(batch: DataFrame, number: int) -> None:
         writer = batch.write.format("delta").mode("append").option("txnAppId", "benchmarks")
@@ -122,14 +124,14 @@ def _delta_rs(bench: Bench, lake: Lake, target: Path) -> None:
 
 def _mapped(bench: Bench, lake: Lake, columns: Sequence[str], listener: listeners.Named) -> float:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        done = [(batch.num_rows, pc.sum(listener.consume_batch(batch)).as_py()) for batch in batches]
-        rows, acked = (sum(values) for values in zip(*done, strict=True)) if done else (0, 0)
+        counts = [(batch.num_rows, pc.sum(listener.consume_batch(batch)).as_py()) for batch in batches]
+        rows, acked = (sum(values) for values in zip(*counts, strict=True)) if counts else (0, 0)
         yield pa.RecordBatch.from_pydict({"rows": [rows], "acked": [acked]})
 
     started = time.perf_counter()
     frame = bench.spark.read.parquet(*lake.files).select(*columns)
-    found = frame.mapInArrow(stage, "rows long, acked long").toArrow()
+    result = frame.mapInArrow(stage, "rows long, acked long").toArrow()
     took = time.perf_counter() - started
-    totals = {name: pc.sum(found.column(name)).as_py() for name in ("rows", "acked")}
+    totals = {name: pc.sum(result.column(name)).as_py() for name in ("rows", "acked")}
     check("mapInArrow", totals, {"rows": lake.messages, "acked": lake.messages})
     return took

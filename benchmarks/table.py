@@ -1,4 +1,4 @@
-"""What was measured, and the one table that says so. No clock and no file in here."""
+"""Measurements, and the table and the JSON document that show them. This module reads no clock and no file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import operator
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any
 
 from rich.table import Table
@@ -16,14 +16,14 @@ _COMPARE = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What design 8 wants of a value: ``Target(">=", 3.0)``."""
+    """The target of a value (docs/speed.md), such as ``Target(">=", 3.0)``."""
 
     compare: str
     value: float
 
     def __post_init__(self) -> None:
         if self.compare not in _COMPARE:
-            raise ValueError(f"{self.compare!r} is none of {', '.join(_COMPARE)}")
+            raise ValueError(f"invalid comparison {self.compare!r}: expected one of {', '.join(_COMPARE)}")
 
     def __str__(self) -> str:
         return f"{self.compare} {shown(self.value)}"
@@ -34,26 +34,28 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One row. ``value`` is the ``quantile`` of the samples, by default their median.
-
-    ``key`` is unique in a run; ``peers`` are the keys of what did the same work in the same run; ``is_peer``: somebody
-    else's way to do it, or a bound that nothing can beat, and then ``short`` is its name beside a ratio.
-    """
+    """One row of the table."""
 
     key: str
+    """Unique in a run."""
     what: str
     unit: str
     samples: tuple[float, ...]
+    _: KW_ONLY
     target: Target | None = None
     peers: tuple[str, ...] = ()
+    """The keys of other ways to do the same work, measured in the same run."""
     is_peer: bool = False
+    """Another way to do the work, or a bound that no way can beat."""
     short: str = ""
+    """The name of a peer beside a ratio."""
     more_is_better: bool = True
     quantile: float = 0.5
+    """The quantile of the samples that is the row's value."""
 
     def __post_init__(self) -> None:
         if not self.samples or not all(math.isfinite(sample) for sample in self.samples):
-            raise ValueError(f"{self.key}: no samples, or one that is no number: {self.samples}")
+            raise ValueError(f"{self.key}: samples must be finite numbers, at least one: {self.samples}")
 
     @property
     def value(self) -> float:
@@ -61,25 +63,25 @@ class Measurement:
 
     @property
     def is_met(self) -> bool | None:
-        """None: nothing was asked for."""
+        """None: there is no target."""
         return None if self.target is None else self.target.is_met(self.value)
 
     def times_better_than(self, peer: Measurement) -> float:
-        """How many times faster than the peer, by the values; below 1: slower."""
+        """How many times faster than the peer this is, by the values; below 1: slower."""
         if peer.unit != self.unit:
             raise ValueError(f"{self.key} is in {self.unit}, {peer.key} in {peer.unit}")
         return self.value / peer.value if self.more_is_better else peer.value / self.value
 
 
 def at_quantile(samples: Sequence[float], quantile: float) -> float:
-    """The median, or the smallest sample that at least this share of them does not exceed."""
+    """The median for 0.5, else the smallest sample that at least this share of the samples does not exceed."""
     if quantile == 0.5:
         return statistics.median(samples)
     return sorted(samples)[max(math.ceil(quantile * len(samples)) - 1, 0)]
 
 
 def shown(value: float) -> str:
-    """Three digits that count."""
+    """The number with three significant digits."""
     if value == 0:
         return "0"
     digits = max(2 - math.floor(math.log10(abs(value))), 0)
@@ -88,17 +90,18 @@ def shown(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one scenario measured; ``failed``: what stopped it, "" when nothing did."""
+    """The measurements of one scenario."""
 
     title: str
     measurements: tuple[Measurement, ...] = ()
     failed: str = ""
+    """The error that stopped it, "" if none did."""
 
 
 def ratios(measurement: Measurement, of_key: Mapping[str, Measurement]) -> dict[str, float]:
-    """Per peer that was measured, how many times faster this was."""
-    found = (of_key.get(key) for key in measurement.peers)
-    return {peer.key: measurement.times_better_than(peer) for peer in found if peer}
+    """For each peer that was measured, how many times faster this was."""
+    peers = (of_key.get(key) for key in measurement.peers)
+    return {peer.key: measurement.times_better_than(peer) for peer in peers if peer}
 
 
 def _by_key(sections: Iterable[Section]) -> dict[str, Measurement]:
@@ -106,7 +109,7 @@ def _by_key(sections: Iterable[Section]) -> dict[str, Measurement]:
 
 
 def table(sections: Sequence[Section], caption: str) -> Table:
-    """The table for people."""
+    """The table that is printed."""
     of_key = _by_key(sections)
     rows = Table(title="Speed", caption=caption, caption_justify="left", title_justify="left")
     rows.add_column("what", max_width=60)
@@ -129,7 +132,7 @@ def table(sections: Sequence[Section], caption: str) -> Table:
 
 def _cells(measurement: Measurement, of_key: Mapping[str, Measurement]) -> list[str]:
     samples = measurement.samples
-    found = ratios(measurement, of_key)
+    ratio_of = ratios(measurement, of_key)
     met = {None: "", True: "[green]yes[/green]", False: "[red]no[/red]"}[measurement.is_met]
     return [
         ("  peer: " if measurement.is_peer else "  ") + measurement.what,
@@ -137,14 +140,14 @@ def _cells(measurement: Measurement, of_key: Mapping[str, Measurement]) -> list[
         f"{shown(min(samples))}..{shown(max(samples))}" if len(samples) > 1 else "",
         str(len(samples)),
         measurement.unit,
-        ", ".join(f"{shown(ratio)} {of_key[key].short or key}" for key, ratio in found.items()),
+        ", ".join(f"{shown(ratio)} {of_key[key].short or key}" for key, ratio in ratio_of.items()),
         str(measurement.target or ""),
         met,
     ]
 
 
 def document(sections: Sequence[Section], machine: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for machines: every sample, and where it was measured."""
+    """The same as a JSON document, with every sample and the machine."""
     of_key = _by_key(sections)
     rows = [
         asdict(measurement)

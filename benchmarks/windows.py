@@ -1,10 +1,10 @@
-"""Consumption windows in a warm Spark session, from plan to read-back, next to other ways through the same rows."""
+"""Consumption windows in a warm Spark session, from plan to read-back, next to other ways to process the same rows."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from benchmarks.bench import ACTOR, DAY, Bench, Lake, check, column_sums, group_of
@@ -26,31 +26,71 @@ UNIT = "M messages/s"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A listener, how it fails, and what is asked of it. ``every``: one message of so many fails."""
+    """A listener, and the target of its windows."""
 
     key: str
     what: str
     listener: str
+    _: KW_ONLY
     every: int = 0
+    """One message of this many fails; 0: none."""
     batch: int = 1
+    """consumeMessageBatchMaxSize"""
     reach: float | None = None
+    """The target, in million messages a second."""
     peers: tuple[str, ...] = ()
+    """Keys of other ways to process the same rows."""
 
 
 _COPIES = ("peer.parquet", "peer.append", "peer.stream", "peer.delta-rs")
 CASES = (
-    Case("window.named", "Arrow listener, 3 columns, 0 % fail", "Named", 0, 1, 3.0, (*_COPIES, "peer.map-named")),
-    Case("window.named-83", "Arrow listener, 3 columns, 1.2 % fail", "NamedFails83", 83, 1, 3.0, ("peer.map-named",)),
-    Case("window.named-10", "Arrow listener, 3 columns, 10 % fail", "NamedFails10", 10, 1, None, ("peer.map-named",)),
-    Case("window.all", "Arrow listener, all columns, 0 % fail", "Everything", 0, 1, 2.0, (*_COPIES, "peer.map-all")),
+    Case("window.named", "Arrow listener, 3 columns, 0 % fail", "Named", reach=3.0, peers=(*_COPIES, "peer.map-named")),
     Case(
-        "window.all-83", "Arrow listener, all columns, 1.2 % fail", "EverythingFails83", 83, 1, 2.0, ("peer.map-all",)
+        "window.named-83",
+        "Arrow listener, 3 columns, 1.2 % fail",
+        "NamedFails83",
+        every=83,
+        reach=3.0,
+        peers=("peer.map-named",),
     ),
     Case(
-        "window.all-10", "Arrow listener, all columns, 10 % fail", "EverythingFails10", 10, 1, None, ("peer.map-all",)
+        "window.named-10",
+        "Arrow listener, 3 columns, 10 % fail",
+        "NamedFails10",
+        every=10,
+        peers=("peer.map-named",),
     ),
-    Case("window.json", "json.loads of every body, 0 % fail", "JsonBodies", 0, 1, 0.6, _COPIES),
-    Case("window.fields", "MessageExt objects, six things read, 0 % fail", "message_fields", 0, 32, 0.35, _COPIES),
+    Case(
+        "window.all",
+        "Arrow listener, all columns, 0 % fail",
+        "Everything",
+        reach=2.0,
+        peers=(*_COPIES, "peer.map-all"),
+    ),
+    Case(
+        "window.all-83",
+        "Arrow listener, all columns, 1.2 % fail",
+        "EverythingFails83",
+        every=83,
+        reach=2.0,
+        peers=("peer.map-all",),
+    ),
+    Case(
+        "window.all-10",
+        "Arrow listener, all columns, 10 % fail",
+        "EverythingFails10",
+        every=10,
+        peers=("peer.map-all",),
+    ),
+    Case("window.json", "json.loads of every body, 0 % fail", "JsonBodies", reach=0.6, peers=_COPIES),
+    Case(
+        "window.fields",
+        "MessageExt objects, six fields read, 0 % fail",
+        "message_fields",
+        batch=32,
+        reach=0.35,
+        peers=_COPIES,
+    ),
 )
 
 
@@ -60,22 +100,22 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     cases: dict[str, Callable[[], float]] = {case.key: partial(windows.rate, case) for case in CASES}
     others = peers(bench, lake)
     cases |= {peer.key: partial(_rate, lake, peer) for peer in others}
-    found = bench.in_turns(cases)
+    samples_of = bench.in_turns(cases)
     for case in CASES:
         target = None if case.reach is None else Target(">=", case.reach)
-        yield Measurement(case.key, case.what, UNIT, found[case.key], target, case.peers)
+        yield Measurement(case.key, case.what, UNIT, samples_of[case.key], target=target, peers=case.peers)
     for columns in ("named", "all"):
-        none, tenth = found[f"window.{columns}"], found[f"window.{columns}-10"]
+        none, tenth = samples_of[f"window.{columns}"], samples_of[f"window.{columns}-10"]
         yield Measurement(
             f"window.slower-{columns}",
-            f"10 % fail, {'3' if columns == 'named' else columns} columns: time by that of 0 %",
+            f"10 % fail, {'3' if columns == 'named' else columns} columns: time relative to 0 %",
             "times",
             tuple(all_good / some_fail for all_good, some_fail in zip(none, tenth, strict=True)),
-            Target("<=", 2.0),
+            target=Target("<=", 2.0),
             more_is_better=False,
         )
     for peer in others:
-        yield Measurement(peer.key, peer.what, UNIT, found[peer.key], is_peer=True, short=peer.short)
+        yield Measurement(peer.key, peer.what, UNIT, samples_of[peer.key], is_peer=True, short=peer.short)
 
 
 def _rate(lake: Lake, peer: Peer) -> float:
@@ -83,7 +123,7 @@ def _rate(lake: Lake, peer: Peer) -> float:
 
 
 class Windows:
-    """Windows over all messages, each of a group that has never consumed, in one store."""
+    """Windows over all messages in one store, each of a new group."""
 
     def __init__(self, bench: Bench, lake: Lake) -> None:
         self._bench = bench
@@ -105,14 +145,14 @@ class Windows:
 
 
 def check_window(store: LakeStore, shard: Shard, report: WindowReport, messages: int, every: int) -> None:
-    """Raises WrongResult unless the window of a group's first ``messages`` messages did what its listener said."""
+    """Raises WrongResult unless a group's first window, over ``messages`` messages, has the results of its listener."""
     ends = [(messages - queue_id + QUEUES - 1) // QUEUES for queue_id in range(QUEUES)]
     failed = [failing(end, every) for end in ends]
     retried = sum(map(len, failed))
     counts = {outcome: count for outcome, count in report.counts().items() if count}
-    wanted = {Outcome.ACKED: messages - retried, Outcome.RETRIED: retried}
+    expected = {Outcome.ACKED: messages - retried, Outcome.RETRIED: retried}
     check("the window", report.status, "committed")
-    check("outcomes", counts, {outcome: count for outcome, count in wanted.items() if count})
+    check("outcomes", counts, {outcome: count for outcome, count in expected.items() if count})
     check("offsets", [consumed.range.end for consumed in report.consumed], ends)
     if retried:
         copies = column_sums(_produced_files(store, shard, report), ["origin_queue_offset"])

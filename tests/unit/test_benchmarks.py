@@ -25,9 +25,9 @@ from rmq_store.message.message import tags_code
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
-OURS = Measurement("ours", "our way", "M/s", (3.0, 1.0, 2.0), Target(">=", 2.0), ("peer", "not measured"))
+OURS = Measurement("ours", "our way", "M/s", (3.0, 1.0, 2.0), target=Target(">=", 2.0), peers=("peer", "not measured"))
 PEER = Measurement("peer", "their way", "M/s", (0.5, 0.4, 9.0), is_peer=True, short="theirs")
-SLOW = Measurement("slow", "a commit", "ms", (70.0, 50.0, 90.0, 80.0), Target("<=", 60.0), more_is_better=False)
+SLOW = Measurement("slow", "a commit", "ms", (70.0, 50.0, 90.0, 80.0), target=Target("<=", 60.0), more_is_better=False)
 
 
 def rendered(*sections: Section) -> str:
@@ -64,7 +64,7 @@ def test_different_units_are_not_compared() -> None:
 
 @pytest.mark.parametrize("samples", [(), (1.0, float("nan"))])
 def test_a_measurement_needs_samples_that_are_numbers(samples: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="no samples"):
+    with pytest.raises(ValueError, match="samples must be"):
         Measurement("none", "nothing", "s", samples)
 
 
