@@ -1,8 +1,8 @@
-"""``make demo``: the main job on the files of a real broker, with real parts: Airflow's scheduler and its DAG runs, a
-Spark Connect server, a store on local disk.
+"""``make demo``: the main job on the files of a real broker, with a real Airflow, a Spark Connect server and a store on
+local disk.
 
-Everything lies in ``var/demo``; each run begins with a fresh store there. Whatever is started here ends with it, also
-after an error or Ctrl-C, and that is checked.
+All files are in ``var/demo``; each run begins with a new store. All processes end with the demo, also after an error or
+Ctrl-C, and the demo checks that.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import Airflow, AirflowHome, AirflowNotReady, free_port, only_one, stop_on_signals
 from spark_jobs.session import ConnectServer
 
-HERE = Path(__file__).resolve().parent
-CHECKOUT = HERE.parent
+DEMO = Path(__file__).resolve().parent
+CHECKOUT = DEMO.parent
 FOLDER = CHECKOUT / "var" / "demo"
 LEVELS = "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s 10m 2h"
-"""The delay levels of the broker whose files these are; RocketMQ's own begin retries with 10 s."""
+"""The delay levels of the broker that wrote the files; with RocketMQ's default levels the first retry takes 10 s."""
 
 
 def main() -> int:
@@ -49,27 +49,25 @@ def main() -> int:
         code = 130
     except (RmqError, AirflowNotReady, RunFailed) as error:
         narrator.error(str(error))
-    left = [process for process in psutil.Process().children(recursive=True) if process.is_running()]
-    if left:
-        narrator.error(f"these processes are left: {', '.join(f'{p.pid} {p.name()}' for p in left)}")
+    alive = [process for process in psutil.Process().children(recursive=True) if process.is_running()]
+    if alive:
+        narrator.error(f"these processes have not ended: {', '.join(f'{p.pid} {p.name()}' for p in alive)}")
         return 1
     return code
 
 
 def run(narrator: Narrator, lock: int) -> None:
-    with narrator.step("A fresh store, and the files of a RocketMQ broker (var/demo)"):
+    with narrator.step("A new store, and the files of a RocketMQ broker (var/demo)"):
         store = prepare()
         narrator.say(f"broker files: {files_in(FOLDER / 'broker')}, as Apache RocketMQ 5.5.0 wrote them")
-        narrator.say(
-            f"delay levels as at that broker: {DelayLevels(LEVELS).delay_ms(3) // 1000} s before a first retry"
-        )
+        narrator.say(f"delay levels of that broker: {DelayLevels(LEVELS).delay_ms(3) // 1000} s before the first retry")
     with ExitStack() as at_the_end:
         with narrator.step("A warm Spark Connect server, and Airflow's database and processes"):
             api = at_the_end.enter_context(services(narrator, lock))
         tell(store, api, narrator)
         with narrator.step("Stopping Airflow and Spark"):
             at_the_end.close()
-            narrator.say("no process is left")
+            narrator.say("all processes have ended")
     dead = first_value(store, f"SELECT unique_key FROM dead_letters WHERE group_name = '{GROUP}'")
     rmq = f".venv/bin/rmq --root {short(FOLDER / 'store')}"
     narrator.end(
@@ -78,20 +76,20 @@ def run(narrator: Narrator, lock: int) -> None:
             "Try next:",
             f"  {rmq} lag --group {GROUP}",
             f"  {rmq} sql 'SELECT * FROM offset_history ORDER BY committed_at'",
-            f"  {rmq} track {dead}     # the dead message: each try, with its outcome",
-            f"  {rmq} redrive --group {GROUP} --all --dry-run     # would send it again; with --reason it does",
-            f"  {rmq} send --topic PaymentFlow 'a payment of mine'     # for the group's next window",
+            f"  {rmq} track {dead}     # the dead message: each attempt with its outcome",
+            f"  {rmq} redrive --group {GROUP} --all --dry-run     # shows what --reason would send again",
+            f"  {rmq} send --topic PaymentFlow 'a payment'     # consumed in the group's next window",
             "  RMQ_ROOT=var/demo/store RMQ_SETTINGS=demo/consumers.toml make up     # the same DAGs in Airflow's UI",
         ]
     )
 
 
 def prepare() -> LakeStore:
-    """Everything of an earlier demo is removed, so that each tells the same story."""
+    """A new store. The files of an earlier demo are removed, so that every demo shows the same."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     broker = FOLDER / "broker"
     broker.mkdir(parents=True)
-    with tarfile.open(HERE / "broker-store.tar.gz") as archive:
+    with tarfile.open(DEMO / "broker-store.tar.gz") as archive:
         archive.extractall(broker, filter="data")
     store, _ = LakeStore.init(Root.parse(str(FOLDER / "store")), levels=LEVELS)
     return store
@@ -99,12 +97,12 @@ def prepare() -> LakeStore:
 
 @contextmanager
 def services(narrator: Narrator, lock: int) -> Iterator[AirflowApi]:
-    """Spark and Airflow. Spark starts beside Airflow's set-up; both end with the block."""
+    """Spark and Airflow, which end with the block. Spark starts while Airflow is set up."""
     spark = ConnectServer(python_path=[CHECKOUT], log_file=FOLDER / "spark-connect.log", say=narrator.say)
     with ThreadPoolExecutor() as beside, ExitStack() as at_the_end:
         at_the_end.callback(spark.stop)
         starting = beside.submit(spark.start)
-        home = AirflowHome(FOLDER / "airflow", free_port(), HERE / "consumers.toml", lock=lock)
+        home = AirflowHome(FOLDER / "airflow", free_port(), DEMO / "consumers.toml", lock=lock)
         home.initialise(lambda: narrator.waiting("Airflow makes its database"))
         narrator.wait_until(starting.done, "Spark starts")
         starting.result()
@@ -121,7 +119,7 @@ def services(narrator: Narrator, lock: int) -> Iterator[AirflowApi]:
 
 
 def variables(spark_remote: str) -> dict[str, str]:
-    """What the DAGs work with. They run when the demo triggers them, by no schedule."""
+    """The environment of the DAGs. They have no schedule: the demo triggers them."""
     return {
         "RMQ_ROOT": str(FOLDER / "store"),
         "RMQ_IMPORT_ROOTS": str(FOLDER / "broker"),

@@ -1,4 +1,4 @@
-"""Airflow's REST API as far as the demo needs it: trigger a run, wait for it, read what its tasks answered, clear it."""
+"""The part of Airflow's REST API that the demo needs: trigger a run, wait for it, read its answers, clear it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scripts.airflow_home import USER, Airflow, AirflowHome, AirflowNotReady, di
 
 Json = dict[str, Any]
 _ANSWER_S = 300.0
-"""For one answer: ends a wait for an api-server that hangs, on however slow a machine."""
+"""Time-out of one request: long enough for a slow machine, and it ends the wait for an api-server that hangs."""
 
 
 class RunFailed(Exception):
-    """A DAG run failed; the message has what its log says."""
+    """A DAG run failed; the message has the errors of its logs."""
 
 
 class AirflowApi:
-    """``heartbeat`` is called while something is waited for, with what it is."""
+    """A client of a local Airflow. ``heartbeat`` is called during a wait, with what is waited for."""
 
     def __init__(self, home: AirflowHome, airflow: Airflow, heartbeat: Callable[[str], None]) -> None:
         self._home = home
@@ -33,7 +33,7 @@ class AirflowApi:
         self._token = self._request("POST", "/auth/token", login)["access_token"]
 
     def wait_for_dags(self, dag_ids: set[str]) -> None:
-        """Until Airflow has read the DAGs. Raises AirflowNotReady, with what it could not read."""
+        """Wait until Airflow has read the DAGs. Raises AirflowNotReady with their import errors."""
 
         def read() -> bool:
             self._heartbeat("Airflow reads the DAGs")
@@ -45,9 +45,9 @@ class AirflowApi:
         self._airflow.wait_for(read, f"Airflow has not read all of {', '.join(sorted(dag_ids))}")
 
     def run(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> Json:
-        """Trigger a run and wait until it has succeeded; what its tasks answered. Raises RunFailed."""
-        asked = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
-        self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", asked)
+        """Trigger a run and wait until it has succeeded. Returns the answers of its tasks. Raises RunFailed."""
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
+        self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
         return self._finish(dag_id, run_id)
 
     def clear(self, dag_id: str, run_id: str) -> Json:
@@ -67,7 +67,7 @@ class AirflowApi:
         return dict(self._answers(dag_id, run_id))
 
     def _answers(self, dag_id: str, run_id: str) -> Iterator[tuple[str, Any]]:
-        """Per task what it returned; of a mapped task a list."""
+        """The return value of each task by its id; of a mapped task a list."""
         tasks = self._request("GET", f"{_run_path(dag_id, run_id)}/taskInstances?limit=100")["task_instances"]
         mapped: dict[str, list[Any]] = {}
         for task in tasks:
@@ -78,7 +78,7 @@ class AirflowApi:
             try:
                 value = self._request("GET", f"{path}?deserialize=true&stringify=false&map_index={index}")["value"]
             except RunFailed:
-                continue  # it returned nothing
+                continue  # a task without a return value
             if index < 0:
                 yield task["task_id"], value
             else:
@@ -86,7 +86,7 @@ class AirflowApi:
         yield from mapped.items()
 
     def _last_error(self, dag_id: str, run_id: str) -> str:
-        """The errors in the logs of the run's tasks, and where these are."""
+        """The last errors in the logs of the run's tasks, and the folder of the logs."""
         folder = self._home.folder / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}"
         files = sorted(folder.rglob("*.log"), key=lambda file: file.stat().st_mtime)
         errors = [error for file in files for error in _errors_in(file)]
@@ -100,8 +100,8 @@ class AirflowApi:
         request = urllib.request.Request(self._home.url + path, data, headers, method=method)
         try:
             with self._opener.open(request, timeout=_ANSWER_S) as answer:
-                found: Json = json.load(answer)
-                return found
+                content: Json = json.load(answer)
+                return content
         except urllib.error.HTTPError as error:
             raise RunFailed(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:500]}") from error
         except (OSError, ValueError) as error:

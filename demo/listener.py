@@ -1,4 +1,4 @@
-"""The demo's listener: most payments are booked at once, some only at the second try, and one can never be."""
+"""The demo's listener: it books most payments at once, some at the second attempt, and one never."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POISON_SEQ = "2"
 
 
 class PriceMissing(Exception):
-    """The price has not been looked up yet; it will be there the next time."""
+    """The price is not known yet; the next attempt will have it."""
 
 
 class AccountClosed(Exception):
@@ -32,7 +32,7 @@ class Payments:
 
 
 def book(payment: MessageExt) -> None:
-    """Raises what is wrong with the payment; its type and text stand in the tables."""
+    """Raises PriceMissing or AccountClosed; the views show type and text of the error."""
     if payment.get_property("seq") == POISON_SEQ:
         raise AccountClosed(f"payment {payment.get_property('UNIQ_KEY')}: the account is closed")
     if payment.get_property("price") == "n/a" and payment.reconsume_times == 0:

@@ -1,4 +1,4 @@
-"""What the demo says: numbered steps with the time each took, a sign of life while something is waited for, tables."""
+"""The demo's output: numbered steps with their duration, progress during waits, tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGN_OF_LIFE_S = 10.0
 
 
 class Narrator:
-    """In a terminal a wait is a spinner, elsewhere a line every ten seconds."""
+    """Prints to the console. A wait is a spinner in a terminal, and a line every ten seconds elsewhere."""
 
     def __init__(self, steps: int, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -31,7 +31,7 @@ class Narrator:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Announces the step, and says at its end how long it took."""
+        """Print the step's title, and its duration at its end."""
         self._step += 1
         started = self._last_sign = time.monotonic()
         self._console.print(f"\n[bold cyan]\\[{self._step}/{self._steps}][/] [bold]{title}[/]")
@@ -47,7 +47,7 @@ class Narrator:
         self._console.print(f"      {text}", markup=False)
 
     def waiting(self, what: str) -> None:
-        """To be called again and again while ``what`` goes on."""
+        """Call it repeatedly during a wait for ``what``."""
         now = time.monotonic()
         if self._status is not None and self._console.is_terminal:
             self._status.update(f"{what} …")
@@ -55,13 +55,13 @@ class Narrator:
             self._last_sign = now
             self.say(f"… {what} ({now - self._started:.0f} s since the start)")
 
-    def wait_until(self, done: Callable[[], bool], what: str) -> None:
-        while not done():
+    def wait_until(self, is_done: Callable[[], bool], what: str) -> None:
+        while not is_done():
             self.waiting(what)
             time.sleep(0.1)
 
     def table(self, title: str, rows: pa.Table, empty: str = "nothing") -> None:
-        """The rows of a query; times in epoch ms are shown as times."""
+        """Print the rows of a query; UTC ms are shown as times."""
         self._console.print()
         if not rows.num_rows:
             self._console.print(f"[bold]{title}[/]: {empty}")

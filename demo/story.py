@@ -1,4 +1,4 @@
-"""The story that the demo tells, step by step: each step is one or more DAG runs, and what the store says afterwards."""
+"""The steps of the demo: each one is one or more DAG runs, and queries that show the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmq_store.admin.dag_params import dag_id_of
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.times import format_time
-from scripts.airflow_home import CHECKOUT
+from scripts.keeper import CHECKOUT
 
 GROUP = "demo-payments"
 BROKER = "broker-a"
@@ -30,13 +30,15 @@ def tell(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
     with narrator.step(f"Import the broker's files (rmq_import_store, broker {BROKER})"):
         import_files(store, api, narrator)
     with narrator.step(f"A first window of group {GROUP} ({CONSUME})"):
-        narrator.say("the group reads PaymentFlow, and of OrderEvents only three tags: the rest counts as filtered")
-        narrator.say("its listener (demo/listener.py) fails payments that have no price yet, and one each time")
+        narrator.say("the group reads PaymentFlow, and three tags of OrderEvents: other messages of it are filtered")
+        narrator.say("its listener (demo/listener.py) fails payments that have no price yet, and one payment always")
         first = consume(api, narrator, "window-1")
         expect(first["outcomes"].get("retried", 0) > 0, "the listener of the demo fails some messages", first)
     with narrator.step("Deliver the retries when they are due, and consume again, until a message is dead"):
         retry_until_dead(store, api, narrator)
-    with narrator.step("Clear the first window's run, as in Airflow's UI: its tasks run again, nothing is done twice"):
+    with narrator.step(
+        "Clear the first window's run, as in Airflow's UI: its tasks run again, nothing is consumed twice"
+    ):
         again = api.clear(CONSUME, "window-1")["report_offsets"]
         expect(again["status"] == "already_committed" and again["messages"] == first["messages"], "same answer", again)
         narrator.say(f"{again['status']}: the same {again['messages']:,} messages as before")
@@ -46,15 +48,16 @@ def tell(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
             narrator.say(f"offsets of {counted(export['groups'], 'group')}, in RocketMQ's own form: {file}")
     with narrator.step("Replay the last second of PaymentFlow under a replay group (rmq_replay)"):
         replay(store, api, narrator)
-    with narrator.step("What the tables say, in SQL"):
+    with narrator.step("Query the tables in SQL"):
         show_tables(store, narrator)
 
 
 def import_files(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
     source = Path(store.root.location).parent / "broker"
-    done = api.run("rmq_import_store", "import", {"source": str(source), "broker_name": BROKER})["import_new"]
+    report = api.run("rmq_import_store", "import", {"source": str(source), "broker_name": BROKER})["import_new"]
     narrator.say(
-        f"{done['status']}: {done['messages']:,} messages of {done['queues']} queues, from {done['end']:,} bytes of log"
+        f"{report['status']}: {report['messages']:,} messages of {report['queues']} queues, "
+        f"from {report['end']:,} bytes of log"
     )
     narrator.table(
         "the largest topics",
@@ -67,16 +70,16 @@ def import_files(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
 
 
 def consume(api: AirflowApi, narrator: Narrator, run_id: str) -> Mapping[str, Any]:
-    """One run of the group's DAG: what its report says."""
+    """One run of the group's DAG; returns its report."""
     answers = api.run(CONSUME, run_id)
-    (of_shard,) = answers["consume"]
-    done: Mapping[str, Any] = answers["report_offsets"]
-    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in done["outcomes"].items())
+    (shard_answer,) = answers["consume"]
+    report: Mapping[str, Any] = answers["report_offsets"]
+    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in report["outcomes"].items())
     narrator.say(
-        f"{done['status']} by engine {of_shard['engine']}: {counted(done['messages'], 'message')}, that is {outcomes}"
+        f"{report['status']} by engine {shard_answer['engine']}: {counted(report['messages'], 'message')}: {outcomes}"
     )
-    expect(of_shard["engine"] == "spark", "the windows of the demo run in Spark", of_shard)
-    return done
+    expect(shard_answer["engine"] == "spark", "the windows of the demo run in Spark", shard_answer)
+    return report
 
 
 def retry_until_dead(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
@@ -94,14 +97,14 @@ def retry_until_dead(store: LakeStore, api: AirflowApi, narrator: Narrator) -> N
             answer["delivered"] for answer in api.run("rmq_deliver_delayed", f"deliver-{number}")["deliver"]
         )
         narrator.say(f"delivered: {counted(delivered, 'message')} to %RETRY%{GROUP}")
-        done = consume(api, narrator, f"window-{number + 1}")
-        if done["outcomes"].get("dead"):
+        report = consume(api, narrator, f"window-{number + 1}")
+        if report["outcomes"].get("dead"):
             narrator.say(f"a message has failed for the last time: it is in %DLQ%{GROUP}")
-    expect(next_due_ms(store) is None, f"no retry waits after {_MOST_ROUNDS} rounds", {})
+    expect(next_due_ms(store) is None, f"no retry is waiting after {_MOST_ROUNDS} rounds", {})
 
 
 def next_due_ms(store: LakeStore) -> int | None:
-    """When the group's next retry is due, None when none waits."""
+    """When all of the group's waiting retries are due, UTC ms; None when none is waiting."""
     due: int | None = first_value(store, f"SELECT max(deliver_at) FROM delayed WHERE real_topic = '%RETRY%{GROUP}'")
     return due
 
@@ -114,11 +117,13 @@ def replay(store: LakeStore, api: AirflowApi, narrator: Narrator) -> None:
     last_ms = first_value(store, "SELECT max(store_timestamp) FROM messages WHERE topic = 'PaymentFlow'")
     since = format_time(last_ms - 1000)
     before = live_offsets(store)
-    asked = {"group": GROUP, "topic": "PaymentFlow", "from": since, "reason": "the demo looks again"}
-    (done,) = api.run("rmq_replay", "replay", asked)["replay"]
-    narrator.say(f"from {since}: {done['messages']:,} messages under group {done['group']} by engine {done['engine']}")
+    params = {"group": GROUP, "topic": "PaymentFlow", "from": since, "reason": "the demo replays the last second"}
+    (answer,) = api.run("rmq_replay", "replay", params)["replay"]
+    narrator.say(
+        f"from {since}: {answer['messages']:,} messages under group {answer['group']} by engine {answer['engine']}"
+    )
     expect(live_offsets(store) == before, "the live group's offsets do not move", {})
-    narrator.say(f"the offsets of {GROUP} have not moved; what failed waits under the replay group")
+    narrator.say(f"the offsets of {GROUP} have not moved; retries wait under the replay group")
 
 
 def live_offsets(store: LakeStore) -> pa.Table:
@@ -130,25 +135,27 @@ def live_offsets(store: LakeStore) -> pa.Table:
 
 
 def show_tables(store: LakeStore, narrator: Narrator) -> None:
-    ours = f"group_name LIKE '{GROUP}%'"
+    of_groups = f"group_name LIKE '{GROUP}%'"
     tables = {
         "windows": "SELECT group_name, committed_at, queues, messages, acked, filtered, retried, dead, actor, actor_source "
-        f"FROM windows WHERE {ours} ORDER BY committed_at",
-        "consumer_offsets, but those of OrderEvents": "SELECT group_name, topic, broker_name, queue_id, next_offset, "
-        f"updated_at FROM consumer_offsets WHERE {ours} AND topic <> 'OrderEvents' ORDER BY ALL",
+        f"FROM windows WHERE {of_groups} ORDER BY committed_at",
+        "consumer_offsets, without OrderEvents": "SELECT group_name, topic, broker_name, queue_id, next_offset, "
+        f"updated_at FROM consumer_offsets WHERE {of_groups} AND topic <> 'OrderEvents' ORDER BY ALL",
         "lag": "SELECT group_name, topic, count(*) AS queues, CAST(sum(lag) AS BIGINT) AS lag FROM lag "
-        f"WHERE {ours} GROUP BY ALL ORDER BY ALL",
+        f"WHERE {of_groups} GROUP BY ALL ORDER BY ALL",
         "retries": "SELECT group_name, state, attempt, error_type, count(*) AS messages, max(deliver_at) AS last_due_at "
-        f"FROM retries WHERE {ours} GROUP BY ALL ORDER BY ALL",
+        f"FROM retries WHERE {of_groups} GROUP BY ALL ORDER BY ALL",
         "dead_letters": "SELECT group_name, original_topic, attempt, error_type, error_text "
-        f"FROM dead_letters WHERE {ours}",
+        f"FROM dead_letters WHERE {of_groups}",
         "audit": "SELECT * FROM audit",
     }
     for name, text in tables.items():
         narrator.table(name, query(store, text), empty="empty, as it must be" if name == "audit" else "empty")
-    expect(first_value(store, "SELECT count(*) FROM audit") == 0, "the audit finds nothing", {})
+    expect(first_value(store, "SELECT count(*) FROM audit") == 0, "the audit is empty", {})
     expect(
-        first_value(store, f"SELECT count(*) FROM dead_letters WHERE group_name = '{GROUP}'") == 1, "one is dead", {}
+        first_value(store, f"SELECT count(*) FROM dead_letters WHERE group_name = '{GROUP}'") == 1,
+        "there is one dead letter",
+        {},
     )
 
 
@@ -160,7 +167,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def expect(right: bool, what: str, found: Mapping[str, Any]) -> None:
-    """The demo tells what is so; where it is not, it says that and ends."""
-    if not right:
-        raise RunFailed(f"expected: {what}; found: {dict(found)}")
+def expect(condition: bool, what: str, answer: Mapping[str, Any]) -> None:
+    """Raises RunFailed unless the condition holds: the demo only shows what is true."""
+    if not condition:
+        raise RunFailed(f"expected: {what}; got: {dict(answer)}")
