@@ -50,7 +50,7 @@ def consume_dag(group: GroupSettings) -> None:
 
         @task(max_active_tis_per_dag=1, map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
         def consume(shard: str) -> Answer:
-            get_current_context()["shard"] = shard
+            get_current_context()["shard"] = shard  # type: ignore[typeddict-unknown-key]  # for map_index_template
             return consume_shard(group.name, shard)
 
         @task(outlets=[offsets])
@@ -59,7 +59,7 @@ def consume_dag(group: GroupSettings) -> None:
             get_current_context()["outlet_events"][offsets].extra = answer
             return answer
 
-        report_offsets(consume.expand(shard=plan()))
+        report_offsets(consume.expand(shard=plan()))  # type: ignore[arg-type]  # Airflow passes the answers
 
     consume_group()
 

@@ -38,7 +38,7 @@ def rmq_replay() -> None:
 
     @task(map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
     def replay(shard: str) -> Answer:
-        get_current_context()["shard"] = shard
+        get_current_context()["shard"] = shard  # type: ignore[typeddict-unknown-key]  # for map_index_template
         return replay_shard(shard)
 
     replay.expand(shard=plan())

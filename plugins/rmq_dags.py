@@ -40,8 +40,8 @@ def rmq_dag(
         schedule=schedule,
         start_date=FIRST_DAY,
         catchup=False,
-        max_active_runs=1 if one_at_a_time else None,
-        allowed_run_types=RUN_TYPES,
+        max_active_runs=1 if one_at_a_time else None,  # type: ignore[arg-type]  # None is Airflow's default
+        allowed_run_types=RUN_TYPES,  # type: ignore[arg-type]  # Airflow converts the names
         default_args={"owner": "rmq", "retries": 2, "retry_delay": timedelta(seconds=15)},
         params=dict(params or {}),
         doc_md=doc,
@@ -80,6 +80,7 @@ def moment(title: str, description: str) -> Param:
 
     Not a date-time picker, which would accept only one of these forms.
     """
+    wrong_digits: dict[str, Any] = {"not": {"type": "integer", "anyOf": [_digits(10), _digits(14)]}}
     return Param(
         None,
         type=["null", "string", "integer"],
@@ -87,7 +88,7 @@ def moment(title: str, description: str) -> Param:
         title=title,
         description=f"{description} ISO 8601 with a zone, or epoch milliseconds.",
         examples=["2026-01-31T12:00:00Z"],
-        **{"not": {"type": "integer", "anyOf": [_digits(10), _digits(14)]}},
+        **wrong_digits,
     )
 
 
