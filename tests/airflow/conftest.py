@@ -1,4 +1,4 @@
-"""An Airflow of the tests' own: made as ``make up`` makes it, used in this process, gone afterwards.
+"""An Airflow for the tests: set up as by ``make up``, used in this process, removed afterwards.
 
 Airflow reads its environment when it is first imported, so no test module imports it at its top.
 """
@@ -21,7 +21,8 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.utils.host import Host
-from scripts.airflow_home import CHECKOUT, AirflowHome, free_port
+from scripts.airflow_home import AirflowHome, free_port
+from scripts.keeper import CHECKOUT
 
 WARNINGS_OF_AIRFLOW = ("ignore:GitWildMatchPattern", "ignore:Using `httpx` with `starlette.testclient`")
 """What Airflow 3.3.2 says of its own libraries."""
@@ -72,8 +73,8 @@ def dags(airflow_home: AirflowHome) -> dict[str, Any]:
 
     bag = DagBag(CHECKOUT / "dags")
     assert bag.import_errors == {}
-    found: dict[str, Any] = bag.dags
-    return found
+    dags_by_id: dict[str, Any] = bag.dags
+    return dags_by_id
 
 
 @pytest.fixture(scope="session")
@@ -126,8 +127,8 @@ def run(airflow_home: AirflowHome) -> Callable[..., Answers]:
 
 
 def dag_without_retries(dag_id: str) -> Any:
-    """A DAG, read anew (in one process its parameters would keep what an earlier run was given), whose failures are
-    final, so that a test waits for nothing."""
+    """A DAG without retries, so that a test does not wait for them. It is read again each time: in one process its
+    parameters would keep the values of an earlier run."""
     from airflow.dag_processing.dagbag import DagBag
 
     file = dag_id.partition("__")[0]  # rmq_consume.py makes a DAG for every group: rmq_consume__GROUP
@@ -142,7 +143,7 @@ def dag_without_retries(dag_id: str) -> Any:
 
 def in_a_new_process(code: str, *arguments: str, env: dict[str, str]) -> Any:
     """The JSON that ``code`` prints last."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=os.environ | env,
         cwd=CHECKOUT,
@@ -150,5 +151,5 @@ def in_a_new_process(code: str, *arguments: str, env: dict[str, str]) -> Any:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr[-4000:]
+    return json.loads(process.stdout.splitlines()[-1])

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scripts.airflow_home import CHECKOUT, AirflowHome
+from scripts.airflow_home import AirflowHome
+from scripts.keeper import CHECKOUT
 from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, WARNINGS_OF_AIRFLOW, in_a_new_process
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
@@ -88,16 +89,16 @@ def test_a_group_that_is_added_later_needs_nothing_but_the_file(airflow_home: Ai
     """The scheduler never runs a task whose pool is missing, and says so in its log only."""
     settings = tmp_path / "consumers.toml"
     settings.write_text(CONSUMERS + CONSUMERS.replace('"payments"', '"later"').replace('"capped|%x"', '"later2"'))
-    told = in_a_new_process(POOLS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
-    assert told == {"missing": [], "new": [[1, None], [1, 1], [1, None]] * 2}, "one window of a group at a time"
+    output = in_a_new_process(POOLS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
+    assert output == {"missing": [], "new": [[1, None], [1, 1], [1, None]] * 2}, "one window of a group at a time"
 
 
 def test_a_dag_is_serialised_the_same_each_time_it_is_read(dags: dict[str, Any]) -> None:
     from airflow.dag_processing.dagbag import DagBag
     from airflow.serialization.serialized_objects import DagSerialization
 
-    def texts(found: dict[str, Any]) -> dict[str, str]:
-        return {name: json.dumps(DagSerialization.to_dict(dag), sort_keys=True) for name, dag in found.items()}
+    def texts(by_id: dict[str, Any]) -> dict[str, str]:
+        return {name: json.dumps(DagSerialization.to_dict(dag), sort_keys=True) for name, dag in by_id.items()}
 
     assert texts(DagBag(CHECKOUT / "dags").dags) == texts(dags)
 
@@ -113,18 +114,18 @@ print(json.dumps({"errors": bag.import_errors, "dags": len(bag.dags), "heavy": s
 
 
 def test_reading_the_dags_imports_nothing_heavy(airflow_home: AirflowHome) -> None:
-    told = in_a_new_process(READ_ALL, env=airflow_home.environment())
-    assert told == {"errors": {}, "dags": len(DAG_IDS), "heavy": []}
+    output = in_a_new_process(READ_ALL, env=airflow_home.environment())
+    assert output == {"errors": {}, "dags": len(DAG_IDS), "heavy": []}
 
 
-@pytest.mark.parametrize(("asked_for", "made"), [(CAPPED, [CAPPED]), ("rmq_replay", []), (None, [CAPPED, CONSUME])])
+@pytest.mark.parametrize(("dag_id", "made"), [(CAPPED, [CAPPED]), ("rmq_replay", []), (None, [CAPPED, CONSUME])])
 def test_the_process_of_a_task_makes_no_dag_but_its_own(
-    asked_for: str | None, made: list[str], airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch
+    dag_id: str | None, made: list[str], airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
-    if asked_for is not None:
-        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", asked_for)  # as Airflow's task_runner does
+    if dag_id is not None:
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", dag_id)  # as Airflow's task_runner does
     assert sorted(DagBag(CHECKOUT / "dags" / "rmq_consume.py").dags) == made
 
 
@@ -141,21 +142,21 @@ def test_a_wrong_group_is_an_import_error_with_every_problem_and_the_other_group
 ) -> None:
     settings = tmp_path / "consumers.toml"
     settings.write_text(CONSUMERS + '[[group]]\nname = "a"\nretry_queue_nums = -1\n')
-    told = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
-    ((file, error),) = told["errors"].items()
+    output = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
+    ((file, error),) = output["errors"].items()
     assert file == "dags/rmq_wrong_groups.py", "an import error ends all DAGs of its file"
     assert "group a: listener is missing" in error
     assert "group a: retry_queue_nums: must be a whole number" in error
-    assert told["dags"] == sorted(DAG_IDS)
+    assert output["dags"] == sorted(DAG_IDS)
 
 
 def test_settings_that_cannot_be_read_are_one_import_error(airflow_home: AirflowHome, tmp_path: Path) -> None:
     settings = tmp_path / "consumers.toml"
     settings.write_text("[[group]\n")
-    told = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
-    (error,) = told["errors"].values()
+    output = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
+    (error,) = output["errors"].values()
     assert "is not TOML" in error
-    assert told["dags"] == sorted(DAG_IDS - {CONSUME, CAPPED})
+    assert output["dags"] == sorted(DAG_IDS - {CONSUME, CAPPED})
 
 
 def test_schedules_come_from_the_environment_and_empty_is_none(airflow_home: AirflowHome) -> None:
@@ -164,11 +165,11 @@ import json
 from airflow.dag_processing.dagbag import DagBag
 print(json.dumps({name: dag.timetable.__class__.__name__ for name, dag in DagBag("dags").dags.items()}))
 """
-    told = in_a_new_process(code, env=airflow_home.environment() | {"RMQ_DELIVER_SCHEDULE": ""})
-    assert told["rmq_deliver_delayed"] == "NullTimetable"
-    assert told["rmq_persist_offsets"] == "CronTriggerTimetable"
-    assert told[CONSUME] == "CronDataIntervalTimetable", "a window ends where its interval does"
-    assert told[CAPPED] == "NullTimetable"
+    output = in_a_new_process(code, env=airflow_home.environment() | {"RMQ_DELIVER_SCHEDULE": ""})
+    assert output["rmq_deliver_delayed"] == "NullTimetable"
+    assert output["rmq_persist_offsets"] == "CronTriggerTimetable"
+    assert output[CONSUME] == "CronDataIntervalTimetable", "a window ends where its interval does"
+    assert output[CAPPED] == "NullTimetable"
 
 
 def test_plugins_load_without_an_error_and_what_the_dags_import_is_no_plugin(airflow_home: AirflowHome) -> None:

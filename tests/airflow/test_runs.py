@@ -38,8 +38,8 @@ NO_PRICE = 27
 
 
 def rows(store: LakeStore, text: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = query(store, text).to_pylist()
-    return found
+    table: list[dict[str, Any]] = query(store, text).to_pylist()
+    return table
 
 
 def value(store: LakeStore, text: str) -> Any:
@@ -66,10 +66,10 @@ def test_what_a_task_fails_with_names_no_secret(airflow_home: AirflowHome, caplo
         except OSError as error:
             raise WrongUse(f"no such place: {error}") from error
 
-    with caplog.at_level("INFO"), pytest.raises(AirflowFailException) as told:
+    with caplog.at_level("INFO"), pytest.raises(AirflowFailException) as raised:
         translated(fails)()
-    assert str(told.value) == "WrongUse: no such place: http://***@host"
-    logged = caplog.text + "".join(traceback.format_exception(told.value))
+    assert str(raised.value) == "WrongUse: no such place: http://***@host"
+    logged = caplog.text + "".join(traceback.format_exception(raised.value))
     assert "in fails" in logged
     assert "the-secret" not in logged
 
@@ -81,18 +81,18 @@ def test_a_window_is_consumed_once_and_a_rerun_says_already_committed(deployed: 
     first = run(CONSUME)
     assert first["state"] == "success"
     assert first["plan"] == ["broker-a"]
-    (done,) = first["consume"]
-    assert (done["status"], done["messages"], done["engine"]) == ("committed", PAYMENTS, "local")
-    assert done["outcomes"] == {"acked": PAYMENTS - NO_PRICE - 1, "retried": NO_PRICE + 1}
+    (answer,) = first["consume"]
+    assert (answer["status"], answer["messages"], answer["engine"]) == ("committed", PAYMENTS, "local")
+    assert answer["outcomes"] == {"acked": PAYMENTS - NO_PRICE - 1, "retried": NO_PRICE + 1}
     dag_run = first["run"]
-    assert done["request_id"] == f"{dag_run.run_after.date()}/{CONSUME}/{dag_run.run_id}"
+    assert answer["request_id"] == f"{dag_run.run_after.date()}/{CONSUME}/{dag_run.run_id}"
 
     again = run(CONSUME, again=dag_run)
     assert again["run"].run_id == dag_run.run_id
     (same,) = again["consume"]
     assert same["status"] == again["report_offsets"]["status"] == "already_committed"
     assert {name: same[name] for name in ("messages", "outcomes", "offsets")} == {
-        name: done[name] for name in ("messages", "outcomes", "offsets")
+        name: answer[name] for name in ("messages", "outcomes", "offsets")
     }
     assert value(deployed, "SELECT count(*) FROM windows") == 1
 
@@ -115,8 +115,10 @@ def test_a_failed_message_goes_round_by_the_delay_levels_until_it_is_dead(deploy
     for outcomes in ({"acked": NO_PRICE, "retried": 1}, {"dead": 1}):
         wait_until_due(deployed, "payments")
         assert [answer["delivered"] for answer in run("rmq_deliver_delayed")["deliver"]] == [retries]
-        (done,) = run(CONSUME, {"until": Host().now_ms()})["consume"]  # the interval has ended before the retries came
-        assert done["outcomes"] == outcomes
+        (answer,) = run(CONSUME, {"until": Host().now_ms()})[
+            "consume"
+        ]  # the interval has ended before the retries came
+        assert answer["outcomes"] == outcomes
         retries = 1
     (letter,) = rows(deployed, "SELECT * FROM dead_letters WHERE group_name = 'payments'")
     assert (letter["error_type"], letter["cause"]) == ("AccountClosed", "max_reconsume_times")
@@ -140,9 +142,9 @@ def test_what_goes_wrong_after_a_commit_is_a_warning_in_the_log_and_the_task_suc
 
     monkeypatch.setattr(dispatch, "staged", full)
     consumed = run(CONSUME)
-    (done,) = consumed["consume"]
-    (warning,) = done["warnings"]
-    assert (consumed["state"], done["status"]) == ("success", "committed")
+    (answer,) = consumed["consume"]
+    (warning,) = answer["warnings"]
+    assert (consumed["state"], answer["status"]) == ("success", "committed")
     assert warning.startswith("shard broker-a: committed, but ")
     assert consumed["report_offsets"]["warnings"] == [warning]
     wait_until_due(deployed, "payments")
@@ -164,8 +166,8 @@ def test_a_second_delivery_finds_nothing(deployed: LakeStore, run: Run) -> None:
 
 
 def test_a_capped_group_consumes_its_request_in_parts_until_it_is_complete(deployed: LakeStore, run: Run) -> None:
-    (done,) = run(CAPPED)["consume"]
-    assert (done["windows"], done["messages"], done["complete"]) == (3, PAYMENTS, True)
+    (answer,) = run(CAPPED)["consume"]
+    assert (answer["windows"], answer["messages"], answer["complete"]) == (3, PAYMENTS, True)
     assert value(deployed, "SELECT count(DISTINCT request_id) FROM windows") == 1
 
 
@@ -174,8 +176,8 @@ def test_an_explicit_bound_wins_over_the_interval_and_is_recorded(deployed: Lake
     before = value(
         deployed, f"SELECT count(*) FROM messages WHERE topic = 'PaymentFlow' AND store_timestamp < {middle}"
     )
-    (done,) = run(CONSUME, {"until": middle})["consume"]
-    assert done["messages"] == before
+    (answer,) = run(CONSUME, {"until": middle})["consume"]
+    assert answer["messages"] == before
     parameters = json.loads(value(deployed, "SELECT parameters FROM windows"))
     assert (parameters["until_ms"], parameters["until_rule"]) == (middle, "params")
 
@@ -218,15 +220,15 @@ def test_an_empty_window_imports_no_pyspark_and_starts_no_java(
     run(CONSUME)
     settings = tmp_path / "spark.toml"
     settings.write_text(CONSUMERS.replace('engine = "local"', 'engine = "spark"'))
-    told = in_a_new_process(EMPTY, CONSUME, env={"RMQ_SETTINGS": str(settings)})
-    assert told["state"] == "success"
-    assert told["tasks"] == {"plan": "success", "consume": "skipped", "report_offsets": "skipped"}
-    assert told["pyspark"] == []
-    assert "java" not in told["children"]
+    result = in_a_new_process(EMPTY, CONSUME, env={"RMQ_SETTINGS": str(settings)})
+    assert result["state"] == "success"
+    assert result["tasks"] == {"plan": "success", "consume": "skipped", "report_offsets": "skipped"}
+    assert result["pyspark"] == []
+    assert "java" not in result["children"]
 
 
-def note_of(told: dict[str, Any], task_id: str) -> Any:
-    return told["run"].get_task_instance(task_id).xcom_pull(task_ids=task_id, key="nothing_to_do")
+def note_of(result: dict[str, Any], task_id: str) -> Any:
+    return result["run"].get_task_instance(task_id).xcom_pull(task_ids=task_id, key="nothing_to_do")
 
 
 def test_a_schedule_waits_for_a_topic_that_is_not_there_yet_and_a_person_is_told(
@@ -239,18 +241,18 @@ def test_a_schedule_waits_for_a_topic_that_is_not_there_yet_and_a_person_is_told
     assert run(CONSUME)["plan"] == "failed"
     by_hand = rmq_operators.run_of
     monkeypatch.setattr(rmq_operators, "run_of", lambda dag_run: replace(by_hand(dag_run), run_type="scheduled"))
-    told = run(CONSUME)
-    assert (told["state"], told["plan"], told["report_offsets"]) == ("success", [], "skipped")
-    assert "is empty: import a broker's files" in note_of(told, "plan")
-    told = run("rmq_deliver_delayed")
-    assert (told["state"], told["deliver"], note_of(told, "deliver")) == ("success", [], "nothing is due")
+    result = run(CONSUME)
+    assert (result["state"], result["plan"], result["report_offsets"]) == ("success", [], "skipped")
+    assert "is empty: import a broker's files" in note_of(result, "plan")
+    result = run("rmq_deliver_delayed")
+    assert (result["state"], result["deliver"], note_of(result, "deliver")) == ("success", [], "nothing is due")
 
 
 def test_a_redrive_of_a_group_without_dead_letters_is_green_and_says_so(deployed: LakeStore, run: Run) -> None:
-    asked = {"group": "capped|%x", "all": True, "reason": "mended", "dry_run": False}
-    told = run("rmq_redrive_dlq", asked)
-    assert (told["state"], told["preview"], told["send"]) == ("success", [], [])
-    assert note_of(told, "preview") == "group capped|%x has no dead letters"
+    params = {"group": "capped|%x", "all": True, "reason": "the listener is fixed", "dry_run": False}
+    result = run("rmq_redrive_dlq", params)
+    assert (result["state"], result["preview"], result["send"]) == ("success", [], [])
+    assert note_of(result, "preview") == "group capped|%x has no dead letters"
 
 
 # --- reset, replay, persist, import ----------------------------------------------------------------------------------
@@ -313,9 +315,9 @@ def test_a_run_with_wrong_parameters_fails_at_once_in_its_first_task_and_changes
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     version = deployed.shards()[0].commitlog.version
-    told = run(dag_id, conf)
-    assert told["state"] == "failed"
-    states = [told[task] for task in told if task not in ("state", "run")]
+    result = run(dag_id, conf)
+    assert result["state"] == "failed"
+    states = [result[task] for task in result if task not in ("state", "run")]
     assert states.count("failed") == 1
     assert set(states) <= {"failed", "upstream_failed"}
     heard = capsys.readouterr()
@@ -330,44 +332,44 @@ def test_a_replay_moves_nobodys_offsets_and_its_retries_are_its_own(deployed: La
     live = "SELECT * FROM consumer_offsets WHERE group_name = 'payments' ORDER BY ALL"
     before = rows(deployed, live)
     since = value(deployed, "SELECT max(store_timestamp) - 1000 FROM messages WHERE topic = 'PaymentFlow'")
-    wanted = value(
+    expected = value(
         deployed, f"SELECT count(*) FROM messages WHERE topic = 'PaymentFlow' AND store_timestamp >= {since}"
     )
-    asked = {"group": "payments", "topic": "PaymentFlow", "from": since, "reason": "look again"}
+    params = {"group": "payments", "topic": "PaymentFlow", "from": since, "reason": "look again"}
 
-    first = run("rmq_replay", asked)
-    (done,) = first["replay"]
-    assert (done["status"], done["messages"]) == ("committed", wanted)
+    first = run("rmq_replay", params)
+    (answer,) = first["replay"]
+    assert (answer["status"], answer["messages"]) == ("committed", expected)
     assert rows(deployed, live) == before
-    (again,) = run("rmq_replay", asked, again=first["run"])["replay"]
-    assert (again["status"], again["messages"]) == ("already_committed", wanted)
+    (again,) = run("rmq_replay", params, again=first["run"])["replay"]
+    assert (again["status"], again["messages"]) == ("already_committed", expected)
 
-    failed = done["outcomes"]["retried"]
-    wait_until_due(deployed, done["group"])
+    failed = answer["outcomes"]["retried"]
+    wait_until_due(deployed, answer["group"])
     run("rmq_deliver_delayed")
-    (followed,) = run("rmq_replay", {"group": done["group"]})["replay"]
-    assert (followed["group"], followed["messages"]) == (done["group"], failed)
-    assert value(deployed, f"SELECT count(*) FROM windows WHERE group_name = '{done['group']}'") == 2
+    (followed,) = run("rmq_replay", {"group": answer["group"]})["replay"]
+    assert (followed["group"], followed["messages"]) == (answer["group"], failed)
+    assert value(deployed, f"SELECT count(*) FROM windows WHERE group_name = '{answer['group']}'") == 2
 
-    again = run("rmq_replay", {"group": done["group"], "reprocess": "the listener is mended"})
-    assert [(one["status"], one["messages"]) for one in again["replay"]] == [("committed", wanted)]
-    (cleared,) = run("rmq_replay", {"group": done["group"], "reprocess": "x"}, again=again["run"])["replay"]
-    assert (cleared["status"], cleared["messages"]) == ("already_committed", wanted)
-    attempts = f"SELECT DISTINCT attempt FROM windows WHERE group_name = '{done['group']}' ORDER BY attempt"
+    again = run("rmq_replay", {"group": answer["group"], "reprocess": "the listener is fixed"})
+    assert [(one["status"], one["messages"]) for one in again["replay"]] == [("committed", expected)]
+    (cleared,) = run("rmq_replay", {"group": answer["group"], "reprocess": "x"}, again=again["run"])["replay"]
+    assert (cleared["status"], cleared["messages"]) == ("already_committed", expected)
+    attempts = f"SELECT DISTINCT attempt FROM windows WHERE group_name = '{answer['group']}' ORDER BY attempt"
     assert [row["attempt"] for row in rows(deployed, attempts)] == [1, 2]
 
 
 def test_dead_letters_are_shown_first_and_sent_once_when_told_to(deployed: LakeStore, run: Run) -> None:
     of_each = "SELECT group_name, count(*) AS letters FROM dead_letters GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1"
     (most,) = rows(deployed, of_each)
-    asked = {"group": most["group_name"], "all": True, "reason": "mended"}
-    shown = run("rmq_redrive_dlq", asked)
+    params = {"group": most["group_name"], "all": True, "reason": "the listener is fixed"}
+    shown = run("rmq_redrive_dlq", params)
     assert (shown["state"], shown["send"]) == ("success", "skipped")
-    told = {"shard": "broker-a", "letters": most["letters"], "topic": f"%RETRY%{most['group_name']}"}
-    assert shown["preview"] == [{"status": "dry_run", "readers": [most["group_name"]], "warnings": []} | told]
-    sent = run("rmq_redrive_dlq", asked | {"dry_run": False})
+    expected = {"shard": "broker-a", "letters": most["letters"], "topic": f"%RETRY%{most['group_name']}"}
+    assert shown["preview"] == [{"status": "dry_run", "readers": [most["group_name"]], "warnings": []} | expected]
+    sent = run("rmq_redrive_dlq", params | {"dry_run": False})
     assert [answer["status"] for answer in sent["send"]] == ["committed"]
-    again = run("rmq_redrive_dlq", asked | {"dry_run": False}, again=sent["run"])
+    again = run("rmq_redrive_dlq", params | {"dry_run": False}, again=sent["run"])
     assert [(answer["status"], answer["letters"]) for answer in again["send"]] == [
         ("already_committed", most["letters"])
     ]
@@ -424,19 +426,19 @@ def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_not
 ) -> None:
     files = broker_store("market-killed")
     monkeypatch.setenv("RMQ_IMPORT_ROOTS", f"s3://copies/a, {files.parent}")
-    asked = {"source": str(files), "broker_name": "broker-k", "engine": "local"}
-    first = run("rmq_import_store", asked)
+    params = {"source": str(files), "broker_name": "broker-k", "engine": "local"}
+    first = run("rmq_import_store", params)
     assert first["import_new"]["status"] == "committed"
     assert first["import_new"]["messages"] > 0
-    assert run("rmq_import_store", asked, again=first["run"])["import_new"]["status"] == "already_committed"
-    assert run("rmq_import_store", asked)["import_new"]["status"] == "unchanged"
+    assert run("rmq_import_store", params, again=first["run"])["import_new"]["status"] == "already_committed"
+    assert run("rmq_import_store", params)["import_new"]["status"] == "unchanged"
     assert "broker-k" in deployed.shard_names()
 
     link = tmp_path / "link"
     link.symlink_to("/etc")
     monkeypatch.setenv("RMQ_IMPORT_ROOTS", str(tmp_path))
     for outside in (str(files), str(link), f"{tmp_path}/../..", f"{tmp_path}-too"):
-        refused = run("rmq_import_store", asked | {"source": outside})
+        refused = run("rmq_import_store", params | {"source": outside})
         assert (refused["check"], refused["import_new"]) == ("failed", "upstream_failed")
 
 
@@ -459,12 +461,12 @@ def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_
 
     from rmq_store.errors import WrongUse
 
-    here = Deployment.from_env({"RMQ_IMPORT_ROOTS": "s3://copies/a/, /data/brokers"})
+    deployment = Deployment.from_env({"RMQ_IMPORT_ROOTS": "s3://copies/a/, /data/brokers"})
     if is_allowed:
-        assert here.allowed_source(source) == source.rstrip("/")
+        assert deployment.allowed_source(source) == source.rstrip("/")
     else:
         with pytest.raises(WrongUse, match=r"outside RMQ_IMPORT_ROOTS|must not contain"):
-            here.allowed_source(source)
+            deployment.allowed_source(source)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +474,7 @@ def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_
     [("HeldByAnother", True), ("StaleAttempt", True), ("StoreUnusable", True), ("WrongUse", False), ("BadData", False),
      ("CommitOutcomeUnknown", False)],
 )  # fmt: skip
-def test_only_what_waiting_can_mend_is_retried(dags: dict[str, Any], error: str, is_retried: bool) -> None:
+def test_only_errors_that_waiting_can_fix_are_retried(dags: dict[str, Any], error: str, is_retried: bool) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
     from rmq_operators import translated
 

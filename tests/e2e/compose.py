@@ -1,4 +1,4 @@
-"""The services of docker-compose.yaml, as they are started here: natively, on loopback, in a folder for the image."""
+"""The services of docker-compose.yaml, to start them without containers: on loopback, in a folder for the image."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """``healthcheck``: the words of its command, empty: it has none. ``volumes``: the places where volumes are mounted."""
+    """One service of the file."""
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     volumes: tuple[str, ...]
+    """The paths where volumes are mounted."""
     healthcheck: tuple[str, ...]
+    """The words of its command; empty if the service has none."""
 
 
 def services_of(file: Path, given: Mapping[str, str]) -> dict[str, Service]:
-    """Those that run our image. ``given``: what ``.env`` says. Raises KeyError for a variable that is missing there."""
+    """The services that run our image. ``given``: the variables of ``.env``. Raises KeyError for a missing one."""
     content = yaml.safe_load(_interpolated(file.read_text(), given))
-    ours = {name: service for name, service in content["services"].items() if service.get("build")}
-    return {name: _service(name, service, content["volumes"]) for name, service in ours.items()}
+    built = {name: service for name, service in content["services"].items() if service.get("build")}
+    return {name: _service(name, service, content["volumes"]) for name, service in built.items()}
 
 
 def _service(name: str, words: Mapping[str, Any], volumes: Mapping[str, Any]) -> Service:
@@ -52,13 +54,14 @@ def _interpolated(text: str, given: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loopback:
-    """What is said in a service's network, as it must be said on this host."""
+    """Translates addresses of the services' network to those on this host."""
 
     texts: Mapping[str, str]
+    """From address or port in the network to address or port here."""
 
-    def here(self, text: str) -> str:
-        pattern = "|".join(rf"(?<!\w){re.escape(said)}(?!\d)" for said in self.texts)
+    def translate(self, text: str) -> str:
+        pattern = "|".join(rf"(?<!\w){re.escape(address)}(?!\d)" for address in self.texts)
         return re.sub(pattern, lambda match: self.texts[match[0]], text)
 
-    def all(self, words: Sequence[str]) -> list[str]:
-        return [self.here(word) for word in words]
+    def translate_all(self, words: Sequence[str]) -> list[str]:
+        return [self.translate(word) for word in words]

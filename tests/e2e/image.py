@@ -1,9 +1,9 @@
-"""An image without a container engine: a Dockerfile is followed line by line in a folder that stands for ``/``.
+"""An image without a container engine: builds a Dockerfile line by line in a folder that stands for ``/``.
 
-What is copied, run and set is really so, by Docker's rules. What needs root or the network is only noted (packages of
-apt, users, owners), and what takes minutes is compared instead: the pinned packages are those of this test's Python. What
-the image's root owns is read-only here, and processes run without root's capabilities, so that they may write no more than
-the image's user.
+Copies, commands and settings are real, by Docker's rules. What needs root or the network is only recorded (packages of
+apt, users, owners). What takes minutes is compared instead: the pinned packages must be those of this test's Python. What
+root owns in the image is read-only here, and processes run without root's capabilities, so that they can write no more
+than the image's user.
 """
 
 from __future__ import annotations
@@ -120,19 +120,19 @@ class Image:
         """Where a path of the image is here; one that is not absolute counts from WORKDIR."""
         return self.folder / os.path.normpath(os.path.join(self.workdir, path)).lstrip("/")
 
-    def here(self, text: str) -> str:
-        """A text with the image's paths in it, as it must be said here."""
+    def translate(self, text: str) -> str:
+        """A text whose paths of the image are translated to paths on this host."""
         return _OUR_PATH.sub(str(self.folder), text)
 
     def environment(self) -> dict[str, str]:
-        """Of a process: nothing of the test's own."""
+        """The environment of a process in the image: nothing of the test's own environment."""
         own = {
             "PATH": f"{self.folder / 'usr/local/bin'}:/usr/bin:/bin",
-            "HOME": self.here(self.homes.get(self.user, "/root")),
+            "HOME": self.translate(self.homes.get(self.user, "/root")),
             "JAVA_HOME": str(find_java()),
             "LANG": "C.UTF-8",
         }
-        return own | {name: self.here(value) for name, value in self.env.items()}
+        return own | {name: self.translate(value) for name, value in self.env.items()}
 
     def mount(self, volume: str) -> None:
         """A fresh named volume: it takes over the folder of the image, or is root's where the image has none."""
@@ -217,14 +217,14 @@ class Image:
     def _provide_pinned(self, pins: Path) -> None:
         """They are the packages of this test's Python, so they are lent to the image."""
         lines = (line.partition("#")[0].strip() for line in pins.read_text().splitlines())
-        for wanted in map(Requirement, filter(None, lines)):
-            if (wanted.marker is None or wanted.marker.evaluate()) and not wanted.specifier.contains(
-                version(wanted.name)
+        for requirement in map(Requirement, filter(None, lines)):
+            if (requirement.marker is None or requirement.marker.evaluate()) and not requirement.specifier.contains(
+                version(requirement.name)
             ):
-                raise BuildFailed(f"pip install: {wanted} is wanted, tested is {version(wanted.name)}")
-        ours = Path(sysconfig.get_path("purelib"))
-        python_lib = ours.relative_to(sys.prefix)
-        (self.folder / "usr/local" / python_lib / "lent.pth").write_text(f"{ours}\n")
+                raise BuildFailed(f"pip install: {requirement} is pinned, but {version(requirement.name)} is installed")
+        site_packages = Path(sysconfig.get_path("purelib"))
+        python_lib = site_packages.relative_to(sys.prefix)
+        (self.folder / "usr/local" / python_lib / "lent.pth").write_text(f"{site_packages}\n")
         script = (Path(sys.prefix) / "bin/airflow").read_text().partition("\n")[2]
         program = self.folder / "usr/local/bin/airflow"
         program.write_text(f"#!{program.with_name('python')}\n{script}")
@@ -236,8 +236,8 @@ class Image:
         self._run_here("python", "-m", "spark_jobs.jars", "--group", group)
 
     def _run_here(self, *words: str) -> None:
-        command = [self.here(word) for word in words]
-        done = subprocess.run(
+        command = [self.translate(word) for word in words]
+        process = subprocess.run(
             ["env", *command],  # which looks it up in the PATH of the image
             cwd=self.place("."),
             env=self.environment(),
@@ -247,5 +247,5 @@ class Image:
             text=True,
             check=False,
         )
-        if done.returncode != 0:
-            raise BuildFailed(f"RUN {shlex.join(words)}: code {done.returncode}\n{done.stdout[-3000:]}")
+        if process.returncode != 0:
+            raise BuildFailed(f"RUN {shlex.join(words)}: code {process.returncode}\n{process.stdout[-3000:]}")

@@ -18,7 +18,8 @@ from demo.__main__ import FOLDER
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
-from scripts.airflow_home import CHECKOUT, direct_opener, free_port, is_free
+from scripts.airflow_home import direct_opener, free_port, is_free
+from scripts.keeper import CHECKOUT
 
 
 class Started:
@@ -165,9 +166,9 @@ def test_make_up_serves_airflow_on_loopback_until_ctrl_c(tmp_path: Path) -> None
         assert {name: state["status"] for name, state in health.items()} == dict.fromkeys(
             ("metadatabase", "scheduler", "triggerer", "dag_processor"), "healthy"
         )
-        mine = up.look_around()
-        assert len(mine) >= 4
-        assert {address for member in mine for address in listened_to(member)} == {"127.0.0.1"}
+        processes = up.look_around()
+        assert len(processes) >= 4
+        assert {address for member in processes for address in listened_to(member)} == {"127.0.0.1"}
         assert up.end(signal.SIGINT) == 0
         assert f"port {port} is free" in up.said
         assert is_free(port)

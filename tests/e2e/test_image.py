@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from scripts.airflow_home import CHECKOUT, free_port
-from scripts.keeper import end_kept, start_kept
+from scripts.airflow_home import free_port
+from scripts.keeper import CHECKOUT, end_kept, start_kept
 from spark_jobs.progress import signs_of, wait_for_progress
 from tests.e2e.compose import Loopback, Service, services_of
 from tests.e2e.image import ORDINARY, BuildFailed, Ignored, Image
@@ -48,13 +48,13 @@ class Started:
     """A service of the image that runs here."""
 
     def __init__(self, service: Service, image: Image, loopback: Loopback, more: dict[str, str], logs: Path) -> None:
-        said = {name: loopback.here(image.here(value)) for name, value in service.environment.items()}
+        variables = {name: loopback.translate(image.translate(value)) for name, value in service.environment.items()}
         self.name = service.name
-        self._env = image.environment() | said | more
-        self._check = [*ORDINARY, *loopback.all(service.healthcheck)]
+        self._env = image.environment() | variables | more
+        self._check = [*ORDINARY, *loopback.translate_all(service.healthcheck)]
         self._folder = image.place(".")
         self._log = logs / f"{service.name}.log"
-        command = [*loopback.all(service.command), *STAYS_ON_LOOPBACK.get(service.name, [])]
+        command = [*loopback.translate_all(service.command), *STAYS_ON_LOOPBACK.get(service.name, [])]
         with self._log.open("wb") as log:
             self.process = start_kept(["env", "-C", str(self._folder), *ORDINARY, *command], log, env=self._env)
 
@@ -65,20 +65,20 @@ class Started:
         check = ["env", *self._check]
         return subprocess.run(check, cwd=self._folder, env=self._env, capture_output=True, check=False).returncode == 0
 
-    def wait_until(self, done: Callable[[], bool]) -> None:
+    def wait_until(self, is_done: Callable[[], bool]) -> None:
         def done_or_ended() -> bool:
-            return done() or self.has_ended()
+            return is_done() or self.has_ended()
 
         signs = functools.partial(signs_of, [self.process.pid], [self._log])
         wait_for_progress(done_or_ended, signs, f"{self.name} is still starting", print)
-        assert done(), f"{self.name} ended with code {self.process.returncode}:\n{self.end_of_log()}"
+        assert is_done(), f"{self.name} ended with code {self.process.returncode}:\n{self.end_of_log()}"
 
     def end_of_log(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
 
     def run(self, *command: str, **more: str) -> str:
         """What a command of this service's container says."""
-        done = subprocess.run(
+        process = subprocess.run(
             ["env", *ORDINARY, *command],
             cwd=self._folder,
             env=self._env | more,
@@ -87,8 +87,8 @@ class Started:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        assert process.returncode == 0, process.stdout
+        return process.stdout
 
 
 CHEAP_TO_ASK, DEAR_TO_ASK = ("apiserver", "scheduler", "spark"), ("dag-processor", "triggerer")
@@ -116,7 +116,7 @@ def test_every_service_of_the_compose_file_starts_in_the_image_and_is_healthy(
         for volume in service.volumes:
             image.mount(volume)
     image.seal()
-    ports = {said: str(free_port()) for said in ("8080", "8974", "15002")}
+    ports = {port: str(free_port()) for port in ("8080", "8974", "15002")}
     loopback = Loopback(ports | {"apiserver": "127.0.0.1", "http://s3:7070": s3_server.endpoint})
     more = {
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": airflow_database,

@@ -77,7 +77,7 @@ def run(data: Path, folder: Path, name: str, work: Path, engine: Engine) -> dict
     messages that failed ended in ``engine``."""
     store = BrokerStore(name, folder, work / "reference", lambda kind: read_lines(_lines_of(data, name, kind)))
     world = EngineWorld(store, work / "lake", engine)
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     members = Counter(group["group"] for group in store.lines("groups"))
     for group in {group["group"]: group for group in store.lines("groups")}.values():
         several = members[group["group"]] > 1
@@ -87,16 +87,16 @@ def run(data: Path, folder: Path, name: str, work: Path, engine: Engine) -> dict
         settings = _settings(group, members[group["group"]])
         in_memory = Rerun.in_memory(settings, store, world.cuts())
         in_engine = Rerun(settings, world, store.levels, in_memory.queues)
-        lives, wanted = (rerun.run(_never_asked, SPAN_MS) for rerun in (in_engine, in_memory))
-        told[group["group"]] = {
+        lives, expected = (rerun.run(_never_asked, SPAN_MS) for rerun in (in_engine, in_memory))
+        report[group["group"]] = {
             "script": group["script"],
             "members": members[group["group"]],
-            "differ": sorted(key for key in lives.keys() | wanted.keys() if lives.get(key) != wanted.get(key)),
+            "differ": sorted(key for key in lives.keys() | expected.keys() if lives.get(key) != expected.get(key)),
             "same offsets": in_engine.offsets() == in_memory.offsets(),
             "reached": sum(offset or 0 for offset in in_engine.offsets().values()),
             "ends": _ends(lives),
         }
-    return told
+    return report
 
 
 def _settings(group: Line, members: int) -> GroupSettings:

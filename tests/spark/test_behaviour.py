@@ -29,19 +29,19 @@ finally:
 
 
 @pytest.fixture(scope="module")
-def told(broker_store: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def groups(broker_store: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     work = tmp_path_factory.mktemp("behaviour")
-    found: dict[str, Any] = in_a_new_process(BEHAVIOUR, str(DATA), str(broker_store("market-clean")), str(work))
-    return found
+    result: dict[str, Any] = in_a_new_process(BEHAVIOUR, str(DATA), str(broker_store("market-clean")), str(work))
+    return result
 
 
-def test_every_message_lives_in_spark_as_in_memory(told: dict[str, Any]) -> None:
-    assert {name: group["differ"] for name, group in told.items() if group["differ"]} == {}
-    assert [name for name, group in told.items() if not group["same offsets"]] == []
+def test_every_message_lives_in_spark_as_in_memory(groups: dict[str, Any]) -> None:
+    assert {name: group["differ"] for name, group in groups.items() if group["differ"]} == {}
+    assert [name for name, group in groups.items() if not group["same offsets"]] == []
 
 
-def test_the_groups_are_those_with_batches_in_order_and_of_two_members(told: dict[str, Any]) -> None:
-    assert {group["script"] for group in told.values()} == {"ackIndex", "wholeBatch", "ordered", "manual", "always"}
-    assert {name: group["members"] for name, group in told.items() if group["members"] > 1} == {"gm_pair": 2}
-    assert all(group["reached"] for group in told.values())
-    assert all(bool(group["ends"]) is (group["script"] not in ("manual", "always")) for group in told.values())
+def test_the_groups_are_those_with_batches_in_order_and_of_two_members(groups: dict[str, Any]) -> None:
+    assert {group["script"] for group in groups.values()} == {"ackIndex", "wholeBatch", "ordered", "manual", "always"}
+    assert {name: group["members"] for name, group in groups.items() if group["members"] > 1} == {"gm_pair": 2}
+    assert all(group["reached"] for group in groups.values())
+    assert all(bool(group["ends"]) is (group["script"] not in ("manual", "always")) for group in groups.values())

@@ -77,10 +77,10 @@ finally:
 """
 
 
-def check(told: dict[str, object]) -> None:
-    counts = told["counts"]
+def check(output: dict[str, object]) -> None:
+    counts = output["counts"]
     assert isinstance(counts, dict)
-    assert told["same"]
+    assert output["same"]
     assert counts["messages"] == 10027
     assert counts["each first"] == counts["batch first"]
     assert counts["each first"]["acked"] + counts["each first"]["retried"] == 900

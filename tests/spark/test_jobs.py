@@ -52,7 +52,7 @@ def test_spark_submit_consumes_a_window_and_prints_one_line_of_json(root: str) -
     command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     # spark-submit asks the first python of the PATH where Spark is.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, str(CHECKOUT / "spark_jobs" / "consume_window.py"), *words],
         cwd=CHECKOUT,
         env=os.environ | {"PATH": path, "JAVA_HOME": str(find_java())},
@@ -60,8 +60,8 @@ def test_spark_submit_consumes_a_window_and_prints_one_line_of_json(root: str) -
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = done.stdout.splitlines()
+    assert process.returncode == 0, process.stderr[-4000:]
+    (line,) = process.stdout.splitlines()
     (shard,) = json.loads(line)["shards"]
     assert (shard["status"], shard["engine"], shard["messages"]) == ("committed", "spark", 5100)
     assert shard["outcomes"] == {"acked": 1752, "filtered": 3320, "retried": 28}
@@ -69,15 +69,15 @@ def test_spark_submit_consumes_a_window_and_prints_one_line_of_json(root: str) -
 
 def test_the_same_request_again_is_done_and_says_so(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--request", f"{TODAY}/consume/1"]
-    told = []
+    output = []
     for name in ("auto", "spark"):  # the second finds nothing to do, so it starts no JVM
         assert consume_window.main([*words, "--engine", name]) == 0
-        told += answer(capsys)["shards"]
-    assert [(shard["status"], shard["engine"]) for shard in told] == [
+        output += answer(capsys)["shards"]
+    assert [(shard["status"], shard["engine"]) for shard in output] == [
         ("committed", "local"),
         ("already_committed", "none"),
     ]
-    assert told[0]["outcomes"] == told[1]["outcomes"]
+    assert output[0]["outcomes"] == output[1]["outcomes"]
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_what_is_wrong_is_said_as_json_with_the_exit_code_of_its_kind(
 ) -> None:
     words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--engine", "local"]
     assert consume_window.main([*words, *change]) == code
-    told = answer(capsys)
-    assert says in told.pop("message")
+    output = answer(capsys)
+    assert says in output.pop("message")
     if "--request" not in change:  # with it the id can be run again, also one that was made here
-        assert told.pop("request_id").startswith(f"{TODAY}-consume-")
-    assert told == {"status": "error", "error": kind, "exit_code": code}
+        assert output.pop("request_id").startswith(f"{TODAY}-consume-")
+    assert output == {"status": "error", "error": kind, "exit_code": code}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no such luck"), SystemExit(0)])
@@ -114,10 +114,10 @@ def test_a_defect_is_told_in_the_same_shape(
     request = f"{TODAY}/consume/2"
     words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--request", request]
     assert consume_window.main(words) == 1
-    told = answer(capsys)
+    output = answer(capsys)
     kind = type(error).__name__
-    assert told.pop("message").startswith(f"{kind}: {error} - this is a defect")
-    assert told == {"status": "error", "error": kind, "exit_code": 1, "request_id": request}
+    assert output.pop("message").startswith(f"{kind}: {error} - this is a defect")
+    assert output == {"status": "error", "error": kind, "exit_code": 1, "request_id": request}
 
 
 def test_an_error_after_a_window_tells_both(root: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,10 +126,10 @@ def test_an_error_after_a_window_tells_both(root: str, capsys: pytest.CaptureFix
     words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--engine", "local"]
     with claimed(shard, Wish(f"{TODAY}/theirs", Actor("ben", "test"), "demo-payments", queues=queues), Host()):
         assert consume_window.main([*words, "--request", f"{TODAY}/mine"]) == 3
-    told = answer(capsys)
-    assert [told[name] for name in ("status", "error", "request_id")] == ["error", "HeldByAnother", f"{TODAY}/mine"]
-    assert [one["status"] for one in told["windows"]] == ["committed"]
-    assert 0 < told["messages"] == sum(one["messages"] for one in told["shards"]) < 5100
+    output = answer(capsys)
+    assert [output[name] for name in ("status", "error", "request_id")] == ["error", "HeldByAnother", f"{TODAY}/mine"]
+    assert [one["status"] for one in output["windows"]] == ["committed"]
+    assert 0 < output["messages"] == sum(one["messages"] for one in output["shards"]) < 5100
 
 
 def test_what_goes_wrong_after_a_commit_is_a_warning(
@@ -143,8 +143,8 @@ def test_what_goes_wrong_after_a_commit_is_a_warning(
         ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--engine", "local"]
     ) == 0  # fmt: skip
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert (told["status"], len(told["warnings"])) == ("committed", 1)
+    output = json.loads(out)
+    assert (output["status"], len(output["warnings"])) == ("committed", 1)
     assert "warning: shard broker-a: committed, but " in err
 
 

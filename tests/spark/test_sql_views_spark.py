@@ -45,20 +45,20 @@ from rmq_store.lake.table.store import LakeStore
 from spark_jobs.query import query, register_views
 from spark_jobs.session import open_session
 
-told = json.load(open(sys.argv[1]))
-small, damaged = (LakeStore.open(Root.parse(told[name])) for name in ("small", "damaged"))
+task = json.load(open(sys.argv[1]))
+small, damaged = (LakeStore.open(Root.parse(task[name])) for name in ("small", "damaged"))
 
 def answer(name, table):
-    with pa.OSFile(told["answers"] + "/" + name, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    with pa.OSFile(task["answers"] + "/" + name, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
 
-session = open_session("test", master="local[2]", conf=told["conf"])
+session = open_session("test", master="local[2]", conf=task["conf"])
 try:
     register_views(session, small)
-    for name in told["asked"]:
+    for name in task["asked"]:
         answer(name, session.table(name).toArrow())
-    columns = {name: session.table(name).dtypes for name in told["views"]}
-    examples = [session.sql(text).columns for text in told["examples"]]
+    columns = {name: session.table(name).dtypes for name in task["views"]}
+    examples = [session.sql(text).columns for text in task["examples"]]
     answer("audit", query(session, damaged, "SELECT * FROM audit"))
     try:
         query(session, small, "SELECT nothing FROM lag")
@@ -103,7 +103,7 @@ def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
         "conf": QUICK,
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
-    told = in_a_new_process(CLASSIC, str(tmp_path / "task.json"))
+    output = in_a_new_process(CLASSIC, str(tmp_path / "task.json"))
 
     for name in ASKED:
         in_duckdb = duckdb_answer(small, name)
@@ -119,9 +119,9 @@ def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
             for name, section in re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", DOCUMENT.read_text(), re.M | re.S)
         }
         examples = [connection.sql(text).columns for text in task["examples"]]
-    assert {name: [tuple(column) for column in columns] for name, columns in told["columns"].items()} == documented
-    assert told["examples"] == examples
-    assert "`nothing`" in told["refused"]
+    assert {name: [tuple(column) for column in columns] for name, columns in output["columns"].items()} == documented
+    assert output["examples"] == examples
+    assert "`nothing`" in output["refused"]
 
 
 CONNECT = """
@@ -149,11 +149,11 @@ def small(tmp_path: Path) -> SmallStore:
 
 def test_a_connect_client_has_the_views_and_the_functions(tmp_path: Path, small: SmallStore) -> None:
     with ConnectServer(master="local[2]", log_file=tmp_path / "server.log", conf=QUICK) as server:
-        told = in_a_new_process(CONNECT, small.store.root.location, env={"REMOTE": server.remote})
+        output = in_a_new_process(CONNECT, small.store.root.location, env={"REMOTE": server.remote})
     store = LakeStore.open(Root.parse(small.store.root.location))
     lag = duckdb_answer(store, "lag").to_pylist()
-    assert sorted(told["lag"], key=repr) == sorted(lag, key=repr)
+    assert sorted(output["lag"], key=repr) == sorted(lag, key=repr)
     with open_duckdb(store) as connection:
         sums = connection.sql("SELECT range_hash(0, 10) AS sum, offset_hash(7) AS one, range_hash(3, 1) AS none")
-        assert told["sums"] == sums.to_arrow_table().to_pylist()[0]
-    assert told["sums"]["none"] is None
+        assert output["sums"] == sums.to_arrow_table().to_pylist()[0]
+    assert output["sums"]["none"] is None
