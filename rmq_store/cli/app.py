@@ -12,9 +12,9 @@ from types import FrameType
 import typer
 
 from rmq_store.cli import diff, dispatch, groups, messages, offsets, redrive, send, store, views, windows
-from rmq_store.cli.common import DONE, REQUEST
+from rmq_store.cli.common import COMMITTED, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
-from rmq_store.cli.output import say_error
+from rmq_store.cli.output import print_error
 from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
@@ -31,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_given: bool) -> None:
+    if is_given:
         from importlib.metadata import version
 
         typer.echo(f"rmq {version('rocketmq-lakehouse')}")
@@ -43,7 +43,7 @@ def _version(asked: bool) -> None:
 def before(
     root: RootOption = None,
     as_json: JsonOption = False,
-    version_asked: bool = typer.Option(
+    version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
@@ -63,21 +63,21 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``arguments``: default ``sys.argv[1:]``, with a handler for SIGTERM."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         signal.signal(signal.SIGTERM, _terminate)
-    as_json = "--json" in given
+    as_json = "--json" in words
     BEFORE.set(NOTHING_BEFORE)
     REQUEST.set("")
-    DONE.set(dict)
+    COMMITTED.set(dict)
     try:
-        code = app(given, prog_name="rmq", standalone_mode=False) or 0
+        code = app(words, prog_name="rmq", standalone_mode=False) or 0
         return _stopped("Ctrl-C", code, as_json) if code == CTRL_C else code
     except Terminated:
         return _stopped("SIGTERM", TERMINATED, as_json)
     except RmqError as error:
-        again = "" if isinstance(error, WrongUse | BadData) or not REQUEST.get() else f" (request {REQUEST.get()})"
-        return _failed(error, type(error).__name__, f"{error}{again}", error.exit_code, as_json)
+        request = "" if isinstance(error, WrongUse | BadData) or not REQUEST.get() else f" (request {REQUEST.get()})"
+        return _failed(error, type(error).__name__, f"{error}{request}", error.exit_code, as_json)
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help, which is already on the screen
             return error.exit_code
@@ -94,19 +94,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 prints the traceback", 1, as_json)
 
 
-def _stopped(by: str, exit_code: int, as_json: bool) -> int:
-    again = "; what was committed stays, run the same request again to finish" if REQUEST.get() else ""
-    about = f" (request {REQUEST.get()})" if REQUEST.get() else ""
-    return _said("Stopped", f"stopped by {by}{again}{about}", exit_code, as_json)
+def _stopped(signal_name: str, exit_code: int, as_json: bool) -> int:
+    advice = "; what was committed stays, run the same request again to finish" if REQUEST.get() else ""
+    request = f" (request {REQUEST.get()})" if REQUEST.get() else ""
+    return _report("Stopped", f"stopped by {signal_name}{advice}{request}", exit_code, as_json)
 
 
 def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_json: bool) -> int:
     if Environment.read().debug:
         typer.echo(cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20), err=True)
-    return _said(kind, message, exit_code, as_json)
+    return _report(kind, message, exit_code, as_json)
 
 
-def _said(kind: str, message: str, exit_code: int, as_json: bool) -> int:
+def _report(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     kind, message = cleaned(kind, (), NAME_BYTES), cleaned(message, secret_values(os.environ))
-    say_error(DONE.get()() | error_answer(kind, message, exit_code, REQUEST.get()), as_json)
+    print_error(COMMITTED.get()() | error_answer(kind, message, exit_code, REQUEST.get()), as_json)
     return exit_code

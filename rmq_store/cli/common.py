@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
 """The request id of the running command. Errors name it, so that the user can repeat the request."""
 
-DONE: ContextVar[Callable[[], dict[str, Any]]] = ContextVar("DONE", default=dict)
+COMMITTED: ContextVar[Callable[[], dict[str, Any]]] = ContextVar("COMMITTED", default=dict)
 """What the running command has committed so far, as JSON. The JSON of an error includes it."""
 
 
@@ -38,8 +38,8 @@ DONE: ContextVar[Callable[[], dict[str, Any]]] = ContextVar("DONE", default=dict
 
 def root_text(root: str | None) -> str:
     """``--root``, given before or after the command, else $RMQ_ROOT, else the default."""
-    given = before_the_command().root if root is None else root
-    return Environment.read().root if given is None else given
+    option = before_the_command().root if root is None else root
+    return Environment.read().root if option is None else option
 
 
 def root_of(root: str | None) -> Root:
@@ -57,33 +57,65 @@ def open_store(root: str | None) -> LakeStore:
     return LakeStore.open(root_of(root))
 
 
+# --- the settings ----------------------------------------------------------------------------------------------------
+
+
 def settings_path(settings: str | None) -> str:
+    """``--settings``, else $RMQ_SETTINGS, else the default."""
     return Environment.read().settings if settings is None else settings
 
 
-def settings_of(settings: str | None) -> Settings:
+def optional_settings(settings: str | None) -> Settings | None:
+    """None when there is no ``--settings`` and the file of $RMQ_SETTINGS, or the default one, does not exist."""
     from rmq_store.settings.settings import read_settings
 
-    return read_settings(settings_path(settings))
+    path = settings_path(settings)
+    return read_settings(path) if settings is not None or os.path.exists(path) else None
 
 
-def settings_if_there(settings: str | None) -> Settings | None:
-    """None when there is no ``--settings`` and the file of $RMQ_SETTINGS, or the default one, does not exist."""
-    there = settings is not None or os.path.exists(settings_path(settings))
-    return settings_of(settings) if there else None
+def group_and_scope(name: str, settings: str | None, output: Output) -> tuple[GroupSettings, Scope]:
+    """The settings of a group or of a replay of it, see ``group_settings``. Invalid settings of other groups become a
+    note."""
+    from rmq_store.admin.replay import group_settings
+    from rmq_store.settings.settings import read_settings
+
+    all_groups = read_settings(settings_path(settings))
+    group, scope = group_settings(all_groups, name)
+    try:
+        all_groups.check()
+    except WrongUse as problems:
+        output.note(str(problems))
+    return group, scope
+
+
+def known_group(name: str, settings: Settings | None) -> GroupSettings | None:
+    """The settings of a group, or of a replay of it; None when the settings do not name it. Raises WrongUse, which lists
+    the problems, when they are invalid."""
+    from rmq_store.admin.replay import known_settings
+
+    return None if settings is None else known_settings(settings, name)
+
+
+def check_group(store: LakeStore, name: str, settings: Settings | None) -> None:
+    """Raise WrongUse for a group, or a client of a broadcasting group, that neither the store nor the settings name."""
+    from rmq_store.lake.admin.groups import need_group
+
+    groups, invalid = ((), {}) if settings is None else (settings.groups, settings.wrong)
+    clients = {name for group in groups if group.broadcasting and name.startswith(f"{group.name}@")}
+    need_group(store, name, {group.name for group in groups} | clients | set(invalid))
 
 
 # --- the request -----------------------------------------------------------------------------------------------------
 
 
-def new_request(command: str, given: str | None, host: Host) -> str:
-    """The request id (see ``request_id_of``), which errors name from now on."""
-    request_id = request_id_of(given, command, host)
+def new_request(command: str, option: str | None, host: Host) -> str:
+    """The request id, ``--request`` or a new one (see ``request_id_of``), which errors name from now on."""
+    request_id = request_id_of(option, command, host)
     REQUEST.set(request_id)
     return request_id
 
 
-# --- where things are ------------------------------------------------------------------------------------------------
+# --- queues and shards ------------------------------------------------------------------------------------------------
 
 
 def queues_by_shard(
@@ -98,48 +130,16 @@ def queues_by_shard(
 
 def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:
     """The shard with a broker's queues. Raises WrongUse when there is none, or when there are several and no ``--shard``."""
-    held = {
+    brokers = {
         shard.name: {q.broker_name for q in shard.positions().all_queues() if not is_born_here(q.broker_name)}
         for shard in store.shards(chosen)
     }
-    found = [name for name, brokers in held.items() if broker_name in brokers]
-    if len(found) == 1:
-        return store.shards(found[0])[0]
-    if found:
-        raise WrongUse(f"broker {broker_name} has queues in the shards {', '.join(found)}: choose one with --shard")
-    known = sorted({broker for brokers in held.values() for broker in brokers})
+    shards = [shard for shard, names in brokers.items() if broker_name in names]
+    if len(shards) == 1:
+        return store.shards(shards[0])[0]
+    if shards:
+        raise WrongUse(f"broker {broker_name} has queues in the shards {', '.join(shards)}: choose one with --shard")
+    known = sorted({name for names in brokers.values() for name in names})
     raise WrongUse(
         f"broker {broker_name!r} has not been imported{did_you_mean(broker_name, known)}; known: {listed(known)}"
     )
-
-
-def asked_group(name: str, settings: str | None, output: Output) -> tuple[GroupSettings, Scope]:
-    """The settings of a group or of a replay of it; see ``group_settings``. Invalid settings of other groups become a note."""
-    from rmq_store.admin.replay import group_settings
-
-    found = settings_of(settings)
-    asked = group_settings(found, name)
-    try:
-        found.check()
-    except WrongUse as wrong:
-        output.note(str(wrong))
-    return asked
-
-
-def known_group(name: str, settings: str | None) -> GroupSettings | None:
-    """The settings of a group, or of a replay of it; None when they do not name it or there are no settings. Raises
-    WrongUse, which lists the problems, when they are invalid."""
-    from rmq_store.admin.replay import known_settings
-
-    found = settings_if_there(settings)
-    return None if found is None else known_settings(found, name)
-
-
-def check_group(store: LakeStore, name: str, settings: str | None) -> None:
-    """Raises WrongUse for a group, or a client of a broadcasting group, that neither the store nor the settings name."""
-    from rmq_store.lake.admin.groups import need_group
-
-    found = settings_if_there(settings)
-    groups, wrong = ((), {}) if found is None else (found.groups, found.wrong)
-    clients = {name for group in groups if group.broadcasting and name.startswith(f"{group.name}@")}
-    need_group(store, name, {group.name for group in groups} | clients | set(wrong))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmq_store.cli.command import add_command
 from rmq_store.cli.common import open_store
-from rmq_store.cli.options import JsonOption, RootOption, ShardOption, example
+from rmq_store.cli.options import DryRunOption, ShardOption, StoreOptions
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
 from rmq_store.errors import WrongUse
@@ -22,25 +23,25 @@ PANEL = "The store"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
-            "rmq dispatch", "rmq dispatch --check", "rmq dispatch --rebuild --dry-run", "rmq dispatch --rebuild"
-        ),
-    )(dispatch)
+    add_command(
+        app,
+        dispatch,
+        ["rmq dispatch", "rmq dispatch --check", "rmq dispatch --rebuild --dry-run", "rmq dispatch --rebuild"],
+        panel=PANEL,
+    )
 
 
 def dispatch(
+    *,
     check: Annotated[
         bool, typer.Option("--check", help="Compare the tables with the commit log. Exit code 1 when a row differs.")
     ] = False,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Rebuild the tables that differ from the commit log, each in one commit.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
+    dry_run: DryRunOption = False,
     shard: ShardOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: StoreOptions,
 ) -> None:
     """Update the derived tables to the newest commit.
 
@@ -50,28 +51,28 @@ def dispatch(
     """
     if check and (rebuild or dry_run):
         raise WrongUse("--check changes nothing: use it without --rebuild and --dry-run")
-    output, shards = Output(as_json), open_store(root).shards(shard)
+    output, shards = Output(options.as_json), open_store(options.root).shards(shard)
     if check or rebuild:
         _compare(output, shards, check=check, dry_run=dry_run)
     else:
-        _bring_up(output, shards, dry_run)
+        _update(output, shards, dry_run)
 
 
-def _bring_up(output: Output, shards: list[Shard], dry_run: bool) -> None:
+def _update(output: Output, shards: list[Shard], dry_run: bool) -> None:
     from rmq_store.lake.commit.dispatch import behind
-    from rmq_store.lake.commit.dispatch import dispatch as bring_up
+    from rmq_store.lake.commit.dispatch import dispatch as update
 
     host = Host()
-    taken = {shard.name: behind(shard) if dry_run else bring_up(shard, host) for shard in shards}
-    did = "commits would be applied" if dry_run else "commits applied"
+    commits = {shard.name: behind(shard) if dry_run else update(shard, host) for shard in shards}
+    applied = "commits would be applied" if dry_run else "commits applied"
     output.answer(
-        {"status": "dry_run" if dry_run else "done", "shards": taken},
-        *(f"shard {name}: {count} {did} to the tables" for name, count in taken.items()),
+        {"status": "dry_run" if dry_run else "done", "shards": commits},
+        *(f"shard {name}: {count} {applied} to the tables" for name, count in commits.items()),
     )
 
 
 def _compare(output: Output, shards: list[Shard], *, check: bool, dry_run: bool) -> None:
-    from rmq_store.lake.commit.rebuild import check as compared
+    from rmq_store.lake.commit.rebuild import check as compare
     from rmq_store.lake.commit.rebuild import rebuild
 
     host = Host()
@@ -79,9 +80,9 @@ def _compare(output: Output, shards: list[Shard], *, check: bool, dry_run: bool)
         reports = [
             (shard.name, report)
             for shard in shards
-            for report in (compared(shard, progress) if check or dry_run else rebuild(shard, host, progress))
+            for report in (compare(shard, progress) if check or dry_run else rebuild(shard, host, progress))
         ]
-    rows = [_shown(name, asdict(difference)) for name, report in reports for difference in report.differences]
+    rows = [_row(name, asdict(difference)) for name, report in reports for difference in report.differences]
     if check or dry_run:
         output.table(rows, _COLUMNS, empty="no row differs")
         for _, report in reports:
@@ -89,11 +90,11 @@ def _compare(output: Output, shards: list[Shard], *, check: bool, dry_run: bool)
                 output.line(report.damage)
     for name, report in reports:
         if report.not_in_log:
-            output.note(_of_another_history(name, report))
+            output.note(_history_note(name, report))
     differs = any(report.differs for _, report in reports)
     status = "dry_run" if dry_run else "done" if not check else "differs" if differs else "ok"
     output.answer(
-        {"status": status, "tables": [_told(name, report) for name, report in reports], "differences": rows},
+        {"status": status, "tables": [_table(name, report) for name, report in reports], "differences": rows},
         *(_line(name, report, check) for name, report in reports),
     )
     if check and differs:
@@ -103,19 +104,19 @@ def _compare(output: Output, shards: list[Shard], *, check: bool, dry_run: bool)
 _COLUMNS = ("shard", "table", "in_table", "in_log", "row")
 
 
-def _shown(shard: str, difference: dict[str, Any]) -> dict[str, Any]:
-    named = {name: value for name, value in difference["row"].items() if value is not None}
-    return {"shard": shard} | difference | {"row": named}
+def _row(shard: str, difference: dict[str, Any]) -> dict[str, Any]:
+    values = {name: value for name, value in difference["row"].items() if value is not None}
+    return {"shard": shard} | difference | {"row": values}
 
 
-def _told(shard: str, report: TableReport) -> dict[str, Any]:
+def _table(shard: str, report: TableReport) -> dict[str, Any]:
     return {
         "shard": shard, "table": report.table, "rows": report.rows, "differences": len(report.differences),
         "not_in_log": report.not_in_log, "damage": report.damage, "rebuilt": report.rebuilt,
     }  # fmt: skip
 
 
-def _of_another_history(shard: str, report: TableReport) -> str:
+def _history_note(shard: str, report: TableReport) -> str:
     named = "named" if report.rebuilt else "name"
     return (
         f"shard {shard}, {report.table}: {report.not_in_log:,} rows {named} commits that are not in the commit log: it was "

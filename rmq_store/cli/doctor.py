@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rmq_store.cli.common import root_of, settings_path
 from rmq_store.cli.engines import spark_module
+from rmq_store.cli.options import SettingsOptions
 from rmq_store.errors import StoreUnusable
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from rmq_store.lake.admin.doctor import Check
 
 
-def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[Check]:
-    """In the order in which to fix them."""
+def all_checks(options: SettingsOptions, *, spark: bool) -> Iterator[Check]:
+    """In the order in which to fix them. ``spark``: also start Spark."""
     from rmq_store.lake.admin.doctor import (
         Check,
         NotLooked,
@@ -30,7 +31,7 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
 
     environment = Environment.read()
 
-    def spark_found() -> str:
+    def spark_session() -> str:
         if not spark:
             raise NotLooked("run with --spark to check it")
         remote = environment.spark_remote
@@ -43,32 +44,34 @@ def all_checks(root: str | None, settings: str | None, spark: bool) -> Iterator[
         need_spark()
         return Path(spark_module("java").find_java())
 
-    def jars_found() -> str:
+    def delta_jars() -> str:
         need_spark()
-        return _jars_found()
+        return _delta_jars()
 
     def need_spark() -> None:
         if find_spec("pyspark") is None:
             raise NotLooked("Spark is not installed: pip install 'rocketmq-lakehouse[spark]'")
 
-    yield from machine_checks(java_home, jars_found)
-    yield from store_checks(lambda: root_of(root), Host())
-    asked_for = settings is not None or "RMQ_SETTINGS" in environment.chosen
-    yield settings_check(settings_path(settings), asked_for=asked_for)
-    yield subscriptions_check(settings_path(settings), lambda: root_of(root))
-    yield Check("Spark", spark_found, "fix Java and jars first; if SPARK_REMOTE is set, start that server or unset it")
+    yield from machine_checks(java_home, delta_jars)
+    yield from store_checks(lambda: root_of(options.root), Host())
+    path = settings_path(options.settings)
+    yield settings_check(path, asked_for=options.settings is not None or "RMQ_SETTINGS" in environment.chosen)
+    yield subscriptions_check(path, lambda: root_of(options.root))
+    yield Check(
+        "Spark", spark_session, "fix Java and jars first; if SPARK_REMOTE is set, start that server or unset it"
+    )
 
 
-def _jars_found() -> str:
+def _delta_jars() -> str:
     """Raises StoreUnusable, which names every jar that is missing or whose checksum is not that of jars.lock."""
     jars = spark_module("jars")
-    wanted = [jar for jar in jars.locked_jars() if jar.group == "delta"]
-    missing = [f"{jar.file_name} is missing" for jar in wanted if not jar.path.is_file()]
+    locked = [jar for jar in jars.locked_jars() if jar.group == "delta"]
+    missing = [f"{jar.file_name} is missing" for jar in locked if not jar.path.is_file()]
     changed = [
         f"{jar.file_name} has a wrong checksum"
-        for jar in wanted
+        for jar in locked
         if jar.path.is_file() and jars.sha256_of(jar.path) != jar.sha256
     ]
     if missing or changed:
         raise StoreUnusable(f"in {jars.jar_folder('delta')}: {'; '.join(missing + changed)}")
-    return f"{len(wanted)} Delta jars with the right checksums in {jars.jar_folder('delta')}"
+    return f"{len(locked)} Delta jars with the right checksums in {jars.jar_folder('delta')}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq_store.cli.common import open_store, shard_of_broker
-from rmq_store.cli.options import BrokerOption, JsonOption, RootOption, ShardOption
+from rmq_store.cli.options import BrokerOption, DryRunOption, ShardOption, StoreOptions
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def export(
+    *,
     broker: BrokerOption,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="The file to write. Default: standard output.")
@@ -30,12 +31,9 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Overwrite a FILE that knows more than the export.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change in the file; write nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     shard: ShardOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: StoreOptions,
 ) -> None:
     """Write a broker's consumerOffset.json and, beside it, its delayOffset.json.
 
@@ -51,9 +49,9 @@ def export(
     Messages that wait in the lake's own queues are in neither file: the broker would not see them, and notes count them. A
     broker reads its files when it starts and overwrites them while it runs: stop it first.
     """
-    output = Output(as_json)
+    output = Output(options.as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
-    store = open_store(root)
+    store = open_store(options.root)
     from rmq_store.broker_files.offsets_back import planned_writes, write_both
     from rmq_store.lake.broker.export import export_offsets
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rmq_store.cli.common import check_group, new_request, open_store
+from rmq_store.cli.command import add_command
+from rmq_store.cli.common import check_group, new_request, open_store, optional_settings
 from rmq_store.cli.offsets import PANEL
-from rmq_store.cli.options import (
-    ActorOption,
-    GroupOption,
-    JsonOption,
-    ReasonOption,
-    RequestOption,
-    RootOption,
-    SettingsOption,
-    ShardOption,
-    example,
-)
+from rmq_store.cli.options import GroupChangeOptions, GroupOption
 from rmq_store.cli.output import Output
 from rmq_store.commit.positions import ABSENT
-from rmq_store.commit.request import actor_of, overall, reason_of
+from rmq_store.commit.request import Status, actor_of, overall, reason_of
 from rmq_store.message.message import dlq_topic
 from rmq_store.utils.host import Host
 
@@ -30,41 +21,38 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+    add_command(
+        app,
+        delete_group,
+        [
             "rmq delete-group --group old-orders --dry-run",
             "rmq delete-group --group old-orders --reason 'replaced by orders-v2'",
-        ),
-    )(delete_group)
+        ],
+        panel=PANEL,
+    )
 
 
-def delete_group(
-    group: GroupOption,
-    reason: ReasonOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    settings: SettingsOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
     """Delete a group: its offsets become void, its waiting retries are dropped.
 
     The next window of that name creates it again, as a new group: remove a scheduled group from the settings first. Dead
     letters stay and can be redriven. For a broadcasting group, name one client: GROUP@CLIENT.
     """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
     from rmq_store.admin.delete_group import DeleteGroupRequest, Waiting, waiting_of
     from rmq_store.lake.admin.delete_group import delete_group as delete_in
 
-    request_id, who = new_request("delete", request, host), actor_of(actor)
-    why = reason_of(reason, dry_run)
-    asked = DeleteGroupRequest(group, request_id, who, why, dry_run)
-    check_group(store, group, settings)
-    reports = delete_in(store.shards(shard), asked, host)
+    dry_run = options.dry_run
+    request = DeleteGroupRequest(
+        group=group,
+        request_id=new_request("delete", options.request, host),
+        actor=actor_of(options.actor),
+        reason=reason_of(options.reason, dry_run),
+        dry_run=dry_run,
+    )
+    check_group(store, group, optional_settings(options.settings))
+    reports = delete_in(store.shards(options.shard), request, host)
     moves = [_move(report.shard, move) for report in reports for move in report.moves]
     waiting = sum(map(waiting_of, reports), Waiting())
     void = sum(move["becomes"] == "void" for move in moves)
@@ -72,9 +60,9 @@ def delete_group(
     output.table(moves, list(_MOVE), "the group has no offsets in this store")
     output.answer(
         {
-            "status": "dry_run" if dry_run else overall(report.status for report in reports),
+            "status": Status.DRY_RUN if dry_run else overall(report.status for report in reports),
             "group": group,
-            "request_id": request_id,
+            "request_id": request.request_id,
             "shards": [report.shard for report in reports],
             "offsets": moves,
             "warnings": [warning for report in reports for warning in report.warnings],
@@ -83,7 +71,7 @@ def delete_group(
         f"offsets that {would} void: {void:,}",
         f"retries that {would} dropped: {waiting.retries:,} in retry queues, {waiting.delayed:,} still delayed",
         f"dead letters that stay in {dlq_topic(group)}: {waiting.dead_letters:,}",
-        f"request: {request_id}",
+        f"request: {request.request_id}",
     )
 
 

@@ -8,17 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from rmq_store.cli.command import add_command
 from rmq_store.cli.common import open_store, queues_by_shard
-from rmq_store.cli.options import (
-    JsonOption,
-    QueuesOption,
-    RootOption,
-    SinceOption,
-    TopicOption,
-    UntilOption,
-    count_from,
-    example,
-)
+from rmq_store.cli.options import QueuesOption, SinceOption, StoreOptions, TopicOption, UntilOption, count_from
 from rmq_store.cli.output import Output, cell, printable
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
@@ -36,44 +28,42 @@ OfTopicOption = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL, epilog=example("rmq message 7F0000010000272100000000000003AD"))(message)
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example("rmq messages --topic OrderEvents --key order-16 --from 2026-11-19T00:00:00Z"),
-    )(messages)
-    app.command(
-        "print",
-        rich_help_panel=PANEL,
-        epilog=example(
+    add_command(app, message, ["rmq message 7F0000010000272100000000000003AD"], panel=PANEL)
+    add_command(
+        app, messages, ["rmq messages --topic OrderEvents --key order-16 --from 2026-11-19T00:00:00Z"], panel=PANEL
+    )
+    add_command(
+        app,
+        print_messages,
+        [
             "rmq print --topic OrderEvents --max 5 --body",
             "rmq print --topic OrderEvents --queue broker-a:3 --from-offset 120",
             "rmq print --topic OrderEvents --from 2026-11-19T00:00:00Z --until 2026-11-19T00:05:00Z",
-        ),
-    )(print_messages)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq track 7F0000010000272100000000000003AD"))(track)
+        ],
+        panel=PANEL,
+        name="print",
+    )
+    add_command(app, track, ["rmq track 7F0000010000272100000000000003AD"], panel=PANEL)
 
 
 def message(
-    message_id: IdArgument,
-    topic: OfTopicOption = None,
-    since: SinceOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    *, message_id: IdArgument, topic: OfTopicOption = None, since: SinceOption = None, options: StoreOptions
 ) -> None:
     """Show a message by its id.
 
     With a unique key, also the copies that retries made of it, oldest first.
     """
-    output = Output(as_json)
-    found = _found(open_store(root), message_id, topic, since)
-    for number, row in enumerate(found):
+    output = Output(options.as_json)
+    matches = _matches(open_store(options.root), message_id, topic, since)
+    for number, row in enumerate(matches):
         output.line(
             ("\n" if number else "") + "\n".join(f"{name}: {_in_a_line(name, row[name])}".rstrip() for name in row)
         )
-    output.document({"status": "done", "messages": [_plain(row) for row in found]})
+    output.document({"status": "done", "messages": [_plain(row) for row in matches]})
 
 
 def messages(
+    *,
     topic: TopicOption,
     key: Annotated[str, typer.Option("--key", "-k", metavar="KEY", help="One of its KEYS, or its unique key.")],
     since: SinceOption = None,
@@ -81,23 +71,23 @@ def messages(
     most: Annotated[
         int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most N messages, the newest.")
     ] = 64,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: StoreOptions,
 ) -> None:
     """Find a topic's messages by key and time, oldest first."""
-    output = Output(as_json)
-    store = open_store(root)
+    output = Output(options.as_json)
+    store = open_store(options.root)
     from rmq_store.lake.read.message_search import messages_by_key
     from rmq_store.lake.window.consumption import shards_with_topic
 
     shards_with_topic(store.shards(), [topic])  # an unknown topic is an error, not an empty answer
-    found = messages_by_key(store, topic, key, begin_ms=since, end_ms=until, most=most)
+    matches = messages_by_key(store, topic, key, begin_ms=since, end_ms=until, most=most)
     columns = ("offset_msg_id", "broker_name", "queue_id", "queue_offset", "store_timestamp", "keys", "tags")
-    output.table(_for_people(found), columns, empty=f"no message of topic {topic} has the key {key}")
-    output.document({"status": "done", "topic": topic, "key": key, "messages": found})
+    output.table(_as_texts(matches), columns, empty=f"no message of topic {topic} has the key {key}")
+    output.document({"status": "done", "topic": topic, "key": key, "messages": matches})
 
 
 def print_messages(
+    *,
     topic: TopicOption,
     queue: QueuesOption = None,
     from_offset: Annotated[
@@ -110,47 +100,42 @@ def print_messages(
         int, typer.Option("--max", metavar="N", parser=count_from(1), help="At most N messages, the oldest.")
     ] = 20,
     body: Annotated[bool, typer.Option("--body", help="Also show the bodies.")] = False,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: StoreOptions,
 ) -> None:
     """Print a topic's messages in the order in which they were stored.
 
     Starts at the first readable message, an offset or a time. Does not move the offset of any group.
     """
-    output = Output(as_json)
-    store = open_store(root)
+    output = Output(options.as_json)
+    store = open_store(options.root)
     if from_offset is not None and since is not None:
         raise WrongUse("give --from-offset or --from, not both")
     from rmq_store.commit.positions import QueueRange
     from rmq_store.lake.read.message_search import messages_at
     from rmq_store.lake.read.time_search import search_offsets
 
-    found: list[Mapping[str, Any]] = []
-    for shard, named in queues_by_shard(store.shards(), topic, queue or ()):
+    rows: list[Mapping[str, Any]] = []
+    for shard, chosen in queues_by_shard(store.shards(), topic, queue or ()):
         positions = shard.positions()
-        queues = named or positions.queues_of(topic)
+        queues = chosen or positions.queues_of(topic)
         begins = search_offsets(shard, positions, queues, since) if since is not None else {}
         ends = search_offsets(shard, positions, queues, until) if until is not None else {}
         for one in queues:
             begin = max(begins.get(one, from_offset or 0), positions.min_offset(one))
             end = min(ends.get(one, positions.max_offset(one)), begin + most)
             if begin < end:
-                found += messages_at(shard, QueueRange(one, begin, end), body=body)
-    found.sort(key=lambda row: (row["store_timestamp"], row["broker_name"], row["queue_id"], row["queue_offset"]))
+                rows += messages_at(shard, QueueRange(one, begin, end), body=body)
+    rows.sort(key=lambda row: (row["store_timestamp"], row["broker_name"], row["queue_id"], row["queue_offset"]))
     columns = ("store_timestamp", "broker_name", "queue_id", "queue_offset", "keys", "tags", "unique_key")
-    shown = found[:most]
+    oldest = rows[:most]
     output.table(
-        _for_people(shown), (*columns, "body") if body else columns, empty=f"no messages of {topic} in this range"
+        _as_texts(oldest), (*columns, "body") if body else columns, empty=f"no messages of {topic} in this range"
     )
-    output.document({"status": "done", "topic": topic, "messages": [_plain(row) for row in shown]})
+    output.document({"status": "done", "topic": topic, "messages": [_plain(row) for row in oldest]})
 
 
 def track(
-    message_id: IdArgument,
-    topic: OfTopicOption = None,
-    since: SinceOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    *, message_id: IdArgument, topic: OfTopicOption = None, since: SinceOption = None, options: StoreOptions
 ) -> None:
     """Show which groups have consumed a message, with the outcome, each retry and each redrive.
 
@@ -158,13 +143,13 @@ def track(
     SKIPPED and DUPLICATE, all of which RocketMQ shows as CONSUMED. A unique key stands for the first message that has
     it.
     """
-    output = Output(as_json)
-    store = open_store(root)
-    found = _found(store, message_id, topic, since)
+    output = Output(options.as_json)
+    store = open_store(options.root)
+    matches = _matches(store, message_id, topic, since)
     from rmq_store.lake.admin.track import track as tracks_of
 
     # A delayed message has two places: groups consume it in its own topic, not in the delay topic.
-    tracked = next((one for one in found if one["topic"] not in _DELAYED), found[0])
+    tracked = next((one for one in matches if one["topic"] not in _DELAYED), matches[0])
     tracks = tracks_of(store, tracked)
     place = {name: tracked[name] for name in ("shard", "topic", "broker_name", "queue_id", "queue_offset")}
     output.line(" ".join(f"{name}={value}" for name, value in place.items()))
@@ -201,18 +186,18 @@ def _hop(hop: Any) -> dict[str, Any]:
     return dict(zip(_HOP, (hop.attempt, hop.outcome, when, place, hop.window_id, error), strict=True))
 
 
-def _found(store: Any, message_id: str, topic: str | None, since: int | None) -> Sequence[Mapping[str, Any]]:
+def _matches(store: Any, message_id: str, topic: str | None, since: int | None) -> Sequence[Mapping[str, Any]]:
     """The messages with this offset message id, else with this unique key. Raises WrongUse when there is none."""
     from rmq_store.lake.read.message_search import message_by_id, messages_by_unique_key
 
-    found = message_by_id(store, message_id) or messages_by_unique_key(store, message_id, topic=topic, since_ms=since)
-    if not found:
+    matches = message_by_id(store, message_id) or messages_by_unique_key(store, message_id, topic=topic, since_ms=since)
+    if not matches:
         where = f" of topic {topic}" if topic else ""
         raise WrongUse(
             f"no message{where} has the offset message id or the unique key {message_id}; to search by one of its KEYS, use "
             "'rmq messages --topic TOPIC --key KEY'"
         )
-    return found
+    return matches
 
 
 # --- how messages look -----------------------------------------------------------------------------------------------
@@ -220,11 +205,11 @@ def _found(store: Any, message_id: str, topic: str | None, since: int | None) ->
 _HEX_SHOWN = 32
 
 
-def _for_people(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: _shown(name, value) for name, value in row.items()} for row in rows]
+def _as_texts(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: _text(name, value) for name, value in row.items()} for row in rows]
 
 
-def _shown(name: str, value: Any) -> Any:
+def _text(name: str, value: Any) -> Any:
     if name.endswith("_timestamp") and value is not None:
         return format_time(value)
     if isinstance(value, bytes):
@@ -234,7 +219,7 @@ def _shown(name: str, value: Any) -> Any:
 
 def _in_a_line(name: str, value: Any) -> str:
     """The value on one line; only a body keeps its line breaks."""
-    text = cell(_shown(name, value))
+    text = cell(_text(name, value))
     return text if name == "body" else printable(text)
 
 

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rmq_store.cli.common import check_group, known_group, new_request, open_store, queues_by_shard
+from rmq_store.cli.command import add_command
+from rmq_store.cli.common import (
+    check_group,
+    known_group,
+    new_request,
+    open_store,
+    optional_settings,
+    queues_by_shard,
+)
 from rmq_store.cli.export import export
-from rmq_store.cli.move_tables import show_moves, stands_of
+from rmq_store.cli.move_tables import show_moves, states_before
 from rmq_store.cli.options import (
-    ActorOption,
     AtOption,
+    GroupChangeOptions,
     GroupOption,
-    JsonOption,
     QueueName,
     QueueOption,
     QueuesOption,
-    ReasonOption,
-    RequestOption,
-    RootOption,
-    SettingsOption,
-    ShardOption,
+    StoreOptions,
     TopicOption,
     ToTimeOption,
     count_from,
-    example,
 )
 from rmq_store.cli.output import Output
 from rmq_store.commit.request import actor_of, reason_of
@@ -36,7 +39,9 @@ from rmq_store.message.message import retry_topic
 from rmq_store.utils.host import Host
 from rmq_store.utils.known_names import listed
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would move; move nothing.")]
+if TYPE_CHECKING:
+    from rmq_store.admin.reset import ResetRequest, ResetTo
+    from rmq_store.lake.table.store import LakeStore
 
 offsets = typer.Typer(
     no_args_is_help=True, help="Export and import offsets as RocketMQ's own files.", rich_markup_mode="rich"
@@ -46,130 +51,155 @@ PANEL = "Offsets"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+    add_command(
+        app,
+        reset,
+        [
             "rmq reset --group orders --topic OrderEvents --to-time 2026-11-19T00:00:00Z --dry-run",
             "rmq reset --group orders --topic OrderEvents --queue broker-a:3 --to-offset 120 --reason 'bad deploy'",
-        ),
-    )(reset)
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example("rmq skip --group orders --topic OrderEvents --reason 'test data'"),
-    )(skip)
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example("rmq clone --from orders --to orders-v2 --reason 'a second consumer continues from here'"),
-    )(clone)
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example("rmq search-offset --topic OrderEvents --queue broker-a:3 --time 2026-11-19T00:00:00Z"),
-    )(search_offset)
-    offsets.command(
-        epilog=example(
+        ],
+        panel=PANEL,
+    )
+    add_command(app, skip, ["rmq skip --group orders --topic OrderEvents --reason 'test data'"], panel=PANEL)
+    add_command(
+        app,
+        clone,
+        ["rmq clone --from orders --to orders-v2 --reason 'a second consumer continues from here'"],
+        panel=PANEL,
+    )
+    add_command(
+        app,
+        search_offset,
+        ["rmq search-offset --topic OrderEvents --queue broker-a:3 --time 2026-11-19T00:00:00Z"],
+        panel=PANEL,
+    )
+    add_command(
+        offsets,
+        export,
+        [
             "rmq offsets export --broker broker-a",
             "rmq offsets export --broker broker-a --merge /data/rocketmq/store/config/consumerOffset.json --dry-run",
-        )
-    )(export)
-    offsets.command(
-        "import",
-        epilog=example(
+        ],
+    )
+    add_command(
+        offsets,
+        import_offsets,
+        [
             "rmq offsets import ~/.rocketmq_offsets/10.0.0.7@DEFAULT/audit/offsets.json --group audit@host-1 --dry-run",
             "rmq offsets import consumerOffset.json --broker broker-a --group orders --reason 'the group moved here'",
-        ),
-    )(import_offsets)
+        ],
+        name="import",
+    )
     app.add_typer(offsets, name="offsets", rich_help_panel=PANEL)
 
 
-def reset(
-    group: GroupOption,
-    topic: TopicOption,
-    queue: QueuesOption = None,
-    to_time: ToTimeOption = None,
+# --- reset and skip --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """Where a reset moves the offsets to: exactly one of these."""
+
+    to_time: ToTimeOption = None
     to_offset: Annotated[
         int | None,
         typer.Option(
             "--to-offset", metavar="OFFSET", parser=count_from(0), help="To this offset, the next one to read."
         ),
-    ] = None,
-    to_min: Annotated[bool, typer.Option("--to-min", help="To the first readable message.")] = False,
-    to_max: Annotated[bool, typer.Option("--to-max", help="To the end: skip all unread messages.")] = False,
-    reason: ReasonOption = "",
-    dry_run: DryRunOption = False,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    settings: SettingsOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    ] = None
+    to_min: Annotated[bool, typer.Option("--to-min", help="To the first readable message.")] = False
+    to_max: Annotated[bool, typer.Option("--to-max", help="To the end: skip all unread messages.")] = False
+
+    def target(self) -> tuple[ResetTo, int | None]:
+        """The kind of target, and its time (UTC ms) or offset. Raises WrongUse."""
+        from rmq_store.admin.reset import ResetTo
+
+        targets: list[tuple[ResetTo, int | None]] = []
+        targets += [(ResetTo.TIME, self.to_time)] if self.to_time is not None else []
+        targets += [(ResetTo.OFFSET, self.to_offset)] if self.to_offset is not None else []
+        targets += [(ResetTo.MIN, None)] if self.to_min else []
+        targets += [(ResetTo.MAX, None)] if self.to_max else []
+        if len(targets) != 1:
+            raise WrongUse("give exactly one of --to-time TIME, --to-offset OFFSET, --to-min or --to-max")
+        return targets[0]
+
+
+def reset(
+    *,
+    group: GroupOption,
+    topic: TopicOption,
+    queue: QueuesOption = None,
+    target: TargetOptions,
+    options: GroupChangeOptions,
 ) -> None:
     """Move a group's offsets of one topic.
 
     Give one of --to-time, --to-offset, --to-min and --to-max. The actor and the reason are recorded in the history. A reset
     wins over a running window, which then cannot commit. Waiting retries do not change.
     """
-    to, value = _target(to_time, to_offset, to_min, to_max)
-    _reset("reset", group, topic, queue, to, value, reason, dry_run, shard, request, settings, actor, root, as_json)
+    from rmq_store.admin.reset import ResetRequest
+
+    to, value = target.target()
+    store, host = open_store(options.root), Host()
+    request = ResetRequest(
+        group=group,
+        topic=topic,
+        to=to,
+        value=value,
+        request_id=new_request("reset", options.request, host),
+        actor=actor_of(options.actor),
+        reason=reason_of(options.reason, options.dry_run),
+        dry_run=options.dry_run,
+    )
+    _reset(store, request, queue or (), options, host)
 
 
-def skip(
-    group: GroupOption,
-    topic: TopicOption,
-    queue: QueuesOption = None,
-    reason: ReasonOption = "",
-    dry_run: DryRunOption = False,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    settings: SettingsOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def skip(*, group: GroupOption, topic: TopicOption, queue: QueuesOption = None, options: GroupChangeOptions) -> None:
     """Skip all unread messages of a topic for a group.
 
     The same as 'rmq reset --to-max': later messages are read. Waiting retries do not change; they have a topic of their
     own, %RETRY%GROUP.
     """
-    _reset("skip", group, topic, queue, "max", None, reason, dry_run, shard, request, settings, actor, root, as_json)
+    from rmq_store.admin.reset import ResetRequest, ResetTo
+
+    store, host = open_store(options.root), Host()
+    request = ResetRequest(
+        group=group,
+        topic=topic,
+        to=ResetTo.MAX,
+        request_id=new_request("skip", options.request, host),
+        actor=actor_of(options.actor),
+        reason=reason_of(options.reason, options.dry_run),
+        dry_run=options.dry_run,
+    )
+    _reset(store, request, queue or (), options, host)
 
 
 def _reset(
-    command: str,
-    group: str,
-    topic: str,
-    queue: list[QueueName] | None,
-    to: str,
-    value: int | None,
-    reason: str,
-    dry_run: bool,
-    shard: str | None,
-    request: str | None,
-    settings: str | None,
-    actor: str | None,
-    root: str | None,
-    as_json: bool,
+    store: LakeStore, request: ResetRequest, queues: Sequence[QueueName], options: GroupChangeOptions, host: Host
 ) -> None:
-    output, host = Output(as_json), Host()
-    store = open_store(root)
-    from rmq_store.admin.reset import ResetRequest, ResetTo
+    """Do the request in each shard that has the topic; ``queues``: only these, empty: all."""
     from rmq_store.lake.admin.moves import move_in_all
 
-    request_id, who = new_request(command, request, host), actor_of(actor)
-    why = reason_of(reason, dry_run)
-    asked = ResetRequest(group, topic, ResetTo(to), request_id, who, why, value, dry_run=dry_run)
+    output, settings = Output(options.as_json), optional_settings(options.settings)
+    group, topic = request.group, request.topic
     check_group(store, group, settings)
-    found = queues_by_shard(store.shards(shard), topic, queue or ())
+    shards = queues_by_shard(store.shards(options.shard), topic, queues)
     known = known_group(group, settings)
     if known is not None and topic not in {retry_topic(group), *(one.topic for one in known.subscriptions)}:
         output.note(
             f"group {group} does not subscribe to {topic} in the settings: it will not read from the new offsets"
         )
-    stands = stands_of([one for one, _ in found], group, settings)
-    reports = move_in_all([(one, replace(asked, queues=queues)) for one, queues in found], host)
-    show_moves(output, reports, stands, {"group": group, "topic": topic})
+    before = states_before([shard for shard, _ in shards], group, known)
+    reports = move_in_all([(shard, replace(request, queues=chosen)) for shard, chosen in shards], host)
+    show_moves(output, reports, before, {"group": group, "topic": topic})
+
+
+# --- clone, search, import -------------------------------------------------------------------------------------------
 
 
 def clone(
+    *,
     source: Annotated[str, typer.Option("--from", metavar="GROUP", help="The group to copy offsets from.")],
     target: Annotated[str, typer.Option("--to", metavar="GROUP", help="The group to copy offsets to.")],
     topic: Annotated[
@@ -178,51 +208,39 @@ def clone(
             "--topic", "-t", metavar="TOPIC", help="Only this topic. Default: all topics of the source group."
         ),
     ] = None,
-    reason: ReasonOption = "",
-    dry_run: DryRunOption = False,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    settings: SettingsOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: GroupChangeOptions,
 ) -> None:
     """Copy one group's offsets to another group.
 
     Queues without an offset of the source group do not change. Retries that wait for the source group are not copied.
     """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
+    store, host = open_store(options.root), Host()
     from rmq_store.admin.clone import CloneRequest
     from rmq_store.lake.admin.moves import move_in_all
     from rmq_store.lake.window.plan import ShardLookup
 
-    request_id, who = new_request("clone", request, host), actor_of(actor)
-    why = reason_of(reason, dry_run)
-    asked = CloneRequest(target, source, request_id, who, why, topic, dry_run)
+    request = CloneRequest(
+        group=target,
+        source=source,
+        topic=topic,
+        request_id=new_request("clone", options.request, host),
+        actor=actor_of(options.actor),
+        reason=reason_of(options.reason, options.dry_run),
+        dry_run=options.dry_run,
+    )
+    settings = optional_settings(options.settings)
     for group in (source, target):
         check_group(store, group, settings)
-    shards = store.shards(shard)
+    all_shards = store.shards(options.shard)
     # Shards without offsets of the source have nothing to clone; if none has any, the first one raises the error.
-    having = [one for one in shards if asked.wanted(ShardLookup(one), one.positions())] or shards[:1]
-    stands = stands_of(having, target, settings)
-    reports = move_in_all([(one, asked) for one in having], host)
-    show_moves(output, reports, stands, {"group": target, "source": source, "topic": topic})
-
-
-def _target(to_time: int | None, to_offset: int | None, to_min: bool, to_max: bool) -> tuple[str, int | None]:
-    """The name of the ResetTo and its value."""
-    given: list[tuple[str, int | None]] = []
-    given += [("time", to_time)] if to_time is not None else []
-    given += [("offset", to_offset)] if to_offset is not None else []
-    given += [("min", None)] if to_min else []
-    given += [("max", None)] if to_max else []
-    if len(given) != 1:
-        raise WrongUse("give exactly one of --to-time TIME, --to-offset OFFSET, --to-min or --to-max")
-    return given[0]
+    shards = [one for one in all_shards if request.wanted(ShardLookup(one), one.positions())] or all_shards[:1]
+    before = states_before(shards, target, known_group(target, settings))
+    reports = move_in_all([(shard, request) for shard in shards], host)
+    show_moves(Output(options.as_json), reports, before, {"group": target, "source": source, "topic": topic})
 
 
 def search_offset(
+    *,
     topic: TopicOption,
     queue: QueueOption,
     time: AtOption,
@@ -230,12 +248,11 @@ def search_offset(
         Literal["lower", "upper"],
         typer.Option(help="lower: the first message stored at or after the time; upper: the last at or before it."),
     ] = "lower",
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: StoreOptions,
 ) -> None:
     """Find an offset of a queue by time, as a broker does."""
-    output = Output(as_json)
-    store = open_store(root)
+    output = Output(options.as_json)
+    store = open_store(options.root)
     from rmq_store.lake.read.time_search import search_offsets
 
     ((shard, queues),) = queues_by_shard(store.shards(), topic, [queue])
@@ -256,9 +273,11 @@ def search_offset(
 
 
 def import_offsets(
+    *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="offsets.json or consumerOffset.json.")],
     group: Annotated[
-        str, typer.Option("--group", "-g", metavar="GROUP", help="The group to set the offsets of, or GROUP@CLIENT.")
+        str,
+        typer.Option("--group", "-g", metavar="GROUP", help="The group to set the offsets of, or GROUP@CLIENT."),
     ],
     broker: Annotated[
         str | None, typer.Option("--broker", "-b", metavar="NAME", help="The broker of a consumerOffset.json.")
@@ -267,14 +286,7 @@ def import_offsets(
         str | None,
         typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic. Default: all topics in the file."),
     ] = None,
-    reason: ReasonOption = "",
-    dry_run: DryRunOption = False,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    settings: SettingsOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: GroupChangeOptions,
 ) -> None:
     """Set a group's offsets from one of RocketMQ's files.
 
@@ -282,35 +294,44 @@ def import_offsets(
     consumerOffset.json. The store must have all of its queues, and the offsets must be in their range; other queues do not
     change. The actor and the reason are recorded in the history, as for a reset.
     """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
     from rmq_store.admin.set_offsets import SetOffsetsRequest, unknown_queues
     from rmq_store.broker_files.offset_files import read_offsets
     from rmq_store.lake.admin.moves import move_in_all
 
-    request_id, who = new_request("offsets-import", request, host), actor_of(actor)
+    settings = optional_settings(options.settings)
+    request_id = new_request("offsets-import", options.request, host)
     check_group(store, group, settings)
-    found = read_offsets(file.expanduser(), group, broker)
-    if found.note:
-        output.note(found.note)
-    held = [(one, one.positions()) for one in store.shards(shard)]
-    unknown = unknown_queues(found.offsets, [positions for _, positions in held])
+    read = read_offsets(file.expanduser(), group, broker)
+    if read.note:
+        output.note(read.note)
+    shards = [(shard, shard.positions()) for shard in store.shards(options.shard)]
+    unknown = unknown_queues(read.offsets, [positions for _, positions in shards])
     # Offset 0 of a queue that the store does not have says nothing: most retry topics are empty.
-    empty = {queue for queue in unknown if found.offsets[queue] == 0}
-    wanted = {q: offset for q, offset in found.offsets.items() if topic in (None, q.topic) and q not in empty}
-    if not wanted:
-        raise WrongUse(f"{found.used} has no offset of {group}" + ("" if topic is None else f" in topic {topic}"))
-    if strange := [f"{q.topic} {q.broker_name}:{q.queue_id}" for q in unknown if q in wanted]:
+    empty = {queue for queue in unknown if read.offsets[queue] == 0}
+    new_offsets = {q: offset for q, offset in read.offsets.items() if topic in (None, q.topic) and q not in empty}
+    if not new_offsets:
+        raise WrongUse(f"{read.used} has no offset of {group}" + ("" if topic is None else f" in topic {topic}"))
+    if missing := [f"{q.topic} {q.broker_name}:{q.queue_id}" for q in unknown if q in new_offsets]:
         raise WrongUse(
-            f"{found.used} names queues that are not in this store: {listed(strange)}. Import their broker, or choose "
+            f"{read.used} names queues that are not in this store: {listed(missing)}. Import their broker, or choose "
             "one topic with --topic"
         )
-    why = reason_of(reason, dry_run)
-    asked = []
-    for one, positions in held:
-        its = {queue: wanted[queue] for queue in positions.all_queues() if queue in wanted}
-        if its:
-            asked.append((one, SetOffsetsRequest(group, its, file.name, request_id, who, why, dry_run)))
-    stands = stands_of([one for one, _ in held], group, settings)
-    reports = move_in_all(asked, host)
-    show_moves(output, reports, stands, {"group": group, "file": str(found.used)})
+    requests = []
+    for shard, positions in shards:
+        of_shard = {queue: new_offsets[queue] for queue in positions.all_queues() if queue in new_offsets}
+        if of_shard:
+            request = SetOffsetsRequest(
+                group=group,
+                offsets=of_shard,
+                source=file.name,
+                request_id=request_id,
+                actor=actor_of(options.actor),
+                reason=reason_of(options.reason, options.dry_run),
+                dry_run=options.dry_run,
+            )
+            requests.append((shard, request))
+    before = states_before([shard for shard, _ in shards], group, known_group(group, settings))
+    reports = move_in_all(requests, host)
+    show_moves(output, reports, before, {"group": group, "file": str(read.used)})

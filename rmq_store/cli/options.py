@@ -1,9 +1,10 @@
-"""Options that several commands share, each with one name and one meaning."""
+"""Options that several commands share, each with one name and one meaning, and the groups of them that commands take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeVar
 
 import typer
@@ -62,25 +63,25 @@ class PropertyText(NamedTuple):
 def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     """``parse`` for an option: its WrongUse becomes an error that names the option."""
 
-    def checked(text: str) -> Value:
+    def parsed(text: str) -> Value:
         try:
             return parse(text)
         except WrongUse as error:
             raise typer.BadParameter(str(error)) from error
 
-    return checked
+    return parsed
 
 
 def count_from(least: int) -> Callable[[str | int], int]:
     """The parser of an option that is a whole number of at least ``least``."""
 
-    def checked(given: str | int) -> int:
-        found = whole_number(given) if isinstance(given, str) else given
-        if found is None or found < least:
-            raise typer.BadParameter(f"{given!r:.40} is not a whole number, {least} or more")
-        return found
+    def parsed(value: str | int) -> int:
+        number = whole_number(value) if isinstance(value, str) else value
+        if number is None or number < least:
+            raise typer.BadParameter(f"{value!r:.40} is not a whole number, {least} or more")
+        return number
 
-    return checked
+    return parsed
 
 
 def _engine(text: str) -> str:
@@ -91,7 +92,7 @@ def _engine(text: str) -> str:
     return text
 
 
-EVERYWHERE = "Options of most commands"
+COMMON = "Common options"
 TIME = _parser(parse_time)
 DURATION = _parser(parse_duration)
 _TIMES = "ISO 8601 with a zone, or epoch ms"
@@ -102,11 +103,11 @@ RootOption = Annotated[
         "--root",
         metavar="ROOT",
         help="The store: a folder or s3://bucket/prefix. Default: $RMQ_ROOT, else var/store.",
-        rich_help_panel=EVERYWHERE,
+        rich_help_panel=COMMON,
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the answer, or the error, as JSON.", rich_help_panel=EVERYWHERE)
+    bool, typer.Option("--json", help="Print the answer, or the error, as JSON.", rich_help_panel=COMMON)
 ]
 SettingsOption = Annotated[
     str | None,
@@ -114,7 +115,7 @@ SettingsOption = Annotated[
         "--settings",
         metavar="FILE",
         help="The consumer groups. Default: $RMQ_SETTINGS, else consumers.toml.",
-        rich_help_panel=EVERYWHERE,
+        rich_help_panel=COMMON,
     ),
 ]
 RequestOption = Annotated[
@@ -123,13 +124,13 @@ RequestOption = Annotated[
         "--request",
         metavar="ID",
         help="The request id: its UTC date first, YYYY-MM-DD. A repeated id is the same request. Default: a new id.",
-        rich_help_panel=EVERYWHERE,
+        rich_help_panel=COMMON,
     ),
 ]
 ActorOption = Annotated[
     str | None,
     typer.Option(
-        "--actor", metavar="NAME", help="Who makes the request. Default: the OS user.", rich_help_panel=EVERYWHERE
+        "--actor", metavar="NAME", help="Who makes the request. Default: the OS user.", rich_help_panel=COMMON
     ),
 ]
 ShardOption = Annotated[str | None, typer.Option("--shard", metavar="SHARD", help="Only this shard.")]
@@ -140,6 +141,7 @@ BrokerOption = Annotated[str, typer.Option("--broker", "-b", metavar="NAME", hel
 ReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded permanently in the history.")
 ]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 EngineOption = Annotated[
     str | None,
     typer.Option(
@@ -225,6 +227,53 @@ PropertiesOption = Annotated[
 ]
 
 
-def example(*lines: str) -> str:
-    """A command's epilog: its examples, a paragraph each, so that typer does not join the lines."""
-    return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *lines])
+# --- groups of options: a command takes one as a single parameter, see command.py --------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Every command has these."""
+
+    root: RootOption = None
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsOptions(StoreOptions):
+    """Of a command that reads the settings of groups."""
+
+    settings: SettingsOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions(StoreOptions):
+    """Of a command that writes: the request under which it does."""
+
+    request: RequestOption = None
+    actor: ActorOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions(RequestOptions):
+    """Of a change by an operator, which needs a reason and can be tried first."""
+
+    reason: ReasonOption = ""
+    dry_run: DryRunOption = False
+    shard: ShardOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChangeOptions(ChangeOptions):
+    """Of a change to a consumer group."""
+
+    settings: SettingsOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions(RequestOptions):
+    """Of a command that runs the listener of a group."""
+
+    shard: ShardOption = None
+    engine: EngineOption = None
+    listener_path: ListenerPathOption = None
+    settings: SettingsOption = None

@@ -38,7 +38,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Something to know besides the answer; always on standard error."""
-        _say(f"note: {cleaned(text)}", "yellow")
+        _print(f"note: {cleaned(text)}", "yellow")
 
     def table(self, rows: Sequence[Row], columns: Sequence[str], empty: str = "nothing") -> None:
         """Rows of the text answer. ``empty``: the line for no rows, which says what that means."""
@@ -60,18 +60,18 @@ class Output:
         for text in lines:
             self.line(text)
         for warning in answer.get("warnings", ()):
-            _say(f"warning: {warning}", "yellow")
+            _print(f"warning: {warning}", "yellow")
         self.document(answer)
 
 
-def say_error(answer: Mapping[str, Any], as_json: bool) -> None:
+def print_error(answer: Mapping[str, Any], as_json: bool) -> None:
     """Print the message on standard error, red in a terminal; with ``--json`` also the whole answer on standard output."""
-    _say(f"error: {answer['message']}", "red")
+    _print(f"error: {answer['message']}", "red")
     if as_json:
         typer.echo(to_json(answer))
 
 
-def _say(text: str, colour: str) -> None:
+def _print(text: str, colour: str) -> None:
     """Print on standard error. Further lines are indented, so that none looks like a note or an error of its own."""
     typer.secho(text.replace("\n", "\n  "), err=True, fg=colour, color=_colour())
 
@@ -140,9 +140,9 @@ def print_table(rows: Sequence[Row], columns: Sequence[str], of: int | None = No
     with console.capture() as captured:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n")))
-    left = (len(rows) if of is None else of) - len(shown)
-    if left:
-        typer.echo(f"({left:,} more rows are not shown; --json has all)")
+    hidden = (len(rows) if of is None else of) - len(shown)
+    if hidden:
+        typer.echo(f"({hidden:,} more rows are not shown; --json has all)")
 
 
 def cell(value: Any) -> str:
@@ -157,7 +157,7 @@ def cell(value: Any) -> str:
         case datetime() | date() | time():
             return value.isoformat()
         case Mapping() | list() | tuple():
-            return to_json(_shown(value))
+            return to_json(_texts(value))
         case _:
             return str(value)
 
@@ -167,14 +167,14 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _shown(value: Any) -> Any:
+def _texts(value: Any) -> Any:
     """Bytes as text inside lists and maps, as in a cell of their own."""
     match value:
         case bytes():
             return value.decode("utf-8", "backslashreplace")
         case Mapping():
-            return {key: _shown(item) for key, item in value.items()}
+            return {key: _texts(item) for key, item in value.items()}
         case list() | tuple():
-            return [_shown(item) for item in value]
+            return [_texts(item) for item in value]
         case _:
             return value

@@ -17,20 +17,21 @@ Progress = Callable[[int, int], None]
 def progress_of(output: Output, counted: str | None = None) -> Iterator[Progress | None]:
     """A bar in a terminal, else a line for every tenth. ``counted``: the unit, None: bytes."""
     if not sys.stderr.isatty():
-        said = [0]
+        last_tenth = 0
 
-        def tell(done: int, total: int) -> None:
-            tenth = 10 * done // total if total else 10
-            if tenth > said[0]:
-                said[0] = tenth
-                of = (
-                    f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
+        def print_line(count: int, total: int) -> None:
+            nonlocal last_tenth
+            tenth = 10 * count // total if total else 10
+            if tenth > last_tenth:
+                last_tenth = tenth
+                line = (
+                    f"{count / 1e6:,.0f} of {total / 1e6:,.0f} MB"
                     if counted is None
-                    else f"{done:,} of {total:,} {counted}"
+                    else f"{count:,} of {total:,} {counted}"
                 )
-                typer.echo(of, err=True)
+                typer.echo(line, err=True)
 
-        yield None if output.as_json else tell
+        yield None if output.as_json else print_line
         return
     from rich.console import Console
     from rich.progress import (
@@ -43,8 +44,8 @@ def progress_of(output: Output, counted: str | None = None) -> Iterator[Progress
         TransferSpeedColumn,
     )
 
-    how_much: list[ProgressColumn] = [MofNCompleteColumn()] if counted else [DownloadColumn(), TransferSpeedColumn()]
-    columns = (BarColumn(), *how_much, TimeRemainingColumn())
+    amount: list[ProgressColumn] = [MofNCompleteColumn()] if counted else [DownloadColumn(), TransferSpeedColumn()]
+    columns = (BarColumn(), *amount, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(counted or "bytes", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda count, total: bar.update(task, completed=count, total=total)

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmq_store.cli.common import check_group, new_request, open_store, settings_if_there
-from rmq_store.cli.options import (
-    TIME,
-    ActorOption,
-    GroupOption,
-    JsonOption,
-    ReasonOption,
-    RequestOption,
-    RootOption,
-    SettingsOption,
-    ShardOption,
-    count_from,
-    example,
-)
+from rmq_store.cli.command import add_command
+from rmq_store.cli.common import check_group, new_request, open_store, optional_settings
+from rmq_store.cli.options import TIME, GroupChangeOptions, GroupOption, count_from
 from rmq_store.cli.output import Output
-from rmq_store.commit.request import actor_of, overall, reason_of
+from rmq_store.commit.request import Status, actor_of, overall, reason_of
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
-    from rmq_store.admin.dead_letters import Letter, Place
+    from rmq_store.admin.dead_letters import Letter, Letters, Place
     from rmq_store.admin.redrive import RedriveReport
 
 PANEL = "Messages"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+    add_command(
+        app,
+        redrive,
+        [
             "rmq redrive --group orders --all --dry-run",
             "rmq redrive --group orders --from 2026-11-19T00:00:00Z --original-topic OrderEvents --reason 'fixed'",
             "rmq redrive --group orders --letter lake-broker-a:0:17 --to-topic OrderEvents --reason 'for all groups'",
-        ),
-    )(redrive)
+        ],
+        panel=PANEL,
+    )
 
 
 def _place(text: str) -> Place:
@@ -54,24 +45,26 @@ def _place(text: str) -> Place:
         raise typer.BadParameter(str(error)) from error
 
 
-def redrive(
-    group: GroupOption,
-    every: Annotated[bool, typer.Option("--all", help="All dead letters of the group.")] = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionOptions:
+    """Which dead letters; the options narrow each other."""
+
+    all_letters: Annotated[bool, typer.Option("--all", help="All dead letters of the group.")] = False
     since: Annotated[
         int | None,
         typer.Option("--from", metavar="TIME", parser=TIME, help="Only messages dead-lettered at or after this time."),
-    ] = None,
+    ] = None
     until: Annotated[
         int | None,
         typer.Option("--until", metavar="TIME", parser=TIME, help="Only messages dead-lettered before this time."),
-    ] = None,
+    ] = None
     original_topic: Annotated[
         str | None, typer.Option("--original-topic", metavar="TOPIC", help="Only messages first read from this topic.")
-    ] = None,
+    ] = None
     key: Annotated[
         list[str] | None,
         typer.Option("--key", metavar="KEY", help="Only messages with this key or unique key. Repeatable."),
-    ] = None,
+    ] = None
     letter: Annotated[
         list[Any] | None,
         typer.Option(
@@ -80,7 +73,26 @@ def redrive(
             parser=_place,
             help="Only the dead letter at this place (see the view dead_letters). Repeatable.",
         ),
-    ] = None,
+    ] = None
+
+    def letters(self) -> Letters:
+        """Raises WrongUse for a selection that contradicts itself."""
+        from rmq_store.admin.dead_letters import Letters
+
+        return Letters(
+            from_ms=self.since,
+            until_ms=self.until,
+            original_topic=self.original_topic,
+            keys=frozenset(self.key or ()),
+            places=tuple(self.letter or ()),
+            all=self.all_letters,
+        )
+
+
+def redrive(
+    *,
+    group: GroupOption,
+    selection: SelectionOptions,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -95,70 +107,74 @@ def redrive(
             help="Send to this topic, for all its consumer groups. Default: to this group only.",
         ),
     ] = None,
-    reason: ReasonOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    settings: SettingsOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: GroupChangeOptions,
 ) -> None:
     """Send dead letters of a group again, each once.
 
     They go to the group's retry topic, which only this group reads, and their retry count restarts at 0. Options that
     select dead letters narrow each other. A dead letter that any request has sent again before is not sent a second time.
     """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
-    from rmq_store.admin.dead_letters import Letters
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
     from rmq_store.admin.redrive import NO_SUCH_LETTER, RedriveRequest, no_letters, of_settings
     from rmq_store.lake.admin.redrive import redrive_all, shards_with_letters
 
-    letters = Letters(since, until, original_topic, frozenset(key or ()), tuple(letter or ()), every)
-    request_id, who = new_request("redrive", request, host), actor_of(actor)
-    why = reason_of(reason, dry_run)
-    asked = RedriveRequest(group, letters, request_id, who, why, to_topic, limit, dry_run=dry_run)
+    dry_run = options.dry_run
+    request = RedriveRequest(
+        group=group,
+        letters=selection.letters(),
+        to_topic=to_topic,
+        limit=limit,
+        request_id=new_request("redrive", options.request, host),
+        actor=actor_of(options.actor),
+        reason=reason_of(options.reason, dry_run),
+        dry_run=dry_run,
+    )
     readers: set[str] = set()
-    if (there := settings_if_there(settings)) is not None:
-        asked, known = of_settings(asked, there)
-        readers.update(known)
-    having = shards_with_letters(store.shards(shard), asked)
-    if not having:
+    settings = optional_settings(options.settings)
+    if settings is not None:
+        request, subscribed = of_settings(request, settings)
+        readers.update(subscribed)
+    requests = shards_with_letters(store.shards(options.shard), request)
+    if not requests:
         check_group(store, group, settings)
-    reports = [redrive_all(one, its, host) for one, its in having]
+    reports = [redrive_all(shard, of_shard, host) for shard, of_shard in requests]
     readers.update(name for report in reports for name in report.readers)
     count = sum(report.letters for report in reports)
-    found = {
-        "status": "dry_run" if dry_run else overall(report.status for report in reports),
+    answer: dict[str, Any] = {
+        "status": Status.DRY_RUN if dry_run else overall(report.status for report in reports),
         "group": group,
-        "request_id": request_id,
-        "topic": asked.target_topic,
+        "request_id": request.request_id,
+        "topic": request.target_topic,
         "readers": sorted(readers),
         "letters": count,
         "shards": [_shard(report) for report in reports],
         "warnings": [warning for report in reports for warning in report.warnings],
     }
     if dry_run:
-        listed = [_listed(report.shard, one) for report in reports for one in report.listed]
-        found["listed"] = listed
-        output.table([row | {"died_at": format_time(row["died_at"])} for row in listed], list(_LISTED))
+        rows = [_row(report.shard, letter) for report in reports for letter in report.listed]
+        answer["listed"] = rows
+        output.table([row | {"died_at": format_time(row["died_at"])} for row in rows], list(_LISTED))
     else:
         for report in reports:
             output.line(f"shard {report.shard}: {report.status}, {report.letters:,} dead letters")
     groups = ", ".join(sorted(readers)) or "no group of this store"
-    lines = [f"dead letters: {count:,}", f"topic: {asked.target_topic}, read by {groups}", f"request: {request_id}"]
+    lines = [
+        f"dead letters: {count:,}",
+        f"topic: {request.target_topic}, read by {groups}",
+        f"request: {request.request_id}",
+    ]
     if not count:
-        found["nothing_to_do"] = NO_SUCH_LETTER if having else no_letters(group)
-        lines.append(f"nothing to do: {found['nothing_to_do']}")
+        answer["nothing_to_do"] = NO_SUCH_LETTER if requests else no_letters(group)
+        lines.append(f"nothing to do: {answer['nothing_to_do']}")
     elif not dry_run and to_topic is None:
         lines.append(f"to consume them: rmq consume --group {group}")
-    output.answer(found, *lines)
+    output.answer(answer, *lines)
 
 
 def _shard(report: RedriveReport) -> dict[str, Any]:
-    whole = asdict(report)
-    return {name: whole[name] for name in ("status", "shard", "letters", "complete", "commit_id")}
+    values = asdict(report)
+    return {name: values[name] for name in ("status", "shard", "letters", "complete", "commit_id")}
 
 
 _LISTED = (
@@ -166,7 +182,7 @@ _LISTED = (
 )  # fmt: skip
 
 
-def _listed(shard: str, letter: Letter) -> dict[str, Any]:
+def _row(shard: str, letter: Letter) -> dict[str, Any]:
     queue = letter.queue
     values = (
         shard, queue.broker_name, queue.queue_id, letter.offset, letter.store_timestamp, letter.original_topic,

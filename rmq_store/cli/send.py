@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rmq_store.cli.command import add_command
 from rmq_store.cli.common import new_request, open_store
 from rmq_store.cli.options import (
     DURATION,
     TIME,
-    ActorOption,
-    JsonOption,
+    DryRunOption,
     PropertiesOption,
-    PropertyText,
     QueueName,
-    RequestOption,
-    RootOption,
+    RequestOptions,
     SendQueueOption,
     count_from,
-    example,
 )
 from rmq_store.cli.output import Output
 from rmq_store.commit.ctl import local_broker
@@ -38,18 +36,102 @@ MOST_PROBLEMS = 100
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+    add_command(
+        app,
+        send,
+        [
             "rmq send --topic Orders --create --tag new --key o-1 --property region=eu 'the first order'",
             "rmq send --topic Orders --delay 90s 'in a minute and a half'",
             "rmq send --topic Orders --deliver-at 2026-11-21T08:00:00Z 'good morning'",
             "rmq send --topic Orders --file orders.jsonl --request 2026-11-20-orders --dry-run",
+        ],
+        panel=PANEL,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOptions:
+    """Of one message; with ``--file`` each line has its own."""
+
+    tag: Annotated[str | None, typer.Option("--tag", metavar="TAG", help="The tag.")] = None
+    key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key. Repeatable.")] = None
+    property_: PropertiesOption = None
+    delay_level: Annotated[
+        int | None,
+        typer.Option(
+            "--delay-level", metavar="N", parser=count_from(0), help="Deliver after a delay: level 1 (1 s) to 18 (2 h)."
         ),
-    )(send)
+    ] = None
+    delay: Annotated[
+        int | None,
+        typer.Option(
+            "--delay",
+            metavar="SPAN",
+            parser=DURATION,
+            help="Deliver after a delay of at most 3d, for example 90s or 1h30m.",
+        ),
+    ] = None
+    deliver_at: Annotated[
+        int | None,
+        typer.Option(
+            "--deliver-at",
+            metavar="TIME",
+            parser=TIME,
+            help="Deliver at this time: ISO 8601 with a zone, or epoch ms.",
+        ),
+    ] = None
+    queue: SendQueueOption = None
+    sharding_key: Annotated[
+        str | None,
+        typer.Option(
+            "--sharding-key", metavar="KEY", help="Send to the queue of this key: keeps the order of its messages."
+        ),
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """As fields of ``Message``; options that were not given are omitted."""
+        values = {
+            "tags": self.tag,
+            "keys": tuple(self.key or ()),
+            "properties": dict(self.property_ or ()),
+            "delay_level": self.delay_level,
+            "delay_ms": self.delay,
+            "deliver_at": self.deliver_at,
+            "queue_id": None if self.queue is None else self.queue.queue_id,
+            "sharding_key": self.sharding_key,
+        }
+        return {name: value for name, value in values.items() if value not in (None, (), {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationOptions:
+    """Where the messages go, and whether they do."""
+
+    create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False
+    queues: Annotated[
+        int | None,
+        typer.Option(
+            "--queues",
+            metavar="N",
+            parser=count_from(1),
+            help=f"The number of queues of a new topic. Default: {DEFAULT_TOPIC_QUEUE_NUMS}.",
+        ),
+    ] = None
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", metavar="SHARD", help="Send to this shard. Default: the shard with the topic."),
+    ] = None
+    dry_run: DryRunOption = False
+
+    def create_queues(self) -> int | None:
+        """How many queues a new topic gets; None: no topic is created. Raises WrongUse."""
+        if self.queues is not None and not self.create:
+            raise WrongUse("--queues is the number of queues of a new topic: add --create")
+        return (self.queues or DEFAULT_TOPIC_QUEUE_NUMS) if self.create else None
 
 
 def send(
+    *,
     body: Annotated[str | None, typer.Argument(metavar="BODY", help="The body, as text.")] = None,
     topic: Annotated[
         str | None,
@@ -64,61 +146,9 @@ def send(
             "- reads standard input.",
         ),
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="TAG", help="The tag.")] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key. Repeatable.")] = None,
-    property_: PropertiesOption = None,
-    delay_level: Annotated[
-        int | None,
-        typer.Option(
-            "--delay-level", metavar="N", parser=count_from(0), help="Deliver after a delay: level 1 (1 s) to 18 (2 h)."
-        ),
-    ] = None,
-    delay: Annotated[
-        int | None,
-        typer.Option(
-            "--delay",
-            metavar="SPAN",
-            parser=DURATION,
-            help="Deliver after a delay of at most 3d, for example 90s or 1h30m.",
-        ),
-    ] = None,
-    deliver_at: Annotated[
-        int | None,
-        typer.Option(
-            "--deliver-at",
-            metavar="TIME",
-            parser=TIME,
-            help="Deliver at this time: ISO 8601 with a zone, or epoch ms.",
-        ),
-    ] = None,
-    queue: SendQueueOption = None,
-    sharding_key: Annotated[
-        str | None,
-        typer.Option(
-            "--sharding-key", metavar="KEY", help="Send to the queue of this key: keeps the order of its messages."
-        ),
-    ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
-    queues: Annotated[
-        int | None,
-        typer.Option(
-            "--queues",
-            metavar="N",
-            parser=count_from(1),
-            help=f"The number of queues of a new topic. Default: {DEFAULT_TOPIC_QUEUE_NUMS}.",
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option("--shard", metavar="SHARD", help="Send to this shard. Default: the shard with the topic."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the messages and show the queues; send nothing.")
-    ] = False,
-    request: RequestOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    message: MessageOptions,
+    destination: DestinationOptions,
+    options: RequestOptions,
 ) -> None:
     """Send messages, checked as RocketMQ's client and broker check them.
 
@@ -126,70 +156,36 @@ def send(
     any is written. Large files are sent in commits of at most 10,000 messages; after a failure, run the same request with
     the same messages to send the rest.
     """
-    output, host = Output(as_json), Host()
-    if queues is not None and not create:
-        raise WrongUse("--queues is the number of queues of a new topic: add --create")
-    given = _given(body, topic, tag, key, property_, delay_level, delay, deliver_at, queue, sharding_key)
-    now_ms = host.now_ms()
-    messages = [_single(given, now_ms)] if file is None else _from_file(file, given, now_ms)
-    create_queues = (queues or DEFAULT_TOPIC_QUEUE_NUMS) if create else None
-    store = open_store(root)
-    request_id, who = new_request("send", request, host), actor_of(actor)
+    output, host = Output(options.as_json), Host()
+    create_queues = destination.create_queues()
+    now_ms, dry_run = host.now_ms(), destination.dry_run
+    if file is None:
+        messages = [_single(body, topic, message, now_ms)]
+    else:
+        messages = _from_file(file, topic, body, message, now_ms)
+    store = open_store(options.root)
+    request_id, actor = new_request("send", options.request, host), actor_of(options.actor)
     from rmq_store.lake.window.send_request import messages_by_shard, send_parts
 
-    by_shard = messages_by_shard(store, messages, shard, create=create, dry_run=dry_run)
-    for name in by_shard:
-        broker = local_broker(name)
-        if queue is not None and queue.broker_name != broker:
-            raise WrongUse(
-                f"{queue.broker_name}:{queue.queue_id} is not a queue of the lake: messages to shard {name} go to the "
-                f"queues of {broker}, for example {broker}:0"
-            )
+    by_shard = messages_by_shard(store, messages, destination.shard, create=destination.create, dry_run=dry_run)
+    _check_queue(message.queue, by_shard)
     reports: list[SendReport] = []
-    for report in send_parts(store, by_shard, request_id, who, host, create_queues=create_queues, dry_run=dry_run):
+    for report in send_parts(store, by_shard, request_id, actor, host, create_queues=create_queues, dry_run=dry_run):
         reports.append(report)
         if len(messages) > report.messages:
-            done = sum(one.messages for one in reports)
-            output.line(f"shard {report.shard}: {report.status}, {done:,} of {len(messages):,} messages")
+            count = sum(one.messages for one in reports)
+            output.line(f"shard {report.shard}: {report.status}, {count:,} of {len(messages):,} messages")
     _answer(output, request_id, reports)
 
 
 # --- what to send ----------------------------------------------------------------------------------------------------
 
 
-def _given(
-    body: str | None,
-    topic: str | None,
-    tag: str | None,
-    keys: Sequence[str] | None,
-    properties: Sequence[PropertyText] | None,
-    delay_level: int | None,
-    delay_ms: int | None,
-    deliver_at: int | None,
-    queue: QueueName | None,
-    sharding_key: str | None,
-) -> dict[str, Any]:
-    """The options of the message as fields of ``Message``; options that were not given are omitted."""
-    said = {
-        "body": body,
-        "topic": topic,
-        "tags": tag,
-        "keys": tuple(keys or ()),
-        "properties": dict(properties or ()),
-        "delay_level": delay_level,
-        "delay_ms": delay_ms,
-        "deliver_at": deliver_at,
-        "queue_id": None if queue is None else queue.queue_id,
-        "sharding_key": sharding_key,
-    }
-    return {name: value for name, value in said.items() if value not in (None, (), {})}
-
-
-def _single(given: Mapping[str, Any], now_ms: int) -> Message:
-    missing = [name for name in ("topic", "body") if name not in given]
-    if missing:
-        raise WrongUse(f"the {missing[0]} is missing: rmq send --topic TOPIC BODY, or --file FILE")
-    message = Message(**{**given, "body": _bytes(given["body"])})
+def _single(body: str | None, topic: str | None, options: MessageOptions, now_ms: int) -> Message:
+    if topic is None or body is None:
+        missing = "topic" if topic is None else "body"
+        raise WrongUse(f"the {missing} is missing: rmq send --topic TOPIC BODY, or --file FILE")
+    message = Message(topic=topic, body=_bytes(body), **options.fields())
     if problems := problems_of(message, now_ms):
         raise WrongUse(f"{'; '.join(problems)}. Nothing was sent.")
     return message
@@ -200,8 +196,8 @@ def _bytes(body: str) -> bytes:
     return body.encode("utf-8", "surrogateescape")
 
 
-def _from_file(file: str, given: Mapping[str, Any], now_ms: int) -> list[Message]:
-    others = sorted(given.keys() - {"topic"})
+def _from_file(file: str, topic: str | None, body: str | None, options: MessageOptions, now_ms: int) -> list[Message]:
+    others = sorted([*options.fields(), *(["body"] if body is not None else [])])
     if others:
         raise WrongUse(
             f"with --file each line has its own {others[0].removesuffix('_id')}; only --topic applies to all lines"
@@ -210,18 +206,31 @@ def _from_file(file: str, given: Mapping[str, Any], now_ms: int) -> list[Message
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise WrongUse(f"{file} cannot be read: {error.strerror or error}") from error
-    found = read_lines(data, now_ms, given.get("topic"))
+    lines = read_lines(data, now_ms, topic)
     name = "standard input" if file == "-" else file
-    if found.problems:
-        told = [f"line {number}: {problem}" for number, problem in found.problems]
-        more = f"; and {len(told) - MOST_PROBLEMS} more" if len(told) > MOST_PROBLEMS else ""
-        raise WrongUse(f"nothing was sent, {name} has {len(told)} problems: {'; '.join(told[:MOST_PROBLEMS])}{more}")
-    if not found.messages:
+    if lines.problems:
+        problems = [f"line {number}: {problem}" for number, problem in lines.problems]
+        more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
+        raise WrongUse(
+            f"nothing was sent, {name} has {len(problems)} problems: {'; '.join(problems[:MOST_PROBLEMS])}{more}"
+        )
+    if not lines.messages:
         raise WrongUse(f"no message in {name}")
-    return found.messages
+    return lines.messages
 
 
-# --- what came of it -------------------------------------------------------------------------------------------------
+def _check_queue(queue: QueueName | None, shards: Iterable[str]) -> None:
+    """Raise WrongUse unless the queue of ``--queue`` is one of the lake's own in these shards."""
+    for shard in shards:
+        broker = local_broker(shard)
+        if queue is not None and queue.broker_name != broker:
+            raise WrongUse(
+                f"{queue.broker_name}:{queue.queue_id} is not a queue of the lake: messages to shard {shard} go to the "
+                f"queues of {broker}, for example {broker}:0"
+            )
+
+
+# --- the answer --------------------------------------------------------------------------------------------------------
 
 
 def _answer(output: Output, request_id: str, reports: Sequence[SendReport]) -> None:

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rmq_store.cli.command import add_command
 from rmq_store.cli.common import new_request, open_store, root_of, shard_of_broker
 from rmq_store.cli.engines import engines_of
 from rmq_store.cli.options import (
-    ActorOption,
     BrokerOption,
+    ChangeOptions,
     ImportEngineOption,
-    JsonOption,
-    ReasonOption,
-    RequestOption,
-    RootOption,
-    SettingsOption,
-    ShardOption,
+    RequestOptions,
+    SettingsOptions,
+    StoreOptions,
     count_from,
-    example,
 )
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
@@ -32,6 +29,7 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.numbers import whole_number
 
 if TYPE_CHECKING:
+    from rmq_store.lake.broker.import_store import ImportRequest
     from rmq_store.lake.table.object_store import Root
     from rmq_store.lake.table.store import LakeStore
 
@@ -39,28 +37,35 @@ PANEL = "The store"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example("rmq init --root s3://lake/orders", "rmq init --broker-conf /opt/rocketmq/conf/broker.conf"),
-    )(init)
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+    add_command(
+        app,
+        init,
+        ["rmq init --root s3://lake/orders", "rmq init --broker-conf /opt/rocketmq/conf/broker.conf"],
+        panel=PANEL,
+    )
+    add_command(
+        app,
+        import_store,
+        [
             "rmq import-store /data/rocketmq/store --broker broker-a",
             "rmq import-store s3://copies/broker-a --broker broker-a --salvage",
-        ),
-    )(import_store)
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+        ],
+        panel=PANEL,
+    )
+    add_command(
+        app,
+        cutover,
+        [
             "rmq cutover --broker broker-a --dry-run",
             "rmq cutover --broker broker-a --reason 'the broker is switched off'",
-        ),
-    )(cutover)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq doctor --root var/store", "rmq doctor --spark"))(doctor)
+        ],
+        panel=PANEL,
+    )
+    add_command(app, doctor, ["rmq doctor --root var/store", "rmq doctor --spark"], panel=PANEL)
 
 
 def init(
+    *,
     levels: Annotated[
         str | None,
         typer.Option(
@@ -73,22 +78,21 @@ def init(
             "--broker-conf", metavar="FILE", help="Take the delay levels from messageDelayLevel in this broker.conf."
         ),
     ] = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: StoreOptions,
 ) -> None:
     """Create a store, unless it exists.
 
     Its delay levels say how long retries and delayed messages wait. They cannot be changed later: use those of the broker
     that you will import, if its broker.conf sets messageDelayLevel.
     """
-    output = Output(as_json)
-    where = root_of(root)
+    output = Output(options.as_json)
+    root = root_of(options.root)
     from rmq_store.lake.table.store import LakeStore
 
-    store, made = LakeStore.init(where, levels=_levels(levels, broker_conf, output))
+    store, made = LakeStore.init(root, levels=_levels(levels, broker_conf, output))
     status = "created" if made else "already_there"
-    answer = {"status": status, "root": where.location, "store_id": store.store_id, "levels": store.levels.text}
-    output.answer(answer, f"store {store.store_id} at {where.location}", f"delay levels: {store.levels.text}")
+    answer = {"status": status, "root": root.location, "store_id": store.store_id, "levels": store.levels.text}
+    output.answer(answer, f"store {store.store_id} at {root.location}", f"delay levels: {store.levels.text}")
 
 
 def _levels(text: str | None, broker_conf: Path | None, output: Output) -> str | None:
@@ -108,6 +112,7 @@ def _levels(text: str | None, broker_conf: Path | None, output: Output) -> str |
 
 
 def import_store(
+    *,
     source: Annotated[str, typer.Argument(metavar="SRC", help="The broker's store: a folder or s3://bucket/prefix.")],
     broker: BrokerOption,
     shard: Annotated[
@@ -126,36 +131,31 @@ def import_store(
         ),
     ] = MAX_BODY_BYTES,
     engine: ImportEngineOption = None,
-    request: RequestOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: RequestOptions,
 ) -> None:
     """Import new messages from a broker's store directory.
 
     Incremental: what was imported before is not read again. All or nothing: a damaged record stops the import before
     anything is written. The broker may be running; it keeps its groups until a cutover.
     """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
     from rmq_store.lake.broker.import_store import ImportRequest
     from rmq_store.lake.broker.import_store import import_store as import_into
     from rmq_store.lake.table.object_store import Root
 
-    request_id = new_request("import", request, host)
-    shard_name = shard or broker
-    files = Root.parse(source)
-    import_request = ImportRequest(
+    request = ImportRequest(
         broker_name=broker,
-        shard_name=shard_name,
-        request_id=request_id,
-        actor=actor_of(actor),
+        shard_name=shard or broker,
+        request_id=new_request("import", options.request, host),
+        actor=actor_of(options.actor),
         salvage=salvage,
         max_body_bytes=max_body_bytes,
     )
+    files = Root.parse(source)
     with engines_of("import-store", engine or "auto", host) as engines, progress_of(output) as progress:
-        tasks_engine = engines.for_import(_to_read_bytes(store, files, broker, shard_name))
-        report = import_into(store, files, import_request, host, tasks_engine, progress=progress)
+        engine_of_tasks = engines.for_import(_bytes_to_read(store, files, request))
+        report = import_into(store, files, request, host, engine_of_tasks, progress=progress)
     for note in report.notes:
         output.note(note)
     for skipped in report.salvaged:
@@ -166,32 +166,24 @@ def import_store(
         asdict(report),
         f"{report.messages:,} messages in {report.queues} queues of {broker}, bytes [{report.begin}, {report.end}) of "
         f"its log, are in shard {report.shard}",
-        f"request: {request_id}",
+        f"request: {request.request_id}",
     )
 
 
-def _to_read_bytes(store: LakeStore, files: Root, broker_name: str, shard_name: str) -> int:
+def _bytes_to_read(store: LakeStore, files: Root, request: ImportRequest) -> int:
     """About how many bytes an import has to read: the files after the position of the last import."""
     from rmq_store.commit.positions import import_id
     from rmq_store.lake.table.object_store import file_source
 
     begin = 0
-    if shard_name in store.shard_names():
-        begin = store.shards(shard_name)[0].positions().get(import_id(broker_name)) or 0
+    if request.shard_name in store.shard_names():
+        (shard,) = store.shards(request.shard_name)
+        begin = shard.positions().get(import_id(request.broker_name)) or 0
     logs = [(name.rpartition("/")[2], size) for name, size in file_source(files).list("commitlog")]
     return sum(size for name, size in logs if (start := whole_number(name)) is not None and start + size > begin)
 
 
-def cutover(
-    broker: BrokerOption,
-    reason: ReasonOption = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be taken over; change nothing.")] = False,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:
     """Take over a broker's groups and delayed messages.
 
     The store takes over the offsets of the broker's groups and the retries in its delay levels. Messages in its timer are
@@ -199,14 +191,20 @@ def cutover(
     the broker was killed before it recorded that. Nothing can be imported from the broker afterwards, and this cannot be
     undone: stop the broker and import once more before.
     """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
     from rmq_store.lake.broker.cutover import cutover as cut_over
 
-    request_id = new_request("cutover", request, host)
-    its_shard, why = shard_of_broker(store, broker, shard), reason_of(reason, dry_run)
+    request_id = new_request("cutover", options.request, host)
     report = cut_over(
-        store, its_shard, broker, host, request_id=request_id, actor=actor_of(actor), reason=why, dry_run=dry_run
+        store,
+        shard_of_broker(store, broker, options.shard),
+        broker,
+        host,
+        request_id=request_id,
+        actor=actor_of(options.actor),
+        reason=reason_of(options.reason, options.dry_run),
+        dry_run=options.dry_run,
     )
     output.answer(
         asdict(report) | {"request_id": request_id},
@@ -218,10 +216,9 @@ def cutover(
 
 
 def doctor(
+    *,
     spark: Annotated[bool, typer.Option("--spark", help="Also open a Spark session and run a query in it.")] = False,
-    settings: SettingsOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: SettingsOptions,
 ) -> None:
     """Check this machine, the store and the settings.
 
@@ -230,9 +227,9 @@ def doctor(
     """
     from rmq_store.cli.doctor import all_checks
 
-    output = Output(as_json)
+    output = Output(options.as_json)
     rows = []
-    for check in all_checks(root, settings, spark):
+    for check in all_checks(options, spark=spark):
         finding = check.examine()
         rows.append(asdict(finding))
         output.line(f"{finding.status:8}{finding.check}: {finding.found}")

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rmq_store.cli.common import check_group, open_store
-from rmq_store.cli.options import (
-    GroupOption,
-    JsonOption,
-    OfGroupOption,
-    RootOption,
-    SettingsOption,
-    TopicOption,
-    example,
-)
+from rmq_store.cli.command import add_command
+from rmq_store.cli.common import check_group, open_store, optional_settings
+from rmq_store.cli.options import GroupOption, OfGroupOption, SettingsOptions, StoreOptions, TopicOption
 from rmq_store.cli.output import MANY_ROWS, Output, cell, print_table, to_json
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
@@ -32,68 +25,65 @@ PANEL = "Questions"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL, epilog=example("rmq topics"))(topics)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq groups"))(groups)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq lag --group orders"))(lag)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq progress --group orders"))(progress)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq topic-status --topic OrderEvents"))(topic_status)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq audit"))(audit)
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+    add_command(app, topics, ["rmq topics"], panel=PANEL)
+    add_command(app, groups, ["rmq groups"], panel=PANEL)
+    add_command(app, lag, ["rmq lag --group orders"], panel=PANEL)
+    add_command(app, progress, ["rmq progress --group orders"], panel=PANEL)
+    add_command(app, topic_status, ["rmq topic-status --topic OrderEvents"], panel=PANEL)
+    add_command(app, audit, ["rmq audit"], panel=PANEL)
+    add_command(
+        app,
+        sql,
+        [
             "rmq sql 'select topic, count(*) from messages group by topic'",
             "rmq sql --file report.sql --format csv",
             "rmq sql - --format json",
-        ),
-    )(sql)
+        ],
+        panel=PANEL,
+    )
 
 
-def topics(root: RootOption = None, as_json: JsonOption = False) -> None:
+def topics(*, options: StoreOptions) -> None:
     """List the topics."""
     _show(
-        root,
-        as_json,
+        options,
         "topics",
         empty="no topics: import a broker's files with 'rmq import-store', or send messages with 'rmq send'",
     )
 
 
-def groups(root: RootOption = None, as_json: JsonOption = False) -> None:
+def groups(*, options: StoreOptions) -> None:
     """List the consumer groups, including those of imported brokers."""
-    _show(root, as_json, "groups", empty="no groups yet")
+    _show(options, "groups", empty="no groups yet")
 
 
-def lag(
-    group: OfGroupOption = None, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
-) -> None:
+def lag(*, group: OfGroupOption = None, options: SettingsOptions) -> None:
     """Show how far each group is behind, queue by queue."""
     empty = "no group has offsets" if group is None else f"no offsets of {group}"
-    _show(root, as_json, "lag", group, settings, empty=empty)
+    _show_group(options, "lag", group, empty=empty)
 
 
-def progress(
-    group: GroupOption, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
-) -> None:
+def progress(*, group: GroupOption, options: SettingsOptions) -> None:
     """Show a group's offset in each queue, as RocketMQ's consumerProgress does.
 
     last_time is the time when the last message that the group has read was stored.
     """
-    output = Output(as_json)
-    store = open_store(root)
+    output = Output(options.as_json)
+    store = open_store(options.root)
     from rmq_store.lake.read.message_search import quoted, store_times
     from rmq_store.lake.sql.sql import query
 
-    check_group(store, group, settings)
-    found = _rows(query(store, f"SELECT * FROM lag WHERE group_name = {quoted(group)} ORDER BY ALL"))
+    check_group(store, group, optional_settings(options.settings))
+    lags = _rows(query(store, f"SELECT * FROM lag WHERE group_name = {quoted(group)} ORDER BY ALL"))
     last: dict[tuple[str, MessageQueue], int] = {}
     for shard in store.shards():
-        of_shard = {_queue(row): row["next_offset"] - 1 for row in found if row["shard"] == shard.name}
-        last |= {(shard.name, queue): ms for queue, ms in store_times(shard, of_shard).items()}
+        last_read = {_queue(row): row["next_offset"] - 1 for row in lags if row["shard"] == shard.name}
+        last |= {(shard.name, queue): ms for queue, ms in store_times(shard, last_read).items()}
     rows = [
         {name: row[name] for name in ("shard", "topic", "broker_name", "queue_id")}
         | {"broker_offset": row["max_offset"], "consumer_offset": row["next_offset"], "diff": row["lag"]}
         | {"last_time": last.get((row["shard"], _queue(row)))}
-        for row in found
+        for row in lags
     ]
     total = sum(row["diff"] or 0 for row in rows)
     output.table(
@@ -109,18 +99,18 @@ def _queue(row: dict[str, Any]) -> MessageQueue:
     return MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
 
 
-def topic_status(topic: TopicOption, root: RootOption = None, as_json: JsonOption = False) -> None:
+def topic_status(*, topic: TopicOption, options: StoreOptions) -> None:
     """Show the offset range and the last update of each queue of a topic."""
-    output = Output(as_json)
-    store = open_store(root)
+    output = Output(options.as_json)
+    store = open_store(options.root)
     from rmq_store.lake.read.message_search import quoted
     from rmq_store.lake.sql.sql import query
     from rmq_store.lake.window.consumption import shards_with_topic
 
     shards_with_topic(store.shards(), [topic])  # an unknown topic is an error, not an empty answer
-    found = _rows(query(store, f"SELECT * FROM queues WHERE topic = {quoted(topic)} ORDER BY ALL"))
+    queues = _rows(query(store, f"SELECT * FROM queues WHERE topic = {quoted(topic)} ORDER BY ALL"))
     columns = ("shard", "broker_name", "queue_id", "min_offset", "max_offset")
-    rows = [{name: row[name] for name in columns} | {"last_updated": row["newest_store_timestamp"]} for row in found]
+    rows = [{name: row[name] for name in columns} | {"last_updated": row["newest_store_timestamp"]} for row in queues]
     output.table(
         [row | {"last_updated": "" if (ms := row["last_updated"]) is None else format_time(ms)} for row in rows],
         (*columns, "last_updated"),
@@ -128,41 +118,42 @@ def topic_status(topic: TopicOption, root: RootOption = None, as_json: JsonOptio
     output.document({"status": "done", "topic": topic, "queues": rows})
 
 
-def audit(
-    group: OfGroupOption = None, settings: SettingsOption = None, root: RootOption = None, as_json: JsonOption = False
-) -> None:
+def audit(*, group: OfGroupOption = None, options: SettingsOptions) -> None:
     """Check that no message is missing or counted twice.
 
     Compares the counts that windows, deliveries and redrives recorded with the messages; each row is a contradiction.
     Exit code 1 when there is one.
     """
-    if _show(root, as_json, "audit", group, settings, empty="no contradiction: every offset has exactly one outcome"):
+    if _show_group(options, "audit", group, empty="no contradiction: every offset has exactly one outcome"):
         raise typer.Exit(1)
 
 
-def _show(
-    root: str | None,
-    as_json: bool,
-    view: str,
-    group: str | None = None,
-    settings: str | None = None,
-    *,
-    empty: str,
-) -> int:
-    """Print a view, sorted; returns the number of its rows. Raises WrongUse for an unknown group: a misspelt group would
-    otherwise look healthy."""
-    output = Output(as_json)
-    where = "" if group is None else f" WHERE group_name = '{group.replace(chr(39), chr(39) * 2)}'"
-    found = _query(root, f"SELECT * FROM {view}{where} ORDER BY ALL")
-    rows = _rows(found)
-    if group is not None and not rows:
-        check_group(open_store(root), group, settings)
-    output.table(rows, found.column_names, empty)
-    output.document({"status": "done", view: rows})
+def _show_group(options: SettingsOptions, view: str, group: str | None, *, empty: str) -> int:
+    """``_show`` of one group's rows; None: of all. Raises WrongUse for an unknown group: a misspelt one would otherwise
+    look healthy."""
+    if group is None:
+        return _show(options, view, empty=empty)
+    store = open_store(options.root)
+    from rmq_store.lake.read.message_search import quoted
+
+    count = _show(options, f"{view} WHERE group_name = {quoted(group)}", empty=empty)
+    if not count:
+        check_group(store, group, optional_settings(options.settings))
+    return count
+
+
+def _show(options: StoreOptions, source: str, *, empty: str) -> int:
+    """Print the rows of a view, sorted; returns how many there are. ``source``: the view, and which of its rows."""
+    output = Output(options.as_json)
+    table = _query(options.root, f"SELECT * FROM {source} ORDER BY ALL")
+    rows = _rows(table)
+    output.table(rows, table.column_names, empty)
+    output.document({"status": "done", source.partition(" ")[0]: rows})
     return len(rows)
 
 
 def sql(
+    *,
     query: Annotated[
         str | None, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from standard input.")
     ] = None,
@@ -172,8 +163,7 @@ def sql(
     form: Annotated[
         Literal["table", "json", "csv"], typer.Option("--format", help="The format of the rows.")
     ] = "table",
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: StoreOptions,
 ) -> None:
     """Query the store in SQL (DuckDB, read only).
 
@@ -182,17 +172,16 @@ def sql(
     scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them, DESCRIBE lag shows the columns
     of one. Times are UTC ms: epoch_ms(committed_at) makes a timestamp. In JSON bytes are base64.
     """
-    found = _query(root, _query_text(query, file))
-    if as_json or Output(False).as_json or form == "json":
-        for piece in _json_array(found):
-            sys.stdout.write(piece)
+    table = _query(options.root, _query_text(query, file))
+    if Output(options.as_json).as_json or form == "json":
+        sys.stdout.writelines(_json_array(table))
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(found.column_names)
-        for row in _each_row(found):
-            writer.writerow(cell(row[name]) for name in found.column_names)
+        writer.writerow(table.column_names)
+        for row in _each_row(table):
+            writer.writerow(cell(row[name]) for name in table.column_names)
     else:
-        print_table(_rows(found.slice(0, MANY_ROWS)), found.column_names, found.num_rows)
+        print_table(_rows(table.slice(0, MANY_ROWS)), table.column_names, table.num_rows)
     sys.stdout.flush()
 
 
@@ -211,30 +200,30 @@ def _query(root: str | None, text: str) -> pa.Table:
     store = open_store(root)
     from rmq_store.lake.sql.sql import query
 
-    found = query(store, text)
-    return found.rename_columns(_each_once(found.column_names))
+    table = query(store, text)
+    return table.rename_columns(_unique(table.column_names))
 
 
-def _each_once(names: Sequence[str]) -> list[str]:
-    """Unique column names: a query may use one name twice, a row as a dict, or a JSON object, may not."""
-    seen: dict[str, int] = {}
-    once = []
+def _unique(names: Sequence[str]) -> list[str]:
+    """A query may use one column name twice; a row as a dict, or as a JSON object, may not."""
+    counts: dict[str, int] = {}
+    unique = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        once.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    return once
+        counts[name] = counts.get(name, 0) + 1
+        unique.append(name if counts[name] == 1 else f"{name}_{counts[name]}")
+    return unique
 
 
-def _rows(found: pa.Table) -> list[dict[str, Any]]:
-    return list(_each_row(found))
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    return list(_each_row(table))
 
 
-def _each_row(found: pa.Table) -> Iterator[dict[str, Any]]:
+def _each_row(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Rows by column name; maps as dicts."""
-    for batch in found.to_batches(max_chunksize=10_000):
+    for batch in table.to_batches(max_chunksize=10_000):
         columns = [_values(batch.column(i)) for i in range(batch.num_columns)]
         for values in zip(*columns, strict=True):
-            yield dict(zip(found.column_names, values, strict=True))
+            yield dict(zip(table.column_names, values, strict=True))
 
 
 _INTERVAL = "month_day_nano_interval"
@@ -252,9 +241,9 @@ def _values(column: pa.Array) -> Sequence[Any]:
     return as_texts(column)
 
 
-def _json_array(found: pa.Table) -> Iterator[str]:
+def _json_array(table: pa.Table) -> Iterator[str]:
     """The rows as one JSON array, in parts."""
     yield "["
-    for number, row in enumerate(_each_row(found)):
+    for number, row in enumerate(_each_row(table)):
         yield (",\n" if number else "\n") + to_json(row)
     yield "\n]\n"

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_store.cli.common import DONE, asked_group, new_request, open_store
+from rmq_store.cli.command import add_command
+from rmq_store.cli.common import COMMITTED, group_and_scope, new_request, open_store
 from rmq_store.cli.engines import engines_of, for_windows, listener_folders
 from rmq_store.cli.options import (
-    ActorOption,
-    EngineOption,
     FromOption,
     GroupOption,
-    JsonOption,
-    ListenerPathOption,
     NowOption,
-    RequestOption,
-    RootOption,
-    SettingsOption,
+    RequestOptions,
     ShardOption,
     UntilOption,
+    WindowOptions,
     count_from,
-    example,
 )
 from rmq_store.cli.output import Output
 from rmq_store.commit.positions import Outcome
@@ -35,6 +31,8 @@ from rmq_store.utils.known_names import listed
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rmq_store.commit.claim import Held
     from rmq_store.lake.table.shard import Shard
     from rmq_store.lake.table.store import LakeStore
@@ -75,38 +73,36 @@ PANEL = "Messages"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+    add_command(
+        app,
+        consume,
+        [
             "rmq consume --group orders",
             "rmq consume --group orders --until 2026-11-20T12:00:00Z --engine local --request 2026-11-20-noon",
             "rmq consume --group orders --client c1 --clients c1,c2,c3",
-        ),
-    )(consume)
-    app.command(
-        rich_help_panel=PANEL,
-        epilog=example(
+        ],
+        panel=PANEL,
+    )
+    add_command(
+        app,
+        replay,
+        [
             "rmq replay --group orders --topic OrderEvents --from 2026-11-19T00:00:00Z",
             "rmq replay --group orders-replay-0123456789 --reprocess 'the listener is fixed'",
-        ),
-    )(replay)
-    app.command(rich_help_panel=PANEL, epilog=example("rmq deliver", "rmq deliver --now 2026-11-20T12:00:00Z"))(deliver)
+        ],
+        panel=PANEL,
+    )
+    add_command(app, deliver, ["rmq deliver", "rmq deliver --now 2026-11-20T12:00:00Z"], panel=PANEL)
 
 
 def consume(
+    *,
     group: GroupOption,
-    shard: ShardOption = None,
     until: UntilOption = None,
     max_messages: MaxMessagesOption = None,
     client: ClientOption = None,
     clients: ClientsOption = None,
-    request: RequestOption = None,
-    engine: EngineOption = None,
-    listener_path: ListenerPathOption = None,
-    settings: SettingsOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: WindowOptions,
 ) -> None:
     """Consume one window of a group.
 
@@ -119,47 +115,41 @@ def consume(
     queues, as in RocketMQ. A queue that another request holds is skipped; when all are held, the command ends with exit
     code 3 and names the holder.
     """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
     from rmq_store.lake.window.consumption import shards_of, unowned_queues
     from rmq_store.window.plan import ConsumeRequest
 
-    found, scope = asked_group(group, settings, output)
-    request_id = new_request("consume", request, host)
-    asked = ConsumeRequest(
-        request_id,
-        actor_of(actor),
+    settings, scope = group_and_scope(group, options.settings, output)
+    request = ConsumeRequest(
+        request_id=new_request("consume", options.request, host),
+        actor=actor_of(options.actor),
         until_ms=until,
         max_messages=max_messages,
         client_id=client,
         client_ids=client_ids_of(clients),
     )
-    shards = shards_of(store, found, scope, chosen=shard)
-    unowned = [] if scope.retries_only else unowned_queues(store, found, asked.client_ids, host)
-    folders = listener_folders(listener_path or ())
-    with output.kept_clean(), engines_of("consume", engine or found.engine, host, folders) as engines:
-        told = _teller(output, group, request_id)
-        done = _all_windows(told, store, shards, found, asked, for_windows(engines), host, scope)
+    shards = shards_of(store, settings, scope, chosen=options.shard)
+    unowned = [] if scope.retries_only else unowned_queues(store, settings, request.client_ids, host)
+    folders = listener_folders(options.listener_path or ())
+    printer = _Printer.of(output, group, request.request_id)
+    with output.kept_clean(), engines_of("consume", options.engine or settings.engine, host, folders) as engines:
+        run = _Run(store, for_windows(engines), host, printer)
+        consumptions = run.windows(shards, settings, request, scope)
     if unowned:
-        named = listed([f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in unowned])
-        output.note(f"{found.allocate_strategy} allocates to none of {clients}, so that no consumer reads: {named}")
-    _answer(output, group, request_id, done)
+        names = listed([f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in unowned])
+        output.note(f"{settings.allocate_strategy} allocates to none of {clients}, so that no consumer reads: {names}")
+    printer.answer(consumptions)
 
 
 def replay(
+    *,
     group: GroupOption,
     topic: ReplayTopicOption = None,
     since: FromOption = None,
     until: UntilOption = None,
     reprocess: ReprocessOption = None,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    engine: EngineOption = None,
-    listener_path: ListenerPathOption = None,
-    settings: SettingsOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
+    options: WindowOptions,
 ) -> None:
     """Consume a topic again from a given time.
 
@@ -167,78 +157,113 @@ def replay(
     retried under that name: run 'rmq deliver' and 'rmq consume' with that group to finish. To run the same replay again,
     give that name as --group, with --reprocess.
     """
-    output, host = Output(as_json), Host()
+    output, host = Output(options.as_json), Host()
     if reprocess is None and (topic is None or since is None):
         raise WrongUse("a replay needs --topic and --from; another attempt of a replay needs --reprocess")
     if reprocess is not None and (topic is not None or since is not None or until is not None):
         raise WrongUse("another attempt of a replay reads what the first one read: omit --topic, --from and --until")
-    store = open_store(root)
+    store = open_store(options.root)
     from rmq_store.admin.replay import as_replay
     from rmq_store.lake.admin.replay import begin_attempt, shards_replayed
     from rmq_store.lake.window.consumption import shards_of
     from rmq_store.window.plan import ConsumeRequest
 
-    request_id = new_request("replay", request, host)
-    live = ConsumeRequest(request_id, actor_of(actor), reprocess or "", until_ms=until)
-    replaying, scope = asked_group(group, settings, output)
+    request = ConsumeRequest(
+        request_id=new_request("replay", options.request, host),
+        actor=actor_of(options.actor),
+        reason=reprocess or "",
+        until_ms=until,
+    )
+    settings, scope = group_and_scope(group, options.settings, output)
     if reprocess is not None:
-        shards = shards_replayed(store, group, shard)
+        shards = shards_replayed(store, group, options.shard)
     elif topic is not None and since is not None:
-        replaying, live, scope = as_replay(replaying, topic, since, live)
-        shards = shards_of(store, replaying, scope, chosen=shard)
-    folders = listener_folders(listener_path or ())
-    with output.kept_clean(), engines_of("replay", engine or replaying.engine, host, folders) as engines:
-        engine_of, told, done = for_windows(engines), _teller(output, replaying.name, request_id), []
-        for one in shards:
-            doing = (replaying, live, scope) if reprocess is None else begin_attempt(one, replaying, live, host)
-            done += _all_windows(told, store, [one], doing[0], doing[1], engine_of, host, doing[2])
-    hint = f"to finish its retries: rmq deliver, then rmq consume --group {replaying.name}"
-    compare = f"to compare with the previous attempt: rmq diff --group {replaying.name}"
-    _answer(output, replaying.name, request_id, done, hint, () if reprocess is None else (compare,))
+        settings, request, scope = as_replay(settings, topic, since, request)
+        shards = shards_of(store, settings, scope, chosen=options.shard)
+    folders = listener_folders(options.listener_path or ())
+    printer = _Printer.of(output, settings.name, request.request_id)
+    with output.kept_clean(), engines_of("replay", options.engine or settings.engine, host, folders) as engines:
+        run = _Run(store, for_windows(engines), host, printer)
+        if reprocess is None:
+            consumptions = run.windows(shards, settings, request, scope)
+        else:
+            consumptions = []
+            for shard in shards:
+                consumptions += run.windows([shard], *begin_attempt(shard, settings, request, host))
+    hints = []
+    if any(Outcome.RETRIED in consumption.outcomes for consumption in consumptions):
+        hints.append(f"to finish its retries: rmq deliver, then rmq consume --group {settings.name}")
+    if reprocess is not None:
+        hints.append(f"to compare with the previous attempt: rmq diff --group {settings.name}")
+    printer.answer(consumptions, *hints)
 
 
-def _teller(output: Output, group: str, request_id: str) -> Callable[[WindowReport], None]:
-    """Prints a line per window, and keeps its report for the JSON answer of a later error."""
-    from rmq_store.lake.window.consumption import answer_so_far
-
-    windows: list[WindowReport] = []
-    DONE.set(lambda: answer_so_far(group, request_id, windows))
-
-    def told(report: WindowReport) -> None:
-        windows.append(report)
-        output.line(_window_line(report))
-
-    return told
+# --- the windows of a request ----------------------------------------------------------------------------------------
 
 
-def _all_windows(
-    told: Callable[[WindowReport], None],
-    store: LakeStore,
-    shards: Sequence[Shard],
-    group: GroupSettings,
-    request: ConsumeRequest,
-    engine_of: Callable[[Plan], Engine],
-    host: Host,
-    scope: Scope,
-) -> list[Consumption]:
-    """Run the request in all shards; ``told`` is called with the report of each window."""
-    from rmq_store.lake.window.consumption import Consumption
-    from rmq_store.lake.window.window import consume_window
+@dataclass(frozen=True, slots=True)
+class _Printer:
+    """Prints the windows of a request as they are committed, and its answer."""
 
-    windows = [partial(consume_window, store, shard, group, request, engine_of, host, scope) for shard in shards]
-    return [Consumption.of(window, told) for window in windows]
+    output: Output
+    group: str
+    request_id: str
+    windows: list[WindowReport]
+    """Those that were printed; the JSON answer of a later error has them too."""
+
+    @classmethod
+    def of(cls, output: Output, group: str, request_id: str) -> _Printer:
+        from rmq_store.lake.window.consumption import answer_so_far
+
+        windows: list[WindowReport] = []
+        COMMITTED.set(lambda: answer_so_far(group, request_id, windows))
+        return cls(output, group, request_id, windows)
+
+    def window(self, report: WindowReport) -> None:
+        self.windows.append(report)
+        self.output.line(_window_line(report))
+
+    def answer(self, consumptions: Sequence[Consumption], *hints: str) -> None:
+        from rmq_store.lake.window.consumption import answer
+
+        whole = answer(self.group, self.request_id, consumptions)
+        self.output.answer(whole, f"group: {self.group}", f"request: {self.request_id}", *hints)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Where the windows of a request run."""
+
+    store: LakeStore
+    engine_of: Callable[[Plan], Engine]
+    host: Host
+    printer: _Printer
+
+    def windows(
+        self, shards: Sequence[Shard], group: GroupSettings, request: ConsumeRequest, scope: Scope
+    ) -> list[Consumption]:
+        """All windows of the request in these shards, one shard after the other."""
+        from rmq_store.lake.window.consumption import Consumption
+        from rmq_store.lake.window.window import consume_window
+
+        window = partial(
+            consume_window, group=group, request=request, engine_of=self.engine_of, host=self.host, scope=scope
+        )
+        return [Consumption.of(partial(window, self.store, shard), self.printer.window) for shard in shards]
 
 
 def _window_line(report: WindowReport) -> str:
     counts = [f"{count:,} {outcome}" for outcome, count in report.counts().items() if count]
-    done = f"{report.messages():,} messages" + (f" ({', '.join(counts)})" if counts else "")
+    messages = f"{report.messages():,} messages" + (f" ({', '.join(counts)})" if counts else "")
     more = "" if report.complete else ", more to come"
-    held_up = len({blocked.range.queue for blocked in report.blocked})
-    waits = f", {held_up} queues wait at a failed message (see the view blocked)" if held_up else ""
+    blocked = len({blocked.range.queue for blocked in report.blocked})
+    waits = f", {blocked} queues wait at a failed message (see the view blocked)" if blocked else ""
     held = "".join(f", {_held_text(one)}" for one in report.held)
     idle = f", {report.idle}" if report.idle else ""
     waiting = f", {_waiting_text(report.waiting)}" if report.waiting else ""
-    return f"shard {report.shard}: {report.status}, {done}, engine {report.engine}{more}{waits}{held}{idle}{waiting}"
+    return (
+        f"shard {report.shard}: {report.status}, {messages}, engine {report.engine}{more}{waits}{held}{idle}{waiting}"
+    )
 
 
 def _held_text(held: Held) -> str:
@@ -249,50 +274,31 @@ def _waiting_text(waiting: WaitingRetries) -> str:
     return f"{waiting.retries:,} retries wait for rmq deliver, the first is due at {format_time(waiting.next_due_ms)}"
 
 
-def _answer(
-    output: Output,
-    group: str,
-    request_id: str,
-    done: Sequence[Consumption],
-    hint: str = "",
-    more: Sequence[str] = (),
-) -> None:
-    from rmq_store.lake.window.consumption import answer
-
-    retried = any(Outcome.RETRIED in of_shard.outcomes for of_shard in done)
-    lines = [f"group: {group}", f"request: {request_id}"]
-    output.answer(answer(group, request_id, done), *lines, *([hint] if hint and retried else []), *more)
+# --- deliver ---------------------------------------------------------------------------------------------------------
 
 
-def deliver(
-    now: NowOption = None,
-    shard: ShardOption = None,
-    request: RequestOption = None,
-    actor: ActorOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def deliver(*, now: NowOption = None, shard: ShardOption = None, options: RequestOptions) -> None:
     """Deliver the retries and delayed messages that are due.
 
     Retries become readable for their groups, and delayed messages are written to their topics. Nothing is delivered by
     itself: run this command every minute, or switch on the DAG rmq_deliver_delayed.
     """
-    output, host = Output(as_json), Host()
-    store = open_store(root)
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
     from rmq_store.lake.window.deliver import deliver as deliver_due
     from rmq_store.window.deliver import deliver_all
 
-    request_id, who = new_request("deliver", request, host), actor_of(actor)
+    request_id, actor = new_request("deliver", options.request, host), actor_of(options.actor)
     reports = [
         report
         for one in store.shards(shard)
         for report in deliver_all(
             request_id,
-            partial(deliver_due, store, one, actor=who, host=host, now_ms=now),
+            partial(deliver_due, store, one, actor=actor, host=host, now_ms=now),
             lambda report: output.line(_delivery_line(report)),
         )
     ]
-    found = {
+    answer = {
         "status": overall(report.status for report in reports),
         "request_id": request_id,
         "delivered": sum(report.delivered for report in reports),
@@ -309,7 +315,7 @@ def deliver(
         ],
         "warnings": [warning for report in reports for warning in report.warnings],
     }
-    output.answer(found, f"request: {request_id}")
+    output.answer(answer, f"request: {request_id}")
 
 
 def _delivery_line(report: DeliverReport) -> str:

@@ -401,7 +401,7 @@ def test_a_broadcasting_group_is_replayed_and_deleted_by_the_names_of_its_client
     settings = imported.folder / "consumers.toml"
     settings.write_text(settings.read_text() + OF_A_CLIENT)
     replay = ["replay", "-t", "OrderEvents", "--from", "0", "-g"]
-    assert "is replayed under the client's name, audit@CLIENT" in imported(*replay, "audit").err
+    assert "name the client whose messages are to be replayed, audit@CLIENT" in imported(*replay, "audit").err
     imported("consume", "-g", "audit@host-1")
     assert imported.json(*replay, "audit@host-1")["messages"] == ORDERS
     assert imported("delete-group", "-g", "audit", "--dry-run").err.endswith("Delete them: audit@host-1\n")
