@@ -49,38 +49,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--listener-path", action="append", default=[], help="a folder with listener modules; repeatable"
     )
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     host = Host()
     windows: list[WindowReport] = []
     return report_as_json(
         "consume",
-        chosen.request,
+        options.request,
         host,
-        lambda request_id: _consume(chosen, request_id, host, windows.append),
-        lambda request_id: answer_so_far(chosen.group, request_id, windows),
+        lambda request_id: _consume(options, request_id, host, windows.append),
+        lambda request_id: answer_so_far(options.group, request_id, windows),
     )
 
 
 def _consume(
-    chosen: argparse.Namespace, request_id: str, host: Host, on_window: Callable[[WindowReport], None]
+    options: argparse.Namespace, request_id: str, host: Host, on_window: Callable[[WindowReport], None]
 ) -> dict[str, Any]:
-    sys.path[:0] = chosen.listener_path
-    store = LakeStore.open(Root.parse(chosen.root))
-    group, scope = group_settings(read_settings(chosen.settings), chosen.group)
+    sys.path[:0] = options.listener_path
+    store = LakeStore.open(Root.parse(options.root))
+    group, scope = group_settings(read_settings(options.settings), options.group)
     request = ConsumeRequest(
-        request_id,
-        actor_of(),
-        until_ms=None if chosen.until is None else parse_time(chosen.until),
-        max_messages=chosen.max_messages,
-        client_id=chosen.client,
-        client_ids=client_ids_of(chosen.clients),
+        request_id=request_id,
+        actor=actor_of(),
+        until_ms=None if options.until is None else parse_time(options.until),
+        max_messages=options.max_messages,
+        client_id=options.client,
+        client_ids=client_ids_of(options.clients),
     )
-    shards = shards_of(store, group, scope, chosen=chosen.shard)
-    with engines_of("consume", chosen.engine or group.engine, host, chosen.listener_path) as engines:
-        windows = [
-            partial(consume_window, store, shard, group, request, engines.for_window, host, scope) for shard in shards
-        ]
-        consumptions = [Consumption.of(window, on_window) for window in windows]
+    shards = shards_of(store, group, scope, chosen=options.shard)
+    with engines_of("consume", options.engine or group.engine, host, options.listener_path) as engines:
+        window = partial(
+            consume_window, group=group, request=request, engine_of=engines.for_window, host=host, scope=scope
+        )
+        consumptions = [Consumption.of(partial(window, store, shard), on_window) for shard in shards]
     return answer(group.name, request.request_id, consumptions)
 
 
