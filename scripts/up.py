@@ -44,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--spark", action="store_true", help="also a warm Spark Connect server, so that windows start fast"
     )
     parser.add_argument("--home", type=Path, default=VAR / "airflow", help="Airflow's folder (default var/airflow)")
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     stop_on_signals()
     try:
-        run(chosen.home.resolve(), chosen.port, spark=chosen.spark)
+        run(options.home.resolve(), options.port, spark=options.spark)
     except KeyboardInterrupt:
         say("stopped")
     except (RmqError, AirflowNotReady) as error:
@@ -56,13 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(folder: Path, wanted_port: int | None, *, spark: bool) -> None:
+def run(folder: Path, port_option: int | None, *, spark: bool) -> None:
     """Start everything, print the addresses, wait until Ctrl-C or until a process ends."""
-    if wanted_port is not None and not is_free(wanted_port):
-        raise AirflowNotReady(f"port {wanted_port} is taken: leave out --port, or choose another")
+    if port_option is not None and not is_free(port_option):
+        raise AirflowNotReady(f"port {port_option} is taken: leave out --port, or choose another")
     with ThreadPoolExecutor() as beside, ExitStack() as at_the_end:
         lock = at_the_end.enter_context(only_one(folder / "lock", "Airflow", say))
-        port = wanted_port or free_port(USUAL_PORT)
+        port = port_option or free_port(USUAL_PORT)
         variables = places()
         for name, value in variables.items():
             say(f"{name} = {value}")
