@@ -101,8 +101,8 @@ def test_a_window_with_a_task_that_lost_a_message_is_refused_and_moves_nothing(
     """The whole street: only what the task tells of one queue is wrong."""
     honest = windows._proposal
 
-    def forgetful(*arguments: Any) -> Proposal:
-        proposal = honest(*arguments)
+    def forgetful(*arguments: Any, **named: Any) -> Proposal:
+        proposal = honest(*arguments, **named)
         first, *others = proposal.ctl.consumed
         acked = first.tallies[Outcome.ACKED]
         spoilt = replace(first, tallies={**first.tallies, Outcome.ACKED: replace(acked, count=acked.count - 1)})
