@@ -432,9 +432,9 @@ class Planner:
         """What this window takes, and the queues in which the request wants more than that."""
         group = self.group
         blocked = {one.range.queue for part in parts for one in part.blocked}  # until the next request
-        wanted = {queue: start for queue, start in starts.all() if queue in bounds and queue not in blocked}
-        free = {queue: start for queue, start in wanted.items() if claimed is None or queue in claimed}
-        held = {queue: start for queue, start in wanted.items() if queue not in free}
+        pending = {queue: start for queue, start in starts.all() if queue in bounds and queue not in blocked}
+        free = {queue: start for queue, start in pending.items() if claimed is None or queue in claimed}
+        held = {queue: start for queue, start in pending.items() if queue not in free}
 
         limit = messages_remaining(request, parts)
         whole = self._planned(free, bounds, limit)

@@ -195,7 +195,7 @@ def test_the_retries_of_a_replay_may_be_in_any_shard() -> None:
     [
         (None, "b", "there is no topic Orders; known: Payments"),
         (None, "d", "no shard d"),
-        (("a", "b"), "c", "shard c is none of the group's; its settings say a, b"),
+        (("a", "b"), "c", r"shard c is not in the shards of group shop \(a, b\)"),
         (("d",), None, "no shard d"),
     ],
 )

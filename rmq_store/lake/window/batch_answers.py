@@ -1,4 +1,4 @@
-"""What an Arrow listener's answer means: ``listener.judge`` for a whole record batch, without an object per message."""
+"""The answers of Arrow listeners: ``judge`` of ``consumer/listener.py`` for a record batch, without an object per message."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def judge_batch(
 ) -> tuple[npt.NDArray[np.bool_] | None, Sequence[Answer]]:
     """Which of ``n`` rows failed (None: none), and an Answer for each of these.
 
-    An array answers per row: booleans (true: CONSUME_SUCCESS) or the names of the statuses; null is RECONSUME_LATER.
-    Anything else is judged as a message listener's answer. Raises ListenerError as ``judge`` does.
+    An array answers per row: booleans (true is CONSUME_SUCCESS) or names of ConsumeConcurrentlyStatus; null is
+    RECONSUME_LATER. Any other answer is read as that of a message listener. Raises ListenerError for an invalid answer.
     """
     if error is None and isinstance(answer, pa.Array | pa.ChunkedArray):
         later = Answer(False, java_int("delay_level_when_next_consume", context.delay_level_when_next_consume))
@@ -37,9 +37,9 @@ def judge_batch(
         if acked.all():
             return None, ()
         return ~acked, [later] * int(n - acked.sum())
-    judged = judge(answer, n, context, error, all_or_nothing=all_or_nothing, secrets=secrets)
-    failed = np.fromiter((not one.acked for one in judged), dtype=np.bool_, count=n)
-    return (failed, [one for one in judged if not one.acked]) if failed.any() else (None, ())
+    answers = judge(answer, n, context, error, all_or_nothing=all_or_nothing, secrets=secrets)
+    failed = np.fromiter((not one.acked for one in answers), dtype=np.bool_, count=n)
+    return (failed, [one for one in answers if not one.acked]) if failed.any() else (None, ())
 
 
 def _acked(answer: pa.Array | pa.ChunkedArray, n: int) -> npt.NDArray[np.bool_]:
@@ -52,12 +52,12 @@ def _acked(answer: pa.Array | pa.ChunkedArray, n: int) -> npt.NDArray[np.bool_]:
     elif pa.types.is_string(answer.type) or pa.types.is_large_string(answer.type):
         known = pc.is_in(answer, value_set=_KNOWN.cast(answer.type), skip_nulls=False)
         if not pc.all(pc.or_(known, answer.is_null())).as_py():
-            strange = answer.filter(pc.invert(pc.or_(known, answer.is_null())))[0].as_py()
+            unknown = answer.filter(pc.invert(pc.or_(known, answer.is_null())))[0].as_py()
             raise ListenerError(
-                f"the listener answered {strange!r:.200}; known are {', '.join(ConsumeConcurrentlyStatus)}"
+                f"the listener answered {unknown!r:.200}; known are {', '.join(ConsumeConcurrentlyStatus)}"
             )
         acked = pc.fill_null(pc.equal(answer, _SUCCESS), False)
     else:
         raise ListenerError(f"the listener answered an array of {answer.type}; it must be of booleans or status names")
-    found: npt.NDArray[np.bool_] = acked.to_numpy(zero_copy_only=False)
-    return found
+    mask: npt.NDArray[np.bool_] = acked.to_numpy(zero_copy_only=False)
+    return mask

@@ -1,4 +1,4 @@
-"""One request of a group: the shards it works in, all its windows in each of them, and what came of it.
+"""One request of a consumer group: the shards in which it consumes, all its windows in each of them, and its answer as JSON.
 
 The command line, the job for spark-submit and the tasks of the DAGs run requests with this.
 """
@@ -27,17 +27,21 @@ from rmq_store.utils.known_names import did_you_mean, listed
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.plan import LIVE, ConsumeRequest, Planner, Scope
 
-# --- where it works --------------------------------------------------------------------------------------------------
+# --- the shards ------------------------------------------------------------------------------------------------------
 
 
 def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, chosen: str | None = None) -> list[Shard]:
-    """The group's shards: the chosen one, else those that its settings name, else all; of these the ones that hold a
-    topic of it. What a replay left to retry may be in any.
+    """The shards in which a group consumes: the ``chosen`` one, else those of its settings, else all; of these the ones that
+    have a topic of the group. The retries of a replay may be in any.
 
-    Raises WrongUse: a shard that is not the group's or not there; NothingThere: an empty store, topics that are nowhere.
+    Raises WrongUse for a shard that is not the group's or does not exist; NothingThere for an empty store, and when no
+    shard has a topic of the group.
     """
     if chosen is not None and group.shards is not None and chosen not in group.shards:
-        raise WrongUse(f"shard {chosen} is none of the group's; its settings say {', '.join(group.shards)}")
+        raise WrongUse(
+            f"shard {chosen} is not in the shards of group {group.name} ({', '.join(group.shards)}): choose one of them, or "
+            "change the group's settings"
+        )
     names = (chosen,) if chosen is not None else group.shards
     shards = store.shards() if names is None else [shard for name in names for shard in store.shards(name)]
     if not shards:
@@ -51,37 +55,38 @@ def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, ch
 
 
 def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Shard]:
-    """Those that hold one of the topics. Raises NothingThere when none does, naming what there is."""
-    found = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
-    if not found:
-        there = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
-        known = sorted(topic for topic in there if not (topic.startswith("%") or is_system_topic(topic)))
+    """The shards that have one of the topics. Raises NothingThere, with the known topics, when none does."""
+    having = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
+    if not having:
+        topics_there = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
+        known = sorted(topic for topic in topics_there if not (topic.startswith("%") or is_system_topic(topic)))
         missing = " or ".join(topics)
         raise NothingThere(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
-    return found
+    return having
 
 
 def shards_with_queues(
-    shards: Sequence[Shard], topic: str, wanted: Sequence[MessageQueue]
+    shards: Sequence[Shard], topic: str, chosen: Sequence[MessageQueue]
 ) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
-    """The shards that have the wanted queues of a topic, with these; none wanted: all with the topic, each with none.
+    """The shards that have the chosen queues of a topic, each with its own of them. No queues chosen: all shards that have
+    the topic, each without queues.
 
-    Raises WrongUse for a topic or queue that is nowhere.
+    Raises NothingThere for a topic, and WrongUse for a queue, that no shard has.
     """
     having = shards_with_topic(shards, [topic])
-    if not wanted:
+    if not chosen:
         return [(shard, ()) for shard in having]
     known = [shard.positions().queues_of(topic) for shard in having]
-    for queue in wanted:
+    for queue in chosen:
         if not any(queue in queues for queues in known):
             named = [f"{q.broker_name}:{q.queue_id}" for queues in known for q in queues]
             raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
-    found = [tuple(queue for queue in wanted if queue in queues) for queues in known]
-    return [(shard, queues) for shard, queues in zip(having, found, strict=True) if queues]
+    of_shards = [tuple(queue for queue in chosen if queue in queues) for queues in known]
+    return [(shard, queues) for shard, queues in zip(having, of_shards, strict=True) if queues]
 
 
 def unowned_queues(store: LakeStore, group: GroupSettings, client_ids: Sequence[str], host: Host) -> list[MessageQueue]:
-    """The queues that the group's strategy gives to none of the consumers: nobody reads them."""
+    """The queues that the group's strategy gives to no consumer, so that they are not consumed."""
     rule = group.allocate_strategy
     if not client_ids or not rule.may_leave_queues:
         return []
@@ -93,19 +98,19 @@ def unowned_queues(store: LakeStore, group: GroupSettings, client_ids: Sequence[
 
 
 def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:
-    """Whether a window of the request has something to do, or something to say of what it has done. Reads only."""
+    """Whether the request has something to consume, or has committed windows to report. Reads only."""
     shard.commitlog.refresh()
     if shard.ctls_of_request(request.request_id, group.name, Action.CONSUME):
         return True
     return bool(Planner(ShardLookup(shard), group, host.now_ms(), scope).plan(request, []).ranges)
 
 
-# --- doing it --------------------------------------------------------------------------------------------------------
+# --- its windows -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """What a request did in one shard, window by window; there is at least one, which may be empty."""
+    """The windows of a request in one shard: at least one, which may be empty."""
 
     windows: tuple[WindowReport, ...]
 
@@ -113,8 +118,8 @@ class Consumption:
     def of(
         cls, window: Callable[[], WindowReport], finished: Callable[[WindowReport], None] | None = None
     ) -> Consumption:
-        """Window after window until the request is complete. ``window`` does the next one, and its errors are raised;
-        ``finished`` is told of each."""
+        """Run window after window until the request is complete. ``window`` runs the next one, and its errors are raised
+        here; ``finished`` is called with each report."""
         reports = []
         while True:
             report = window()
@@ -130,8 +135,8 @@ class Consumption:
 
     @property
     def outcomes(self) -> dict[Outcome, int]:
-        """Messages per outcome that there was."""
-        counts = [window.counts() for window in self._that_count]
+        """Messages per outcome, without outcomes of no message."""
+        counts = [window.counts() for window in self._counted]
         sums = {outcome: sum(count[outcome] for count in counts) for outcome in Outcome}
         return {outcome: count for outcome, count in sums.items() if count}
 
@@ -140,13 +145,14 @@ class Consumption:
         return sum(self.outcomes.values())
 
     @property
-    def _that_count(self) -> tuple[WindowReport, ...]:
-        """Those committed here, else the last, which says what was done before: it would count these once more."""
+    def _counted(self) -> tuple[WindowReport, ...]:
+        """The windows committed now, else the last one. A window that was committed before reports the whole request, and
+        would count those committed now twice."""
         return tuple(window for window in self.windows if window.status == Status.COMMITTED) or self.windows[-1:]
 
     def summary(self) -> dict[str, Any]:
-        """As a small JSON value. ``offsets``: "topic broker:queue" to the next offset to read."""
-        ranges = [consumed.range for window in self._that_count for consumed in window.consumed]
+        """A small JSON value. ``offsets``: "topic broker:queue" to the next offset to read."""
+        ranges = [consumed.range for window in self._counted for consumed in window.consumed]
         last = self.windows[-1]
         return {
             "status": self.status,
@@ -164,26 +170,25 @@ class Consumption:
         }
 
 
-# --- what it answers -------------------------------------------------------------------------------------------------
+# --- its answer ------------------------------------------------------------------------------------------------------
 
 
-def answer(group: str, request_id: str, done: Sequence[Consumption]) -> dict[str, Any]:
-    """A request as a JSON value: in all, shard by shard, window by window."""
+def answer(group: str, request_id: str, shards: Sequence[Consumption]) -> dict[str, Any]:
+    """What a request did, as a JSON value: in all, per shard, and per window."""
     return {
-        "status": overall(of_shard.status for of_shard in done),
+        "status": overall(shard.status for shard in shards),
         "group": group,
         "request_id": request_id,
-        "messages": sum(of_shard.messages for of_shard in done),
-        "shards": [of_shard.summary() for of_shard in done],
-        "windows": [_window(window) for of_shard in done for window in of_shard.windows],
-        "warnings": [warning for of_shard in done for window in of_shard.windows for warning in window.warnings],
+        "messages": sum(shard.messages for shard in shards),
+        "shards": [shard.summary() for shard in shards],
+        "windows": [_window(window) for shard in shards for window in shard.windows],
+        "warnings": [warning for shard in shards for window in shard.windows for warning in window.warnings],
     }
 
 
 def answer_so_far(group: str, request_id: str, windows: Sequence[WindowReport]) -> dict[str, Any]:
-    """As ``answer``, for an error that ends a request after some windows, in the order in which they came; empty when
-    there was none."""
-    shards = [Consumption(tuple(its)) for _, its in groupby(windows, key=lambda window: window.shard)]
+    """The ``answer`` of a request that an error ended after some windows, in their order; empty if there was none."""
+    shards = [Consumption(tuple(of_shard)) for _, of_shard in groupby(windows, key=lambda window: window.shard)]
     return answer(group, request_id, shards) if shards else {}
 
 
@@ -222,7 +227,7 @@ def _window(report: WindowReport) -> dict[str, Any]:
             }
             for blocked in report.blocked
         ],
-        "held": [_held(one, one.queue) for one in report.held if one.queue is not None],
+        "held": [_held(held, held.queue) for held in report.held if held.queue is not None],
         "idle": report.idle or None,
         "waiting": asdict(report.waiting) if report.waiting else None,
     }

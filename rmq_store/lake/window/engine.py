@@ -1,5 +1,8 @@
-"""Where tasks run. An engine is a function from tasks to results, so this process, a Spark session and a Spark Connect
-server are interchangeable (``spark_jobs/engine.py`` has the other two)."""
+"""Where tasks run, and which engine is chosen for a window or an import.
+
+An engine is a function from tasks to results. This process is one (``LocalEngine``); a Spark session and a Spark Connect
+server are the others (``spark_jobs/engine.py``).
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,21 @@ Result = TypeVar("Result")
 
 
 class Engine(Protocol):
-    """``slots``: how many tasks run at once."""
+    """Runs tasks."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def slots(self) -> int: ...
+    def slots(self) -> int:
+        """How many tasks run at once."""
+        ...
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
-        """``run(job, task, attempt)`` for every task, in any order; ``attempt`` is a text no other attempt has.
+        """Call ``run(job, task, attempt)`` for every task, and return the results in any order.
 
-        ``run`` is a function of a module. An RmqError of a task is raised here as itself.
+        ``run`` is a function of a module, ``attempt`` a text that no other attempt of a task has. An RmqError that a task
+        raises is raised here.
         """
         ...
 
@@ -52,41 +58,41 @@ class LocalEngine:
         return [run(job, task, self.host.entropy(8).hex()) for task in tasks]
 
 
-# --- which one -------------------------------------------------------------------------------------------------------
+# --- the choice ------------------------------------------------------------------------------------------------------
 
 AUTO_LOCAL_MESSAGES = 100_000
-"""``auto``: a window of fewer is done sooner in this process than by any Spark job (design 4.1)."""
+"""``auto``: a window of fewer messages ends sooner in this process than in any Spark job (``docs/speed.md``)."""
 
 AUTO_LOCAL_BYTES = 512 << 20
-"""``auto``: an import of fewer is read here in the time that a JVM takes to start."""
+"""``auto``: an import of fewer bytes is read in this process in the time that a JVM takes to start."""
 
 
 def engine_of_window(choice: str, messages: int) -> str:
     """``local`` or ``spark``, for a choice of ``settings.ENGINES`` and a window of so many messages.
 
-    One of none, which only records where a group begins, is ``local`` whatever was chosen: no JVM starts for nothing.
+    A window without messages, which only records where a group begins, is always ``local``: no JVM starts for it.
     """
     if messages == 0:
         return "local"
-    return _settled(choice, is_little=messages < AUTO_LOCAL_MESSAGES)
+    return _resolved(choice, is_small=messages < AUTO_LOCAL_MESSAGES)
 
 
 def engine_of_import(choice: str, to_read_bytes: int | None = None) -> str:
-    """``local`` or ``spark``, for an import that has to read about so much; None: nobody has looked, it may be much."""
-    return _settled(choice, is_little=to_read_bytes is not None and to_read_bytes < AUTO_LOCAL_BYTES)
+    """``local`` or ``spark``, for an import that has to read about so many bytes; None: not known, it may be many."""
+    return _resolved(choice, is_small=to_read_bytes is not None and to_read_bytes < AUTO_LOCAL_BYTES)
 
 
-def _settled(choice: str, *, is_little: bool) -> str:
+def _resolved(choice: str, *, is_small: bool) -> str:
     if choice != "auto":
         return choice
-    return "local" if is_little else "spark"
+    return "local" if is_small else "spark"
 
 
 class Engines:
-    """The engines of one command, job or task. Used in ``with``, which closes Spark's if it was opened.
+    """The engines of one command, job or Airflow task. Use it in ``with``, which ends the Spark session if one was opened.
 
-    ``choice``: what was asked for, else what the group's settings say. ``open_spark`` makes Spark's engine and ends its
-    session; it is called when there is the first work for it, once.
+    ``choice``: ``local``, ``spark`` or ``auto``. ``open_spark`` opens Spark's engine and ends its session; it is called
+    once, at the first work for it.
     """
 
     def __init__(self, choice: str, host: Host, open_spark: Callable[[], AbstractContextManager[Engine]]) -> None:
@@ -94,28 +100,28 @@ class Engines:
         self._local = LocalEngine(host)
         self._open_spark = open_spark
         self._spark: Engine | None = None
-        self._at_the_end = ExitStack()
+        self._exits = ExitStack()
 
     def __enter__(self) -> Engines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._at_the_end.__exit__(kind, error, at)
+        self._exits.__exit__(kind, error, at)
 
     def for_window(self, plan: Plan) -> Engine:
-        """The ``engine_of`` of ``consume_window``, which asks when it has found work."""
+        """The engine for a window: the ``engine_of`` of ``consume_window``."""
         messages = sum(len(planned.range) for planned in plan.ranges)
         return self._local if engine_of_window(self._choice, messages) == "local" else self.spark()
 
     def for_import(self, to_read_bytes: int | None = None) -> Engine:
-        """For an import of about so many bytes; see ``engine_of_import``."""
+        """The engine for an import of about so many bytes; see ``engine_of_import``."""
         is_local = engine_of_import(self._choice, to_read_bytes) == "local"
         return self._local if is_local else SparkOnFirstTasks(self.spark)
 
     def spark(self) -> Engine:
-        """Raises what ``open_spark`` raises."""
+        """Spark's engine, opened at the first call. Raises the errors of ``open_spark``."""
         if self._spark is None:
-            self._spark = self._at_the_end.enter_context(self._open_spark())
+            self._spark = self._exits.enter_context(self._open_spark())
         return self._spark
 
 
@@ -129,11 +135,11 @@ def spark_missing(error: ImportError) -> StoreUnusable:
 
 @dataclass(frozen=True, slots=True)
 class SparkOnFirstTasks:
-    """Spark, opened for the first tasks, because an import learns late whether it has any.
+    """Spark, opened at the first tasks, because an import learns late whether it has any.
 
-    None are in an import that is refused before it reads, or whose request was done before: these start no JVM. A new
-    request starts one also when nothing is new, because the log's last file has room in which more may have come.
-    ``slots`` are those of this host, as Spark's are not known yet; they only say how often progress is told.
+    An import that is refused before it reads, or whose request was committed before, has no tasks and starts no JVM. A new
+    request starts one also when nothing is new, because the log's last file has room for more messages. ``slots`` are those
+    of this host, as Spark's are not known yet; they only decide how often progress is reported.
     """
 
     spark: Callable[[], Engine]
@@ -146,10 +152,10 @@ class SparkOnFirstTasks:
 
 @cache
 def keep_loaded() -> None:
-    """Once in a worker process, behind its first task: what imports have made is no garbage and is not looked at again.
+    """Exclude the objects that imports have made from garbage collection. Called once per worker, after its first task.
 
-    Spark's Python workers collect garbage behind every task. Over all that pyarrow and pandas bring along, this took
-    half the time of a task that does nothing.
+    Spark's Python workers collect garbage after every task. Over all objects of pyarrow and pandas, this took half the time
+    of a task that does nothing.
     """
     gc.collect()
     gc.freeze()

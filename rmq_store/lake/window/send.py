@@ -1,4 +1,4 @@
-"""Sending messages into the lake's own queues, in one commit; ``rmq_store/producer/send.py`` says where they go."""
+"""Sending messages to the lake's own queues, in one commit; ``rmq_store/producer/send.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ def send(
     create_queues: int | None = None,
     dry_run: bool = False,
 ) -> SendReport:
-    """Send the messages, all of them or none: they become visible together, in the order given per queue.
+    """Send the messages, all of them or none. They become visible together, in the given order per queue.
 
     ``request_id`` begins with its UTC date, at most two days ahead; the same id with the same messages is the same
-    request and is sent once.
-    ``create_queues``: how many queues a topic gets that the shard does not have; None: such a topic is refused.
-    ``dry_run``: say where they would go. A call is held in memory whole: send many in parts of some thousands, each
-    with a request id of its own. ::
+    request and is sent once. ``create_queues``: how many queues a new topic gets; None: a new topic is refused.
+    ``dry_run``: only report where the messages would go. All messages of a call are in memory: send many in parts of some
+    thousands, each with a request id of its own. ::
 
         store = LakeStore.open(Root.parse("var/store"))
         shard = store.create_shard("local")
@@ -60,14 +59,14 @@ def send(
         send(store, shard, orders, "2026-11-20-orders-1", actor_of(), Host(), create_queues=4)
 
     Raises WrongUse (a message that client or broker would refuse, an unknown topic or queue, a request that sent other
-    messages), and the errors of ``commit``; StaleAttempt only when others were quicker again and again.
+    messages), and the errors of ``commit``; StaleAttempt only when other sends to the topic won all attempts.
     """
     started_ms = host.now_ms()
     check_messages(messages, started_ms)
     for attempt in count(1):
         shard.commitlog.refresh()
-        if done := shard.ctls_of_request(request_id, None, Action.SEND):
-            return sent_before(shard.name, done[0], messages)
+        if parts := shard.ctls_of_request(request_id, None, Action.SEND):
+            return sent_before(shard.name, parts[0], messages)
         refuse_other_history(shard, shard.consumequeue)
         positions = shard.positions()
         plan = plan_send(
