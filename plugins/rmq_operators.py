@@ -354,15 +354,15 @@ def redrive_dead_letters(*, dry_run: bool) -> list[Answer]:
     """List the dead letters that would be sent again, or send them, in all shards that have some of the group."""
     from dataclasses import replace
 
-    from rmq_store.admin.redrive import NO_SUCH_LETTER, no_letters, of_settings
+    from rmq_store.admin.redrive import NO_MATCH, no_dead_letters, of_settings
     from rmq_store.lake.admin.groups import need_group
-    from rmq_store.lake.admin.redrive import redrive_all, shards_with_letters
+    from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
 
     run, params = current_run()
     deployment = Deployment.from_env()
     settings, store = read_settings(deployment.settings), deployment.open_store()
     request, readers = of_settings(redrive_request(run, params), settings)
-    shards = shards_with_letters(store.shards(), replace(request, dry_run=dry_run))
+    shards = shards_with_dead_letters(store.shards(), replace(request, dry_run=dry_run))
     if not shards:
         need_group(store, request.group, [group.name for group in settings.groups])
     answers = []
@@ -380,7 +380,7 @@ def redrive_dead_letters(*, dry_run: bool) -> list[Answer]:
         }
         answers.append(_logged(answer))
     if not any(answer["letters"] for answer in answers):
-        _nothing_to_do(NO_SUCH_LETTER if shards else no_letters(request.group))
+        _nothing_to_do(NO_MATCH if shards else no_dead_letters(request.group))
     return answers
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 # ruff: noqa: I001  (one import for each module)
 if TYPE_CHECKING:
     from rmq_store.admin.dead_letters import (
-        Letters as Letters,
+        DeadLetterFilter as DeadLetterFilter,
         Place as Place,
     )
     from rmq_store.admin.moves import MoveReport as MoveReport
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from rmq_store.window.deliver import DeliverReport as DeliverReport
 
 _DEFINED_IN = {
-    "Letters": "rmq_store.admin.dead_letters",
+    "DeadLetterFilter": "rmq_store.admin.dead_letters",
     "Place": "rmq_store.admin.dead_letters",
     "MoveReport": "rmq_store.admin.moves",
     "RedriveReport": "rmq_store.admin.redrive",

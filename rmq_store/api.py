@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.moves import MoveReport
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.replay import as_replay, replayed_group
@@ -30,7 +30,7 @@ from rmq_store.consumer.listener import listener_name
 from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.admin.moves import move_in_all
-from rmq_store.lake.admin.redrive import redrive_all, shards_with_letters
+from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
 from rmq_store.lake.broker import import_store as broker_import
 from rmq_store.lake.broker.import_store import ImportReport
 from rmq_store.lake.sql import sql
@@ -293,7 +293,7 @@ class Store:
     def redrive(
         self,
         group: GroupSettings,
-        letters: Letters,
+        dead_letters: DeadLetterFilter,
         *,
         reason: str,
         to_topic: str | None = None,
@@ -303,12 +303,12 @@ class Store:
     ) -> list[RedriveReport]:
         """Send dead letters of a group again, each once; a report per shard that has some.
 
-        ``letters``: which of them. ``to_topic``: None is the group's retry topic, which only this group reads. ``limit``:
+        ``dead_letters``: which of them. ``to_topic``: None is the group's retry topic, which only this group reads. ``limit``:
         at most so many of each shard, oldest first. ``reason`` is recorded. Raises WrongUse, HeldByAnother.
         """
         request = RedriveRequest(
-            group.name,
-            letters,
+            group=group.name,
+            dead_letters=dead_letters,
             request_id=request_id_of(request_id, "redrive", self.host),
             actor=self.actor,
             reason=reason_of(reason, dry_run),
@@ -317,7 +317,7 @@ class Store:
             retry_queue_nums=group.retry_queue_nums,
             dry_run=dry_run,
         )
-        shards = shards_with_letters(self.lake.shards(), request)
+        shards = shards_with_dead_letters(self.lake.shards(), request)
         if not shards:
             need_group(self.lake, group.name, [group.name])
         return [redrive_all(shard, of_shard, self.host) for shard, of_shard in shards]

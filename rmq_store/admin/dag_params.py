@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from rmq_store.admin.dead_letters import Letters, Place
+from rmq_store.admin.dead_letters import DeadLetterFilter, Place
 from rmq_store.admin.redrive import RedriveRequest
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.ctl import Actor
@@ -160,12 +160,12 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
     """
     return RedriveRequest(
         group=_text(params, "group"),
-        letters=Letters(
+        dead_letters=DeadLetterFilter(
             from_ms=_time(params, "from"),
             until_ms=_time(params, "until"),
             original_topic=params.get("original_topic") or None,
             keys=frozenset(str(key) for key in params.get("keys") or ()),
-            places=tuple(letter_place(str(text)) for text in params.get("letters") or ()),
+            places=tuple(dead_letter_place(str(text)) for text in params.get("letters") or ()),
             all=params.get("all") is True,
         ),
         request_id=run.request_id,
@@ -177,7 +177,7 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
     )
 
 
-def letter_place(text: str) -> Place:
+def dead_letter_place(text: str) -> Place:
     """``BROKER:QUEUE:OFFSET``. A broker name may hold colons. Raises WrongUse."""
     broker_name, *numbers = text.rsplit(":", 2)
     read = [number for text in numbers if (number := whole_number(text)) is not None]

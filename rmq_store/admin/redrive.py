@@ -1,10 +1,9 @@
-"""Redrive: dead letters of a group, sent again, each once. RocketMQ has no command for it (rules 13.7): its dashboard runs the
-listener once more and leaves the letter where it is.
+"""Redrive: send dead letters of a group again, each once. RocketMQ has no command for it (rules 13.7): its dashboard runs the
+listener once more and leaves the dead letter where it is.
 
-A letter goes to the group's own retry topic, where only this group reads, or to a topic that is named. Its retries begin
-at 0 again. Where dead letters lie nothing changes: which have been sent is said by the commits of the group's redrives,
-as ranges of the dead-letter queue, and ``red/<group>`` makes two of them exclude each other
-(``docs/decisions/0004-redrive.md``).
+A dead letter is sent to the group's own retry topic, which only this group reads, or to a named topic. Its retry count
+restarts at 0. The dead-letter queue does not change: the commits of the group's redrives record which offsets were sent,
+as ranges of that queue, and the position ``red/<group>`` makes two redrives conflict (``docs/decisions/0004-redrive.md``).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from rmq_store.admin.dead_letters import Letter, Letters
+from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter
 from rmq_store.admin.replay import known_settings, replayed_group
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.commit.positions import (
@@ -32,7 +31,7 @@ from rmq_store.commit.positions import (
     queue_of,
     red_id,
 )
-from rmq_store.commit.request import refuse_other_request
+from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.consumer.retry import PropertyEdits, retry_queue_id
 from rmq_store.consumer.timer import TIMER_PROPERTIES
 from rmq_store.errors import WrongUse
@@ -50,30 +49,33 @@ from rmq_store.utils.offset_ranges import OffsetRange, runs, without
 from rmq_store.window.plan import ShardView, bounds_of
 
 CAP = 100_000
-"""Letters that a commit sends at most; the next part of the request sends what is left."""
+"""Dead letters that a commit sends at most; the next part of the request sends the rest."""
 
 LISTED = 1_000
-"""Letters that a dry run shows at most; it counts them all."""
+"""Dead letters that a dry run lists at most; it counts them all."""
 
 CAUSE = "redrive"
 
 
-# --- what is asked ---------------------------------------------------------------------------------------------------
+# --- the request -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveRequest:
-    """``to_topic`` None: the group's retry topic, which has ``retry_queue_nums`` queues. ``limit``: letters of a shard at
-    most, oldest first. ``reason`` is asked of everybody."""
+    """Dead letters of a group to send again."""
 
     group: str
-    letters: Letters
+    dead_letters: DeadLetterFilter
     request_id: str
     actor: Actor
     reason: str
+    """Not empty."""
     to_topic: str | None = None
+    """None: the group's retry topic."""
     limit: int | None = None
+    """Dead letters to send per shard at most, oldest first; None: no limit."""
     retry_queue_nums: int = 1
+    """How many queues the group's retry topic has."""
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -93,126 +95,127 @@ class RedriveRequest:
         return retry_topic(self.group) if self.to_topic is None else self.to_topic
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveReport:
-    """What a redrive did in a shard. ``status``: committed, already_committed, dry_run, or empty (nothing to send).
+    """What a redrive did in a shard."""
 
-    ``letters``: sent by the whole request so far, or what a dry run would send; ``listed``: its first ones.
-    ``complete``: whether nothing of the request is left. ``readers``: the groups that read the topic they go to, as far
-    as the store knows. ``warnings``: what went wrong after commits.
-    """
-
-    status: str
+    status: Status
     shard: str
     group: str
     request_id: str
     topic: str
+    """Where the dead letters were sent to."""
     letters: int
+    """How many the whole request has sent so far, or a dry run would send."""
     complete: bool = True
+    """Whether the request has no further part."""
     readers: tuple[str, ...] = ()
-    listed: tuple[Letter, ...] = ()
+    """The groups that read ``topic``, as far as the store knows."""
+    listed: tuple[DeadLetter, ...] = ()
+    """The first ones, of a dry run."""
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
+    """Errors after the commit, such as a failed dispatch."""
 
 
-# --- what is decided -------------------------------------------------------------------------------------------------
+# --- the plan --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """The next part of a request in one shard.
-
-    ``waiting``: per dead-letter queue the offsets that may be sent, in pieces that ascend; which letters are meant among
-    them is asked of ``Letters.include``. ``left``: how many more the limit allows, None: any number. ``queue_nums``:
-    queues of the topic that they go to.
-    """
+    """The next part of a request in one shard."""
 
     group: str
     positions: Positions
     waiting: Mapping[MessageQueue, tuple[OffsetRange, ...]]
+    """Per dead-letter queue the offset ranges that may be sent, ascending. ``DeadLetterFilter.matches`` decides about the
+    messages in them."""
     bounds: Mapping[MessageQueue, int]
+    """Per dead-letter queue the offset at which the request ends, excluded."""
     part: int
-    left: int | None
+    """The number of the part, from 1."""
+    allowed: int | None
+    """How many more the limit allows; None: no limit."""
     queue_nums: int
+    """Queues of the target topic."""
     sent_before: int
+    """Dead letters that earlier parts have sent."""
 
     @property
     def epoch(self) -> int:
-        """Of the group that the copies are for."""
+        """The group's epoch."""
         return self.positions.get(grp_id(self.group)) or 0
 
     def hulls(self) -> list[QueueRange]:
-        """Per queue one range around its pieces."""
-        return [QueueRange(queue, pieces[0][0], pieces[-1][1]) for queue, pieces in self.waiting.items()]
+        """Per queue one range around its waiting ranges."""
+        return [QueueRange(queue, ranges[0][0], ranges[-1][1]) for queue, ranges in self.waiting.items()]
 
     def most(self, dry_run: bool) -> int | None:
-        """How many letters have to be found: one more than a commit holds tells that there is another part."""
+        """How many dead letters to look for: one more than a commit can hold shows that there is another part."""
         if dry_run:
-            return self.left
-        return CAP + 1 if self.left is None else min(self.left, CAP + 1)
+            return self.allowed
+        return CAP + 1 if self.allowed is None else min(self.allowed, CAP + 1)
 
     def target_queue_id(self, queue: MessageQueue, offset: int) -> int:
-        """By the letter's place, not by chance, so that a rerun does the same."""
-        found = retry_queue_id(queue.topic, queue.broker_name, queue.queue_id, offset, self.queue_nums)
-        return found or 0
+        """The queue of the target topic. It follows from the dead letter's place, so that a rerun chooses the same."""
+        return retry_queue_id(queue.topic, queue.broker_name, queue.queue_id, offset, self.queue_nums) or 0
 
 
 def refuse_other(request: RedriveRequest, parts: Sequence[Ctl]) -> None:
-    """Raise WrongUse for a request that has sent other letters, or to another place, under the same id."""
+    """Raise WrongUse when the request's id was used with another filter, target topic or limit."""
     if parts:
-        asked = (
-            dict.fromkeys(("from_ms", "until_ms", "original_topic", "keys", "letters")) | request.letters.parameters()
-        )
-        asked |= {"to_topic": request.to_topic, "limit": request.limit}
-        refuse_other_request(request.request_id, json.loads(parts[0].parameters), asked)
+        conditions = dict.fromkeys(("from_ms", "until_ms", "original_topic", "keys", "letters"))
+        requested = conditions | request.dead_letters.parameters()
+        requested |= {"to_topic": request.to_topic, "limit": request.limit}
+        refuse_other_request(request.request_id, json.loads(parts[0].parameters), requested)
 
 
 def plan_redrive(
     shard: ShardView, request: RedriveRequest, parts: Sequence[Ctl], redrives: Iterable[Ctl]
 ) -> RedrivePlan:
-    """Which offsets the next part of the request may send. ``parts``: what it has committed; ``redrives``: all redrives of
-    the group in this shard, whose letters are not sent again.
+    """Which offsets the next part of the request may send.
 
-    Raises WrongUse: a letter that is not there, a topic that the shard has not.
+    ``parts``: the request's commits so far. ``redrives``: all redrives of the group in this shard; what they sent is not
+    sent again. Raises WrongUse for a dead letter or a topic that the shard does not have.
     """
-    positions, letters = shard.positions(), request.letters
+    positions, conditions = shard.positions(), request.dead_letters
     queues = positions.queues_of(dlq_topic(request.group))
-    # Who dies after the request has begun is not meant.
+    # What is dead-lettered after the request has begun is not part of it.
     bounds = bounds_of(parts[0]) if parts else {queue: positions.max_offset(queue) for queue in queues}
     spans = {queue: (positions.min_offset(queue), bounds[queue]) for queue in queues if queue in bounds}
-    if letters.from_ms is not None:
-        first = shard.search_offsets(positions, list(spans), letters.from_ms)
+    if conditions.from_ms is not None:
+        first = shard.search_offsets(positions, list(spans), conditions.from_ms)
         spans = {queue: (max(begin, first[queue]), end) for queue, (begin, end) in spans.items()}
-    if letters.until_ms is not None:
-        last = shard.search_offsets(positions, list(spans), letters.until_ms)
+    if conditions.until_ms is not None:
+        last = shard.search_offsets(positions, list(spans), conditions.until_ms)
         spans = {queue: (begin, min(end, last[queue])) for queue, (begin, end) in spans.items()}
-    asked = {queue: [span] for queue, span in spans.items()}
-    if letters.places:
-        asked = _at_places(shard.name, positions, request, asked)
+    ranges = {queue: [span] for queue, span in spans.items()}
+    if conditions.places:
+        ranges = _at_places(shard.name, positions, request, ranges)
     sent = _sent(redrives)
-    waiting = {queue: tuple(without(asked[queue], sent.get(queue, ()))) for queue in sorted(asked)}
-    before = sum(len(consumed.range) for part in parts for consumed in part.consumed)
+    waiting = {queue: tuple(without(ranges[queue], sent.get(queue, ()))) for queue in sorted(ranges)}
+    sent_before = sum(len(consumed.range) for part in parts for consumed in part.consumed)
     return RedrivePlan(
-        request.group,
-        positions,
-        {queue: pieces for queue, pieces in waiting.items() if pieces},
-        bounds,
-        len(parts) + 1,
-        None if request.limit is None else request.limit - before,
-        _queue_nums(shard.name, positions, request),
-        before,
+        group=request.group,
+        positions=positions,
+        waiting={queue: of_queue for queue, of_queue in waiting.items() if of_queue},
+        bounds=bounds,
+        part=len(parts) + 1,
+        allowed=None if request.limit is None else request.limit - sent_before,
+        queue_nums=_queue_nums(shard.name, positions, request),
+        sent_before=sent_before,
     )
 
 
-NO_SUCH_LETTER = "no matching dead letter is left to send; redriven_at in the view dead_letters shows which were sent"
+NO_MATCH = "no matching dead letter is left to send; redriven_at in the view dead_letters shows which were sent"
 
 
-def no_letters(group: str) -> str:
+def no_dead_letters(group: str) -> str:
     return f"group {group} has no dead letters"
 
 
 def of_settings(request: RedriveRequest, settings: Settings) -> tuple[RedriveRequest, tuple[str, ...]]:
-    """The request with what the settings say of its group, and the groups that read its topic by them."""
+    """The request with the settings of its group, and the groups that read its target topic by the settings."""
     group = known_settings(settings, request.group)
     readers = [g.name for g in settings.groups if any(s.topic == request.to_topic for s in g.subscriptions)]
     nums = request.retry_queue_nums if group is None else group.retry_queue_nums
@@ -220,8 +223,8 @@ def of_settings(request: RedriveRequest, settings: Settings) -> tuple[RedriveReq
 
 
 def readers_of(positions: Positions, request: RedriveRequest) -> tuple[str, ...]:
-    """The groups that read the topic that the letters go to: those with an offset in it, except replays, which end where
-    they were told to; of a retry topic its own."""
+    """The groups that read the target topic: those with an offset in it, except replays, whose end is fixed. A retry topic
+    is read by its own group."""
     if request.to_topic is None:
         return (request.group,)
     offsets = positions.of_kind(PositionKind.OFFSET)
@@ -229,19 +232,19 @@ def readers_of(positions: Positions, request: RedriveRequest) -> tuple[str, ...]
     return tuple(sorted(group for group in groups if replayed_group(group) is None))
 
 
-def letter_edits(request: RedriveRequest, own_id: str) -> PropertyEdits:
-    """What changes in the properties of a letter that is sent again. ``own_id``: the letter's, for one that does not name
-    the first copy of its chain.
+def redrive_edits(request: RedriveRequest, own_id: str) -> PropertyEdits:
+    """What changes in the properties of a dead letter that is sent again. ``own_id``: its offset message id, which becomes
+    ORIGIN_MESSAGE_ID if it has none.
 
-    Nothing that would delay it or count its attempts stays (a broker leaves DELAY, issue #2724). It keeps
-    ORIGIN_MESSAGE_ID and its unique key, so a listener can tell that it has seen it. In another topic its life begins
-    anew: where it was first read is said there when it fails.
+    The properties that would delay it or count its attempts are removed (a broker leaves DELAY, issue #2724). It keeps
+    ORIGIN_MESSAGE_ID and its unique key, so that a listener can recognise it. In a named topic it is a new message:
+    RETRY_TOPIC is set there when it fails.
     """
-    removed = (*_OF_THE_LAST_LIFE, *((MessageConst.RETRY_TOPIC,) if request.to_topic is not None else ()))
+    removed = (*_DELAYS_AND_ATTEMPTS, *((MessageConst.RETRY_TOPIC,) if request.to_topic is not None else ()))
     return PropertyEdits({}, {MessageConst.ORIGIN_MESSAGE_ID: own_id}, removed)
 
 
-_OF_THE_LAST_LIFE = (
+_DELAYS_AND_ATTEMPTS = (
     MessageConst.DELAY_TIME_LEVEL,
     MessageConst.REAL_TOPIC,
     MessageConst.REAL_QUEUE_ID,
@@ -261,17 +264,21 @@ def redrive_proposal(
     files: Sequence[StagedFile],
     tally_of_range: Callable[[QueueRange], Tally],
 ) -> Proposal:
-    """A part of a redrive as a commit. ``sent``: per queue the offsets of the letters, which ascend."""
+    """A part of a redrive as a commit. ``sent``: per dead-letter queue the sent offsets, ascending. ``complete``: whether it
+    is the last part."""
     positions, red, grp = plan.positions, red_id(request.group), grp_id(request.group)
     epoch = positions.get(grp)
     expect = {red: positions.get(red)}
     advance = {red: (positions.get(red) or 0) + 1}
     expect[grp] = epoch
-    advance[grp] = ABSENT if epoch is None else epoch  # a group without a window must not look as if it had had one
-    parameters: dict[str, Any] = {"to_topic": request.to_topic, "limit": request.limit} | request.letters.parameters()
+    advance[grp] = ABSENT if epoch is None else epoch  # a group without a window must not get an epoch here
+    parameters: dict[str, Any] = {
+        "to_topic": request.to_topic,
+        "limit": request.limit,
+    } | request.dead_letters.parameters()
     if plan.part == 1:
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
-    ranges = [QueueRange(queue, *piece) for queue, offsets in sorted(sent.items()) for piece in runs(offsets)]
+    ranges = [QueueRange(queue, *run) for queue, offsets in sorted(sent.items()) for run in runs(offsets)]
     ctl = Ctl(
         commit_id,
         Action.REDRIVE,
@@ -289,38 +296,37 @@ def redrive_proposal(
     return Proposal(ctl, expect, advance, tuple(files))
 
 
-# --- what is reported ------------------------------------------------------------------------------------------------
+# --- the report ------------------------------------------------------------------------------------------------------
 
 
 def redriven(
-    status: str, shard: str, request: RedriveRequest, positions: Positions, ctls: Sequence[Ctl]
+    status: Status, shard: str, request: RedriveRequest, positions: Positions, ctls: Sequence[Ctl]
 ) -> RedriveReport:
-    """The report of a request with these commits; of one without any it says that there was nothing to send."""
-    letters = sum(len(consumed.range) for ctl in ctls for consumed in ctl.consumed)
+    """The report of a request with these commits; without any, its status is empty."""
     return RedriveReport(
-        status if ctls else "empty",
-        shard,
-        request.group,
-        request.request_id,
-        request.target_topic,
-        letters,
-        complete=ctls[-1].request_complete if ctls and status == "committed" else True,
+        status=status if ctls else Status.EMPTY,
+        shard=shard,
+        group=request.group,
+        request_id=request.request_id,
+        topic=request.target_topic,
+        letters=sum(len(consumed.range) for ctl in ctls for consumed in ctl.consumed),
+        complete=ctls[-1].request_complete if ctls and status == Status.COMMITTED else True,
         readers=readers_of(positions, request),
         commit_id=ctls[-1].commit_id if ctls else None,
     )
 
 
 def would_send(
-    shard: str, request: RedriveRequest, plan: RedrivePlan, count: int, listed: Sequence[Letter]
+    shard: str, request: RedriveRequest, plan: RedrivePlan, count: int, listed: Sequence[DeadLetter]
 ) -> RedriveReport:
     """The report of a dry run."""
     return RedriveReport(
-        "dry_run",
-        shard,
-        request.group,
-        request.request_id,
-        request.target_topic,
-        plan.sent_before + count,
+        status=Status.DRY_RUN,
+        shard=shard,
+        group=request.group,
+        request_id=request.request_id,
+        topic=request.target_topic,
+        letters=plan.sent_before + count,
         readers=readers_of(plan.positions, request),
         listed=tuple(listed),
     )
@@ -330,17 +336,17 @@ def would_send(
 
 
 def check_redrive(shard: str, positions: Positions, request: RedriveRequest) -> None:
-    """Raise WrongUse for what a shard cannot do: a letter that it has not, a topic that nobody would read there."""
+    """Raise WrongUse when the shard does not have a named dead letter, or the target topic."""
     _queue_nums(shard, positions, request)
     _at_places(shard, positions, request, {})
 
 
 def _at_places(
-    shard: str, positions: Positions, request: RedriveRequest, asked: Mapping[MessageQueue, list[OffsetRange]]
+    shard: str, positions: Positions, request: RedriveRequest, ranges: Mapping[MessageQueue, list[OffsetRange]]
 ) -> dict[MessageQueue, list[OffsetRange]]:
-    """Exactly the letters at the places, of what is asked for otherwise."""
+    """The offsets of the named dead letters that are in the ranges."""
     offsets: dict[MessageQueue, set[int]] = {}
-    for (broker_name, queue_id), places in groupby(sorted(request.letters.places), key=itemgetter(0, 1)):
+    for (broker_name, queue_id), places in groupby(sorted(request.dead_letters.places), key=itemgetter(0, 1)):
         queue = MessageQueue(dlq_topic(request.group), broker_name, queue_id)
         offsets[queue] = {place.offset for place in places}
         least, most = positions.min_offset(queue), positions.max_offset(queue)
@@ -351,19 +357,17 @@ def _at_places(
                     f"has the offsets [{least}, {most})"
                 )
     return {
-        queue: [
-            piece for begin, end in asked.get(queue, ()) for piece in runs(sorted(o for o in of if begin <= o < end))
-        ]
+        queue: [run for begin, end in ranges.get(queue, ()) for run in runs(sorted(o for o in of if begin <= o < end))]
         for queue, of in offsets.items()
     }
 
 
 def _sent(redrives: Iterable[Ctl]) -> dict[MessageQueue, list[OffsetRange]]:
-    """Per queue what has been sent, in pieces that ascend."""
-    found: dict[MessageQueue, list[OffsetRange]] = defaultdict(list)
+    """Per dead-letter queue the ranges that have been sent, ascending."""
+    sent: dict[MessageQueue, list[OffsetRange]] = defaultdict(list)
     for consumed in (consumed for ctl in redrives for consumed in ctl.consumed):
-        found[consumed.range.queue].append((consumed.range.begin, consumed.range.end))
-    return {queue: sorted(pieces) for queue, pieces in found.items()}
+        sent[consumed.range.queue].append((consumed.range.begin, consumed.range.end))
+    return {queue: sorted(ranges) for queue, ranges in sent.items()}
 
 
 def _queue_nums(shard: str, positions: Positions, request: RedriveRequest) -> int:

@@ -17,7 +17,7 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
-    from rmq_store.admin.dead_letters import Letter, Letters, Place
+    from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter, Place
     from rmq_store.admin.redrive import RedriveReport
 
 PANEL = "Messages"
@@ -37,10 +37,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _place(text: str) -> Place:
-    from rmq_store.admin.dag_params import letter_place
+    from rmq_store.admin.dag_params import dead_letter_place
 
     try:
-        return letter_place(text)
+        return dead_letter_place(text)
     except WrongUse as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -49,7 +49,7 @@ def _place(text: str) -> Place:
 class SelectionOptions:
     """Which dead letters; the options narrow each other."""
 
-    all_letters: Annotated[bool, typer.Option("--all", help="All dead letters of the group.")] = False
+    every: Annotated[bool, typer.Option("--all", help="All dead letters of the group.")] = False
     since: Annotated[
         int | None,
         typer.Option("--from", metavar="TIME", parser=TIME, help="Only messages dead-lettered at or after this time."),
@@ -75,17 +75,17 @@ class SelectionOptions:
         ),
     ] = None
 
-    def letters(self) -> Letters:
+    def dead_letters(self) -> DeadLetterFilter:
         """Raises WrongUse for a selection that contradicts itself."""
-        from rmq_store.admin.dead_letters import Letters
+        from rmq_store.admin.dead_letters import DeadLetterFilter
 
-        return Letters(
+        return DeadLetterFilter(
             from_ms=self.since,
             until_ms=self.until,
             original_topic=self.original_topic,
             keys=frozenset(self.key or ()),
             places=tuple(self.letter or ()),
-            all=self.all_letters,
+            all=self.every,
         )
 
 
@@ -116,13 +116,13 @@ def redrive(
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
-    from rmq_store.admin.redrive import NO_SUCH_LETTER, RedriveRequest, no_letters, of_settings
-    from rmq_store.lake.admin.redrive import redrive_all, shards_with_letters
+    from rmq_store.admin.redrive import NO_MATCH, RedriveRequest, no_dead_letters, of_settings
+    from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
 
     dry_run = options.dry_run
     request = RedriveRequest(
         group=group,
-        letters=selection.letters(),
+        dead_letters=selection.dead_letters(),
         to_topic=to_topic,
         limit=limit,
         request_id=new_request("redrive", options.request, host),
@@ -135,7 +135,7 @@ def redrive(
     if settings is not None:
         request, subscribed = of_settings(request, settings)
         readers.update(subscribed)
-    requests = shards_with_letters(store.shards(options.shard), request)
+    requests = shards_with_dead_letters(store.shards(options.shard), request)
     if not requests:
         check_group(store, group, settings)
     reports = [redrive_all(shard, of_shard, host) for shard, of_shard in requests]
@@ -165,7 +165,7 @@ def redrive(
         f"request: {request.request_id}",
     ]
     if not count:
-        answer["nothing_to_do"] = NO_SUCH_LETTER if requests else no_letters(group)
+        answer["nothing_to_do"] = NO_MATCH if requests else no_dead_letters(group)
         lines.append(f"nothing to do: {answer['nothing_to_do']}")
     elif not dry_run and to_topic is None:
         lines.append(f"to consume them: rmq consume --group {group}")
@@ -182,7 +182,7 @@ _LISTED = (
 )  # fmt: skip
 
 
-def _row(shard: str, letter: Letter) -> dict[str, Any]:
+def _row(shard: str, letter: DeadLetter) -> dict[str, Any]:
     queue = letter.queue
     values = (
         shard, queue.broker_name, queue.queue_id, letter.offset, letter.store_timestamp, letter.original_topic,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.clone import CloneRequest
-from rmq_store.admin.redrive import Letters
+from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.replay import as_replay
 from rmq_store.admin.reset import ResetTo
 from rmq_store.admin.set_offsets import SetOffsetsRequest
@@ -84,7 +84,7 @@ def test_a_clone_of_another_group_and_other_offsets_of_a_file_are_not_told_that_
 @story
 @pytest.mark.parametrize(
     "other",
-    [{"limit": None}, {"limit": 3}, {"to_topic": "Orders"}, {"letters": Letters(keys=frozenset({"k"}))}],
+    [{"limit": None}, {"limit": 3}, {"to_topic": "Orders"}, {"letters": DeadLetterFilter(keys=frozenset({"k"}))}],
 )
 def test_a_redrive_of_other_letters_is_not_told_that_it_is_done(world: World, other: dict[str, Any]) -> None:
     with_letters(world, 4)

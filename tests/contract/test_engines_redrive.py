@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmq_store.admin import redrive
-from rmq_store.admin.dead_letters import Letters, Place
+from rmq_store.admin.dead_letters import DeadLetterFilter, Place
 from rmq_store.commit.ctl import Action, Ctl, Proposal, canonical_json
 from rmq_store.commit.positions import Claim, grp_id, own_id, red_id
 from rmq_store.errors import HeldByAnother, StaleAttempt, WrongUse
@@ -165,8 +165,8 @@ def test_the_same_request_again_sends_nothing(world: World) -> None:
 @story
 def test_a_letter_is_sent_once_also_by_requests_that_overlap(world: World) -> None:
     with_letters(world, 6)
-    one = world.redrive(f"{DAY}-r1", Letters(places=(Place(LOCAL, 0, 1), Place(LOCAL, 0, 4))))
-    two = world.redrive(f"{DAY}-r2", Letters(keys=frozenset({"U1", "U2"})))
+    one = world.redrive(f"{DAY}-r1", DeadLetterFilter(places=(Place(LOCAL, 0, 1), Place(LOCAL, 0, 4))))
+    two = world.redrive(f"{DAY}-r2", DeadLetterFilter(keys=frozenset({"U1", "U2"})))
     rest = world.redrive(f"{DAY}-r3")
     none = world.redrive(f"{DAY}-r4")
     assert [report.letters for report in (one, two, rest, none)] == [2, 1, 3, 0]
@@ -271,9 +271,9 @@ def test_letters_are_chosen_by_the_time_of_their_death(world: World) -> None:
     for n in range(3):
         world.consume(BILLING, f"{DAY}-{n}", die, max_messages=1)
         world.clock.advance(60_000)
-    world.redrive(f"{DAY}-r1", Letters(from_ms=NOON + 1, until_ms=NOON + 120_000))
+    world.redrive(f"{DAY}-r1", DeadLetterFilter(from_ms=NOON + 1, until_ms=NOON + 120_000))
     assert bodies(world.retries()) == [b"1"]
-    world.redrive(f"{DAY}-r2", Letters(until_ms=NOON + 120_000))
+    world.redrive(f"{DAY}-r2", DeadLetterFilter(until_ms=NOON + 120_000))
     assert bodies(world.retries()) == [b"1", b"0"]
 
 
@@ -282,7 +282,7 @@ def test_letters_are_chosen_by_the_topic_that_they_were_first_read_from(world: W
     world.fill(orders(0), several(2))
     world.fill(orders(0, "Refunds"), several(2, first=5))
     world.consume(group(topics=("Orders", "Refunds")), f"{DAY}-1", die)
-    world.redrive(letters=Letters(original_topic="Refunds"))
+    world.redrive(letters=DeadLetterFilter(original_topic="Refunds"))
     assert bodies(world.retries()) == [b"5", b"6"]
 
 
@@ -291,9 +291,11 @@ def test_letters_are_chosen_by_one_of_their_keys_or_by_their_unique_key(world: W
     keyed = [said(n, KEYS=keys) for n, keys in enumerate(("a", "b c", "U3", "d", "a b"))]
     world.fill(orders(0), keyed)
     world.consume(BILLING, f"{DAY}-1", die)
-    world.redrive(f"{DAY}-r1", Letters(keys=frozenset({"c", "U3"})))
+    world.redrive(f"{DAY}-r1", DeadLetterFilter(keys=frozenset({"c", "U3"})))
     assert bodies(world.retries()) == [b"1", b"2", b"3"]
-    world.redrive(f"{DAY}-r2", Letters(keys=frozenset({"a", "c"}), from_ms=NOON, original_topic="Orders"), limit=1)
+    world.redrive(
+        f"{DAY}-r2", DeadLetterFilter(keys=frozenset({"a", "c"}), from_ms=NOON, original_topic="Orders"), limit=1
+    )
     assert bodies(world.retries())[3:] == [b"0"]
 
 
@@ -302,7 +304,7 @@ def test_a_place_where_no_letter_lies_is_refused(world: World) -> None:
     with_letters(world)
     for place in (Place(LOCAL, 0, 4), Place(LOCAL, 1, 0), Place(SHARD, 0, 0)):
         with pytest.raises(WrongUse, match="has no dead letter at"):
-            world.redrive(letters=Letters(places=(place,)))
+            world.redrive(letters=DeadLetterFilter(places=(place,)))
     assert world.retries() == []
 
 
@@ -312,13 +314,13 @@ def test_a_place_where_no_letter_lies_is_refused(world: World) -> None:
 )
 def test_a_choice_of_letters_is_made_and_makes_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongUse, match=r"choose which dead letters|empty time range"):
-        Letters(**wrong)
+        DeadLetterFilter(**wrong)
 
 
 @story
 def test_a_dry_run_shows_the_letters_and_writes_nothing(world: World) -> None:
     with_letters(world)
-    world.redrive(f"{DAY}-r1", Letters(keys=frozenset({"U2"})))
+    world.redrive(f"{DAY}-r1", DeadLetterFilter(keys=frozenset({"U2"})))
     before = world.ctls()
     report = world.redrive(f"{DAY}-r2", dry_run=True)
     assert (report.status, report.letters, report.commit_id) == ("dry_run", 3, None)

@@ -94,7 +94,7 @@ def test_only_a_replay_of_the_group_is_followed_up(store: rmq_store.Store) -> No
 
 
 def test_a_group_without_dead_letters_has_nothing_to_redrive(store: rmq_store.Store) -> None:
-    assert store.redrive(ORDERS, rmq_store.Letters(all=True), reason="test") == []
+    assert store.redrive(ORDERS, rmq_store.DeadLetterFilter(all=True), reason="test") == []
 
 
 def test_a_broker_store_is_imported(store: rmq_store.Store, broker_store: Callable[[str], Path]) -> None:

@@ -15,7 +15,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.admin.diff import DiffReport
 from rmq_store.admin.moves import MoveReport, MoveRequest
@@ -44,7 +44,7 @@ NOON = 1_717_416_000_000
 DAY = "2024-06-03"
 HOUR = 3_600_000
 ANA, BEN = Actor("ana", "test"), Actor("ben", "test")
-ALL_LETTERS = Letters(all=True)
+ALL_LETTERS = DeadLetterFilter(all=True)
 
 Asked = tuple[GroupSettings, ConsumeRequest, Scope]
 """What a window is asked for."""
@@ -373,14 +373,14 @@ class World(ABC):
     def redrive(
         self,
         request_id: str = f"{DAY}-redrive",
-        letters: Letters = ALL_LETTERS,
+        letters: DeadLetterFilter = ALL_LETTERS,
         *,
         host: Host | None = None,
         **more: Any,
     ) -> RedriveReport:
         """A part of a redrive of the group ``billing``."""
         usual: dict[str, Any] = {"group": "billing", "actor": ANA, "reason": "price is known"}
-        request = RedriveRequest(letters=letters, request_id=request_id, **(usual | more))
+        request = RedriveRequest(dead_letters=letters, request_id=request_id, **(usual | more))
         return self.redrive_letters(request, host or self.host)
 
     def offset(self, queue: MessageQueue, group: str = "billing") -> int | None:

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.moves import MoveReport
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.reset import ResetRequest, ResetTo
@@ -128,7 +128,14 @@ class Lake:
 
     def redrive(self, request: str = "2026-01-01-again") -> RedriveReport:
         """All dead letters of the group."""
-        wanted = RedriveRequest(GROUP, Letters(all=True), request, OPERATOR, "a test says so", retry_queue_nums=2)
+        wanted = RedriveRequest(
+            group=GROUP,
+            dead_letters=DeadLetterFilter(all=True),
+            request_id=request,
+            actor=OPERATOR,
+            reason="a test says so",
+            retry_queue_nums=2,
+        )
         return redrive(Shard(self.store.root, self.shard_name), wanted, self.host)
 
     def reset(self, request: str, offset: int, *, group: str = GROUP, actor: Actor = TESTS) -> MoveReport:

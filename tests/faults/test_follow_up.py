@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.clone import CloneRequest
-from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.admin.moves import MoveRequest
 from rmq_store.admin.redrive import RedriveRequest
@@ -46,7 +46,14 @@ def deliver(lake: Lake) -> Any:
 
 
 def redrive(lake: Lake) -> Any:
-    request = RedriveRequest(GROUP, Letters(all=True), R, OPERATOR, "a test says so", retry_queue_nums=2)
+    request = RedriveRequest(
+        group=GROUP,
+        dead_letters=DeadLetterFilter(all=True),
+        request_id=R,
+        actor=OPERATOR,
+        reason="a test says so",
+        retry_queue_nums=2,
+    )
     return redrive_all(lake.shard, request, lake.host)
 
 

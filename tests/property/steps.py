@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store.admin.clone import CloneRequest
-from rmq_store.admin.dead_letters import Letters
+from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.replay import replay_group
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.producer.producer import Message
@@ -162,7 +162,7 @@ class Redrive:
 
         def job() -> Any:
             return teller.world.redrive(
-                request_id, Letters(all=True), group=self.group, limit=self.limit, retry_queue_nums=nums
+                request_id, DeadLetterFilter(all=True), group=self.group, limit=self.limit, retry_queue_nums=nums
             )
 
         teller.ask("redrive", request_id, job)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from rmq_store.admin.dag_params import letter_place
+from rmq_store.admin.dag_params import dead_letter_place
 from rmq_store.broker_files.broker_json import number_of, parse
 from rmq_store.broker_files.config_texts import parse_topic_line
 from rmq_store.broker_files.consume_queue_file import list_consume_queues
@@ -49,7 +49,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "a host": lambda text: host_bytes(f"127.0.0.1|{text}")[1],
     "an option": count_from(0),
     "a queue's name": lambda text: QueueName.parse(f"broker-a:{text}").queue_id,
-    "a dead letter's place": lambda text: letter_place(f"broker-a:0:{text}").offset,
+    "a dead letter's place": lambda text: dead_letter_place(f"broker-a:0:{text}").offset,
     "a time": parse_time,
     "a time span": lambda text: parse_duration(f"{text}ms"),
     "a level": lambda text: parse_delay_level(f"{text}s")[0] // 1000,

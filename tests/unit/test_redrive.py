@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.admin.dead_letters import Letters, Place
+from rmq_store.admin.dead_letters import DeadLetterFilter, Place
 from rmq_store.admin.redrive import RedriveRequest, plan_redrive
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Observed
 from rmq_store.commit.positions import Positions, QueueRange, max_id, min_id
@@ -49,8 +49,8 @@ def redrive(offsets: frozenset[int]) -> Ctl:
     return Ctl("c", Action.REDRIVE, ANA, group="billing", consumed=tuple(Consumed(range_, 0, {}) for range_ in ranges))
 
 
-def waiting(letters: Letters, redrives: Sequence[Ctl]) -> list[int]:
-    request = RedriveRequest("billing", letters, "2026-11-20-r", ANA, "why")
+def waiting(letters: DeadLetterFilter, redrives: Sequence[Ctl]) -> list[int]:
+    request = RedriveRequest(group="billing", dead_letters=letters, request_id="2026-11-20-r", actor=ANA, reason="why")
     pieces = plan_redrive(Shard(), request, (), redrives).waiting.get(LETTERS, ())
     assert all(first[1] <= second[0] for first, second in pairwise(pieces))
     return [offset for begin, end in pieces for offset in range(begin, end)]
@@ -60,13 +60,13 @@ def waiting(letters: Letters, redrives: Sequence[Ctl]) -> list[int]:
 def test_what_waits_is_what_is_asked_without_what_was_sent(sent: list[frozenset[int]], since: int, until: int) -> None:
     gone = frozenset().union(*sent)
     asked = range(max(since, 3), min(until, 31)) if since < until else range(3, 31)
-    letters = Letters(from_ms=since, until_ms=until) if since < until else Letters(all=True)
+    letters = DeadLetterFilter(from_ms=since, until_ms=until) if since < until else DeadLetterFilter(all=True)
     assert waiting(letters, [redrive(offsets) for offsets in sent]) == [o for o in asked if o not in gone]
 
 
 @given(st.frozensets(st.integers(3, 30), min_size=1), Offsets)
 def test_letters_that_are_named_wait_unless_they_were_sent(named: frozenset[int], sent: frozenset[int]) -> None:
-    letters = Letters(places=tuple(Place("broker-a", 0, offset) for offset in named))
+    letters = DeadLetterFilter(places=tuple(Place("broker-a", 0, offset) for offset in named))
     assert waiting(letters, [redrive(sent)]) == sorted(named - sent)
 
 
@@ -78,6 +78,6 @@ def test_runs_hold_each_offset_once_and_do_not_touch(offsets: frozenset[int]) ->
 
 
 def test_keys_are_told_apart_by_spaces_and_by_nothing_else_as_in_the_index() -> None:
-    letters = Letters(keys=frozenset({"a", "b\tc"}))
-    told = [letters.include(None, keys, "U") for keys in ("x a y", "b\tc", "a\tb", "b c", None)]
+    letters = DeadLetterFilter(keys=frozenset({"a", "b\tc"}))
+    told = [letters.matches(None, keys, "U") for keys in ("x a y", "b\tc", "a\tb", "b c", None)]
     assert told == [True, True, False, False, False]

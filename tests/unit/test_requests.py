@@ -18,7 +18,7 @@ from rmq_store.admin.dag_params import (
     redrive_request,
     reset_request,
 )
-from rmq_store.admin.dead_letters import Letters, Place
+from rmq_store.admin.dead_letters import DeadLetterFilter, Place
 from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.ctl import Actor
 from rmq_store.errors import WrongUse
@@ -176,7 +176,7 @@ def test_a_redrive_is_a_dry_run_unless_somebody_says_otherwise() -> None:
 def test_a_redrive_says_which_letters_and_where_to() -> None:
     chosen = {"all": False, "from": "2026-03-01T12:00:00Z", "keys": ["k"], "letters": ["b:c:0:17"], "limit": 5}
     asked = redrive_request(RUN, REDRIVE | chosen | {"to_topic": "", "original_topic": None})
-    assert asked.letters == Letters(from_ms=NOON_MS, keys=frozenset({"k"}), places=(Place("b:c", 0, 17),))
+    assert asked.dead_letters == DeadLetterFilter(from_ms=NOON_MS, keys=frozenset({"k"}), places=(Place("b:c", 0, 17),))
     assert (asked.limit, asked.to_topic, asked.target_topic) == (5, None, "%RETRY%orders")
     assert asked.actor == Actor("ada", "airflow")
 

@@ -1,4 +1,4 @@
-"""Dead letters sent again, in one commit a part; ``rmq_store/admin/redrive.py`` says which, and what they carry."""
+"""Redrives in the lake: one commit per part. ``rmq_store/admin/redrive.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.admin.dead_letters import Letter, Letters
+from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter
 from rmq_store.admin.redrive import (
     CAP,
     CAUSE,
@@ -21,8 +21,8 @@ from rmq_store.admin.redrive import (
     RedriveReport,
     RedriveRequest,
     check_redrive,
-    letter_edits,
     plan_redrive,
+    redrive_edits,
     redrive_proposal,
     redriven,
     refuse_other,
@@ -30,6 +30,7 @@ from rmq_store.admin.redrive import (
 )
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, Produced
+from rmq_store.commit.request import Status
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.errors import WrongUse
 from rmq_store.lake.commit.claim import claimed
@@ -49,75 +50,76 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.known_names import listed
 
 Offsets = npt.NDArray[np.int64]
-Found = list[tuple[Slice, Offsets]]
-"""Letters, slice by slice: the slice they lie in and their offsets, which ascend."""
+Matches = list[tuple[Slice, Offsets]]
+"""Dead letters by slice: the slice, and their offsets in it, ascending."""
 
 
-def shards_with_letters(shards: Sequence[Shard], request: RedriveRequest) -> list[tuple[Shard, RedriveRequest]]:
-    """The shards that have a dead-letter queue of the group, each with what is asked of it.
+def shards_with_dead_letters(shards: Sequence[Shard], request: RedriveRequest) -> list[tuple[Shard, RedriveRequest]]:
+    """The shards that have a dead-letter queue of the group, each with its part of the request.
 
-    None at all has nothing to do, whether or not there is such a group. Raises WrongUse when none has the queue of a letter
-    that is named, or the topic that letters are to go to, and when one of them cannot do its part: before any does.
+    Empty when there is none, whether or not the group exists. Raises WrongUse when no shard has the queue of a named dead
+    letter, or the target topic, and when one shard cannot do its part: no shard has sent anything then.
     """
     topic = dlq_topic(request.group)
-    held = [(shard, shard.positions().queues_of(topic)) for shard in shards]
-    if request.to_topic is not None and not any(queues for _, queues in held):
+    queues_by_shard = [(shard, shard.positions().queues_of(topic)) for shard in shards]
+    if request.to_topic is not None and not any(queues for _, queues in queues_by_shard):
         shards_with_topic(shards, [request.to_topic])
-    if not request.letters.places:
-        return _checked([(shard, request) for shard, queues in held if queues])
-    known = [queue for _, queues in held for queue in queues]
-    found = []
-    for place in request.letters.places:
+    places = request.dead_letters.places
+    if not places:
+        return _checked([(shard, request) for shard, queues in queues_by_shard if queues])
+    known = [queue for _, queues in queues_by_shard for queue in queues]
+    requests = []
+    for place in places:
         if MessageQueue(topic, place.broker_name, place.queue_id) not in known:
             named = listed([f"{queue.broker_name}:{queue.queue_id}" for queue in known])
             raise WrongUse(f"{topic} has no queue {place.broker_name}:{place.queue_id}; known: {named}")
-    for shard, queues in held:
-        here = [p for p in request.letters.places if MessageQueue(topic, p.broker_name, p.queue_id) in queues]
-        if here:
-            found.append((shard, replace(request, letters=replace(request.letters, places=tuple(here)))))
-    return _checked(found)
+    for shard, queues in queues_by_shard:
+        of_shard = tuple(p for p in places if MessageQueue(topic, p.broker_name, p.queue_id) in queues)
+        if of_shard:
+            requests.append((shard, replace(request, dead_letters=replace(request.dead_letters, places=of_shard))))
+    return _checked(requests)
 
 
-def _checked(found: list[tuple[Shard, RedriveRequest]]) -> list[tuple[Shard, RedriveRequest]]:
-    for shard, request in found:
+def _checked(requests: list[tuple[Shard, RedriveRequest]]) -> list[tuple[Shard, RedriveRequest]]:
+    for shard, request in requests:
         check_redrive(shard.name, shard.positions(), request)
-    return found
+    return requests
 
 
 def redrive_all(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
-    """All parts of a redrive; the report of the last one tells of all. Raises the errors of ``redrive``."""
+    """All parts of a redrive; the report of the last one covers all. Raises the errors of ``redrive``."""
     report, committed = redrive(shard, request, host), False
     warnings = report.warnings
     while not report.complete:
         report, committed = redrive(shard, request, host), True
         warnings += report.warnings
-    return replace(report, status="committed", warnings=warnings) if committed else report
+    return replace(report, status=Status.COMMITTED, warnings=warnings) if committed else report
 
 
 def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
-    """The next part of a redrive; again while the report is not ``complete``.
+    """The next part of a redrive. Call it until the report is ``complete``.
 
-    Raises WrongUse (a letter or a topic that is not there), HeldByAnother when another redrive of the group runs, and
+    Raises WrongUse (a dead letter or a topic that does not exist), HeldByAnother when another redrive of the group runs, and
     the errors of ``commit``.
     """
     started_ms = host.now_ms()
     shard.commitlog.refresh()
     parts = _parts(shard, request)
-    found = _found(shard, request, parts)
-    if isinstance(found, RedriveReport):
-        return found
+    planned = _planned(shard, request, parts)
+    if isinstance(planned, RedriveReport):
+        return planned
     reached("1.planned")
     wish = Wish.of_whole(request.request_id, request.actor, "~redrive", request.group, group=request.group)
     with claimed(shard, wish, host) as claim:
         reached("2.claimed")
         shard.commitlog.refresh()
-        parts = _parts(shard, request)  # what was sent until the claim was ours counts
-        found = _found(shard, request, parts)
-        if isinstance(found, RedriveReport):
+        parts = _parts(shard, request)  # another attempt may have sent some before this run got the claim
+        planned = _planned(shard, request, parts)
+        if isinstance(planned, RedriveReport):
             claim.release()
-            return found
-        plan, letters = found
-        sending, commit_id = _first(letters, CAP), host.new_commit_id()
+            return planned
+        plan, matches = planned
+        sending, commit_id = _first(matches, CAP), host.new_commit_id()
         rows, runs = _copies(shard, request, plan, sending, commit_id)
         file = stage(shard.root, shard.commitlog.path, NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows))
         produced = [Produced(queue, 0, count, row, file.path) for queue, row, count in runs]
@@ -125,90 +127,101 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
         for slice_, offsets in sending:
             sent[slice_.queue] += offsets.tolist()
         proposal = redrive_proposal(
-            commit_id, request, plan, sent, _count(letters) <= CAP, produced, [file], tally_of_range
+            commit_id,
+            request,
+            plan,
+            sent=sent,
+            complete=_count(matches) <= CAP,
+            produced=produced,
+            files=[file],
+            tally_of_range=tally_of_range,
         )
         reached("3.staged")
         claim.stop_renewing()
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     warnings = follow_up(shard, host)
     reached("7.dispatched")
-    report = redriven("committed", shard.name, request, plan.positions, [*parts, committed.ctl])
+    report = redriven(Status.COMMITTED, shard.name, request, plan.positions, [*parts, committed.ctl])
     return replace(report, warnings=warnings)
 
 
-# --- which letters ---------------------------------------------------------------------------------------------------
+# --- which dead letters ----------------------------------------------------------------------------------------------
 
 
 def _parts(shard: Shard, request: RedriveRequest) -> list[Ctl]:
     return shard.ctls_of_request(request.request_id, request.group, Action.REDRIVE)
 
 
-def _found(shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]) -> tuple[RedrivePlan, Found] | RedriveReport:
-    """The letters to send, or the report that there is nothing to do, or that this is a dry run."""
+def _planned(
+    shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]
+) -> tuple[RedrivePlan, Matches] | RedriveReport:
+    """The dead letters to send; or the report, when there is nothing to do or this is a dry run."""
     refuse_other(request, parts)
-    already = redriven("already_committed", shard.name, request, shard.positions(), parts)
+    already = redriven(Status.ALREADY_COMMITTED, shard.name, request, shard.positions(), parts)
     if any(part.request_complete for part in parts):
         return already
     redrives = shard.ctls_since(0, group=request.group, action=Action.REDRIVE)
     plan = plan_redrive(ShardLookup(shard), request, parts, redrives)
     most = plan.most(request.dry_run)
-    letters: Found = []
-    for slice_, offsets in _letters(shard, plan, request.letters):
-        letters.append((slice_, offsets))
-        if most is not None and _count(letters) >= most:
-            letters = _first(letters, most)
+    matches: Matches = []
+    for slice_, offsets in _matches(shard, plan, request.dead_letters):
+        matches.append((slice_, offsets))
+        if most is not None and _count(matches) >= most:
+            matches = _first(matches, most)
             break
     if request.dry_run:
-        told = [letter for slice_, offsets in _first(letters, LISTED) for letter in _told(shard, slice_, offsets)]
-        return would_send(shard.name, request, plan, _count(letters), told)
-    return (plan, letters) if letters else already
+        first = _first(matches, LISTED)
+        listed = [letter for slice_, offsets in first for letter in _dead_letters(shard, slice_, offsets)]
+        return would_send(shard.name, request, plan, _count(matches), listed)
+    return (plan, matches) if matches else already
 
 
-def _letters(shard: Shard, plan: RedrivePlan, letters: Letters) -> Iterator[tuple[Slice, Offsets]]:
-    """The letters that wait and are meant, in queue order. Only what has to be looked at is read."""
+def _matches(shard: Shard, plan: RedrivePlan, conditions: DeadLetterFilter) -> Iterator[tuple[Slice, Offsets]]:
+    """The waiting dead letters that match, in queue order. Messages are read only where the filter needs properties."""
     segments = segments_of(shard, plan.hulls())
     for hull in plan.hulls():
         begins, ends = np.array(plan.waiting[hull.queue], dtype=np.int64).T
         for slice_ in cover(hull, segments.get(hull.queue, ()))[0]:
             offsets = np.arange(slice_.begin, slice_.end)
-            piece = np.searchsorted(begins, offsets, side="right") - 1
-            waits = offsets[(piece >= 0) & (offsets < ends[piece])]
-            if len(waits) and letters.look_inside:
-                waits = waits[_meant(shard, slice_, waits, letters)]
-            if len(waits):
-                yield slice_, waits
+            at = np.searchsorted(begins, offsets, side="right") - 1
+            waiting = offsets[(at >= 0) & (offsets < ends[at])]
+            if len(waiting) and conditions.needs_properties:
+                waiting = waiting[_do_match(shard, slice_, waiting, conditions)]
+            if len(waiting):
+                yield slice_, waiting
 
 
-_LOOKED_AT = ["keys", "unique_key", "properties"]
+_FILTER_COLUMNS = ["keys", "unique_key", "properties"]
 
 
-def _meant(shard: Shard, slice_: Slice, offsets: Offsets, letters: Letters) -> npt.NDArray[np.bool_]:
-    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, _LOOKED_AT)
-    told = zip(
+def _do_match(shard: Shard, slice_: Slice, offsets: Offsets, conditions: DeadLetterFilter) -> npt.NDArray[np.bool_]:
+    """For each offset, whether the filter matches the message there."""
+    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, _FILTER_COLUMNS)
+    values = zip(
         _original_topics(rows), rows.column("keys").to_pylist(), rows.column("unique_key").to_pylist(), strict=True
     )
-    return np.fromiter((letters.include(*said) for said in told), dtype=np.bool_, count=len(offsets))
+    return np.fromiter((conditions.matches(*of_row) for of_row in values), dtype=np.bool_, count=len(offsets))
 
 
 def _original_topics(rows: pa.Table) -> list[str | None]:
     maps = rows.column("properties").combine_chunks()
-    found: list[str | None] = pc.map_lookup(maps, pa.scalar(MessageConst.RETRY_TOPIC), "last").to_pylist()
-    return found
+    topics: list[str | None] = pc.map_lookup(maps, pa.scalar(MessageConst.RETRY_TOPIC), "last").to_pylist()
+    return topics
 
 
-def _told(shard: Shard, slice_: Slice, offsets: Offsets) -> list[Letter]:
-    columns = [*_LOOKED_AT, "store_timestamp", "reconsume_times"]
+def _dead_letters(shard: Shard, slice_: Slice, offsets: Offsets) -> list[DeadLetter]:
+    columns = [*_FILTER_COLUMNS, "store_timestamp", "reconsume_times"]
     rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, columns)
     topics = _original_topics(rows)
     return [
-        Letter(
-            slice_.queue,
-            offset,
-            (row["store_timestamp"] if slice_.store_timestamp is None else slice_.store_timestamp) or 0,
-            topic,
-            row["keys"],
-            row["unique_key"],
-            row["reconsume_times"],
+        DeadLetter(
+            queue=slice_.queue,
+            offset=offset,
+            store_timestamp=(row["store_timestamp"] if slice_.store_timestamp is None else slice_.store_timestamp) or 0,
+            original_topic=topic,
+            keys=row["keys"],
+            unique_key=row["unique_key"],
+            reconsume_times=row["reconsume_times"],
         )
         for offset, topic, row in zip(
             offsets.tolist(), topics, rows.drop_columns(["properties"]).to_pylist(), strict=True
@@ -216,27 +229,28 @@ def _told(shard: Shard, slice_: Slice, offsets: Offsets) -> list[Letter]:
     ]
 
 
-def _count(letters: Found) -> int:
-    return sum(len(offsets) for _, offsets in letters)
+def _count(matches: Matches) -> int:
+    return sum(len(offsets) for _, offsets in matches)
 
 
-def _first(letters: Found, most: int) -> Found:
-    found: Found = []
-    for slice_, offsets in letters:
+def _first(matches: Matches, most: int) -> Matches:
+    """The first of them, at most so many."""
+    first: Matches = []
+    for slice_, offsets in matches:
         if most > 0:
-            found.append((slice_, offsets[:most]))
+            first.append((slice_, offsets[:most]))
             most -= len(offsets)
-    return found
+    return first
 
 
 # --- their copies ----------------------------------------------------------------------------------------------------
 
 
 def _copies(
-    shard: Shard, request: RedriveRequest, plan: RedrivePlan, letters: Found, commit_id: str
+    shard: Shard, request: RedriveRequest, plan: RedrivePlan, matches: Matches, commit_id: str
 ) -> tuple[pa.Table, list[tuple[MessageQueue, int, int]]]:
     """The copies as one table of schema MSG, by the queue they go to, and their runs: queue, first row, count."""
-    copies = pa.concat_tables([_of_slice(shard, request, plan, *letter) for letter in letters])
+    copies = pa.concat_tables([_of_slice(shard, request, plan, *of_slice) for of_slice in matches])
     queue_ids = copies.column("queue_id").to_numpy()
     order = np.argsort(queue_ids, kind="stable")
     copies = copies.take(pa.array(order))
@@ -260,7 +274,7 @@ _OF_THE_STORE = (
 def _of_slice(shard: Shard, request: RedriveRequest, plan: RedrivePlan, slice_: Slice, offsets: Offsets) -> pa.Table:
     rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets)
     n, queue = rows.num_rows, slice_.queue
-    edits = letter_edits(request, "")
+    edits = redrive_edits(request, "")
     own_ids = dict.fromkeys(edits.put_if_absent, rows.column("offset_msg_id").combine_chunks())
     columns = {name: rows.column(name) for name in rows.column_names}
     columns |= {name: pa.nulls(n, tables.MSG.field(name).type) for name in tables.MSG.names if name not in columns}

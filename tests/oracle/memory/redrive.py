@@ -1,4 +1,4 @@
-"""Dead letters sent again, in one commit a part; ``rmq_store/admin/redrive.py`` says which, and what they carry."""
+"""Redrives in memory: one commit per part. ``rmq_store/admin/redrive.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby, islice
 
-from rmq_store.admin.dead_letters import Letter, Letters
+from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter
 from rmq_store.admin.redrive import (
     CAP,
     CAUSE,
@@ -15,8 +15,8 @@ from rmq_store.admin.redrive import (
     RedrivePlan,
     RedriveReport,
     RedriveRequest,
-    letter_edits,
     plan_redrive,
+    redrive_edits,
     redrive_proposal,
     redriven,
     refuse_other,
@@ -24,6 +24,7 @@ from rmq_store.admin.redrive import (
 )
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, Produced
+from rmq_store.commit.request import Status
 from rmq_store.consumer.pull import cover
 from rmq_store.message.message import MessageConst, MessageQueue
 from rmq_store.utils.host import Host
@@ -34,27 +35,27 @@ from tests.oracle.memory.shard import MemoryShard
 
 
 def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveReport:
-    """The next part of a redrive; again while the report is not ``complete``.
+    """The next part of a redrive. Call it until the report is ``complete``.
 
-    Raises WrongUse (a letter or a topic that is not there), HeldByAnother when another redrive of the group runs, and
+    Raises WrongUse (a dead letter or a topic that does not exist), HeldByAnother when another redrive of the group runs, and
     the errors of ``commit``.
     """
     started_ms = host.now_ms()
     parts = _parts(shard, request)
-    found = _found(shard, request, parts)
-    if isinstance(found, RedriveReport):
-        return found
+    planned = _planned(shard, request, parts)
+    if isinstance(planned, RedriveReport):
+        return planned
     shard.on_step("1.planned")
     wish = Wish.of_whole(request.request_id, request.actor, "~redrive", request.group, group=request.group)
     with claimed(shard, wish, host) as claim:
         shard.on_step("2.claimed")
-        parts = _parts(shard, request)  # what was sent until the claim was ours counts
-        found = _found(shard, request, parts)
-        if isinstance(found, RedriveReport):
+        parts = _parts(shard, request)  # another attempt may have sent some before this run got the claim
+        planned = _planned(shard, request, parts)
+        if isinstance(planned, RedriveReport):
             claim.release()
-            return found
-        plan, letters = found
-        sending, commit_id = letters[:CAP], host.new_commit_id()
+            return planned
+        plan, matches = planned
+        sending, commit_id = matches[:CAP], host.new_commit_id()
         copies = sorted(
             ((plan.target_queue_id(m.queue, m.queue_offset), _copy(request, plan, m)) for m in sending),
             key=lambda c: c[0],
@@ -69,62 +70,69 @@ def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveR
         for message in sending:
             sent[message.queue].append(message.queue_offset)
         proposal = redrive_proposal(
-            commit_id, request, plan, sent, len(letters) <= CAP, produced, [file], tally_of_range
+            commit_id,
+            request,
+            plan,
+            sent=sent,
+            complete=len(matches) <= CAP,
+            produced=produced,
+            files=[file],
+            tally_of_range=tally_of_range,
         )
         shard.on_step("3.staged")
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
-    return redriven("committed", shard.name, request, plan.positions, [*parts, committed.ctl])
+    return redriven(Status.COMMITTED, shard.name, request, plan.positions, [*parts, committed.ctl])
 
 
 def _parts(shard: MemoryShard, request: RedriveRequest) -> list[Ctl]:
     return shard.ctls_of_request(request.request_id, request.group, Action.REDRIVE)
 
 
-def _found(
+def _planned(
     shard: MemoryShard, request: RedriveRequest, parts: list[Ctl]
 ) -> tuple[RedrivePlan, list[Stored]] | RedriveReport:
-    """The letters to send, or the report that there is nothing to do, or that this is a dry run."""
+    """The dead letters to send; or the report, when there is nothing to do or this is a dry run."""
     refuse_other(request, parts)
-    already = redriven("already_committed", shard.name, request, shard.positions(), parts)
+    already = redriven(Status.ALREADY_COMMITTED, shard.name, request, shard.positions(), parts)
     if any(part.request_complete for part in parts):
         return already
     redrives = [ctl for ctl in shard.ctls() if (ctl.group, ctl.action) == (request.group, Action.REDRIVE)]
     plan = plan_redrive(shard, request, parts, redrives)
-    letters = list(islice(_letters(shard, plan, request.letters), plan.most(request.dry_run)))
+    matches = list(islice(_matches(shard, plan, request.dead_letters), plan.most(request.dry_run)))
     if request.dry_run:
-        return would_send(shard.name, request, plan, len(letters), [_told(m) for m in letters[:LISTED]])
-    return (plan, letters) if letters else already
+        return would_send(shard.name, request, plan, len(matches), [_dead_letter(m) for m in matches[:LISTED]])
+    return (plan, matches) if matches else already
 
 
-def _letters(shard: MemoryShard, plan: RedrivePlan, letters: Letters) -> Iterator[Stored]:
-    """The letters that wait and are meant, in queue order."""
+def _matches(shard: MemoryShard, plan: RedrivePlan, conditions: DeadLetterFilter) -> Iterator[Stored]:
+    """The waiting dead letters that match, in queue order."""
     segments = shard.segments_of(plan.hulls())
     for hull in plan.hulls():
-        pieces = plan.waiting[hull.queue]
+        waiting = plan.waiting[hull.queue]
         for slice_ in cover(hull, segments.get(hull.queue, ()))[0]:
             for message in shard.read(slice_):
-                told = _told(message)
-                if any(begin <= message.queue_offset < end for begin, end in pieces) and letters.include(
-                    told.original_topic, told.keys, told.unique_key
+                letter = _dead_letter(message)
+                if any(begin <= message.queue_offset < end for begin, end in waiting) and conditions.matches(
+                    letter.original_topic, letter.keys, letter.unique_key
                 ):
                     yield message
 
 
-def _told(message: Stored) -> Letter:
+def _dead_letter(message: Stored) -> DeadLetter:
     properties = message.row.properties
-    return Letter(
-        message.queue,
-        message.queue_offset,
-        message.store_timestamp,
-        properties.get(MessageConst.RETRY_TOPIC),
-        properties.get(MessageConst.KEYS),
-        properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
-        message.row.reconsume_times,
+    return DeadLetter(
+        queue=message.queue,
+        offset=message.queue_offset,
+        store_timestamp=message.store_timestamp,
+        original_topic=properties.get(MessageConst.RETRY_TOPIC),
+        keys=properties.get(MessageConst.KEYS),
+        unique_key=properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
+        reconsume_times=message.row.reconsume_times,
     )
 
 
 def _copy(request: RedriveRequest, plan: RedrivePlan, message: Stored) -> MessageRow:
-    edits = letter_edits(request, message.offset_msg_id)
+    edits = redrive_edits(request, message.offset_msg_id)
     return replace(
         message.row,
         properties=edits.apply(message.row.properties),
