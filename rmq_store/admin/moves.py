@@ -1,7 +1,7 @@
-"""What operators' moves of offsets have in common (reset, clone): a request says where to, one commit per shard does it.
+"""Operators' moves of offsets (reset, clone, import of offsets, delete): their common request, report and commit.
 
 The operator always wins: a move raises the group's epoch, so a window that was planned before cannot commit after it
-(``docs/invariants.md``, P3), and it opens a new pass of every queue it names.
+(``docs/invariants.md``, P3), and it begins a new pass of every queue it names. A move is one commit per shard.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Protocol
 
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id, pas_id
-from rmq_store.commit.request import refuse_other_request
+from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import WrongUse
 from rmq_store.window.plan import ShardView
 
 
 class MoveRequest(Protocol):
-    """Who moves the offsets of which group, and why. ``parameters``: what was asked, as canonical JSON."""
+    """An operator's request to move the offsets of a group."""
 
     @property
     def action(self) -> Action: ...
@@ -40,10 +40,12 @@ class MoveRequest(Protocol):
     def dry_run(self) -> bool: ...
 
     @property
-    def parameters(self) -> str: ...
+    def parameters(self) -> str:
+        """What was requested, as canonical JSON."""
+        ...
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
-        """What it would move in a shard. Raises WrongUse when that cannot be done."""
+        """The moves in a shard. Raises WrongUse when they are not possible."""
         ...
 
     def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
@@ -51,46 +53,59 @@ class MoveRequest(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveReport:
-    """``status``: committed, already_committed or dry_run. ``messages``: how many more (or fewer) will be read.
+    """What a move did in a shard."""
 
-    ``parameters``: what was asked and found, as the commit says it (canonical JSON). ``warnings``: what went wrong after
-    the commit.
-    """
-
-    status: str
+    status: Status
     shard: str
     group: str
     request_id: str
     moves: tuple[Moved, ...]
     commit_id: str | None = None
     parameters: str = "{}"
+    """Those of the commit, canonical JSON: what was requested and found."""
     warnings: tuple[str, ...] = ()
+    """Errors after the commit, such as a failed dispatch."""
 
     @property
     def messages(self) -> int:
+        """How many more messages the group will read; negative: fewer."""
         return sum((move.from_offset or 0) - move.to_offset for move in self.moves if move.to_offset != ABSENT)
 
 
-def done_before(request: MoveRequest, commits: Iterable[Ctl]) -> Ctl | None:
-    """What this very request has committed, None if nothing. ``commits``: those of its group and action with its id.
+def earlier_commit(request: MoveRequest, commits: Iterable[Ctl]) -> Ctl | None:
+    """The commit that this request made before, None: it made none. ``commits``: those of its group and action with its id.
 
-    Raises WrongUse when that was another move under the same id.
+    Raises WrongUse when the id was used for another move.
     """
-    done = next(iter(commits), None)
-    if done is not None:
-        refuse_other_request(request.request_id, json.loads(done.parameters), json.loads(request.parameters))
-    return done
+    earlier = next(iter(commits), None)
+    if earlier is not None:
+        refuse_other_request(request.request_id, json.loads(earlier.parameters), json.loads(request.parameters))
+    return earlier
+
+
+def move_report(status: Status, shard: str, ctl: Ctl, warnings: tuple[str, ...] = ()) -> MoveReport:
+    """The report of a move with this ctl row: committed, or proposed by a dry run."""
+    return MoveReport(
+        status=status,
+        shard=shard,
+        group=ctl.group or "",
+        request_id=ctl.request_id,
+        moves=ctl.moved,
+        commit_id=None if status == Status.DRY_RUN else ctl.commit_id,
+        parameters=ctl.parameters,
+        warnings=warnings,
+    )
 
 
 def next_epoch(positions: Positions, group: str) -> int:
-    """The epoch that an operator's action gives to the group."""
+    """The group's epoch after an operator's action."""
     return (positions.get(grp_id(group)) or 0) + 1
 
 
 def move_proposal(commit_id: str, request: MoveRequest, positions: Positions, moves: Sequence[Moved]) -> Proposal:
-    """The moves as a commit: it expects the offsets and the epoch that they were made from."""
+    """The moves as a commit. It expects the offsets and the epoch that they were planned from."""
     group, epoch = request.group, next_epoch(positions, request.group)
     expect: dict[str, int | None] = {grp_id(group): positions.get(grp_id(group))}
     advance = {grp_id(group): epoch}

@@ -1,10 +1,11 @@
-"""An operator's move of a group's offsets, in one commit; ``rmq_store/admin/moves.py`` says what they have in common."""
+"""Operators' moves of a group's offsets in the lake, one commit per shard. ``rmq_store/admin/moves.py`` has the rules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq_store.admin.moves import MoveReport, MoveRequest, done_before
+from rmq_store.admin.moves import MoveReport, MoveRequest, earlier_commit, move_report
+from rmq_store.commit.request import Status
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
@@ -13,32 +14,31 @@ from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.utils.host import Host
 
 
-def move_in_all(asked: Sequence[tuple[Shard, MoveRequest]], host: Host) -> list[MoveReport]:
-    """Do a request in several shards, in a commit each. All are looked at before the first commit: one that cannot be done
-    in a shard moves nothing in the others either. Raises as ``move_offsets`` does."""
-    if len(asked) > 1:  # one alone is looked at by its own move
-        for shard, request in asked:
+def move_in_all(requests: Sequence[tuple[Shard, MoveRequest]], host: Host) -> list[MoveReport]:
+    """Carry out a request in several shards, with a commit in each. All are checked before the first commit: when one shard
+    refuses its part, nothing is moved in the others either. Raises the errors of ``move_offsets``."""
+    if len(requests) > 1:  # a single one is checked by its own move
+        for shard, request in requests:
             move_offsets(shard, request, host, dry_run=True)
-    return [move_offsets(shard, request, host) for shard, request in asked]
+    return [move_offsets(shard, request, host) for shard, request in requests]
 
 
 def move_offsets(shard: Shard, request: MoveRequest, host: Host, *, dry_run: bool = False) -> MoveReport:
-    """Do what the request says in one shard; ``dry_run``: only say what that is, as if the request were one.
+    """Carry out the request in one shard. ``dry_run``: report what it would move, as if the request were a dry run.
 
-    Raises WrongUse as its ``moves`` does, and the errors of ``commit``; StaleAttempt when a window committed in
-    between: then the same request can be given again.
+    Raises the WrongUse of ``request.moves`` and the errors of ``commit``. After StaleAttempt, when a window committed in
+    between, the same request can be run again.
     """
     started_ms = host.now_ms()
     shard.commitlog.refresh()
-    said = (shard.name, request.group, request.request_id)
-    if done := done_before(request, shard.ctls_of_request(request.request_id, request.group, request.action)):
-        return MoveReport("already_committed", *said, done.moved, done.commit_id, done.parameters)
+    commits = shard.ctls_of_request(request.request_id, request.group, request.action)
+    if earlier := earlier_commit(request, commits):
+        return move_report(Status.ALREADY_COMMITTED, shard.name, earlier)
     refuse_other_history(shard, shard.consumequeue)
     positions = shard.positions()
     moves = request.moves(ShardLookup(shard), positions)
     proposal = request.proposal(host.new_commit_id(), positions, moves)
     if request.dry_run or dry_run:
-        return MoveReport("dry_run", *said, moves, parameters=proposal.ctl.parameters)
+        return move_report(Status.DRY_RUN, shard.name, proposal.ctl)
     committed = commit(shard, proposal, host, started_ms=started_ms)
-    warnings = follow_up(shard, host)
-    return MoveReport("committed", *said, moves, committed.ctl.commit_id, committed.ctl.parameters, warnings)
+    return move_report(Status.COMMITTED, shard.name, committed.ctl, follow_up(shard, host))
