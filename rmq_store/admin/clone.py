@@ -1,8 +1,8 @@
-"""Cloning a group's offsets (``ConsumerOffsetManager#cloneOffset``, rules 13.6): another group goes on where this one stands.
+"""Clone of a group's offsets (``ConsumerOffsetManager#cloneOffset``, rules 13.6): another group continues at the same offsets.
 
-All topics of the group, or one of them; its retry topic is its own and stays. Two differences from RocketMQ's tool, on
-purpose: a queue of which the source has no offset is left as it is (the tool writes 0, which nobody has said), and an
-offset beyond the queue's end is refused (a broker copies it, and the target could not go on).
+It covers all topics of the source group, or one of them, but never its retry topic. It differs from RocketMQ's tool in two
+ways on purpose. A queue without an offset of the source is not touched: the tool writes 0 there, which the source never
+had. An offset beyond the queue's end is refused: a broker copies it, and the target could not consume.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from rmq_store.window.plan import ShardView, observed_offsets
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """``group``: whose offsets are written; ``source``: whose are read. ``topic`` None: all of the source's."""
+    """A clone of the offsets of one group to another."""
 
     group: str
+    """The group whose offsets are written."""
     source: str
+    """The group whose offsets are read."""
     request_id: str
     actor: Actor
     reason: str
     topic: str | None = None
+    """None: all topics of the source."""
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -43,11 +46,11 @@ class CloneRequest:
     def parameters(self) -> str:
         return canonical_json({"source": self.source, "topic": self.topic})
 
-    def wanted(self, shard: ShardView, positions: Positions) -> dict[MessageQueue, int]:
-        """Where the source stands in the queues that are asked for, its retry topic aside: by its own offsets, else by
-        those that its living broker was last seen with."""
-        found = observed_offsets(shard, positions, self.source) | positions.offsets_of(self.source)
-        return {q: o for q, o in found.items() if self.topic in (None, q.topic) and q.topic != retry_topic(self.source)}
+    def source_offsets(self, shard: ShardView, positions: Positions) -> dict[MessageQueue, int]:
+        """The source's offsets to copy: those committed here, else those that the newest import observed."""
+        offsets = observed_offsets(shard, positions, self.source) | positions.offsets_of(self.source)
+        retries = retry_topic(self.source)
+        return {q: o for q, o in offsets.items() if self.topic in (None, q.topic) and q.topic != retries}
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         return clone_moves(shard, positions, self)
@@ -57,17 +60,17 @@ class CloneRequest:
 
 
 def clone_moves(shard: ShardView, positions: Positions, request: CloneRequest) -> tuple[Moved, ...]:
-    """What the clone would move: every queue of which the source has an offset.
+    """The moves of the clone: one per queue in which the source has an offset.
 
-    Raises WrongUse when the source has none, or one beyond its queue's end.
+    Raises WrongUse when the source has no offset, or one beyond its queue's end.
     """
-    wanted = request.wanted(shard, positions)
-    if not wanted:
+    offsets = request.source_offsets(shard, positions)
+    if not offsets:
         of_topic = "" if request.topic is None else f" of topic {request.topic}"
         raise WrongUse(f"group {request.source} has no offsets{of_topic} in shard {shard.name}: nothing to clone")
     epoch = next_epoch(positions, request.group)
     moves = []
-    for queue, offset in sorted(wanted.items()):
+    for queue, offset in sorted(offsets.items()):
         most = positions.max_offset(queue)
         if offset > most:
             raise WrongUse(

@@ -36,9 +36,10 @@ from rmq_store.window.plan import ShardView
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupRequest:
-    """``group``: for a broadcasting group one of its clients, ``group@client``."""
+    """A delete of a group."""
 
     group: str
+    """Of a broadcasting group one client, ``group@client``."""
     request_id: str
     actor: Actor
     reason: str
@@ -48,8 +49,8 @@ class DeleteGroupRequest:
         need_reason("a delete", self.reason)
         if is_system_group(self.group):
             raise WrongUse(f"cannot delete the system group {self.group}")
-        if (of := replayed_group(self.group)) is not None:
-            raise WrongUse(f"cannot delete {self.group}: it is a replay of {of}, and its epochs count its attempts")
+        if (base := replayed_group(self.group)) is not None:
+            raise WrongUse(f"cannot delete {self.group}: it is a replay of {base}, and its epochs count its attempts")
 
     @property
     def action(self) -> Action:
@@ -60,7 +61,7 @@ class DeleteGroupRequest:
         return "{}"
 
     def has_something(self, shard: ShardView, positions: Positions) -> bool:
-        """Whether there is anything in the shard that a delete would end."""
+        """Whether the shard has an offset of the group that a delete would change."""
         seen = positions.get(del_id(self.group)) is None and any(one.group == self.group for one in shard.observed())
         return seen or any(move.from_offset != move.to_offset for move in delete_moves(positions, self.group))
 
@@ -70,27 +71,30 @@ class DeleteGroupRequest:
         return delete_moves(positions, self.group)
 
     def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
-        """Nothing of the group may come in between: not even a first offset, which no other position here would show."""
-        made = move_proposal(commit_id, self, positions, moves)
+        """The delete as a commit. ``closed`` refuses it when the group got an offset in another queue in between, which no
+        expected position would show."""
+        proposal = move_proposal(commit_id, self, positions, moves)
         ends = {app_id: ABSENT for app_id, _ in positions.prefixed(ids_of(PositionKind.BLOCKED, self.group))}
         if "@" not in self.group and positions.get(sub_id(self.group)) is not None:  # other clients still read with it
             ends[sub_id(self.group)] = ABSENT
         ends[del_id(self.group)] = next_epoch(positions, self.group)
         return replace(
-            made,
-            ctl=replace(made.ctl, parameters=canonical_json(what_waits(positions, self.group).parameters())),
-            expect={**made.expect, **{app_id: positions.get(app_id) for app_id in ends}},
-            advance={**made.advance, **ends},
+            proposal,
+            ctl=replace(proposal.ctl, parameters=canonical_json(what_waits(positions, self.group).parameters())),
+            expect={**proposal.expect, **{app_id: positions.get(app_id) for app_id in ends}},
+            advance={**proposal.advance, **ends},
             closed=(ids_of(PositionKind.OFFSET, self.group),),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Messages of a group in one shard: in its retry queues, in its delay levels and its timer, and dead ones."""
+    """Messages of a group in one shard that it has not consumed."""
 
     retries: int = 0
+    """In its retry queues, at or after its offsets."""
     delayed: int = 0
+    """In its delay levels and its timer."""
     dead_letters: int = 0
 
     def __add__(self, other: Waiting) -> Waiting:
@@ -104,47 +108,50 @@ class Waiting:
 
 
 def delete_moves(positions: Positions, group: str) -> tuple[Moved, ...]:
-    """What a delete makes of the group's offsets: void, or in its retry topic the end of the queue."""
-    epoch, own = next_epoch(positions, group), retry_topic(group)
-    held = positions.offsets_of(group)
-    void = {queue: ABSENT for queue in held if queue.topic != own}
-    ends = {queue: positions.max_offset(queue) for queue in positions.queues_of(own)}
-    return tuple(Moved(group, queue, held.get(queue), to, epoch) for queue, to in sorted((void | ends).items()))
+    """The moves of a delete: each offset is deleted, or in the group's retry topic moved to the end of the queue."""
+    epoch, retries = next_epoch(positions, group), retry_topic(group)
+    offsets = positions.offsets_of(group)
+    deleted = {queue: ABSENT for queue in offsets if queue.topic != retries}
+    ends = {queue: positions.max_offset(queue) for queue in positions.queues_of(retries)}
+    return tuple(Moved(group, queue, offsets.get(queue), to, epoch) for queue, to in sorted((deleted | ends).items()))
 
 
 def what_waits(positions: Positions, group: str) -> Waiting:
-    """What a delete would drop, and what it would leave. What waits at a living broker is the broker's; what waits in its
-    delay levels is not counted after the cut-over either: they are of all groups, and only the messages say of which."""
+    """What a delete would drop, and the dead letters that it would keep.
+
+    A broker's retry queues count only after the cut-over, when they belong to the lake. Its delay levels never count: they
+    are shared by all groups, and only the messages say which group they are for.
+    """
     retries = {
-        q: positions.get(off_id(group, q)) for q in positions.queues_of(retry_topic(group)) if _is_ours(positions, q)
+        q: positions.get(off_id(group, q)) for q in positions.queues_of(retry_topic(group)) if _is_of_lake(positions, q)
     }
     dead = dict.fromkeys(positions.queues_of(dlq_topic(group)))
-    behind, letters = (
+    waiting, dead_letters = (
         sum(positions.max_offset(q) - max(positions.min_offset(q), at or 0) for q, at in several.items())
         for several in (retries, dead)
     )
-    return Waiting(behind, sum(map(len, delayed(positions, group))), letters)
+    return Waiting(waiting, sum(map(len, delayed(positions, group))), dead_letters)
 
 
-def _is_ours(positions: Positions, queue: MessageQueue) -> bool:
+def _is_of_lake(positions: Positions, queue: MessageQueue) -> bool:
     return is_born_here(queue.broker_name) or bool(positions.get(cutover_id(queue.broker_name)))
 
 
 def waiting_of(report: MoveReport) -> Waiting:
-    """What the commit of a report, or its dry run, has counted."""
+    """The counts that a delete's commit, or its dry run, recorded."""
     return Waiting(**json.loads(report.parameters))
 
 
 def is_gone(positions: Positions, group: str) -> bool:
-    """Whether the group was deleted and has not been created again: it stands nowhere but in its retry topic."""
-    own = retry_topic(group)
-    return positions.get(del_id(group)) is not None and all(q.topic == own for q in positions.offsets_of(group))
+    """Whether the group was deleted and has not been created again: it has offsets in its retry topic only."""
+    retries = retry_topic(group)
+    return positions.get(del_id(group)) is not None and all(q.topic == retries for q in positions.offsets_of(group))
 
 
 def _nothing(shard: str, positions: Positions, group: str) -> str:
     names = {group_of(app_id) for app_id, _ in positions.of_kind(PositionKind.OFFSET)}
-    held = (name for name in names if name.startswith(f"{group}@") and replayed_group(name) is None)
-    if clients := sorted(name for name in held if not is_gone(positions, name)):
+    of_group = (name for name in names if name.startswith(f"{group}@") and replayed_group(name) is None)
+    if clients := sorted(name for name in of_group if not is_gone(positions, name)):
         return (
             f"group {group} is broadcasting: each client has its own offsets. Delete the clients: {', '.join(clients)}"
         )

@@ -16,17 +16,21 @@ from rmq_store.window.plan import ShardView
 
 
 class ResetTo(StrEnum):
-    """Where to: the first message stored at or after a time (UTC ms), an offset, the first readable one, the end."""
+    """The target of a reset."""
 
     TIME = "time"
+    """The first message stored at or after a time."""
     OFFSET = "offset"
+    """A given offset."""
     MIN = "min"
+    """The first readable message."""
     MAX = "max"
+    """The end of the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """``queues`` empty: all of the topic. ``value``: the time or the offset. ``reason`` is asked of everybody."""
+    """A reset of a group's offsets of one topic."""
 
     group: str
     topic: str
@@ -35,7 +39,9 @@ class ResetRequest:
     actor: Actor
     reason: str
     value: int | None = None
+    """The time (UTC ms) or the offset; None for MIN and MAX."""
     queues: tuple[MessageQueue, ...] = ()
+    """Empty: all queues of the topic."""
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -60,7 +66,7 @@ class ResetRequest:
 
 
 def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -> tuple[Moved, ...]:
-    """What the reset would move. Raises WrongUse: an unknown topic or queue, an offset outside the queue."""
+    """The moves of the reset, one per queue. Raises WrongUse for an unknown topic or queue, or an offset outside the queue."""
     epoch = next_epoch(positions, request.group)
     return tuple(
         Moved(request.group, queue, positions.get(off_id(request.group, queue)), target, epoch)
@@ -75,10 +81,10 @@ def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> d
     if not known:
         raise WrongUse(f"shard {shard.name} has no topic {request.topic}")
     queues = request.queues or known
-    strange = sorted(set(queues) - set(known))
-    if strange:
+    unknown = sorted(set(queues) - set(known))
+    if unknown:
         listed = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in known)
-        raise WrongUse(f"{strange[0]} does not exist in shard {shard.name}; topic {request.topic} has {listed}")
+        raise WrongUse(f"{unknown[0]} does not exist in shard {shard.name}; topic {request.topic} has {listed}")
     match request.to:
         case ResetTo.MIN:
             return {queue: positions.min_offset(queue) for queue in queues}

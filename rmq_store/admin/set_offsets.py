@@ -1,8 +1,8 @@
 """Setting a group's offsets to those of a file: of a broadcasting client
 (``LocalFileOffsetStore``, rules 4), or of a broker for a group of it (``ConsumerOffsetManager``, rules 3.1).
 
-An operator's move like a reset, queue by queue. Nothing is rounded into a queue's range: who stands outside it would
-read other messages than the file says.
+An operator's move like a reset, queue by queue. An offset outside its queue is refused, not rounded into the queue's
+range: the group would read other messages than the file says.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from rmq_store.window.plan import ShardView
 
 @dataclass(frozen=True, slots=True)
 class SetOffsetsRequest:
-    """``offsets``: next to read, of the queues that are set; ``source``: which file said so."""
+    """An import of a group's offsets from a file."""
 
     group: str
     offsets: Mapping[MessageQueue, int]
+    """Per queue the next offset to read."""
     source: str
+    """The name of the file."""
     request_id: str
     actor: Actor
     reason: str
@@ -48,9 +50,9 @@ class SetOffsetsRequest:
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         """Raises WrongUse: a queue that the shard does not have, an offset outside its queue."""
-        strange = unknown_queues(self.offsets, [positions])
-        if strange:
-            raise WrongUse(f"shard {shard.name} has no queue {listed([str(queue) for queue in strange])}")
+        unknown = unknown_queues(self.offsets, [positions])
+        if unknown:
+            raise WrongUse(f"shard {shard.name} has no queue {listed([str(queue) for queue in unknown])}")
         epoch = next_epoch(positions, self.group)
         return tuple(
             Moved(
@@ -68,6 +70,6 @@ class SetOffsetsRequest:
 
 
 def unknown_queues(queues: Mapping[MessageQueue, int], shards: Sequence[Positions]) -> list[MessageQueue]:
-    """Those that are in none of the shards."""
+    """The queues that no shard has, in RocketMQ's order."""
     known = {queue for positions in shards for queue in positions.all_queues()}
     return sorted(set(queues) - known)

@@ -233,7 +233,7 @@ def clone(
         check_group(store, group, settings)
     all_shards = store.shards(options.shard)
     # Shards without offsets of the source have nothing to clone; if none has any, the first one raises the error.
-    shards = [one for one in all_shards if request.wanted(ShardLookup(one), one.positions())] or all_shards[:1]
+    shards = [one for one in all_shards if request.source_offsets(ShardLookup(one), one.positions())] or all_shards[:1]
     before = states_before(shards, target, known_group(target, settings))
     reports = move_in_all([(shard, request) for shard in shards], host)
     show_moves(Output(options.as_json), reports, before, {"group": target, "source": source, "topic": topic})

@@ -1,4 +1,4 @@
-"""Deleting a group, one commit per shard; ``rmq_store/admin/delete_group.py`` says what becomes void."""
+"""Delete of a group in the lake, one commit per shard. ``rmq_store/admin/delete_group.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rmq_store.utils.host import Host
 
 
 def delete_group(shards: Sequence[Shard], request: DeleteGroupRequest, host: Host) -> list[MoveReport]:
-    """Delete the group in every one of the shards that has something of it, or had until this very request.
+    """Delete the group in every shard that has something of it, or in which this request has deleted it before.
 
-    Raises WrongUse when none has (for the first), and the errors of ``move_offsets``; what was deleted before an error is
-    said by the same request given again.
+    Raises WrongUse when there is no such shard, and the errors of ``move_offsets``. After an error, the same request run
+    again reports what was deleted before it.
     """
-    having = [shard for shard in shards if _is_concerned(shard, request)] or shards[:1]
-    return [move_offsets(shard, request, host) for shard in having]
+    concerned = [shard for shard in shards if _is_concerned(shard, request)] or shards[:1]  # the first one raises
+    return [move_offsets(shard, request, host) for shard in concerned]
 
 
 def _is_concerned(shard: Shard, request: DeleteGroupRequest) -> bool:

@@ -1,4 +1,4 @@
-"""Which consumer groups a store knows: those with an epoch or an offset here, and those of imported brokers."""
+"""The consumer groups of a store: those with an epoch or an offset, and those of imported brokers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from rmq_store.utils.known_names import did_you_mean, listed
 
 
 def need_group(store: LakeStore, name: str, others: Collection[str] = ()) -> None:
-    """Raise WrongUse for a group that neither the store nor ``others`` know, as a broker does (code 26): nobody would read
-    what is moved for it. The system group that delivers is none: moved back, it would deliver twice."""
+    """Raise WrongUse for a group that is neither in the store nor in ``others``, as a broker does (SUBSCRIPTION_GROUP_NOT_EXIST
+    26): no consumer would read at its offsets. The system group of deliveries does not count: moved back, it would deliver
+    messages twice."""
     known: set[str] = set()
-    for names in (others, _of_positions(store), _observed(store)):  # the dearest to ask comes last
+    for names in (others, _of_positions(store), _observed(store)):  # the slowest look-up comes last
         known |= set(names)
         if name in known - {SCHEDULE_GROUP}:
             return
     known.discard(SCHEDULE_GROUP)
-    near, there = did_you_mean(name, sorted(known)), listed(sorted(known))
-    raise WrongUse(f"there is no group {name!r}{near}; known: {there}. Add a new group to the settings first")
+    names = sorted(known)
+    raise WrongUse(
+        f"there is no group {name!r}{did_you_mean(name, names)}; known: {listed(names)}. "
+        "Add a new group to the settings first."
+    )
 
 
 def _of_positions(store: LakeStore) -> Iterator[str]:
@@ -33,6 +37,6 @@ def _of_positions(store: LakeStore) -> Iterator[str]:
 
 
 def _observed(store: LakeStore) -> Iterator[str]:
-    """Of every import's row."""
+    """The groups that imports observed."""
     for shard in store.shards():
         yield from (seen.group for seen in ShardLookup(shard).observed())
