@@ -1,12 +1,13 @@
-"""Replay: the messages of a topic from a moment on, once more, under a group name of its own.
+"""Replay: consume the messages of a topic from a time on again, under a group name of its own.
 
-The live group's offsets do not move. The replay group's first window starts where the time search says and ends at the
-bounds that were resolved then; what fails is retried in its own retry topic, and consumed by its follow-up windows. The
-name follows from the request, so replays share nothing: they may run at once, in any order, and be cleared singly.
+The live group's offsets do not move. The replay group's first window starts at the offsets that the time search gives, and
+fixes the end of the replay. What fails is retried in the replay group's own retry topic and consumed by its follow-up
+windows. The name follows from the request, so replays share nothing: they may run at the same time and in any order, and
+each can be cleared alone.
 
-The same request again does nothing once it is done. Another *attempt* does it once more: one commit moves the replay's
-offsets back to where it began and raises its epoch, and windows up to the same bounds follow. So an attempt is a pass,
-its number the epoch + 1, and a window of the attempt before cannot commit any more.
+The same request, run again, does nothing once it is complete. Another *attempt* repeats the replay: one commit moves its
+offsets back to where it began and raises its epoch, and windows up to the same bounds follow. So an attempt is a pass, its
+number is the epoch + 1, and a window of an earlier attempt cannot commit any more.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ _REPLAY_GROUP = re.compile(r"(?P<group>.+)-replay-[0-9a-f]{10}")
 
 
 def replay_group(group: str, request_id: str) -> str:
-    """The name under which a replay consumes: legal for RocketMQ, and the same for the same request.
+    """The group name of a replay: valid in RocketMQ, and the same for the same request.
 
-    Raises WrongUse for a group whose replay would have a longer name than RocketMQ allows: cut short, it could not be
-    told which group it replays.
+    Raises WrongUse when it would be longer than RocketMQ allows: a name cut short would not say which group it replays.
     """
     suffix = f"-replay-{hashlib.sha256(request_id.encode()).hexdigest()[:10]}"
     longest = GROUP_MAX_LENGTH - len(suffix)
@@ -46,7 +46,7 @@ def replay_group(group: str, request_id: str) -> str:
 
 
 def replayed_group(name: str) -> str | None:
-    """The group that a replay group was made from, None for an ordinary name."""
+    """The group that a replay group replays, None for any other name."""
     matched = _REPLAY_GROUP.fullmatch(name)
     return matched["group"] if matched else None
 
@@ -68,16 +68,16 @@ def known_settings(settings: Settings, name: str) -> GroupSettings | None:
 def as_replay(
     group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
-    """What ``consume_window`` has to be asked for the next window of a replay; ``request.until_ms`` ends it.
+    """The arguments of ``consume_window`` for the next window of a replay. ``request.until_ms`` ends the replay.
 
-    Raises WrongUse: a replay instead of a group, a topic that the group does not read, an empty span of time, a group whose
-    name is too long.
+    Raises WrongUse for a replay group, a topic that the group does not read, an empty time range, or a group whose name is
+    too long.
     """
     base = replayed_group(group.name)
     if base is not None:
         raise WrongUse(f"{group.name} is a replay itself: replay {base}, or run this replay again (--reprocess REASON)")
-    wanted = tuple(subscription for subscription in group.subscriptions if subscription.topic == topic)
-    if not wanted:
+    subscriptions = tuple(subscription for subscription in group.subscriptions if subscription.topic == topic)
+    if not subscriptions:
         known = ", ".join(subscription.topic for subscription in group.subscriptions)
         raise WrongUse(f"group {group.name} does not read {topic}; it reads {known}")
     if request.until_ms is not None and request.until_ms <= from_ms:
@@ -89,7 +89,7 @@ def as_replay(
         )
     name = replay_group(group.name, request.request_id)
     recorded = replace(request, parameters={"replay_of": group.name, "from_ms": from_ms, "topic": topic})
-    return replace(group, name=name, subscriptions=wanted), recorded, Scope(from_ms=from_ms)
+    return replace(group, name=name, subscriptions=subscriptions), recorded, Scope(from_ms=from_ms)
 
 
 # --- another attempt -------------------------------------------------------------------------------------------------
@@ -97,20 +97,20 @@ def as_replay(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt of a replay. ``starts`` and ``bounds``: per queue ``[start, bound)``, what the first one consumed.
-
-    ``begun``: the commit that began it, None if that is still to be made.
-    """
+    """An attempt of a replay."""
 
     number: int
     topic: str
     starts: dict[MessageQueue, int]
+    """Per queue the first offset of the replay."""
     bounds: dict[MessageQueue, int]
+    """Per queue the end of the replay, excluded."""
     begun: Ctl | None = None
+    """The commit that began it, None: it is still to be made."""
 
 
 def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
-    """The window with which a replay began. Raises WrongUse for a group that has replayed nothing here."""
+    """The first window of a replay. Raises WrongUse for a group without one in this shard."""
     for ctl in commits:
         if ctl.action is Action.CONSUME and ctl.parameter("replay_of") and ctl.request_part == 1:
             return ctl
@@ -118,36 +118,36 @@ def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
 
 
 def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> Attempt:
-    """The attempt that the request asks for: the one that it began before, else the next. ``commits``: those of the
-    replay group in this shard, oldest first.
+    """The attempt of the request: the one that it began before, else the next. ``commits``: those of the replay group in this
+    shard, oldest first.
 
-    Raises WrongUse: no reason, a group that has replayed nothing here, an attempt that is not finished.
+    Raises WrongUse for a missing reason, a group without a replay in this shard, or an earlier attempt that is not finished.
     """
     if not request.reason.strip():
         raise WrongUse("another attempt of a replay needs a reason; it is recorded permanently in the commit log")
     windows = [ctl for ctl in commits if ctl.action is Action.CONSUME]
     first = first_window(name, commits)
     begun = [ctl for ctl in commits if ctl.action is Action.REPLAY]
-    mine = next((ctl for ctl in begun if ctl.request_id == request.request_id), None)
+    of_request = next((ctl for ctl in begun if ctl.request_id == request.request_id), None)
     newest = begun[-1] if begun else first
-    if mine is None and not any(c.request_id == newest.request_id and c.request_complete for c in windows):
+    if of_request is None and not any(c.request_id == newest.request_id and c.request_complete for c in windows):
         raise WrongUse(
             f"attempt {len(begun) + 1} of {name} is not finished: finish it with its own request, {newest.request_id}, "
             "before you begin another one"
         )
-    number = (begun.index(mine) if mine else len(begun)) + 2
+    number = (begun.index(of_request) if of_request else len(begun)) + 2
     of_first = [consumed.range for c in windows if c.request_id == first.request_id for consumed in c.consumed]
     starts = {range_.queue: range_.begin for range_ in reversed(of_first)}  # a queue may have come with a later part
     bounds = {range_.queue: range_.end for range_ in of_first}  # the last part of a queue reached its end
     if bounds == starts:
         raise WrongUse(f"{name} had no messages to replay: another attempt would do nothing")
-    return Attempt(number, first.parameter("topic"), starts, bounds, mine)
+    return Attempt(number, first.parameter("topic"), starts, bounds, of_request)
 
 
 def attempt_proposal(
     commit_id: str, name: str, attempt: Attempt, request: ConsumeRequest, positions: Positions
 ) -> Proposal:
-    """What begins an attempt: the replay's offsets go back to where it started, and its epoch is raised."""
+    """The commit that begins an attempt: it moves the replay's offsets back to its start and raises its epoch."""
     grp = grp_id(name)
     epoch = (positions.get(grp) or 0) + 1
     moves = tuple(
@@ -176,12 +176,12 @@ def attempt_proposal(
 def as_attempt(
     group: GroupSettings, attempt: Attempt, request: ConsumeRequest
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
-    """What ``consume_window`` has to be asked for the next window of an attempt. ``group``: the replay group's settings.
+    """The arguments of ``consume_window`` for the next window of an attempt. ``group``: the replay group's settings.
 
-    Raises WrongUse: the group does not read the topic any more.
+    Raises WrongUse when the group does not read the topic any more.
     """
-    wanted = tuple(subscription for subscription in group.subscriptions if subscription.topic == attempt.topic)
-    if not wanted:
+    subscriptions = tuple(subscription for subscription in group.subscriptions if subscription.topic == attempt.topic)
+    if not subscriptions:
         raise WrongUse(f"group {group.name} does not read {attempt.topic} any more")
     recorded = replace(request, until_ms=None, max_messages=None, parameters={"attempt": attempt.number})
-    return replace(group, subscriptions=wanted), recorded, Scope(bounds=attempt.bounds)
+    return replace(group, subscriptions=subscriptions), recorded, Scope(bounds=attempt.bounds)

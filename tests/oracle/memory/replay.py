@@ -1,4 +1,4 @@
-"""Replay: the messages of a topic from a moment on, once more; ``rmq_store/admin/replay.py`` says under which name."""
+"""Attempts of a replay in memory. ``rmq_store/admin/replay.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.oracle.memory.shard import MemoryShard
 def begin_attempt(
     shard: MemoryShard, group: GroupSettings, request: ConsumeRequest, host: Host
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
-    """Begin another attempt of a replay, unless this request did so before; what ``consume_window`` has to be asked then,
-    until its report is complete. ``group``: the replay group's settings; ``request.reason``: why.
+    """Begin another attempt of a replay, unless this request did so before. ``group``: the replay group's settings.
 
+    Returns the arguments of ``consume_window``, to be called until its report is complete. ``request.reason`` is needed.
     Raises WrongUse (see ``next_attempt``) and the errors of ``commit``.
     """
     started_ms = host.now_ms()
     commits = [ctl for ctl in shard.ctls() if ctl.group == group.name]
     attempt = next_attempt(group.name, request, commits)
-    asked = as_attempt(group, attempt, request)
+    arguments = as_attempt(group, attempt, request)
     if attempt.begun is None:
         proposal = attempt_proposal(host.new_commit_id(), group.name, attempt, request, shard.positions())
         commit(shard, proposal, host, started_ms=started_ms)
-    return asked
+    return arguments
