@@ -22,7 +22,7 @@ def all_checks(options: SettingsOptions, *, spark: bool) -> Iterator[Check]:
     """In the order in which to fix them. ``spark``: also start Spark."""
     from rmq_store.lake.admin.doctor import (
         Check,
-        NotLooked,
+        CheckSkipped,
         machine_checks,
         settings_check,
         store_checks,
@@ -33,7 +33,7 @@ def all_checks(options: SettingsOptions, *, spark: bool) -> Iterator[Check]:
 
     def spark_session() -> str:
         if not spark:
-            raise NotLooked("run with --spark to check it")
+            raise CheckSkipped("run with --spark to check it")
         remote = environment.spark_remote
         with spark_module("engine").opened_session("rmq doctor", remote=remote) as session:
             spark_module("session").warm_up(session)
@@ -50,12 +50,12 @@ def all_checks(options: SettingsOptions, *, spark: bool) -> Iterator[Check]:
 
     def need_spark() -> None:
         if find_spec("pyspark") is None:
-            raise NotLooked("Spark is not installed: pip install 'rocketmq-lakehouse[spark]'")
+            raise CheckSkipped("Spark is not installed: pip install 'rocketmq-lakehouse[spark]'")
 
     yield from machine_checks(java_home, delta_jars)
     yield from store_checks(lambda: root_of(options.root), Host())
     path = settings_path(options.settings)
-    yield settings_check(path, asked_for=options.settings is not None or "RMQ_SETTINGS" in environment.chosen)
+    yield settings_check(path, required=options.settings is not None or "RMQ_SETTINGS" in environment.chosen)
     yield subscriptions_check(path, lambda: root_of(options.root))
     yield Check(
         "Spark", spark_session, "fix Java and jars first; if SPARK_REMOTE is set, start that server or unset it"

@@ -255,7 +255,7 @@ def test_doctor_finds_a_store_in_which_two_creates_win(rmq: Rmq, monkeypatch: py
     rmq("init")
     monkeypatch.setattr(Root, "check_exclusive_create", lambda root: None)
     monkeypatch.setattr(Root, "create_exclusively", lambda root, name, content: _overwrite(root, name, content))
-    with pytest.raises(StoreUnusable, match="8 creates of one name at once had 8 winners"):
+    with pytest.raises(StoreUnusable, match="8 of 8 simultaneous creates of one name succeeded"):
         doctor.one_winner(Root.parse(str(rmq.root)))
 
 

@@ -1,7 +1,7 @@
-"""What ``rmq doctor`` looks at: is everything there that the platform rests on, and how is what is missing mended.
+"""The checks of ``rmq doctor``: what the platform needs on this machine, in the store and in the settings, and how to fix it.
 
-A check looks and answers what it found, or raises. Checks of Java, jars and Spark take the function that looks, since
-this package knows nothing of ``spark_jobs``. Nothing is changed, but for a probe that is created and deleted.
+A check returns what it found, or raises. Checks of Java, jars and Spark get a function from the caller, since this package
+does not know ``spark_jobs``. Nothing is changed except for a probe object, which is created and deleted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -34,42 +35,54 @@ _RANGE = re.compile(r"(?P<name>[\w.-]+)(\[[^\]]*\])?<(?P<next>[\d.]+),>=(?P<olde
 _RELEASE = re.compile(r"\d+(\.\d+)*")
 
 
-class NotLooked(Exception):
-    """There is nothing to look at; the text says why."""
+class CheckSkipped(Exception):
+    """The check does not apply; the text says why."""
+
+
+class CheckStatus(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``status``: ok, failed or skipped. ``mend``: what to do about it, "" unless it failed."""
+    """The result of a check."""
 
     check: str
-    status: str
+    status: CheckStatus
     found: str
+    """What the check found, or the error."""
     mend: str = ""
+    """How to fix it, "" unless it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``look`` answers what it found; what it raises is what is wrong."""
+    """One check."""
 
     name: str
     look: Callable[[], str]
+    """Returns what it found; an error that it raises is the problem."""
     mend: str
+    """How to fix it."""
 
     def examine(self) -> Finding:
         try:
-            return Finding(self.name, "ok", self.look())
-        except NotLooked as reason:
-            return Finding(self.name, "skipped", str(reason))
-        except Exception as error:  # whatever it is, the other checks are still wanted
-            return Finding(self.name, "failed", cleaned(str(error)) or type(error).__name__, self.mend)
+            return Finding(self.name, CheckStatus.OK, self.look())
+        except CheckSkipped as reason:
+            return Finding(self.name, CheckStatus.SKIPPED, str(reason))
+        except Exception as error:  # the other checks still run
+            return Finding(self.name, CheckStatus.FAILED, cleaned(str(error)) or type(error).__name__, self.mend)
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------
 
 
 def machine_checks(find_java: Callable[[], Path], check_jars: Callable[[], str]) -> Iterator[Check]:
-    """``find_java``: the home of a usable Java. ``check_jars``: says which jars are there with the right sums."""
+    """``find_java``: returns the home of a usable Java. ``check_jars``: returns which jars have the right checksums."""
     make_setup = "run 'make setup'"
     yield Check("Python", python_found, "use Python 3.11, 3.12 or 3.13: make setup PYTHON=...")
     install = "or 'pip install' with the constraints.txt of this release"
@@ -80,14 +93,14 @@ def machine_checks(find_java: Callable[[], Path], check_jars: Callable[[], str])
         "install a JDK or a distribution's JRE of version 17 or 21 (on Debian: apt-get install "
         "openjdk-17-jre-headless), or point JAVA_HOME to one",
     )
-    yield Check("jars", check_jars, "run 'make jars': it fetches them again and checks their sums")
+    yield Check("jars", check_jars, "run 'make jars': it fetches them again and checks their checksums")
 
 
 def python_found() -> str:
-    found = ".".join(map(str, sys.version_info[:3]))
+    running = ".".join(map(str, sys.version_info[:3]))
     if not (3, 11) <= sys.version_info[:2] < (3, 14):
-        raise StoreUnusable(f"this is Python {found}")
-    return f"{found} ({sys.executable})"
+        raise StoreUnusable(f"this is Python {running}")
+    return f"{running} ({sys.executable})"
 
 
 def packages_found() -> str:
@@ -103,7 +116,7 @@ def packages_found() -> str:
         if not _release(oldest) <= _release(installed) < _release(next_):
             wrong.add(f"{name} is {installed or 'not installed'}, not >={oldest},<{next_}")
     if client := _installed("pyspark-client"):
-        wrong.add(f"pyspark-client {client} is beside pyspark, and both write the same files")
+        wrong.add(f"pyspark-client {client} is installed beside pyspark, and both write the same files")
     if wrong:
         raise StoreUnusable("; ".join(sorted(wrong)))
     return f"{len(versions)} packages, all in the ranges of this release"
@@ -126,20 +139,22 @@ def _installed(name: str) -> str:
 def java_found(home: Path) -> str:
     release = home / "release"
     text = release.read_text(encoding="utf-8") if release.is_file() else ""
-    found = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
-    return f"{found[1] if found else 'of a supported version'} at {home}, with the module that Spark needs"
+    match = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
+    return f"{match[1] if match else 'of a supported version'} at {home}, with the module that Spark needs"
 
 
 # --- the store -------------------------------------------------------------------------------------------------------
 
 
 def store_checks(root: Callable[[], Root], host: Host) -> Iterator[Check]:
-    """``root``: the store's root; it may raise what is wrong with its name."""
-    yield Check("store", lambda: store_found(root()), "make one with 'rmq init', or name another by --root or RMQ_ROOT")
+    """``root``: returns the store's root, or raises when its name is wrong."""
+    yield Check(
+        "store", lambda: store_found(root()), "make one with 'rmq init', or name another one with --root or RMQ_ROOT"
+    )
     yield Check(
         "exclusive create",
         lambda: one_winner(root()),
-        "every commit rests on it: let this user write there, and use a file system or an S3 server that honours "
+        "every commit needs it: let this user write there, and use a file system or an S3 server that supports "
         "'create only if absent' (If-None-Match)",
     )
     yield Check("clock", lambda: clock_found(root(), host), "set this machine's clock (NTP), or the store's")
@@ -153,9 +168,9 @@ def store_found(root: Root) -> str:
 
 
 def one_winner(root: Root) -> str:
-    """Of creates of one name, one after the other and at once, exactly one wins."""
+    """Checks that of several creates of one name, one after another and at the same time, exactly one succeeds."""
     if root.is_local and not Path(root.location).is_dir():
-        raise NotLooked(f"{root.location} is not there")
+        raise CheckSkipped(f"{root.location} does not exist")
     root.check_exclusive_create()
     probe = f"_probe/{uuid.uuid4().hex}"
     contents = [str(number).encode() for number in range(RACERS)]
@@ -164,15 +179,15 @@ def one_winner(root: Root) -> str:
     stored = root.read(probe)
     root.delete(probe)
     if [content for content, first in zip(contents, won, strict=True) if first] != [stored]:
-        raise StoreUnusable(f"{RACERS} creates of one name at once had {sum(won)} winners")
-    return f"{RACERS} creates of one name at once had one winner"
+        raise StoreUnusable(f"{sum(won)} of {RACERS} simultaneous creates of one name succeeded, instead of 1")
+    return f"1 of {RACERS} simultaneous creates of one name succeeded"
 
 
 def clock_found(root: Root, host: Host) -> str:
     if root.is_local:
         return "the store is on this machine"
-    asked_ms = host.now_ms()
-    skew_ms = root.server_time_ms() - (asked_ms + host.now_ms()) // 2
+    before_ms = host.now_ms()
+    skew_ms = root.server_time_ms() - (before_ms + host.now_ms()) // 2
     if abs(skew_ms) > MAX_SKEW_MS:
         raise StoreUnusable(
             f"the store's clock is {skew_ms / 1000:+.1f} s from this one's; commits allow {MAX_SKEW_MS} ms"
@@ -183,32 +198,32 @@ def clock_found(root: Root, host: Host) -> str:
 # --- the settings ----------------------------------------------------------------------------------------------------
 
 
-def settings_check(path: str, *, asked_for: bool) -> Check:
-    """``asked_for``: somebody named the file, so that it must be there."""
+def settings_check(path: str, *, required: bool) -> Check:
+    """``required``: the user named the file, so that it must exist."""
 
     def look() -> str:
-        if not asked_for and not Path(path).exists():
-            raise NotLooked(f"there is no {path} here; consume and replay need one")
+        if not required and not Path(path).exists():
+            raise CheckSkipped(f"{path} does not exist; consume and replay need it")
         settings = read_settings(path)
         settings.check()
         groups = [group.name for group in settings.groups]
         return f"{path}: {len(groups)} groups: {', '.join(groups)}"
 
-    return Check("settings", look, "correct the file; every problem of it is listed")
+    return Check("settings", look, "correct the file; all its problems are listed")
 
 
 def subscriptions_check(path: str, root: Callable[[], Root]) -> Check:
-    """Whether windows with these settings would be refused for their subscriptions."""
+    """Checks whether windows with these settings would be refused because of their subscriptions."""
 
     def look() -> str:
         try:
             groups, shards = read_settings(path).groups, LakeStore.open(root()).shards()
         except RmqError as error:
-            raise NotLooked("it takes a store and settings that can be read") from error
-        conflicts = {found for shard in shards for group in groups if (found := _conflict(shard, group))}
+            raise CheckSkipped("it needs a store and settings that can be read") from error
+        conflicts = {conflict for shard in shards for group in groups if (conflict := _conflict(shard, group))}
         if conflicts:
             raise WrongUse("; ".join(sorted(conflicts)))
-        return f"{len(groups)} groups read as {len(shards)} shards have recorded, or newer"
+        return f"{len(groups)} groups have the subscriptions that {len(shards)} shards recorded, or newer ones"
 
     return Check(
         "subscriptions", look, "correct the settings, or raise subscription_version where they are the newer ones"
@@ -216,7 +231,7 @@ def subscriptions_check(path: str, root: Callable[[], Root]) -> Check:
 
 
 def _conflict(shard: Shard, group: GroupSettings) -> str:
-    """What would refuse a window of the group, "" for nothing."""
+    """The error with which a window of the group would be refused, "" for none."""
     if group.shards is not None and shard.name not in group.shards:
         return ""
     try:
