@@ -171,5 +171,5 @@ def test_what_cannot_be_done_again_is_refused(world: World) -> None:
         world.reprocess(NAME, f"{DAY}-r2", topics=("Refunds",))
     nothing = ConsumeRequest(f"{DAY}-none", ANA)
     name = world.replay(BILLING, "Orders", NOON, nothing).group
-    with pytest.raises(WrongUse, match="there was nothing to replay"):
+    with pytest.raises(WrongUse, match="had no messages to replay"):
         world.reprocess(name, f"{DAY}-r2")
