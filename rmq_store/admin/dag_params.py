@@ -1,10 +1,9 @@
-"""What an orchestrator's run asks for, as typed requests: parameters in, a checked value out, before anything is spent.
+"""The parameters of DAG runs, checked and turned into typed requests.
 
-``Run`` holds the facts of a run that requests depend on. Its request id starts with the UTC date after which the run
-was allowed to start, which no retry and no clear changes; so the same run is the same request, and asking again finds
-what it has committed.
+``Run`` has the facts of a run that requests depend on. Its request id starts with the UTC date of ``run_after``, which no
+retry and no clear changes. So the same run is the same request, and a second try finds what the first has committed.
 
-``params`` are what a form or an API call gave: times as ``parse_time`` reads them, None and "" mean "not given".
+``params`` come from a form or an API call: times as ``parse_time`` reads them, None and "" mean "not given".
 """
 
 from __future__ import annotations
@@ -29,35 +28,38 @@ from rmq_store.utils.times import parse_time
 from rmq_store.window.plan import ConsumeRequest
 
 _ON_THEIR_OWN = ("scheduled", "asset_triggered")
-"""Types of runs that no person asked for."""
+"""Run types that no person triggered."""
 
 _OF_AIRFLOW = "openlineage"
-"""What Airflow's TriggerDagRunOperator adds to the parameters that it was given."""
+"""The parameter that Airflow's TriggerDagRunOperator adds."""
 
 _IMPORT_ENGINES = ("spark", "local")
 
 
 def dag_id_of(group: str) -> str:
     """``rmq_consume__<group>``; what RocketMQ allows in a name and Airflow does not ("%", "|") becomes ".25", ".7c"."""
-    return "rmq_consume__" + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}", group)
+    return "rmq_consume__" + re.sub(r"[^A-Za-z0-9_-]", lambda match: f".{ord(match[0]):x}", group)
 
 
 class Until(NamedTuple):
-    """The upper bound of a window, UTC ms (None: everything there is), and which rule gave it."""
+    """The upper bound of a window."""
 
     ms: int | None
+    """UTC ms, excluded; None: everything."""
     rule: str
+    """Where it comes from: params, partition_key, data_interval_end or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The facts of a run. Times have a zone; ``user``: who triggered it, if the orchestrator knows."""
+    """The facts of a DAG run. Times have a zone."""
 
     dag_id: str
     run_id: str
     run_type: str
     run_after: datetime
     user: str | None = None
+    """Who triggered it, if Airflow knows."""
     partition_key: str | None = None
     data_interval_end: datetime | None = None
 
@@ -74,19 +76,19 @@ class Run:
 
     @property
     def on_its_own(self) -> bool:
-        """No person asked for it."""
+        """Whether no person triggered it."""
         return self.run_type in _ON_THEIR_OWN
 
     @property
     def actor(self) -> Actor:
-        """Who asked, and how that is known: airflow (a login), schedule, or unverified."""
+        """Who triggered it, and how that is known: airflow (a login), schedule, or unverified."""
         if self.on_its_own:
             return Actor(self.dag_id, "schedule")
         return Actor(self.user, "airflow") if self.user else Actor("unknown", "unverified")
 
     def until(self, explicit_ms: int | None) -> Until:
         """The upper bound: explicit, else the partition key (a time, or ``begin/end``), else the end of the data
-        interval, else none. Raises WrongUse for a partition key that is no time."""
+        interval, else none. Raises WrongUse for a partition key that is not a time."""
         if explicit_ms is not None:
             return Until(explicit_ms, "params")
         if self.partition_key is not None:
@@ -97,7 +99,7 @@ class Run:
 
 
 def check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises WrongUse for parameters that are not there: left out of what they were to narrow, they would widen it."""
+    """Raise WrongUse for unknown parameters: a misspelt one would not narrow the run, which would then cover more."""
     names = sorted(known)
     unknown = [f"{name!r}{did_you_mean(name, names)}" for name in given if name not in {*names, _OF_AIRFLOW}]
     if unknown:
@@ -106,7 +108,7 @@ def check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
 
 def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
     """A consumption window, from ``until, max_messages, client, clients``. Raises WrongUse, also for a backfill, which would
-    do nothing."""
+    consume nothing."""
     if run.run_type == "backfill":
         raise WrongUse(
             "a backfill does not consume messages again, because a window begins at the committed offset: trigger "
@@ -127,7 +129,7 @@ def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
 def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
     """A reset of a group's offsets of one topic, from ``group, topic, to, time, offset, queues, reason, dry_run``.
 
-    ``queues``: ``["broker-a:0"]``, none is all. A reset is a dry run unless ``dry_run`` is false. Raises WrongUse.
+    ``queues``: ``["broker-a:0"]``, empty: all. A reset is a dry run unless ``dry_run`` is false. Raises WrongUse.
     """
     to = _text(params, "to")
     if to not in list(ResetTo):
@@ -190,8 +192,8 @@ def dead_letter_place(text: str) -> Place:
 class ReplayParams:
     """A replay of a topic's messages that were stored in ``[from_ms, until_ms)`` (UTC ms).
 
-    With neither topic nor time it is the follow-up of an earlier one: ``group`` is then the replay's own group, whose
-    waiting retries are consumed. With ``reprocess``, the reason, that replay is done once more instead: its next attempt.
+    With neither topic nor time it is the follow-up of an earlier replay: ``group`` is then the replay group, whose waiting
+    retries are consumed. With ``reprocess`` (a reason) it is the next attempt of that replay instead.
     """
 
     group: str
@@ -225,7 +227,7 @@ class ReplayParams:
         )
 
     def request(self, run: Run) -> ConsumeRequest:
-        """What it asks of a window."""
+        """The request of its windows."""
         return ConsumeRequest(
             run.request_id, run.actor, self.reprocess or self.reason, self.until_ms, self.max_messages
         )
