@@ -1,9 +1,9 @@
 """Which messages ended differently in two attempts of a replay.
 
-An attempt is a pass of the replay's queues (``replay.py``), so the pass says which ranges and which failures are its own.
-A success has no row: ranges are compared, cut where something failed, so the cost follows the failures. What failed is
-followed from copy to copy through deliveries and the replay's follow-up windows. A dead letter that was sent again stays
-dead here: its new life is no part of the attempt.
+An attempt is a pass of the replay's queues (``replay.py``), so the pass says which ranges and which failures belong to it.
+A success has no row. Ranges are compared and split where something failed, so the cost grows with the failures only. What
+failed is followed from copy to copy through deliveries and the replay's follow-up windows. A dead letter that was redriven
+still counts as dead: what happens to it later is not part of the attempt.
 """
 
 from __future__ import annotations
@@ -28,35 +28,37 @@ ACKED_LATER = "acked_later"
 """Failed at first, and a retry of it was acked."""
 
 UNREAD = "unread"
-"""The attempt has not come so far: it is not finished, or in order its queue waits at a message."""
+"""The attempt has not read it: it is not finished, or its queue is blocked (orderly groups)."""
 
 HANDLED = "acked or filtered"
-"""Nothing says which of the two, and the other attempt does not either."""
+"""Neither attempt says which of the two."""
 
 LISTED = 100
-"""Messages that are listed unless another limit is given; all are counted."""
+"""Messages that are listed by default; all are counted."""
 
-_WANTED = (Outcome.ACKED, ACKED_LATER, Outcome.RETRIED, Outcome.DEAD, Outcome.DROPPED, Outcome.DUPLICATE)
-"""What only a message comes to that the subscription wants."""
+_SELECTED = (Outcome.ACKED, ACKED_LATER, Outcome.RETRIED, Outcome.DEAD, Outcome.DROPPED, Outcome.DUPLICATE)
+"""Outcomes that only a message can have that the subscription selects."""
 
 
 class Place(NamedTuple):
-    """Where a message stands."""
+    """Where a message is stored."""
 
     queue: MessageQueue
     offset: int
 
 
-# --- what an engine tells --------------------------------------------------------------------------------------------
+# --- what an engine reads --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCopy:
-    """What the group made of the message at ``origin``: a copy that waits, or a dead letter, ``at`` another place."""
+    """The copy that the group made of a failed message: a retry copy or a dead letter."""
 
     origin: Place
+    """Where the failed message was read."""
     pass_: int
     at: Place
+    """Where the copy is stored."""
     error_type: str | None = None
     error_text: str | None = None
 
@@ -73,15 +75,16 @@ class WithoutCopy:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What the rows of a group say. ``deliveries``: from where a copy waited to where it was delivered."""
+    """What failed in a group."""
 
     copies: Sequence[FailedCopy]
     ranges: Sequence[WithoutCopy]
     deliveries: Mapping[Place, Place]
+    """From the place where a copy waited to the one where it was delivered."""
 
 
 class Named(NamedTuple):
-    """What a person knows a message by; None where it cannot be read any more."""
+    """The ids and keys of a message; None where it cannot be read any more."""
 
     offset_msg_id: str | None = None
     unique_key: str | None = None
@@ -89,29 +92,31 @@ class Named(NamedTuple):
 
 
 class ReplayRows(Protocol):
-    """What a comparison asks of a shard, besides the commits."""
+    """What a comparison reads of a shard, besides the commits."""
 
     def failures(self, group: str) -> Failures: ...
 
     def filtered(self, range_: QueueRange, subscription: SubscriptionData) -> Iterable[tuple[int, int]]:
-        """The offsets ``[begin, end)`` that a subscription does not want, in pieces that ascend."""
+        """The offset ranges ``[begin, end)`` that a subscription does not select, ascending."""
 
     def named(self, ranges: Sequence[QueueRange]) -> Mapping[Place, Named]:
         """The messages of some ranges that can still be read."""
 
 
-# --- what is reported ------------------------------------------------------------------------------------------------
+# --- the report ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptDone:
-    """An attempt in one shard. ``pass_``: of the topic's queues in it. ``begun``: the commit that began it, of the first
-    one its first window; None: the shard has no such attempt. ``windows``: those of its request."""
+    """An attempt in one shard."""
 
     number: int
     pass_: int = 0
+    """The pass of the topic's queues in it."""
     begun: Ctl | None = None
+    """The commit that began it; of the first attempt its first window. None: the shard has no such attempt."""
     windows: tuple[Ctl, ...] = ()
+    """The windows of its request."""
 
     @property
     def complete(self) -> bool:
@@ -119,7 +124,7 @@ class AttemptDone:
 
     @property
     def consumed(self) -> list[tuple[Ctl, Consumed]]:
-        """What it has read of the topic, each range with its window. A part may have read retries of an earlier part."""
+        """The ranges of the topic that it has read, each with its window. Retries of an earlier part are left out."""
         return [
             (ctl, consumed)
             for ctl in self.windows
@@ -128,31 +133,34 @@ class AttemptDone:
         ]
 
     def count(self, outcome: Outcome) -> int:
-        """Messages that its own windows made this of; what became of their retries is not in it."""
+        """Messages with this outcome in its own windows, not counting the outcomes of their retries."""
         return sum(consumed.tally(outcome).count for _, consumed in self.consumed)
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a message ended. ``tries``: how often the listener was asked about it. The error is its last one."""
+    """How a message ended."""
 
     outcome: str
     tries: int = 0
+    """How often the listener got it."""
     error_type: str | None = None
+    """Of the last error."""
     error_text: str | None = None
 
     def differs(self, other: End) -> bool:
-        """Texts of errors often name a time or an id: they are shown, and only the classes are compared."""
+        """Whether outcome or class of error differ. Error texts often contain a time or an id, so they are not compared."""
         return (self.outcome, self.error_type) != (other.outcome, other.error_type)
 
 
 class Pair(NamedTuple):
-    """So many messages ended like this in the two attempts. ``differing``: by the outcome, or the class of error."""
+    """How many messages had these two outcomes in the first and the second attempt."""
 
     first: str
     second: str
     messages: int
     differing: int
+    """How many of them differ by the outcome or the class of error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +174,9 @@ class MessageDiff:
     second: End
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiffReport:
-    """Two attempts in one shard. ``listed``: the first messages that ended differently, by queue and offset."""
+    """Two attempts in one shard."""
 
     shard: str
     group: str
@@ -176,6 +184,7 @@ class DiffReport:
     second: AttemptDone
     table: tuple[Pair, ...]
     listed: tuple[MessageDiff, ...]
+    """The first messages that ended differently, by queue and offset."""
 
     @property
     def differing(self) -> int:
@@ -192,7 +201,7 @@ def _is_retry(queue: MessageQueue) -> bool:
 def attempts_of(name: str, commits: Sequence[Ctl]) -> list[AttemptDone]:
     """The attempts of a replay in one shard. ``commits``: those of the replay group there, oldest first.
 
-    Raises WrongUse for a group that has replayed nothing there.
+    Raises WrongUse for a group without a replay there.
     """
     begun = [(0, first_window(name, commits))]
     begun += [(ctl.epoch or 0, ctl) for ctl in commits if ctl.action is Action.REPLAY]
@@ -203,12 +212,12 @@ def attempts_of(name: str, commits: Sequence[Ctl]) -> list[AttemptDone]:
     ]
 
 
-def chosen(name: str, asked: tuple[int, int] | None, count: int) -> tuple[int, int]:
-    """The two attempts to compare: the last two of so many unless others are asked for. Raises WrongUse."""
+def chosen(name: str, numbers: tuple[int, int] | None, count: int) -> tuple[int, int]:
+    """The numbers of the attempts to compare, of ``count``; None: the last two. Raises WrongUse."""
     again = f"'rmq replay --group {name} --reprocess REASON' makes the next one"
     if count < 2:
         raise WrongUse(f"{name} has one attempt, and nothing to compare it with; {again}")
-    numbers = asked or (count - 1, count)
+    numbers = numbers or (count - 1, count)
     if numbers[0] == numbers[1] or not all(1 <= number <= count for number in numbers):
         raise WrongUse(f"{name} has the attempts 1 to {count}: choose two of them, not {numbers[0]} and {numbers[1]}")
     return numbers
@@ -217,7 +226,7 @@ def chosen(name: str, asked: tuple[int, int] | None, count: int) -> tuple[int, i
 # --- the comparison --------------------------------------------------------------------------------------------------
 
 Ending = tuple[int, int, End]
-"""Offsets ``[begin, end)`` of a queue that ended alike."""
+"""Offsets ``[begin, end)`` of a queue with the same end."""
 
 
 def compare(
@@ -225,13 +234,13 @@ def compare(
 ) -> DiffReport:
     """Two attempts of a replay in one shard; of the messages that ended differently at most ``limit`` are listed."""
     ends = _Ends(name, commits, rows.failures(name))
-    # One subscription filters the same messages twice. Of two each has to be asked, which reads what it looks at.
-    several = len({_wanted(*of_window) for attempt in (first, second) for of_window in attempt.consumed}) > 1
+    # One subscription filters the same messages in both attempts. Two have to be applied, which reads messages.
+    several = len({_subscription(*of_window) for attempt in (first, second) for of_window in attempt.consumed}) > 1
     of_first, of_second = (ends.of(attempt, rows if several else None) for attempt in (first, second))
     counts: Counter[tuple[str, str]] = Counter()
     differing: Counter[tuple[str, str]] = Counter()
     listed: list[tuple[QueueRange, End, End]] = []
-    left = limit
+    room = limit
     for queue in sorted({*of_first, *of_second}):
         for begin, end, one, other in _side_by_side(of_first.get(queue, []), of_second.get(queue, [])):
             a, b = one or End(UNREAD), other or End(UNREAD)
@@ -239,17 +248,19 @@ def compare(
             counts[a.outcome, b.outcome] += end - begin
             if a.differs(b):
                 differing[a.outcome, b.outcome] += end - begin
-                if left:
-                    listed.append((QueueRange(queue, begin, min(end, begin + left)), a, b))
-                    left -= len(listed[-1][0])
+                if room:
+                    listed.append((QueueRange(queue, begin, min(end, begin + room)), a, b))
+                    room -= len(listed[-1][0])
     named = rows.named([range_ for range_, _, _ in listed])
     return DiffReport(
-        shard,
-        name,
-        first,
-        second,
-        tuple(Pair(*pair, count, differing[pair]) for pair, count in sorted(_split(counts, first, second).items())),
-        tuple(
+        shard=shard,
+        group=name,
+        first=first,
+        second=second,
+        table=tuple(
+            Pair(*pair, count, differing[pair]) for pair, count in sorted(_split(counts, first, second).items())
+        ),
+        listed=tuple(
             MessageDiff(range_.queue, offset, named.get(Place(range_.queue, offset), Named()), a, b)
             for range_, a, b in listed
             for offset in range(range_.begin, range_.end)
@@ -257,7 +268,7 @@ def compare(
     )
 
 
-def _wanted(window: Ctl, consumed: Consumed) -> SubscriptionData:
+def _subscription(window: Ctl, consumed: Consumed) -> SubscriptionData:
     """The subscription by which a window has read a queue."""
     topic = consumed.range.queue.topic
     ((type_, expression),) = json.loads(window.subscription or "{}")[topic].items()
@@ -267,7 +278,7 @@ def _wanted(window: Ctl, consumed: Consumed) -> SubscriptionData:
 def _side_by_side(
     first: Sequence[Ending], second: Sequence[Ending]
 ) -> Iterator[tuple[int, int, End | None, End | None]]:
-    """Both, cut where one of them begins, changes or ends. Each ascends."""
+    """Both, split where one of them begins, changes or ends. Each ascends."""
     at_first = at_second = 0
     for begin, end in pairwise(sorted({cut for ending in (*first, *second) for cut in ending[:2]})):
         while at_first < len(first) and first[at_first][1] <= begin:
@@ -281,30 +292,30 @@ def _side_by_side(
 
 
 def _over(endings: Sequence[Ending], exceptions: Sequence[Ending]) -> list[Ending]:
-    """The endings, with the exceptions among them."""
+    """The endings, overlaid with the exceptions."""
     both = _side_by_side(endings, exceptions)
     return [(begin, end, of) for begin, end, usual, exception in both if (of := exception or usual)]
 
 
 def _resolved(end: End, other: End) -> End:
-    """Both attempts have filtered the same messages, so the other one may tell whether this one was wanted."""
+    """Both attempts have filtered the same messages, so the other one may show whether the message was selected."""
     if end.outcome != HANDLED:
         return end
-    if other.outcome in _WANTED:
+    if other.outcome in _SELECTED:
         return _ACKED
     return _FILTERED if other.outcome == Outcome.FILTERED else end
 
 
 def _split(counts: Counter[tuple[str, str]], first: AttemptDone, second: AttemptDone) -> Mapping[tuple[str, str], int]:
-    """What both attempts have handled, as acked and filtered, by what one of them has counted. Left as it is where
-    neither can tell, because something that it has handled was lost to the other one."""
+    """Splits HANDLED in both attempts into acked and filtered, by the counts of one of them. It stays where neither attempt's
+    counts suffice, because a message that one has handled was lost in the other."""
     handled, acked, filtered = ((name, name) for name in (HANDLED, str(Outcome.ACKED), str(Outcome.FILTERED)))
     for side, attempt in enumerate((first, second)):
-        told: Counter[str] = Counter()
+        of_attempt: Counter[str] = Counter()
         for pair, count in counts.items():
-            told[pair[side]] += count
-        if counts[handled] and told[HANDLED] == counts[handled]:
-            rest = attempt.count(Outcome.FILTERED) - told[Outcome.FILTERED]
+            of_attempt[pair[side]] += count
+        if counts[handled] and of_attempt[HANDLED] == counts[handled]:
+            rest = attempt.count(Outcome.FILTERED) - of_attempt[Outcome.FILTERED]
             split = counts + Counter({filtered: rest, acked: counts[handled] - rest})
             return {pair: count for pair, count in split.items() if pair != handled}
     return counts
@@ -318,7 +329,7 @@ _Pass = tuple[MessageQueue, int]
 
 
 class _Ends:
-    """How everything ended that a replay group has read in a shard."""
+    """How the messages ended that a replay group has read in a shard."""
 
     def __init__(self, name: str, commits: Sequence[Ctl], failures: Failures) -> None:
         self._dead_letters = dlq_topic(name)
@@ -335,16 +346,17 @@ class _Ends:
             if _is_retry(range_.queue):
                 self._follow_ups[range_.queue].append((range_.begin, range_.end, pass_))
         for ranges in self._follow_ups.values():
-            ranges.sort(key=itemgetter(0))  # what was read again begins no earlier in the list
+            ranges.sort(key=itemgetter(0))  # stable: of equal begins the later read stays last
 
-    def of(self, attempt: AttemptDone, ask: ReplayRows | None) -> dict[MessageQueue, list[Ending]]:
-        """Per queue how the messages ended that an attempt has read; ascends. ``ask``: whom the subscription wants,
-        where it is not enough that both attempts wanted the same."""
-        found: dict[MessageQueue, list[Ending]] = defaultdict(list)
+    def of(self, attempt: AttemptDone, rows: ReplayRows | None) -> dict[MessageQueue, list[Ending]]:
+        """Per queue how the messages ended that an attempt has read, ascending. ``rows``: to apply the subscription; None
+        where both attempts have the same one."""
+        successes: dict[MessageQueue, list[Ending]] = defaultdict(list)
         for window, consumed in attempt.consumed:
-            found[consumed.range.queue] += _successes(window, consumed, ask)
+            successes[consumed.range.queue] += _successes(window, consumed, rows)
         return {
-            queue: _over(sorted(of, key=itemgetter(0)), self._failed(queue, attempt)) for queue, of in found.items()
+            queue: _over(sorted(endings, key=itemgetter(0)), self._failed(queue, attempt))
+            for queue, endings in successes.items()
         }
 
     def _failed(self, queue: MessageQueue, attempt: AttemptDone) -> list[Ending]:
@@ -378,12 +390,12 @@ class _Ends:
         return pass_ if at.offset < end else None
 
 
-def _successes(window: Ctl, consumed: Consumed, ask: ReplayRows | None) -> list[Ending]:
+def _successes(window: Ctl, consumed: Consumed, rows: ReplayRows | None) -> list[Ending]:
     """A range as if nothing in it had failed."""
     range_, acked = consumed.range, consumed.tally(Outcome.ACKED).count
     filtered = consumed.tally(Outcome.FILTERED).count
-    if filtered and acked and ask is not None:
-        pieces = [(begin, end, _FILTERED) for begin, end in ask.filtered(range_, _wanted(window, consumed))]
-        return _over([(range_.begin, range_.end, _ACKED)], pieces)
+    if filtered and acked and rows is not None:
+        ranges = [(begin, end, _FILTERED) for begin, end in rows.filtered(range_, _subscription(window, consumed))]
+        return _over([(range_.begin, range_.end, _ACKED)], ranges)
     end = End(HANDLED) if acked and filtered else _FILTERED if filtered else _ACKED
     return [(range_.begin, range_.end, end)] if len(range_) else []

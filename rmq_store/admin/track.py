@@ -12,18 +12,18 @@ from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.filter.subscription import SUB_ALL, SubscriptionData
 
 WAITING = "waiting"
-"""A copy whose delay has not ended, or that nobody has delivered yet."""
+"""A copy whose delay has not ended, or that has not been delivered yet."""
 
 UNREAD = "unread"
-"""The group's next offset is not behind it yet."""
+"""The group has not read it yet: its next offset is at or before the message."""
 
 REDRIVEN = "redriven"
-"""A dead letter that was sent again, to a topic that was named or to the group's retry topic, where its life goes on."""
+"""A dead letter that was sent again, to a named topic or to the group's retry topic, where its next hops are."""
 
 
 class TrackType(StrEnum):
-    """What became of a message in a group. The first seven are RocketMQ's; it says CONSUMED of the others too, since it
-    compares nothing but offsets. NOT_ONLINE, PULL and CONSUME_BROADCASTING need a group's living consumers
+    """What became of a message in a group. The first seven are RocketMQ's; it answers CONSUMED for the others too, since it
+    compares only offsets. NOT_ONLINE, PULL and CONSUME_BROADCASTING need a group's running consumers
     (``message_track_type``): no ``Track`` has them."""
 
     CONSUMED = "CONSUMED"
@@ -43,47 +43,50 @@ class TrackType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One place at which the message stood for the group, and what became of it there.
-
-    ``outcome``: of the window at ``committed_at`` (UTC ms), else WAITING (until ``due_at``), UNREAD or REDRIVEN. ``pass_``:
-    the pass of the queue; a message is consumed again in a later one. ``attempt``: 0 for the message itself, and again
-    for a letter that was sent again.
-    """
+    """One place at which the group reads the message or a copy of it, and the outcome there."""
 
     topic: str
     broker_name: str
     queue_id: int
     queue_offset: int
     attempt: int
+    """0 for the message itself, and for a dead letter that was sent again."""
     outcome: str
+    """That of the window at ``committed_at``, else WAITING, UNREAD or REDRIVEN."""
     pass_: int = 0
+    """The pass of the queue. A message is consumed again in a later pass."""
     committed_at: int | None = None
+    """ms, UTC"""
     window_id: str | None = None
     due_at: int | None = None
+    """When a WAITING copy is due (ms, UTC)."""
     error_type: str | None = None
     error_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """``held_by``: lake, or broker for a group whose offset is only known from its living broker. ``next_offset``: of the
-    group in the message's own queue. ``hops``: in the order in which they happened."""
+    """What became of a message in one group."""
 
     group: str
     type: TrackType
     held_by: str
+    """lake, or broker for a group whose offset only an import observed"""
     next_offset: int | None
+    """The group's, in the message's own queue."""
     hops: tuple[Hop, ...]
+    """In the order in which they happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection:
-    """A group's living consumers as their broker knows them (RocketMQ's class of that name). ``actively``: they pull for
-    themselves. ``subscriptions``: by topic."""
+    """A group's running consumers as their broker knows them (RocketMQ's class of that name)."""
 
     message_model: MessageModel
     subscriptions: Mapping[str, SubscriptionData]
+    """By topic."""
     actively: bool = False
+    """They are pull consumers (CONSUME_ACTIVELY)."""
 
 
 _TYPE_OF: Mapping[str, TrackType] = {
@@ -104,10 +107,10 @@ _TYPE_OF: Mapping[str, TrackType] = {
 def track_type(
     offset: int, held_by: str, next_offset: int | None, hops: Sequence[Hop], observed: int | None = None
 ) -> TrackType:
-    """What to call it: not yet while the group stands before it, also after a reset; else how its last hop ended.
+    """NOT_CONSUME_YET while the group's offset is at or before the message, also after a reset; else its last hop's outcome.
 
-    Behind the group's offset and in no window: what its broker was seen behind (``observed``: its offset there) was
-    consumed on the broker; over the rest the group was moved.
+    Without a hop, a message before the broker's ``observed`` offset was consumed on the broker; any other was skipped by an
+    operator's move.
     """
     if next_offset is not None and not is_consumed(offset, next_offset):
         return TrackType.NOT_CONSUME_YET
@@ -119,17 +122,17 @@ def track_type(
 
 
 def is_consumed(offset: int, next_offset: int) -> bool:
-    """``DefaultMQAdminExtImpl#consumed``: the group's next offset is behind the message."""
+    """``DefaultMQAdminExtImpl#consumed``: the group's next offset is greater than the message's."""
     return next_offset > offset
 
 
 def message_track_type(
     connection: ConsumerConnection | None, topic: str, tag: str | None, offset: int, next_offset: int | None
 ) -> TrackType:
-    """What RocketMQ says of a group and a message of ``topic`` at ``offset`` (``DefaultMQAdminExtImpl#messageTrackDetail``).
+    """RocketMQ's answer for a group and a message of ``topic`` at ``offset`` (``DefaultMQAdminExtImpl#messageTrackDetail``).
 
-    ``connection``: None when none of its consumers is there. ``next_offset``: the group's in the queue, None without. A
-    message that the broker let pass by the hash of its tag, or dropped by SQL92, counts as consumed.
+    ``connection``: None when no consumer of the group is online. ``next_offset``: the group's in the queue, None: it has
+    none. A message whose tag only has the same hash, or that SQL92 filtered out, counts as consumed.
     """
     if connection is None:
         return TrackType.NOT_ONLINE
@@ -140,5 +143,5 @@ def message_track_type(
     if next_offset is None or not is_consumed(offset, next_offset):
         return TrackType.NOT_CONSUME_YET
     data = connection.subscriptions.get(topic)
-    wanted = data is None or not data.tags or tag in data.tags or SUB_ALL in data.tags
-    return TrackType.CONSUMED if wanted else TrackType.CONSUMED_BUT_FILTERED
+    selected = data is None or not data.tags or tag in data.tags or SUB_ALL in data.tags
+    return TrackType.CONSUMED if selected else TrackType.CONSUMED_BUT_FILTERED

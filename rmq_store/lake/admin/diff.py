@@ -1,4 +1,4 @@
-"""Two attempts of a replay side by side; ``rmq_store/admin/diff.py`` says how messages ended."""
+"""Comparison of two attempts of a replay in the lake. ``rmq_store/admin/diff.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def diff(
     store: LakeStore,
     shards: Sequence[Shard],
     name: str,
-    asked: tuple[int, int] | None = None,
+    numbers: tuple[int, int] | None = None,
     limit: int = LISTED,
 ) -> list[DiffReport]:
     """Two attempts of a replay in each of the shards that it has read; default: the last two. At most ``limit`` messages
-    are listed in all.
+    are listed over all shards.
 
-    Raises WrongUse: a group that has replayed nothing, an attempt that is in none of the shards.
+    Raises WrongUse for a group without a replay, or an attempt that no shard has.
     """
     commits = [shard.ctls_since(0, group=name) for shard in shards]
     attempts = [attempts_of(name, of_shard) for of_shard in commits]
-    numbers = chosen(name, asked, max(len(of_shard) for of_shard in attempts))
+    pair = chosen(name, numbers, max(len(of_shard) for of_shard in attempts))
     reports: list[DiffReport] = []
-    for shard, of_group, done in zip(shards, commits, attempts, strict=True):
-        first, second = (done[n - 1] if n <= len(done) else AttemptDone(n) for n in numbers)
-        left = limit - sum(len(report.listed) for report in reports)
-        reports.append(compare(shard.name, name, of_group, _Rows(store, shard), first, second, left))
+    for shard, of_group, of_shard in zip(shards, commits, attempts, strict=True):
+        first, second = (of_shard[n - 1] if n <= len(of_shard) else AttemptDone(n) for n in pair)
+        room = limit - sum(len(report.listed) for report in reports)
+        reports.append(compare(shard.name, name, of_group, _Rows(store, shard), first, second, room))
     return reports
 
 
 class _Rows:
-    """The rows of a shard, as a comparison asks for them."""
+    """The rows of a shard that a comparison reads."""
 
     def __init__(self, store: LakeStore, shard: Shard) -> None:
         self._store = store
@@ -77,8 +77,8 @@ class _Rows:
         with open_duckdb(self._store, ("message_rows", "outcome_ranges")) as connection:
 
             def rows(text: str) -> list[dict[str, Any]]:
-                found: list[dict[str, Any]] = connection.sql(text).to_arrow_table().to_pylist()
-                return found
+                answer: list[dict[str, Any]] = connection.sql(text).to_arrow_table().to_pylist()
+                return answer
 
             copies = rows(f"SELECT {places}, pass, error_type, error_text FROM message_rows WHERE {of_group}")
             deliveries = rows(f"SELECT {places} FROM message_rows WHERE {delivered}")
@@ -98,26 +98,28 @@ class _Rows:
         columns = filter_columns(subscription)
         for slice_ in self._slices(range_):
             for offsets, rows in SliceReader(self._shard.root, self._shard.commitlog.path, slice_).batches(columns):
-                wanted = matching(rows, subscription)
-                if wanted is not None:
-                    yield from runs(offsets[~wanted].tolist())
+                selected = matching(rows, subscription)
+                if selected is not None:
+                    yield from runs(offsets[~selected].tolist())
 
     def named(self, ranges: Sequence[QueueRange]) -> Mapping[Place, Named]:
         offsets: dict[MessageQueue, list[int]] = defaultdict(list)
         for range_ in ranges:
             offsets[range_.queue] += range(range_.begin, range_.end)
-        found: dict[Place, Named] = {}
-        for queue, wanted in offsets.items():
-            for slice_ in self._slices(QueueRange(queue, wanted[0], wanted[-1] + 1)):
-                here = np.array([offset for offset in wanted if slice_.begin <= offset < slice_.end], dtype=np.int64)
-                if len(here):
+        named: dict[Place, Named] = {}
+        for queue, of_queue in offsets.items():
+            for slice_ in self._slices(QueueRange(queue, of_queue[0], of_queue[-1] + 1)):
+                of_slice = np.array(
+                    [offset for offset in of_queue if slice_.begin <= offset < slice_.end], dtype=np.int64
+                )
+                if len(of_slice):
                     reader = SliceReader(self._shard.root, self._shard.commitlog.path, slice_)
-                    names = reader.rows(here, list(Named._fields)).to_pylist()
-                    found |= {Place(queue, o): Named(**row) for o, row in zip(here.tolist(), names, strict=True)}
-        return found
+                    names = reader.rows(of_slice, list(Named._fields)).to_pylist()
+                    named |= {Place(queue, o): Named(**row) for o, row in zip(of_slice.tolist(), names, strict=True)}
+        return named
 
     def _slices(self, range_: QueueRange) -> list[Slice]:
-        """What can be read of a range."""
+        """The readable slices of a range."""
         least = min(max(range_.begin, self._shard.positions().min_offset(range_.queue)), range_.end)
         readable = QueueRange(range_.queue, least, range_.end)
         return list(cover(readable, segments_of(self._shard, [readable]).get(range_.queue, ()))[0])
@@ -128,7 +130,7 @@ _PLACE = ("topic", "broker_name", "queue_id", "queue_offset")
 
 
 _one_queue = lru_cache(maxsize=None)(MessageQueue)
-"""A queue is named by many rows."""
+"""Cached, since many rows name the same queue."""
 
 
 def _queue(row: Mapping[str, Any], prefix: str = "") -> MessageQueue:

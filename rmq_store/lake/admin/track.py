@@ -1,4 +1,4 @@
-"""``rmq_store/admin/track.py`` over the views: every hop is looked up in the commit that made it, so few files are opened."""
+"""Tracks of a message in the lake, from the views. Every hop is read from the commit that made it, so few files are opened."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rmq_store.message.message import (
 
 _RELATIONS = ("consumed_ranges", "stored_offsets", "message_rows", "outcome_ranges", "ctl", "positions")
 _MOST_HOPS = 200
-"""No chain is as long; a damaged one would have no end."""
+"""More than any chain has; a damaged one could have no end."""
 
 
 class _Place(NamedTuple):
@@ -39,7 +39,7 @@ class _Place(NamedTuple):
     queue_offset: int
 
     def where(self, prefix: str = "") -> str:
-        """As a condition on the columns that name a place, or an origin."""
+        """A SQL condition on the columns of a place, or with a prefix on those of an origin."""
         return (
             f"shard = {quoted(self.shard)} AND {prefix}topic = {quoted(self.topic)}"
             f" AND {prefix}broker_name = {quoted(self.broker_name)} AND {prefix}queue_id = {self.queue_id}"
@@ -51,7 +51,7 @@ class _Place(NamedTuple):
 
 
 def track(store: LakeStore, message: Message) -> list[Track]:
-    """What became of the message in each group that has an offset of its queue, or had it in a window. By name."""
+    """What became of the message in each group that has an offset in its queue, or read it in a window, by group name."""
     place = _Place.of(message)
     shard, queue = store.shards(place.shard)[0], MessageQueue(*place[1:4])
     observed = {seen.group: seen.offset for seen in ShardLookup(shard).observed() if seen.queue == queue}
@@ -67,7 +67,7 @@ class _Tracker:
         self._observed = observed
         self._message = message
         self._place = place
-        # What a hop may be in: the message's own queue, level queues, retry queues, and dead-letter queues.
+        # The queues of a hop: the message's own, level queues, retry queues, and dead-letter queues.
         connection.execute(
             f"""CREATE TEMP TABLE reached AS SELECT * FROM consumed_ranges
             WHERE shard = {quoted(place.shard)} AND (
@@ -93,7 +93,7 @@ class _Tracker:
         return Track(group, type_, held_by, next_offset, hops)
 
     def _hops(self, group: str, place: _Place, attempt: int) -> Iterator[Hop]:
-        """What the group's windows made of the message at a place, pass by pass, and of the copies that they made."""
+        """The hops of the message at a place, pass by pass, each followed by those of the copy made there."""
         ranges = self._reached(place, group)
         if not ranges and place != self._place:
             yield Hop(*place[1:], attempt, Outcome.SKIPPED if self._is_behind(place, group) else UNREAD)
@@ -122,37 +122,37 @@ class _Tracker:
         else:
             yield Hop(*waits_at[1:], attempt, WAITING, due_at=copy["deliver_at"])
 
-    def _sent_again(self, group: str, letter: _Place, attempt: int) -> Iterator[Hop]:
-        """A dead letter's second life, which begins at attempt 0; in a named topic it is another message."""
-        for redrive in self._reached(letter, group):
-            yield Hop(*letter[1:], attempt, REDRIVEN, committed_at=redrive["committed_at"])
-            copy = self._copy(letter, redrive)
+    def _sent_again(self, group: str, dead_letter: _Place, attempt: int) -> Iterator[Hop]:
+        """The hops of a redriven dead letter, from attempt 0 on. One in a named topic is another message."""
+        for redrive in self._reached(dead_letter, group):
+            yield Hop(*dead_letter[1:], attempt, REDRIVEN, committed_at=redrive["committed_at"])
+            copy = self._copy(dead_letter, redrive)
             if copy and copy["topic"].startswith(RETRY_GROUP_TOPIC_PREFIX):
                 yield from self._hops(group, _Place.of(copy), 0)
 
     def _is_behind(self, place: _Place, group: str) -> bool:
-        """Whether the group stands behind the place: one that it has not read was skipped by an operator."""
-        found = self._rows(
+        """Whether the group's next offset is greater: then a place that it has not read was skipped by an operator."""
+        offsets = self._rows(
             f"SELECT value FROM positions WHERE kind = 'off' AND {place.where()} AND group_name = {quoted(group)}"
         )
-        return bool(found) and bool(found[0]["value"] > place.queue_offset)
+        return bool(offsets) and bool(offsets[0]["value"] > place.queue_offset)
 
     def _outcome(self, place: _Place, range_: Mapping[str, Any], copy: Mapping[str, Any] | None) -> str:
         if copy:
             return Outcome.DEAD if copy["topic"].startswith(DLQ_GROUP_TOPIC_PREFIX) else Outcome.RETRIED
         if any(range_[name] for name in ("duplicate", "dropped", "lost", "skipped")):
-            found = self._rows(
+            outcomes = self._rows(
                 f"SELECT outcome FROM outcome_ranges WHERE {place.where()} AND begin_offset <= {place.queue_offset}"
                 f" AND end_offset > {place.queue_offset} AND commit_id = {quoted(range_['commit_id'])}"
             )
-            if found:
-                return str(found[0]["outcome"])
+            if outcomes:
+                return str(outcomes[0]["outcome"])
         if not range_["filtered"]:
             return Outcome.ACKED
-        return Outcome.ACKED if range_["acked"] and self._is_wanted(range_) else Outcome.FILTERED
+        return Outcome.ACKED if range_["acked"] and self._is_selected(range_) else Outcome.FILTERED
 
-    def _is_wanted(self, range_: Mapping[str, Any]) -> bool:
-        """Whether the subscription of the window takes the message: a success has no row of its own."""
+    def _is_selected(self, range_: Mapping[str, Any]) -> bool:
+        """Whether the subscription of the window selects the message: a success has no row of its own."""
         (ctl,) = self._rows(f"SELECT subscription FROM ctl WHERE commit_id = {quoted(range_['commit_id'])}")
         expressions: dict[str, str] = json.loads(ctl["subscription"] or "{}").get(range_["topic"], {})
         properties = self._message["properties"]
@@ -163,13 +163,13 @@ class _Tracker:
         )
 
     def _copy(self, place: _Place, range_: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The copy that a window, or a delivery, made of the message at a place."""
-        found = self._rows(
+        """The copy that a window or a delivery made of the message at a place, None: it made none."""
+        copies = self._rows(
             "SELECT shard, topic, broker_name, queue_id, queue_offset, deliver_at, error_type, error_text"
             f" FROM message_rows WHERE commit_id = {quoted(range_['commit_id'])} AND {place.where('origin_')}"
             f" AND origin_queue_offset = {place.queue_offset}"
         )
-        return found[0] if found else None
+        return copies[0] if copies else None
 
     def _reached(self, place: _Place, group: str | None = None) -> list[dict[str, Any]]:
         of_group = "" if group is None else f" AND group_name = {quoted(group)}"

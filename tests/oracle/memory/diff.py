@@ -1,4 +1,4 @@
-"""Two attempts of a replay side by side; ``rmq_store/admin/diff.py`` says how messages ended."""
+"""Comparison of two attempts of a replay in memory. ``rmq_store/admin/diff.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.oracle.memory.rows import Provenance
 from tests.oracle.memory.shard import MemoryShard
 
 
-def diff(shard: MemoryShard, name: str, asked: tuple[int, int] | None = None, limit: int = LISTED) -> DiffReport:
-    """Two attempts of a replay, the last two unless others are asked for.
+def diff(shard: MemoryShard, name: str, numbers: tuple[int, int] | None = None, limit: int = LISTED) -> DiffReport:
+    """Two attempts of a replay; default: the last two.
 
-    Raises WrongUse: a group that has replayed nothing, an attempt that is not there.
+    Raises WrongUse for a group without a replay, or an attempt that does not exist.
     """
     commits = [ctl for ctl in shard.ctls() if ctl.group == name]
     attempts = attempts_of(name, commits)
-    first, second = (attempts[number - 1] for number in chosen(name, asked, len(attempts)))
+    first, second = (attempts[number - 1] for number in chosen(name, numbers, len(attempts)))
     return compare(shard.name, name, commits, _Rows(shard), first, second, limit)
 
 
 class _Rows:
-    """The rows of a shard, as a comparison asks for them."""
+    """The rows of a shard that a comparison reads."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
