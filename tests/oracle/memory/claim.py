@@ -1,5 +1,5 @@
-"""Step 2, claim: a small commit on ``own/…`` with a lease. Nobody renews it here: a listener that takes longer than the
-lease may be overtaken, and its commit is refused then."""
+"""Step 2, claim: a small commit on ``own/…`` with a lease, which is not renewed here: a run that takes longer than the lease
+may be overtaken, and its commit is then refused."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.oracle.memory.shard import MemoryShard
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """The claims that this run holds. ``taken``: which; its ``ended_by`` makes the run's own commit end them."""
+    """The claims that this run holds (``taken``). ``taken.ended_by`` makes the run's own commit end them."""
 
     shard: MemoryShard
     host: Host
     taken: Taken
 
     def release(self) -> None:
-        """Let the next run in at once instead of after the lease, when there is no commit that does it."""
+        """End the claims when the body makes no commit, so that the next run need not wait for the lease."""
         proposal = self.taken.released(self.host.new_commit_id(), self.shard.positions())
         if proposal is not None:
             with suppress(RmqError):
@@ -32,15 +32,16 @@ class HeldClaim:
 
 @contextmanager
 def claimed(shard: MemoryShard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
-    """Hold what the wish gets for the body. It is released by the body's own commit, or here when the body fails.
+    """Claim what the wish gets and hold it for the body. The body's own commit ends the claims; if the body raises, they
+    are released here.
 
     Raises HeldByAnother, naming the holders.
     """
-    held = HeldClaim(shard, host, _take(shard, wish, host))
+    claim = HeldClaim(shard, host, _take(shard, wish, host))
     try:
-        yield held
+        yield claim
     except BaseException:
-        held.release()
+        claim.release()
         raise
 
 
@@ -48,6 +49,6 @@ def _take(shard: MemoryShard, wish: Wish, host: Host) -> Taken:
     while True:
         positions, now_ms = shard.positions(), host.now_ms()
         taken = take(wish, host.new_commit_id(), shard.name, positions, lambda _: shard.ctls(), now_ms)
-        with suppress(StaleAttempt):  # somebody else took one first: look who holds it now
+        with suppress(StaleAttempt):  # another run took one first: read again who holds it
             commit(shard, taken.proposal(), host, started_ms=now_ms, quiet=True)
             return taken

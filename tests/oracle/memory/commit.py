@@ -1,7 +1,7 @@
 """Steps 4 to 6 of the commit protocol (``docs/decisions/0001-one-commit-point.md``) in memory, with the lake's decisions.
 
-A put here is never unanswered, so nothing has to be withdrawn; everything else keeps its place, and the shard's
-``on_step`` is called at the same steps.
+A put always answers here, so nothing has to be withdrawn. Everything else is the same, and the shard's ``on_step`` is
+called at the same steps.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def commit(shard: MemoryShard, proposal: Proposal, host: Host, *, started_ms: in
     while True:
         # 4. Decide.
         positions = shard.positions()
-        if found := shard.ctl_of(proposal.ctl.commit_id):
-            return Committed(found, positions.version)
+        if ctl := shard.ctl_of(proposal.ctl.commit_id):
+            return Committed(ctl, positions.version)
         clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.server_time_ms())
         try:
             decided = decide(proposal, positions, clocks)
@@ -52,7 +52,7 @@ def commit(shard: MemoryShard, proposal: Proposal, host: Host, *, started_ms: in
         try:
             shard.put(decided, proposal.files)
         except Conflict:
-            continue  # somebody else was quicker: decide again
+            continue  # another commit was first: decide again
         _reached(shard, "5.put", quiet)
         # 6. Read back: what the log holds decides, at the top of the loop.
 

@@ -1,4 +1,4 @@
-"""What is stored: the rows of the commit log, as values."""
+"""The rows of the commit log, as values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from rmq_store.message.message import (
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a copy comes from: the group, the place of the message that it was made of, and why.
-
-    ``epoch``: of the group that the copy is for, when it failed or was redriven; a delivery passes it on.
-    """
+    """Where a copy comes from."""
 
     group: str
     pass_: int
     queue: MessageQueue
+    """The queue of the message that it was made from."""
     offset: int
     cause: str
     attempt: int
@@ -35,6 +33,7 @@ class Provenance:
     error_text: str | None = None
     window_id: str | None = None
     epoch: int | None = None
+    """The epoch of the group that the copy is for, when the message failed or was redriven; a delivery keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class OutcomeRow:
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """The key of an acked message, in a group that absorbs duplicates. ``epoch``: the group's in that window."""
+    """The key of an acked message, in a group that absorbs duplicates."""
 
     key: str
     queue: MessageQueue

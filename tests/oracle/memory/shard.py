@@ -1,7 +1,7 @@
-"""A shard in lists and dicts: a log of commits, each with the positions it set, and files that are lists of rows.
+"""A shard in lists and dicts: a list of commits, each with the positions that it set, and files that are lists of rows.
 
 A commit conflicts exactly when delta-rs would refuse it: when one after the handle's version touched one of its
-application ids. Everything derived (consume queues, the history of offsets) is computed from the log when it is asked.
+application ids. Everything derived (consume queues, the history of offsets) is computed from the commits when needed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class OffsetMove:
 
 
 def _nothing(step: str) -> None:
-    """In production nobody watches."""
+    """Outside of tests a step is not reported."""
 
 
 class MemoryShard:
-    """``clock``: the store's own, UTC ms. ``on_step``: called with every step of the commit protocol, once reached.
-    ``of_store``: all shards of the store."""
+    """A shard. ``clock``: the store's own, UTC ms. ``of_store``: all shards of the store. ``on_step`` is called with every step
+    of the commit protocol that is reached."""
 
     def __init__(self, name: str, clock: Callable[[], int], of_store: Mapping[str, MemoryShard] | None = None) -> None:
         self.name = name
@@ -79,16 +79,16 @@ class MemoryShard:
     # --- writing ---
 
     def stage(self, name: str, rows: list[MessageRow]) -> StagedFile:
-        """Put messages aside under a new name; they are nothing until a commit's segments name the file."""
-        return _set_aside(self._messages, name, "msg", rows)
+        """Stage messages under a new name. They are not stored until the segments of a commit name the file."""
+        return _staged(self._messages, name, "msg", rows)
 
     def stage_outcomes(self, name: str, rows: list[OutcomeRow]) -> StagedFile:
-        """The same for ranges with an outcome; they are nothing until a commit lists the file."""
-        return _set_aside(self._outcomes, name, "outcome", rows)
+        """Stage ranges with an outcome. They are not stored until a commit lists the file."""
+        return _staged(self._outcomes, name, "outcome", rows)
 
     def stage_keys(self, name: str, rows: list[KeyRow]) -> StagedFile:
-        """The same for keys of acked messages."""
-        return _set_aside(self._keys, name, "key", rows)
+        """Stage keys of acked messages."""
+        return _staged(self._keys, name, "key", rows)
 
     def put(self, decided: Decided, files: Sequence[StagedFile]) -> None:
         """One atomic change of ctl row, files and positions, on exactly the version that was decided on.
@@ -126,7 +126,7 @@ class MemoryShard:
         return [c for c in self.ctls() if (c.request_id, c.group, c.action) == (request_id, group, action)]
 
     def observed(self) -> Iterator[Observed]:
-        """What the imports saw of the brokers' own offsets, oldest first."""
+        """The brokers' own offsets that imports observed, oldest first."""
         return (seen for ctl in self.ctls() for seen in ctl.observed)
 
     def has_consumed(self, group: str, epoch: int) -> bool:
@@ -144,15 +144,15 @@ class MemoryShard:
 
     def segments_of(self, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
         """The segments of the queues of these ranges, in offset order: the consume queue."""
-        found: dict[MessageQueue, list[Produced]] = defaultdict(list)
-        wanted = {range_.queue for range_ in ranges}
+        segments_of: dict[MessageQueue, list[Produced]] = defaultdict(list)
+        queues = {range_.queue for range_ in ranges}
         for ctl in self.ctls():
             for segment in ctl.produced:
-                if segment.queue in wanted:
-                    found[segment.queue].append(replace(segment, commit_id=ctl.commit_id))
-        for segments in found.values():
+                if segment.queue in queues:
+                    segments_of[segment.queue].append(replace(segment, commit_id=ctl.commit_id))
+        for segments in segments_of.values():
             segments.sort(key=lambda segment: segment.base or 0)
-        return found
+        return segments_of
 
     def read(self, slice_: Slice) -> list[Stored]:
         """The messages of a slice."""
@@ -190,7 +190,7 @@ class MemoryShard:
 
     def offset_history(self, group: str) -> list[OffsetMove]:
         """Every move of the group's offsets, oldest first."""
-        found = []
+        history = []
         for ctl in self.ctls():
             moves: list[tuple[str | None, MessageQueue, int | None, int, int]]
             moves = [
@@ -199,8 +199,8 @@ class MemoryShard:
                 if ctl.moves_offsets
             ]
             moves += [(m.group, m.queue, m.from_offset, m.to_offset, m.pass_) for m in ctl.moved]
-            found += [OffsetMove(*move, ctl) for move in moves if move[0] == group]
-        return found
+            history += [OffsetMove(*move, ctl) for move in moves if move[0] == group]
+        return history
 
     def outcomes(self, group: str) -> list[OutcomeRow]:
         """The ranges with an exceptional outcome and no message, oldest first."""
@@ -216,7 +216,7 @@ class MemoryShard:
 Row = TypeVar("Row")
 
 
-def _set_aside(files: dict[str, list[Row]], name: str, kind: str, rows: list[Row]) -> StagedFile:
+def _staged(files: dict[str, list[Row]], name: str, kind: str, rows: list[Row]) -> StagedFile:
     if name in files or not rows:
         raise ValueError(f"a file needs a new name and at least one row: {name}, {len(rows)} rows")
     files[name] = rows

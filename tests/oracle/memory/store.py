@@ -17,18 +17,18 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStore:
-    """``clock``: the store's own, UTC ms."""
+    """A store. ``clock``: its own, UTC ms."""
 
     levels: DelayLevels = field(default_factory=DelayLevels)
     clock: Callable[[], int] = _now_ms
     _shards: dict[str, MemoryShard] = field(default_factory=dict, repr=False)
 
     def create_shard(self, name: str) -> MemoryShard:
-        """The shard, made if it is not there."""
+        """The shard, created if it does not exist."""
         return self._shards.setdefault(name, MemoryShard(name, self.clock, self._shards))
 
     def shards(self, name: str | None = None) -> list[MemoryShard]:
-        """All shards, or the one named. Raises WrongUse for a name that is none."""
+        """All shards, or the one with this name. Raises WrongUse for an unknown name."""
         if name is not None and name not in self._shards:
             raise WrongUse(f"no shard {name}; shards: {', '.join(sorted(self._shards)) or 'none'}")
         return [shard for known, shard in sorted(self._shards.items()) if name in (None, known)]
