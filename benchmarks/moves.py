@@ -17,7 +17,8 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
-from rmq_store.message.message import MessageQueue, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import retry_topic
 from rmq_store.window.plan import ConsumeRequest
 
 DELIVER_TITLE = "delivery of retries that are due, this process"

@@ -13,7 +13,7 @@ from typing import Any
 from rmq_store.consumer.delay import CustomizedRetryPolicy, DelayLevels, ExponentialRetryPolicy, GroupRetryPolicy
 from rmq_store.consumer.delay import GroupRetryPolicyType as PolicyType
 from rmq_store.consumer.retry import DEFAULT_MAX_RECONSUME_TIMES, DELIVERED_EDITS, SendBack, property_edits, route
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst
+from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "retry-life.md"
 GROUP = "orders"

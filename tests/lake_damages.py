@@ -10,7 +10,8 @@ from rmq_store.commit.ctl import Action, Produced
 from rmq_store.commit.positions import ABSENT, Outcome, Tally, max_id, off_id, tally
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.lake_fixtures import Bench, message
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)

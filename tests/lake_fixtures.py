@@ -57,7 +57,8 @@ from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.key_files import Keys, stage_keys, text_hashes
 from rmq_store.lake.window.window import consume_window
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic, retry_topic
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from rmq_store.settings.settings import GroupSettings, load_settings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport

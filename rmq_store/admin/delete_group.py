@@ -27,7 +27,8 @@ from rmq_store.commit.positions import (
     sub_id,
 )
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import MessageQueue, dlq_topic, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import dlq_topic, retry_topic
 from rmq_store.message.validators import is_system_group
 from rmq_store.utils.times import format_time
 from rmq_store.window.deliver import delayed

@@ -22,7 +22,8 @@ from rmq_store.commit.ctl import Action, Consumed, Ctl
 from rmq_store.commit.positions import Outcome, QueueRange
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
-from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX, MessageQueue, dlq_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, dlq_topic
 
 ACKED_LATER = "acked_later"
 """Failed at first, and a retry of it was acked."""

@@ -35,11 +35,11 @@ from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.consumer.retry import PropertyEdits, retry_queue_id
 from rmq_store.consumer.timer import TIMER_PROPERTIES
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import (
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     MessageConst,
-    MessageQueue,
     dlq_topic,
     retry_topic,
 )

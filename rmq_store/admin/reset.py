@@ -11,7 +11,8 @@ from rmq_store.admin.moves import move_proposal, need_reason, next_epoch
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, off_id
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.window.plan import ShardView
 
 

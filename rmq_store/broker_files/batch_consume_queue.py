@@ -12,7 +12,8 @@ from typing import Final
 from rmq_store.broker_files.config_files import TopicConfig
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.errors import BadData
-from rmq_store.message.message import MessageConst, MessageSysFlag
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.sys_flag import MessageSysFlag
 
 FOLDER: Final = "batchconsumequeue"
 INNER_BATCH_FLAGS: Final = MessageSysFlag.INNER_BATCH_FLAG | MessageSysFlag.NEED_UNWRAP_FLAG

@@ -13,7 +13,7 @@ from rmq_store.cli.options import GroupChangeOptions, GroupOption
 from rmq_store.cli.output import Output
 from rmq_store.commit.positions import ABSENT
 from rmq_store.commit.request import Status, actor_of, overall, reason_of
-from rmq_store.message.message import dlq_topic
+from rmq_store.message.message_const import dlq_topic
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:

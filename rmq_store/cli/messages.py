@@ -13,7 +13,7 @@ from rmq_store.cli.common import open_store, queues_by_shard
 from rmq_store.cli.options import QueuesOption, SinceOption, StoreOptions, TopicOption, UntilOption, count_from
 from rmq_store.cli.output import Output, cell, printable
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
 from rmq_store.utils.times import format_time
 
 PANEL = "Messages"

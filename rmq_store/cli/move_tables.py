@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rmq_store.cli.output import Output
 from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.request import Status
-from rmq_store.message.message import retry_topic
+from rmq_store.message.message_const import retry_topic
 
 if TYPE_CHECKING:
     from rmq_store.admin.moves import MoveReport

@@ -35,7 +35,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.output import Output
 from rmq_store.commit.request import actor_of, reason_of
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import retry_topic
+from rmq_store.message.message_const import retry_topic
 from rmq_store.utils.host import Host
 from rmq_store.utils.known_names import listed
 

@@ -30,7 +30,8 @@ from rmq_store.consumer.allocate import (
     strategy_named,
 )
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX
 from rmq_store.utils.known_names import did_you_mean
 
 _NEARBY = "MACHINE_ROOM_NEARBY-"

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.commit.positions import Tally, offset_hash
-from rmq_store.message.message import MessageConst, MessageQueue, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst, retry_topic
 from rmq_store.utils.known_names import did_you_mean
 
 UNIQ_KEY = MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX

@@ -27,12 +27,12 @@ from enum import StrEnum
 from rmq_store.commit.positions import offset_hash
 from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels, GroupRetryPolicy, delay_level_to_queue_id
 from rmq_store.consumer.timer import TIMER_PROPERTIES, TIMER_REQUESTS, policy_queue_id
-from rmq_store.message.message import (
+from rmq_store.message.message import MessageExt
+from rmq_store.message.message_const import (
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     MessageConst,
-    MessageExt,
     dlq_topic,
     retry_topic,
 )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_store.errors import BadData
-from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX
 
 NOT_FOUND = -1
 """There is no stored offset. Lower numbers mean that the query failed, and must never become a start."""

@@ -22,7 +22,8 @@ from typing import NamedTuple
 from rmq_store.consumer.delay import DelayLevels, delay_level_to_queue_id, queue_id_to_delay_level
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.message.java_text import parse_number
-from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
 
 MAX_DELAY_MS = 3 * 24 * 3_600_000
 """RocketMQ's ``timerMaxDelaySec``. The wheel is larger by more than two clocks may differ."""

@@ -22,7 +22,8 @@ from rmq_store.errors import WrongUse
 from rmq_store.filter import sql92
 from rmq_store.filter.sql92_parser import InvalidSelector, parse
 from rmq_store.message.java_text import JAVA_BLANKS
-from rmq_store.message.message import MessageConst, tags_code
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.properties import tags_code
 
 SUB_ALL = "*"
 

@@ -16,7 +16,9 @@ from typing import Final
 
 from rmq_store.log.record import Bytes, Record, parse_level
 from rmq_store.message.java_text import wrapped
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst, MessageSysFlag, tags_code
+from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
+from rmq_store.message.properties import tags_code
+from rmq_store.message.sys_flag import MessageSysFlag
 
 UNIT_BYTES: Final = 20
 _UNIT: Final = struct.Struct(">qiq")

@@ -25,21 +25,11 @@ from typing import Final, NamedTuple
 
 from rmq_store.errors import BadData
 from rmq_store.message.java_text import decoded, parse_number
-from rmq_store.message.message import (
-    PROPERTIES_MAX_BYTES,
-    SCHEDULE_TOPIC,
-    Decompressors,
-    MessageConst,
-    MessageExt,
-    MessageSysFlag,
-    body_crc,
-    offset_message_id,
-    parse_properties,
-    plain_body,
-    properties_text,
-)
-from rmq_store.message.message_id import host_bytes, host_text
-from rmq_store.message.sys_flag import ZLIB_ONLY
+from rmq_store.message.message import MessageExt
+from rmq_store.message.message_const import PROPERTIES_MAX_BYTES, SCHEDULE_TOPIC, MessageConst
+from rmq_store.message.message_id import host_bytes, host_text, offset_message_id
+from rmq_store.message.properties import parse_properties, properties_text
+from rmq_store.message.sys_flag import ZLIB_ONLY, Decompressors, MessageSysFlag, body_crc, plain_body
 
 MESSAGE_MAGIC_V1: Final = -626843481
 MESSAGE_MAGIC_V2: Final = -626843477

@@ -1,7 +1,5 @@
 """Messages and queues as a consumer sees them, under RocketMQ's names.
 
-The parts of a message have files of their own (names, properties, flags and body, ids); everything is importable here.
-
 - a queue offset counts messages of one queue; a commit log offset counts bytes of one broker's log; they never mix
 - ``body`` is the decoded payload: None when the record has none, b"" when it is empty after decompression
 - times are epoch milliseconds in UTC; hosts are ``address|port``
@@ -12,66 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import total_ordering
 
-from rmq_store.message.message_const import (
-    DLQ_GROUP_TOPIC_PREFIX,
-    PROPERTIES_MAX_BYTES,
-    RESERVED_PROPERTY_NAMES,
-    RETRY_GROUP_TOPIC_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-    MessageConst,
-    dlq_topic,
-    retry_topic,
-)
-from rmq_store.message.message_id import (
-    OffsetMessageId,
-    UniqueKey,
-    decode_offset_message_id,
-    decode_unique_key,
-    offset_message_id,
-)
-from rmq_store.message.properties import check_user_property, parse_properties, properties_text, tags_code
-from rmq_store.message.sys_flag import (
-    CompressionType,
-    Decompressor,
-    Decompressors,
-    MessageSysFlag,
-    body_crc,
-    plain_body,
-)
-
-__all__ = [
-    "DLQ_GROUP_TOPIC_PREFIX",
-    "PROPERTIES_MAX_BYTES",
-    "RESERVED_PROPERTY_NAMES",
-    "RETRY_GROUP_TOPIC_PREFIX",
-    "SCHEDULE_TOPIC",
-    "TIMER_TOPIC",
-    "TRANS_HALF_TOPIC",
-    "TRANS_OP_HALF_TOPIC",
-    "CompressionType",
-    "Decompressor",
-    "Decompressors",
-    "MessageConst",
-    "MessageExt",
-    "MessageQueue",
-    "MessageSysFlag",
-    "OffsetMessageId",
-    "UniqueKey",
-    "body_crc",
-    "check_user_property",
-    "decode_offset_message_id",
-    "decode_unique_key",
-    "dlq_topic",
-    "offset_message_id",
-    "parse_properties",
-    "plain_body",
-    "properties_text",
-    "retry_topic",
-    "tags_code",
-]
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.properties import check_user_property
 
 
 @total_ordering

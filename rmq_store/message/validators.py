@@ -13,15 +13,15 @@ from enum import StrEnum
 
 from rmq_store.errors import WrongUse
 from rmq_store.message.java_text import is_blank, utf16_length
-from rmq_store.message.message import (
+from rmq_store.message.message_const import (
     DLQ_GROUP_TOPIC_PREFIX,
     PROPERTIES_MAX_BYTES,
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
-    properties_text,
 )
+from rmq_store.message.properties import properties_text
 
 TOPIC_MAX_LENGTH = 127
 RETRY_OR_DLQ_TOPIC_MAX_LENGTH = 255

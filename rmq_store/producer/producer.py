@@ -19,15 +19,15 @@ from itertools import count
 from rmq_store.consumer import timer
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import (
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import (
     DLQ_GROUP_TOPIC_PREFIX,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
     RETRY_GROUP_TOPIC_PREFIX,
     MessageConst,
-    MessageQueue,
-    check_user_property,
-    tags_code,
 )
-from rmq_store.message.message_const import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from rmq_store.message.properties import check_user_property, tags_code
 from rmq_store.message.validators import check_body, check_properties, check_topic, is_system_topic, may_be_sent_to
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4

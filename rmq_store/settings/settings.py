@@ -30,7 +30,7 @@ from rmq_store.consumer.duplicates import AbsorbRule, absorb_rule_of
 from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
-from rmq_store.message.message import retry_topic
+from rmq_store.message.message_const import retry_topic
 from rmq_store.message.validators import check_topic
 from rmq_store.settings.settings_values import CHECKS, is_int, value_problems
 from rmq_store.settings.without_effect import WITHOUT_EFFECT, snake_case

@@ -33,7 +33,8 @@ from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
 from rmq_store.consumer.start import StartRule
 from rmq_store.errors import ListenerError, OffsetOutOfRange, StaleAttempt, WrongUse
 from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
-from rmq_store.message.message import MessageQueue, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import uuid7_ms
 from rmq_store.window.deliver import SegmentsOf, WaitingRetries, waiting_retries

@@ -34,7 +34,8 @@ from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edit
 from rmq_store.consumer.start import Start, StartRule
 from rmq_store.consumer.timer import deliver_at_of, is_coarse, longest_wait_ms, rolls, wheel_slot
 from rmq_store.errors import BadData
-from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 
 CAP = 100_000
 """The most messages that one commit delivers; the next commit delivers the rest."""

@@ -37,7 +37,8 @@ from rmq_store.consumer.start import (
     start_rule,
 )
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import MessageQueue, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, stored_starts
 from rmq_store.window.sub_version import is_recorder, next_sub_version, subscription_text

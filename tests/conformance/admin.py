@@ -14,7 +14,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.window.plan import ShardLookup
-from rmq_store.message.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from rmq_store.message.message_const import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmq_store.utils.times import parse_consume_timestamp
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same

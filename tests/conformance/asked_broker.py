@@ -19,7 +19,7 @@ from rmq_store.broker_files.config_files import DataVersion, SubscriptionGroupCo
 from rmq_store.broker_files.config_texts import consumer_offsets_text, subscription_groups_text, topics_text
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager, key_of
 from rmq_store.log.record import Record, encode, new_record
-from rmq_store.message.message import MessageConst
+from rmq_store.message.message_const import MessageConst
 from rmq_store.message.message_id import decode_offset_message_id
 from rmq_store.message.validators import REPLY_TOPIC_POSTFIX
 from tests.conformance.broker_store import BrokerStore

@@ -30,15 +30,8 @@ from rmq_store.consumer.listener import (
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.consumer.pull import Slice
 from rmq_store.lake.read.message_view import MessageViews
-from rmq_store.message.message import (
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    TRANS_HALF_TOPIC,
-    MessageExt,
-    MessageQueue,
-    dlq_topic,
-    retry_topic,
-)
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, dlq_topic, retry_topic
 from tests.conformance.broker_store import BROKER, BrokerStore, MessageKey
 from tests.conformance.checks import Line, NotChecked, Outcome, Outcomes, per_line, same
 from tests.conformance.groups import client_of, is_in_order, same_stored, wants_any

@@ -22,7 +22,7 @@ from rmq_store.consumer.retry import (
     route,
     sent_away_edits,
 )
-from rmq_store.message.message import SCHEDULE_TOPIC, dlq_topic
+from rmq_store.message.message_const import SCHEDULE_TOPIC, dlq_topic
 from rmq_store.producer.producer import BROKER_PROPERTIES
 from tests.conformance.behaviour import OF_THE_CLIENT, answers, is_concurrent, orderly_status
 from tests.conformance.broker_store import BrokerStore

@@ -6,15 +6,8 @@ import re
 
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.records import DECOMPRESSORS
-from rmq_store.message.message import (
-    CompressionType,
-    MessageSysFlag,
-    body_crc,
-    decode_offset_message_id,
-    decode_unique_key,
-    offset_message_id,
-    plain_body,
-)
+from rmq_store.message.message_id import decode_offset_message_id, decode_unique_key, offset_message_id
+from rmq_store.message.sys_flag import CompressionType, MessageSysFlag, body_crc, plain_body
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 
 HEX_DIGITS = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")

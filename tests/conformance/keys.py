@@ -13,7 +13,8 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from rmq_store.message.message import MessageSysFlag, tags_code
+from rmq_store.message.properties import tags_code
+from rmq_store.message.sys_flag import MessageSysFlag
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, Outcomes, same
 

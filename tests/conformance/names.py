@@ -6,8 +6,14 @@ import re
 
 from rmq_store.errors import WrongUse
 from rmq_store.log.consume_queue import BoundaryType
-from rmq_store.message.message import dlq_topic, retry_topic
-from rmq_store.message.message_const import pop_normal_topic, pop_retry_group, pop_retry_topic_v1, pop_retry_topic_v2
+from rmq_store.message.message_const import (
+    dlq_topic,
+    pop_normal_topic,
+    pop_retry_group,
+    pop_retry_topic_v1,
+    pop_retry_topic_v2,
+    retry_topic,
+)
 from rmq_store.message.perm_name import is_readable, is_valid, is_writeable, perm_text
 from rmq_store.message.validators import (
     NameProblem,

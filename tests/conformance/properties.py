@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rmq_store.errors import WrongUse
-from rmq_store.message.message import RESERVED_PROPERTY_NAMES, check_user_property, parse_properties, properties_text
+from rmq_store.message.message_const import RESERVED_PROPERTY_NAMES
+from rmq_store.message.properties import check_user_property, parse_properties, properties_text
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 
 

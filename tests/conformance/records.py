@@ -18,7 +18,7 @@ from rmq_store.log.record import (
     message_ext,
     new_record,
 )
-from rmq_store.message.message import properties_text
+from rmq_store.message.properties import properties_text
 from tests.conformance.checks import Line, Outcomes, by_kind, per_line, same
 from tests.oracle.message_batch import BatchMessage, decode_batch, encode_batch
 

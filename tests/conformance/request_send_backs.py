@@ -11,7 +11,8 @@ from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route
 from rmq_store.lake.read.message_search import message_by_id
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst, MessageExt, dlq_topic, retry_topic
+from rmq_store.message.message import MessageExt
+from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst, dlq_topic, retry_topic
 from rmq_store.message.message_id import offset_message_id
 from rmq_store.producer.producer import BROKER_PROPERTIES
 from rmq_store.settings.settings import GroupSettings

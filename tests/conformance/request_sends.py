@@ -10,7 +10,7 @@ from rmq_store.consumer.timer import MAX_DELAY_MS, place
 from rmq_store.errors import RmqError
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.java_text import parse_number, wrapped
-from rmq_store.message.message import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, MessageConst
+from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, MessageConst
 from rmq_store.message.perm_name import PERM_READ, is_writeable
 from rmq_store.message.properties import parse_properties, properties_text
 from rmq_store.message.validators import is_system_topic, may_be_sent_to, stored_topic_problem, topic_problem

@@ -20,7 +20,7 @@ from rmq_store.lake.read.message_search import message_by_id, messages_by_key, m
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.log.consume_queue import BoundaryType, offset_by_time
 from rmq_store.log.get_message_status import GetMessageStatus, get_message_status, pull_status
-from rmq_store.message.message import MessageConst
+from rmq_store.message.message_const import MessageConst
 from rmq_store.message.perm_name import PERM_WRITE
 from tests.conformance import request_send_backs, request_sends
 from tests.conformance.asked_broker import ENABLED, SEND_BACK, STORED, AskedBroker

@@ -24,7 +24,8 @@ from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, ConsumeOrderlyStatus
 from rmq_store.consumer.start import ConsumeFromWhere
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageExt, MessageQueue, dlq_topic
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, dlq_topic
 from rmq_store.settings.settings import GroupSettings
 from tests.conformance.behaviour import answers, orderly_status
 from tests.conformance.broker_store import BROKER, BrokerStore, QueueKey

@@ -8,7 +8,7 @@ from typing import Any
 
 from rmq_store.consumer.start import ConsumeFromWhere, QueueToStart, StartRule, compute_pull_from_where
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX
 from rmq_store.utils.times import parse_consume_timestamp
 from tests.conformance.checks import Line, Outcomes, per_line, refused, same
 

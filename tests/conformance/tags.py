@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmq_store.errors import WrongUse
 from rmq_store.filter.sql92_parser import InvalidSelector, parse
 from rmq_store.filter.subscription import ExpressionType, SubscriptionData, build_subscription_data
-from rmq_store.message.message import tags_code
+from rmq_store.message.properties import tags_code
 from tests.conformance.checks import Line, Outcomes, by_kind, refused, same
 
 

@@ -35,7 +35,8 @@ from rmq_store.lake.window.deliver import deliver as deliver_in_lake
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.send import send as send_in_lake
 from rmq_store.lake.window.window import consume_window as consume_in_lake
-from rmq_store.message.message import MessageConst, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst
 from rmq_store.producer.producer import Message
 from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings

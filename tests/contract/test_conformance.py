@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rmq_store.consumer.delay import DelayLevels
-from rmq_store.message.message import SCHEDULE_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.conformance import runner
 from tests.conformance.__main__ import main
 from tests.conformance.broker_store import BrokerStore

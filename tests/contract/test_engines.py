@@ -13,7 +13,8 @@ import pytest
 from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.ctl import Action
 from rmq_store.errors import BadData, OffsetOutOfRange, WrongUse
-from rmq_store.message.message import MessageExt, MessageQueue, tags_code
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.properties import tags_code
 from tests.contract.engines import story
 from tests.contract.world import (
     BILLING,

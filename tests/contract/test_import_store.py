@@ -44,7 +44,8 @@ from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.log.commit_log import item_at
 from rmq_store.log.record import encode, new_record
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.times import format_time

@@ -27,7 +27,8 @@ from rmq_store.commit.positions import Claim, Positions, QueueRange, cutover_id,
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
-from rmq_store.message.message import MessageConst, MessageExt, MessageQueue
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_const import MessageConst
 from rmq_store.producer.producer import Message
 from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings

@@ -37,7 +37,8 @@ from rmq_store.commit.ctl import Action, Actor, Ctl, Produced, Proposal, canonic
 from rmq_store.commit.decide import Clocks, compare, decide
 from rmq_store.commit.positions import ABSENT, Claim, Positions, grp_id, max_id, off_id, own_queue_id
 from rmq_store.errors import HeldByAnother, StaleAttempt
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 
 _SOURCES, _LEVEL = [MessageQueue("T", "b", n) for n in range(3)], MessageQueue(SCHEDULE_TOPIC, "lake-s~g", 2)
 GRP, MAX = grp_id("g"), max_id(_LEVEL)

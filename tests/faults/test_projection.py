@@ -11,7 +11,8 @@ import pytest
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.consumer.allocate_rule import AllocateRule
 from rmq_store.errors import BadData
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.settings.settings import GroupSettings
 from tests.faults.stores import BROKER, GROUP, MESSAGES, TOPIC, Lake, group_named
 from tests.oracle.projection import projection

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.message.java_text import decoded
-from rmq_store.message.message import PROPERTIES_MAX_BYTES
+from rmq_store.message.message_const import PROPERTIES_MAX_BYTES
 
 _HEAD: Final = struct.Struct(">iiiii")
 _SHORT: Final = struct.Struct(">h")

@@ -35,7 +35,8 @@ from rmq_store.consumer.delay import queue_id_to_delay_level
 from rmq_store.errors import BadData
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.shard import Shard
-from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst, MessageQueue, dlq_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst, dlq_topic
 
 TIME_BEARING = frozenset(
     {

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
 from rmq_store.lake.read.filter import filter_columns, matching
-from rmq_store.message.message import MessageConst, tags_code
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.properties import tags_code
 
 # --- expressions, all of which parse ---------------------------------------------------------------------------------
 

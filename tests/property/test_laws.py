@@ -21,7 +21,8 @@ from rmq_store.commit.positions import Outcome, Positions, QueueRange, max_id, o
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy
 from rmq_store.consumer.pull import cover
 from rmq_store.consumer.start import Start, StartRule
-from rmq_store.message.message import TIMER_TOPIC, MessageExt, MessageQueue
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_const import TIMER_TOPIC
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.ranges import plan_ranges
 from tests.contract.engines import LakeWorld, MemoryWorld

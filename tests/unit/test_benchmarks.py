@@ -21,7 +21,7 @@ from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.log.commit_log import NothingWritten
 from rmq_store.log.consume_queue import ConsumeQueueEntry
 from rmq_store.log.record import Record
-from rmq_store.message.message import tags_code
+from rmq_store.message.properties import tags_code
 
 # --- the table -------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,8 @@ from rmq_store.log.consume_queue import (
     min_offset,
     offset_by_time,
 )
-from rmq_store.message.message import SCHEDULE_TOPIC, tags_code
+from rmq_store.message.message_const import SCHEDULE_TOPIC
+from rmq_store.message.properties import tags_code
 
 
 def test_an_entry_is_20_bytes_big_endian() -> None:

@@ -10,15 +10,9 @@ import pytest
 
 from rmq_store.errors import BadData, BodyTooLarge, WrongUse, defect
 from rmq_store.lake.broker.records import DECOMPRESSORS
-from rmq_store.message.message import (
-    CompressionType,
-    MessageExt,
-    MessageQueue,
-    MessageSysFlag,
-    dlq_topic,
-    plain_body,
-    retry_topic,
-)
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_const import dlq_topic, retry_topic
+from rmq_store.message.sys_flag import CompressionType, MessageSysFlag, plain_body
 from tests.conformance import ids, properties
 from tests.conformance.checks import passed
 from tests.unit import vectors

@@ -26,7 +26,7 @@ from rmq_store.broker_files.offsets_back import (
     write_both,
 )
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.message.message import SCHEDULE_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 
 KNOWN = KnownOffsets(committed={"T@here": {0: 5, 1: 6}}, observed={"T@here": {1: 9, 2: 7}, "T@there": {0: 3}})
 FILE = {"T@here": {0: 8, 1: 8, 2: 9}, "T@there": {0: 2}, "T@other": {0: 4}, "T@client@host": {0: 1}, "no key": {0: 2}}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rmq_store.errors import BadData
 from rmq_store.log.record import MESSAGE_MAGIC_V1, Record, check, encode, encoded_size, new_record
-from rmq_store.message.message import SCHEDULE_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.conformance import records
 from tests.conformance.checks import passed
 from tests.conformance.records import decoded

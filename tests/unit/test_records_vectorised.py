@@ -21,7 +21,7 @@ from rmq_store.lake.broker.records import DECOMPRESSORS, SCHEMA, record_batches
 from rmq_store.log.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, Unsupported, walk
 from rmq_store.log.consume_queue import entry_of, entry_tags_code
 from rmq_store.log.record import BLANK_MAGIC, MESSAGE_MAGIC_V2, Record, encode, encoded_size, new_record
-from rmq_store.message.message import SCHEDULE_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.unit import vectors
 
 STORES = ("market-clean", "market-trimmed", "market-killed")

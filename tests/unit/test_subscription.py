@@ -6,7 +6,8 @@ import pytest
 
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import ExpressionType, SubscriptionData, build_subscription_data
-from rmq_store.message.message import MessageConst, tags_code
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.properties import tags_code
 from tests.conformance import tags
 from tests.conformance.checks import passed
 from tests.unit import vectors

@@ -33,7 +33,8 @@ from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.sql.sql import open_duckdb
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.message.message import TIMER_TOPIC, MessageQueue, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import TIMER_TOPIC, retry_topic
 from rmq_store.utils.offset_ranges import runs
 
 

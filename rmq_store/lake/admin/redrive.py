@@ -45,7 +45,8 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.window.consumption import shards_with_topic
 from rmq_store.lake.window.plan import ShardLookup
-from rmq_store.message.message import MessageConst, MessageQueue, dlq_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst, dlq_topic
 from rmq_store.utils.host import Host
 from rmq_store.utils.known_names import listed
 

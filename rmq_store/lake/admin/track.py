@@ -16,15 +16,15 @@ from rmq_store.lake.read.message_search import Message, quoted
 from rmq_store.lake.sql.sql import open_duckdb
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.plan import ShardLookup
-from rmq_store.message.message import (
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     MessageConst,
-    MessageQueue,
-    tags_code,
 )
+from rmq_store.message.properties import tags_code
 
 _RELATIONS = ("consumed_ranges", "stored_offsets", "message_rows", "outcome_ranges", "ctl", "positions")
 _MOST_HOPS = 200

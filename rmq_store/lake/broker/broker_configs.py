@@ -19,7 +19,8 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Ctl, Observed
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import BadData
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.perm_name import is_inherited, is_readable
 from rmq_store.message.validators import is_user_topic
 

@@ -9,7 +9,7 @@ from rmq_store.broker_files.delivered_levels import Copy, CopyKey, Delayed, Leve
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.message.message import SCHEDULE_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.utils.numbers import whole_number
 
 

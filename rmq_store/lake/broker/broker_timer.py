@@ -12,7 +12,7 @@ from rmq_store.consumer.timer import TICK_MS
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.message.message import TIMER_TOPIC
+from rmq_store.message.message_const import TIMER_TOPIC
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.message.message import SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import format_time
 

@@ -14,7 +14,8 @@ from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
 from rmq_store.lake.broker.import_store import last_import
 from rmq_store.lake.table.shard import Shard
-from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, MessageQueue, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,8 @@ from rmq_store.log.commit_log import (
 )
 from rmq_store.log.consume_queue import UNIT_BYTES, ConsumeQueueEntry
 from rmq_store.log.record import Record
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.host import day_of
 

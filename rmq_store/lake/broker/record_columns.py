@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 
 from rmq_store.log.consume_queue import schedule_delay_ms
 from rmq_store.log.record import MESSAGE_MAGIC_V1, parse_level
-from rmq_store.message.message import SCHEDULE_TOPIC, MessageConst, MessageSysFlag, tags_code
+from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
 from rmq_store.message.message_id import host_text
+from rmq_store.message.properties import tags_code
+from rmq_store.message.sys_flag import MessageSysFlag
 
 Ints = npt.NDArray[np.int64]
 Chars = npt.NDArray[np.uint8]

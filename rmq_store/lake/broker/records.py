@@ -21,8 +21,16 @@ from rmq_store.lake.broker.record_columns import HEAD, Heads, Ints, Mask, Uncomm
 from rmq_store.log.commit_log import QUEUE_OFFSETS, Damage, Stop, Unsupported, damage_at, item_at
 from rmq_store.log.consume_queue import entry_tags_code, is_indexed
 from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, STORE_TIMES, Bytes, Record, decode
-from rmq_store.message.message import MessageConst, MessageSysFlag, plain_body
-from rmq_store.message.sys_flag import MAX_BODY_BYTES, CompressionType, Decompressor, Decompressors, inflate
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.sys_flag import (
+    MAX_BODY_BYTES,
+    CompressionType,
+    Decompressor,
+    Decompressors,
+    MessageSysFlag,
+    inflate,
+    plain_body,
+)
 
 SCHEMA: Final = pa.schema(
     [

@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import lake_message_id
 from rmq_store.consumer.pull import Slice
-from rmq_store.message.message import RETRY_GROUP_TOPIC_PREFIX, MessageConst, MessageExt, MessageSysFlag
+from rmq_store.message.message import MessageExt
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, MessageConst
+from rmq_store.message.sys_flag import MessageSysFlag
 
 _STORED = (
     "commit_log_offset", "store_size", "body", "flag", "sys_flag", "born_timestamp", "born_host", "store_host",

@@ -16,7 +16,8 @@ from rmq_store.consumer.pull import Slice
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.read.filter import Mask
 from rmq_store.lake.table.object_store import Root
-from rmq_store.message.message import MessageQueue, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import epoch_ms
 from rmq_store.window.consume import subscriptions_of

@@ -29,7 +29,8 @@ from rmq_store.lake.table.evidence import tally_of_range
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.message.message import MessageConst, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst
 from rmq_store.utils.host import Host
 from rmq_store.window.deliver import (
     CAP,

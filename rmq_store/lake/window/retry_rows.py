@@ -20,7 +20,8 @@ from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, r
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
 from rmq_store.lake.window.consume_job import ConsumeJob, Offsets
-from rmq_store.message.message import MessageConst, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst
 
 Route = tuple[SendBack, npt.NDArray[np.int64]]
 

@@ -19,7 +19,8 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.log.record import MESSAGE_MAGIC_V1
-from rmq_store.message.message import MessageConst, body_crc
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.sys_flag import body_crc
 from rmq_store.producer.producer import BORN_HOST, Message, Placed, check_messages
 from rmq_store.producer.send import (
     ATTEMPTS,

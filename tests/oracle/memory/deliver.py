@@ -9,7 +9,8 @@ from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Produced
 from rmq_store.consumer.retry import PropertyEdits
 from rmq_store.errors import BadData
-from rmq_store.message.message import MessageConst, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst
 from rmq_store.utils.host import Host
 from rmq_store.window.deliver import (
     CAP,

@@ -19,7 +19,7 @@ from rmq_store.admin.diff import (
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import QueueRange
 from rmq_store.filter.subscription import SubscriptionData
-from rmq_store.message.message import MessageConst, retry_topic
+from rmq_store.message.message_const import MessageConst, retry_topic
 from tests.oracle.memory.rows import Provenance
 from tests.oracle.memory.shard import MemoryShard
 

@@ -26,7 +26,8 @@ from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, Produced
 from rmq_store.commit.request import Status
 from rmq_store.consumer.pull import cover
-from rmq_store.message.message import MessageConst, MessageQueue
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst
 from rmq_store.utils.host import Host
 from tests.oracle.memory.claim import claimed
 from tests.oracle.memory.commit import commit, tally_of_range

@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 from rmq_store.commit.ctl import lake_message_id
 from rmq_store.commit.positions import Outcome, QueueRange
 from rmq_store.consumer.pull import Slice
-from rmq_store.message.message import (
-    RETRY_GROUP_TOPIC_PREFIX,
-    MessageConst,
-    MessageExt,
-    MessageQueue,
-    MessageSysFlag,
-    tags_code,
-)
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, MessageConst
+from rmq_store.message.properties import tags_code
+from rmq_store.message.sys_flag import MessageSysFlag
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, List
 from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.consumer.pull import Slice, cover, rows_per_time_check
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
-from rmq_store.message.message import MessageConst, MessageQueue, retry_topic
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst, retry_topic
 from rmq_store.utils.host import Host
 from rmq_store.utils.offset_ranges import runs
 from rmq_store.window.consume import (
