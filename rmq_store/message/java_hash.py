@@ -1,7 +1,7 @@
-"""The order in which Java's hash maps give back what was put into them: some of RocketMQ's texts are in it.
+"""The iteration order of Java's hash maps, in which RocketMQ writes some of its texts.
 
-A map has bins, a power of two; a key's hash says which, and a bin keeps its keys in the order in which they came.
-Bins of so many keys that Java makes trees of them are left out.
+A map has a power of two of bins. The hash of a key says which bin, and a bin keeps its keys in the order of insertion.
+Bins with so many keys that Java turns them into trees are not modelled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Hashed = tuple[int, MessageQueue]
 
 
 def in_hash_set_order(texts: Collection[str]) -> list[str]:
-    """A ``HashSet`` made of texts, each of them once. It has as many bins from the start as it needs."""
+    """The texts in the order of a ``HashSet`` that was made of them; it has all its bins from the start."""
     bins = _LEAST_BINS
     while bins < len(texts) * 4 // 3 + 1:
         bins *= 2
@@ -27,7 +27,7 @@ def in_hash_set_order(texts: Collection[str]) -> list[str]:
 
 
 def in_hash_map_order(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """A ``ConcurrentHashMap`` of these queues, put into it one after the other.
+    """The queues in the order of a ``ConcurrentHashMap`` into which they were put one after the other.
 
     It starts with 16 bins and doubles them whenever it is three quarters full.
     """
@@ -36,18 +36,18 @@ def in_hash_map_order(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         spread = _spread(_hash_code(queue))
         bins[spread % len(bins)].append((spread, queue))
         if count >= len(bins) * 3 // 4:
-            lower, upper = zip(*(_halves(found, len(bins)) for found in bins), strict=True)
+            lower, upper = zip(*(_halves(bin_, len(bins)) for bin_ in bins), strict=True)
             bins = [*lower, *upper]
-    return [queue for found in bins for _, queue in found]
+    return [queue for bin_ in bins for _, queue in bin_]
 
 
-def _halves(found: list[_Hashed], bit: int) -> tuple[list[_Hashed], list[_Hashed]]:
-    """A bin in two (``ConcurrentHashMap#transfer``): the last ones that stay together keep their order, those before
-    them are put to the front one by one."""
-    last = max(len(found) - 1, 0)
-    while last > 0 and not (found[last - 1][0] ^ found[-1][0]) & bit:
+def _halves(bin_: list[_Hashed], bit: int) -> tuple[list[_Hashed], list[_Hashed]]:
+    """A bin split in two (``ConcurrentHashMap#transfer``): the last keys that go to the same half keep their order,
+    those before them are put to the front one by one."""
+    last = max(len(bin_) - 1, 0)
+    while last > 0 and not (bin_[last - 1][0] ^ bin_[-1][0]) & bit:
         last -= 1
-    moved = [*reversed(found[:last]), *found[last:]]
+    moved = [*reversed(bin_[:last]), *bin_[last:]]
     return [item for item in moved if not item[0] & bit], [item for item in moved if item[0] & bit]
 
 

@@ -1,5 +1,5 @@
-"""What Java says of a text where Python says something else: which characters are blank, how long it is, what is a
-number. Java counts UTF-16 units: a character above U+FFFF is two."""
+"""Java's text functions where Python's differ: blank characters, lengths, numbers, UTF-8. Java counts UTF-16 units: a
+character above U+FFFF is two."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from typing import Final
 
 JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What ``String.trim`` removes: everything up to the space, and no other white space."""
+"""What ``String.trim`` removes: U+0000 to U+0020, and no other white space."""
 
 JAVA_WHITESPACE: Final = (
     "\t\n\v\f\r\x1c\x1d\x1e\x1f \u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
     "\u2008\u2009\u200a\u2028\u2029\u205f\u3000"
 )
-"""``Character.isWhitespace``: not the three blanks that forbid a line break (U+00A0, U+2007, U+202F), nor U+0085."""
+"""``Character.isWhitespace``: without the three no-break spaces (U+00A0, U+2007, U+202F), and without U+0085."""
 
 _NUMBER: Final = re.compile(r"([+-]?)0*((?:(?![\U00010000-\U0010ffff])\d){1,19})")
 
@@ -21,7 +21,7 @@ _HALF_CHARACTER: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def decoded(utf8: bytes) -> str:
-    """``new String(bytes, UTF_8)``: what is no UTF-8 is replaced; half a character of UTF-16, which is none, as one."""
+    """``new String(bytes, UTF_8)``: invalid bytes are replaced by U+FFFD; an encoded surrogate by one, not by three."""
     try:
         return utf8.decode()
     except UnicodeDecodeError:
@@ -39,9 +39,9 @@ def utf16_length(text: str) -> int:
 
 
 def parse_number(text: str, bits: int) -> int | None:
-    """``Integer.parseInt`` (32 bits) and ``Long.parseLong`` (64): a sign or none, then digits of any script.
+    """``Integer.parseInt`` (32 bits) and ``Long.parseLong`` (64): an optional sign, then digits of any script.
 
-    None where Java throws: for anything else, and for a number that needs more bits.
+    None where Java throws: for any other text, and for a number that needs more bits.
     """
     matched = _NUMBER.fullmatch(text)
     number = int(matched[1] + matched[2]) if matched else 1 << bits
@@ -49,6 +49,6 @@ def parse_number(text: str, bits: int) -> int | None:
 
 
 def wrapped(number: int, bits: int) -> int:
-    """What Java keeps of a result: its low bits, the highest of them as the sign."""
+    """Java's integer overflow: the low ``bits`` bits of a number, the highest of them as the sign."""
     half = 1 << bits - 1
     return (number + half) % (2 * half) - half

@@ -1,6 +1,6 @@
 """Messages and queues as a consumer sees them, under RocketMQ's names.
 
-- a queue offset counts messages of one queue; a commit log offset counts bytes of one broker's log; they never mix
+- a queue offset counts messages of one queue, a commit log offset counts bytes of one broker's log
 - ``body`` is the decoded payload: None when the record has none, b"" when it is empty after decompression
 - times are epoch milliseconds in UTC; hosts are ``address|port``
 """
@@ -17,7 +17,8 @@ from rmq_store.message.properties import check_user_property
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class MessageQueue:
-    """One queue of a topic on a broker. Order of ``MessageQueue#compareTo``: topic, broker name, queue id (rules 6.1)."""
+    """One queue of a topic on a broker. Order of ``MessageQueue#compareTo``: topic, broker name, queue id (rules
+    6.1)."""
 
     topic: str
     broker_name: str
@@ -43,7 +44,7 @@ def _java_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:
 
 @dataclass(slots=True)
 class MessageExt:
-    """A delivered message. Not frozen: a million of them are made per window, and listeners may set properties."""
+    """A delivered message. Not frozen, because listeners may set properties, and a window makes millions of them."""
 
     topic: str
     broker_name: str
@@ -86,7 +87,7 @@ class MessageExt:
 
     @property
     def message_queue(self) -> MessageQueue:
-        """The queue the message lies in."""
+        """The queue that the message was read from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     def get_property(self, name: str) -> str | None:
@@ -94,11 +95,11 @@ class MessageExt:
         return self.properties.get(name)
 
     def get_user_property(self, name: str) -> str | None:
-        """The same as :meth:`get_property`, as in RocketMQ: reserved names are readable."""
+        """The same as :meth:`get_property`, since RocketMQ returns reserved names too."""
         return self.properties.get(name)
 
     def put_user_property(self, name: str, value: str) -> None:
-        """Set a property of the user's own.
+        """Set a user property (``Message#putUserProperty``, rules 1.5).
 
         :raises WrongUse: the name is reserved, or name or value is blank.
         """

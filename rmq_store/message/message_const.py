@@ -84,7 +84,7 @@ class MessageConst:
     PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 
 
-# MessageConst.STRING_HASH_SET of 5.5.0: what putUserProperty refuses. The names taken out here are free for users.
+# MessageConst.STRING_HASH_SET of 5.5.0: what putUserProperty refuses. Users may set the six names removed here.
 RESERVED_PROPERTY_NAMES: Final = frozenset(
     value for name, value in vars(MessageConst).items() if name.isupper() and isinstance(value, str)
 ) - {
@@ -114,18 +114,18 @@ _POP_RETRY_SEPARATOR_V2: Final = "+"
 
 
 def pop_retry_topic_v1(topic: str, group: str) -> str:
-    """The older form (``KeyBuilder.buildPopRetryTopicV1``); a group with ``_`` cannot be read back from it."""
+    """``KeyBuilder.buildPopRetryTopicV1``, the default; a group with ``_`` cannot be parsed from it."""
     return RETRY_GROUP_TOPIC_PREFIX + group + _POP_RETRY_SEPARATOR_V1 + topic
 
 
 def pop_retry_topic_v2(topic: str, group: str) -> str:
-    """The form of 5.2.0 and later (``buildPopRetryTopicV2``): no name may hold ``+``."""
+    """``KeyBuilder.buildPopRetryTopicV2``, since 5.2.0: unambiguous, because no name may contain ``+``."""
     return RETRY_GROUP_TOPIC_PREFIX + group + _POP_RETRY_SEPARATOR_V2 + topic
 
 
 def pop_retry_group(name: str) -> str | None:
-    """The group of a retry topic (``KeyBuilder.parseGroup``): of the second form its first part, else what follows the
-    first seven characters, whichever they are. None for a shorter name, where RocketMQ throws."""
+    """The group of a pop retry topic (``KeyBuilder.parseGroup``): the part before ``+`` in form V2, else everything
+    after the first seven characters, whatever they are. None for a shorter name, where RocketMQ throws."""
     parts = _parts_v2(name)
     if parts is not None:
         return parts[0].removeprefix(RETRY_GROUP_TOPIC_PREFIX)
@@ -135,7 +135,7 @@ def pop_retry_group(name: str) -> str | None:
 
 
 def pop_normal_topic(name: str) -> str:
-    """The topic that a retry topic of the second form is for, else the name itself (``parseNormalTopic``)."""
+    """The topic behind ``+`` in a retry topic of form V2, else the name itself (``KeyBuilder.parseNormalTopic``)."""
     parts = _parts_v2(name)
     return name if parts is None else parts[1]
 

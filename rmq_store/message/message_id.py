@@ -1,5 +1,5 @@
-"""The two ids of a message (rules 1.8). Both have 32 hex characters on IPv4 and 56 on IPv6, so their shape does not tell
-which is which.
+"""The two ids of a message (rules 1.8). Both have 32 hex characters on IPv4 and 56 on IPv6, so their shape does not
+tell which is which.
 
 Bytes before they are written as hex::
 
@@ -30,7 +30,7 @@ class OffsetMessageId(NamedTuple):
 
 
 class UniqueKey(NamedTuple):
-    """The parts of a UNIQ_KEY made by the Java client (``MessageClientIDSetter``)."""
+    """The parts of a UNIQ_KEY that the Java client made (``MessageClientIDSetter``)."""
 
     ip: str
     pid_low_16: int
@@ -54,7 +54,7 @@ def host_text(address: bytes, port: int) -> str:
 def host_bytes(host: str) -> tuple[bytes, int]:
     """Address bytes (4 or 16) and port of ``address|port``.
 
-    :raises BadData: it is not of that form.
+    :raises BadData: it does not have that form.
     """
     address, _, port_text = host.rpartition("|")
     port = whole_number(port_text, signed=True)
@@ -74,24 +74,24 @@ def offset_message_id(store_host: str, commit_log_offset: int) -> str:
 
 
 def decode_offset_message_id(message_id: str) -> OffsetMessageId:
-    """``MessageDecoder#decodeMessageId``. Only the length chooses between IPv4 and IPv6, as in RocketMQ; an IPv4 address
-    inside an IPv6 one is IPv4 to Java.
+    """``MessageDecoder#decodeMessageId``. As in RocketMQ, the length alone chooses between IPv4 and IPv6, and an IPv4
+    address inside an IPv6 one is IPv4.
 
-    :raises BadData: not 32 or 56 hex digits (RocketMQ reads a letter that is no hex digit as some digit, and does not
-        look behind 56; we refuse), or a port that is none.
+    :raises BadData: not 32 or 56 hex digits, or a port above 65535. RocketMQ reads other letters as some digit and
+        ignores what follows 56 digits.
     """
     raw = _hex_bytes(message_id, "an offset message id")
     address, tail = raw[:-12], raw[-12:]
     port, offset = struct.unpack(">iq", tail)
     if not 0 <= port <= 65535:
-        raise BadData(f"{message_id!r} is not an offset message id: there is no port {port}")
+        raise BadData(f"{message_id!r} is not an offset message id: its port {port} is not in [0, 65535]")
     return OffsetMessageId(host_text(address.removeprefix(_IPV4_IN_IPV6), port), offset)
 
 
 def decode_unique_key(unique_key: str) -> UniqueKey:
     """The parts of a UNIQ_KEY; an IPv6 address has four digits per group here, as ``UtilAll#ipToIPv6Str`` prints it.
 
-    :raises BadData: not 32 or 56 hex digits (gRPC clients make 34: another form).
+    :raises BadData: not 32 or 56 hex digits (gRPC clients make 34 in another form).
     """
     raw = _hex_bytes(unique_key, "a UNIQ_KEY of the Java client")
     address, tail = raw[:-12], raw[-12:]
@@ -103,4 +103,4 @@ def decode_unique_key(unique_key: str) -> UniqueKey:
 def _hex_bytes(text: str, what: str) -> bytes:
     if len(text) in _HEX_LENGTHS and _HEX.fullmatch(text):
         return bytes.fromhex(text)
-    raise BadData(f"{text!r} is not {what}: 32 or 56 hex digits are needed, this has {len(text)} characters")
+    raise BadData(f"{text!r} is not {what}: it must have 32 or 56 hex digits, it has {len(text)} characters")

@@ -25,7 +25,7 @@ def is_writeable(perm: int) -> bool:
 
 
 def is_inherited(perm: int) -> bool:
-    """Whether new topics are made after it: so are TBW102 and the topics named as the broker and its cluster."""
+    """Whether new topics take their settings from it, as from TBW102 and the topics named after broker and cluster."""
     return bool(perm & PERM_INHERIT)
 
 

@@ -1,8 +1,8 @@
 """Message properties: their text in a record, the rule for user properties, and the tags code (rules 1.5, 2.1).
 
-The text is ``name 0x01 value 0x02`` for each property. There is no escaping, so a value that holds 0x02 does not
-survive, and neither does an empty one: RocketMQ's parser drops it. The order is a hash map's in RocketMQ; ours is
-the mapping's own.
+The text is ``name 0x01 value 0x02`` for each property. Nothing is escaped: a value with 0x02 is cut there, and
+RocketMQ's parser drops an empty value. RocketMQ writes the properties in the order of a hash map, here it is the order
+of the mapping.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from rmq_store.message.message_const import NAME_VALUE_SEPARATOR, PROPERTY_SEPAR
 
 
 def parse_properties(text: str | None) -> dict[str, str]:
-    """The map of a text (``MessageDecoder#string2messageProperties``): what is unreadable is dropped."""
+    """The map of a text (``MessageDecoder#string2messageProperties``): entries without a name or a value are
+    dropped."""
     properties = {}
     for entry in (text or "").split(PROPERTY_SEPARATOR):
         name, _, value = entry.partition(NAME_VALUE_SEPARATOR)
@@ -26,7 +27,7 @@ def parse_properties(text: str | None) -> dict[str, str]:
 
 
 def properties_text(properties: Mapping[str, str | None]) -> str:
-    """The text of a map (``MessageDecoder#messageProperties2String``): None is left out, "" is written."""
+    """The text of a map (``MessageDecoder#messageProperties2String``): a None is left out, an "" is written."""
     return "".join(
         f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
         for name, value in properties.items()

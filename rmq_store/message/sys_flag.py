@@ -1,4 +1,5 @@
-"""SYSFLAG bits of a message (``MessageSysFlag``, rules 1.3), and its body with the CRC (``UtilAll#crc32``, rules 1.6)."""
+"""SYSFLAG bits of a message (``MessageSysFlag``, rules 1.3), and its body with the CRC (``UtilAll#crc32``, rules
+1.6)."""
 
 from __future__ import annotations
 
@@ -10,14 +11,13 @@ from typing import Final
 from rmq_store.errors import BadData, BodyTooLarge
 
 MAX_BODY_BYTES: Final = 64 << 20
-"""How large a body may be when it is decompressed, unless told otherwise. RocketMQ limits the stored size only (4 MiB)."""
+"""Default limit of a decompressed body. RocketMQ limits only the stored size (4 MiB)."""
 
 MOST_BODY_BYTES: Final = 1 << 30
-"""The highest such limit: the bodies of some messages together have to fit into a column of 2 GiB."""
+"""The highest such limit: the bodies of several messages together must fit into a column of 2 GiB."""
 
 Decompressor = Callable[[bytes, int], bytes]
-"""The plain bytes of stored ones, and no more than so many of them: a caller that wants to know whether there are more
-asks for one more."""
+"""From stored bytes to at most so many plain bytes. To see whether there are more, ask for one more."""
 
 
 class CompressionType(Enum):
@@ -45,7 +45,7 @@ ZLIB_ONLY: Final[Decompressors] = {CompressionType.ZLIB: inflate}
 
 
 class MessageSysFlag:
-    """Bits and questions of ``MessageSysFlag``."""
+    """The bits, and functions over them, of RocketMQ's class of that name."""
 
     COMPRESSED_FLAG: Final = 0x1
     MULTI_TAGS_FLAG: Final = 0x2
@@ -67,18 +67,18 @@ class MessageSysFlag:
 
     @staticmethod
     def clear_compressed(sys_flag: int) -> int:
-        """The flag of a body that has been decompressed; the type's code stays, as in RocketMQ."""
+        """The flag of a decompressed body; the code of the compression type stays, as in RocketMQ."""
         return sys_flag & ~MessageSysFlag.COMPRESSED_FLAG
 
     @staticmethod
     def compression_type(sys_flag: int) -> CompressionType:
-        """The type whose code the flag carries, compressed or not.
+        """The compression type in bits 8 to 10, whether the body is compressed or not.
 
-        :raises BadData: codes 4 to 7, which RocketMQ does not know either.
+        :raises BadData: codes 4 to 7, for which RocketMQ throws too.
         """
         code = (sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK) >> MessageSysFlag.COMPRESSION_TYPE_SHIFT
         if code > 3:
-            raise BadData(f"sysFlag {sys_flag} carries compression type {code}; known are 0 to 3")
+            raise BadData(f"sysFlag {sys_flag} has compression type {code}; known are 0 to 3")
         return CompressionType(code or CompressionType.ZLIB.value)
 
 
@@ -93,11 +93,11 @@ def plain_body(
     decompressors: Decompressors = ZLIB_ONLY,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> bytes | None:
-    """The payload behind the stored bytes; None when BODYLEN is 0, b"" when it decompresses to nothing.
+    """The payload of stored bytes; None when BODYLEN is 0, b"" when it decompresses to nothing.
 
-    :param max_body_bytes: how large a compressed body may become, at least 1.
-    :raises BadData: unknown compression type, no decompressor for it, or bytes that it cannot read.
-    :raises BodyTooLarge: it would become larger; no more than that was decompressed.
+    :param max_body_bytes: limit of a decompressed body, at least 1.
+    :raises BadData: unknown compression type, no decompressor for it, or bytes that do not decompress.
+    :raises BodyTooLarge: the body is larger than the limit; decompression stopped there.
     """
     if not stored_body:
         return None
@@ -106,7 +106,7 @@ def plain_body(
     compression = MessageSysFlag.compression_type(sys_flag)
     decompress = decompressors.get(compression)
     if decompress is None:
-        raise BadData(f"a body is compressed with {compression.name} and no decompressor for it was given")
+        raise BadData(f"a body is compressed with {compression.name}, for which there is no decompressor")
     try:
         plain = decompress(stored_body, max_body_bytes + 1)
     except MemoryError:

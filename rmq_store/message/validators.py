@@ -1,8 +1,8 @@
 """Names and sizes that RocketMQ accepts (``Validators``, ``TopicValidator``, ``MessageExtEncoder``; rules 14).
 
-``*_problem`` answers which rule a name breaks, None for none; ``check_*`` raises WrongUse saying so. Client and broker
-differ: the client looks at the length first and knows one limit, the broker allows retry and dead-letter topics more.
-What a user writes is held to the client's rules, what is stored to the broker's.
+``*_problem`` returns which rule a name breaks, None for none; ``check_*`` raises WrongUse. Client and broker differ:
+the client checks the length first and has one limit, the broker allows longer retry and dead-letter topics. What a user
+writes must follow the client's rules, what is stored the broker's.
 """
 
 from __future__ import annotations
@@ -57,45 +57,45 @@ class NameProblem(StrEnum):
 
 
 def topic_problem(topic: str | None) -> NameProblem | None:
-    """``Validators.checkTopic``: what the client says about a topic."""
+    """The client's check of a topic, ``Validators#checkTopic``."""
     return _client_problem(topic, TOPIC_MAX_LENGTH)
 
 
 def group_problem(group: str | None) -> NameProblem | None:
-    """``Validators.checkGroup``: what the client says about a group."""
+    """The client's check of a group, ``Validators#checkGroup``."""
     return _client_problem(group, GROUP_MAX_LENGTH)
 
 
 def stored_topic_problem(topic: str | None) -> NameProblem | None:
-    """``TopicValidator.validateTopic``: what the broker says; retry and dead-letter topics may have 255 characters."""
+    """The broker's check, ``TopicValidator#validateTopic``: retry and dead-letter topics may have 255 characters."""
     return _broker_problem(topic, _stored_topic_limit(topic))
 
 
 def stored_group_problem(group: str | None) -> NameProblem | None:
-    """``TopicValidator.validateGroup``."""
+    """The broker's check of a group, ``TopicValidator#validateGroup``."""
     return _broker_problem(group, GROUP_MAX_LENGTH)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether users may not create it."""
+    """Whether it is a system topic, which users may not create (``TopicValidator#isSystemTopic``)."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_user_topic(topic: str) -> bool:
-    """Whether it is of a user's own making: no group's retries or dead letters, nothing that the broker made for itself
-    (RocketMQ has no one rule for that: 5.5.0 makes ``RMQ_SYS_ROCKSDB_...`` and ``<cluster>_REPLY_TOPIC``)."""
+    """Whether a user made it: it is neither a retry nor a dead-letter topic nor one that the broker made for itself,
+    such as ``RMQ_SYS_ROCKSDB_...`` and ``<cluster>_REPLY_TOPIC`` of 5.5.0. RocketMQ has no single rule for that."""
     made_for_a_group = topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX))
     made_by_the_broker = topic.lower().startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_POSTFIX)
     return not (made_for_a_group or made_by_the_broker or is_system_topic(topic))
 
 
 def is_system_group(group: str) -> bool:
-    """Whether it is one of RocketMQ's own groups (``MixAll.isSysConsumerGroup``)."""
+    """Whether it is one of RocketMQ's own groups (``MixAll#isSysConsumerGroup``)."""
     return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def may_be_sent_to(topic: str) -> bool:
-    """Whether users may send to it; some system topics allow it."""
+    """Whether users may send to it (``TopicValidator#isNotAllowedSendTopic``); some system topics allow it."""
     return topic not in FORBIDDEN_TO_SEND
 
 
@@ -112,7 +112,7 @@ def check_group(group: str | None) -> None:
 
 
 def check_body(body: bytes | None) -> None:
-    """``Validators.checkMessage``: a message that is sent has a body of 1 byte to 4 MiB, before compression."""
+    """``Validators#checkMessage``: the body of a sent message has 1 byte to 4 MiB, before compression."""
     if not body:
         raise WrongUse(f"a message needs a body of at least one byte, this one has {'none' if body is None else 0}")
     if len(body) > BODY_MAX_BYTES:
