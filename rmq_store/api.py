@@ -326,7 +326,7 @@ class Store:
 
     def query(self, text: str) -> pa.Table:
         """The answer to one SELECT over the views of ``docs/sql.md``. Raises WrongUse for SQL that is wrong or writes."""
-        return sql.query(self.lake, text)
+        return sql.query(self.lake, text, host=self.host)
 
     def audit(self) -> pa.Table:
         """The view ``audit``: a row per contradiction, none when nothing is lost and nothing is counted twice."""

@@ -25,6 +25,7 @@ from rmq_store.lake.sql.relations import (
 from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +55,7 @@ def register_views(session: SparkSession, store: LakeStore, mentioned: Collectio
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
     for name, (function, _) in FUNCTIONS.items():
         session.udf.register(name, arrow_udf(function, "bigint"))
-    snapshot = Snapshot(store, names)
+    snapshot = Snapshot(store, names, Host())
     for name in sorted(names & set(SMALL_RELATIONS)):
         _frame(session, snapshot.small(name)).createOrReplaceTempView(name)
     for name in sorted(names & set(FILE_RELATIONS)):

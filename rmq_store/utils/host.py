@@ -38,6 +38,11 @@ def epoch_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def random_name() -> str:
+    """32 random hex digits, for a name that nothing else uses."""
+    return os.urandom(16).hex()
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """Clock, randomness and waiting; tests pass their own."""

@@ -144,7 +144,9 @@ class LakeWorld(World):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        clocked = type("ClockedRoot", (Root,), {"__slots__": (), "server_time_ms": lambda root: self.store_clock()})
+        clocked = type(
+            "ClockedRoot", (Root,), {"__slots__": (), "server_time_ms": lambda root, host: self.store_clock()}
+        )
         self.root: Root = clocked.parse(str(folder))
         self.store, _ = LakeStore.init(self.root)
         self._shard = self.store.create_shard(SHARD)

@@ -268,7 +268,7 @@ def _overwrite(root: Any, name: str, content: bytes) -> bool:
 
 def test_doctor_refuses_a_clock_that_commits_would_refuse(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Root("s3://bucket")
-    monkeypatch.setattr(Root, "server_time_ms", lambda root: 1_800_000_000_000)
+    monkeypatch.setattr(Root, "server_time_ms", lambda root, host: 1_800_000_000_000)
     assert "+30.0 s" in doctor.clock_found(root, Host(now_ms=lambda: 1_799_999_970_000))
     with pytest.raises(StoreUnusable, match=r"-61.0 s from this one's"):
         doctor.clock_found(root, Host(now_ms=lambda: 1_800_000_061_000))

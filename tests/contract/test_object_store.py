@@ -20,6 +20,7 @@ from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, Wrong
 from rmq_store.lake.table.object_store import Root, file_source, is_refused
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import stage_ctl
+from rmq_store.utils.host import Host
 from tests.s3 import S3Root, S3Server
 
 MIB = 1 << 20
@@ -149,7 +150,7 @@ def test_delta_rs_and_pyarrow_see_the_same_files(root: Root) -> None:
 
 def test_the_store_tells_its_time(root: Root) -> None:
     root.create_exclusively("name", b"x")
-    assert abs(root.server_time_ms() - time.time() * 1000) < 5_000
+    assert abs(root.server_time_ms(Host()) - time.time() * 1000) < 5_000
 
 
 @pytest.mark.parametrize("name", ["../outside", "a/../../outside", "/etc/name"])
@@ -240,7 +241,7 @@ def every_call(root: Root) -> dict[str, Callable[[], object]]:
         "list": root.list,
         "create": lambda: root.create_exclusively("x", b""),
         "delete": lambda: root.delete("x"),
-        "time": root.server_time_ms,
+        "time": lambda: root.server_time_ms(Host()),
         "check": root.check_reachable,
         "self-check": root.check_exclusive_create,
     }
@@ -278,7 +279,11 @@ def test_each_librarys_refusal_is_known_as_one(s3_root: S3Root, wrong: dict[str,
     root = Root.parse(s3_root.uri if wrong else "s3://no-such-bucket-here/store", {**s3_root.env, **wrong})
     shard = Shard(root, "s")
     said = Ctl("0" * 32, Action.SEND, Actor("tests", "tests"))
-    calls = [lambda: shard.commitlog, lambda: stage_ctl(root, "s/commitlog", said, 0), root.server_time_ms]
+    calls = [
+        lambda: shard.commitlog,
+        lambda: stage_ctl(root, "s/commitlog", said, 0),
+        lambda: root.server_time_ms(Host()),
+    ]
     for call in calls:
         with pytest.raises((StoreUnusable, OSError)) as caught:
             call()
@@ -301,7 +306,7 @@ def test_an_endpoint_that_does_not_answer_is_named(
     with pytest.raises(StoreUnusable, match=f"{silent_endpoint}.*Check AWS_ENDPOINT_URL"):
         root.check_reachable()
     with pytest.raises(StoreUnusable) as caught:
-        root.server_time_ms()
+        root.server_time_ms(Host())
     assert not is_refused(caught.value)
     with pytest.raises(CommitOutcomeUnknown, match="not known whether the object was created"):
         root.create_exclusively("name", b"x")

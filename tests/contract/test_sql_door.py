@@ -14,6 +14,7 @@ from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
 from rmq_store.lake.sql.sql import open_duckdb, query
 from rmq_store.lake.sql.views import views
+from rmq_store.utils.host import Host
 from tests.contract.sql import kind, of, rows
 from tests.lake_fixtures import Bench, SmallStore
 
@@ -92,6 +93,11 @@ def test_all_relations_are_there_when_nothing_is_mentioned(small: SmallStore) ->
     with open_duckdb(small.store) as connection:
         for name in (*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS):
             assert connection.execute(f"SELECT count(*) FROM {name}").fetchone() is not None
+
+
+def test_the_time_of_the_views_is_the_hosts(small: SmallStore) -> None:
+    answer = query(small.store, "SELECT now_ms FROM clock", host=Host(now_ms=lambda: 7))
+    assert answer.to_pylist() == [{"now_ms": 7}]
 
 
 def test_the_hash_functions_are_those_of_the_evidence(small: SmallStore) -> None:

@@ -114,7 +114,7 @@ class Clock:
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Host:
-    monkeypatch.setattr(Root, "server_time_ms", lambda self: clock.ms)
+    monkeypatch.setattr(Root, "server_time_ms", lambda self, host: clock.ms)
     return clock.host
 
 

@@ -87,7 +87,7 @@ class Store:
     def root(self) -> Store:
         return self
 
-    def server_time_ms(self) -> int:
+    def server_time_ms(self, host: Host) -> int:
         return self.clock_ms
 
     # --- reading ---

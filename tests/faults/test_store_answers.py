@@ -426,7 +426,7 @@ def test_a_clock_that_goes_wrong_after_a_put_without_an_answer_does_not_end_the_
         if put.action != "consume":
             return put.send()
         late.append(put.held_back())
-        wrong.setattr(Root, "server_time_ms", lambda root: clock.ms + HOUR_MS)
+        wrong.setattr(Root, "server_time_ms", lambda root, host: clock.ms + HOUR_MS)
         clock.while_asleep.extend([late[0].arrive] if lands else [])
         raise NoAnswer("late")
 

@@ -38,7 +38,7 @@ class ClockedRoot(Root):
 
     __slots__ = ()
 
-    def server_time_ms(self) -> int:
+    def server_time_ms(self, host: Host) -> int:
         return _CLOCKS[-1]()
 
 

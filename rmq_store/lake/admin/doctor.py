@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.settings.settings import GroupSettings, read_settings
-from rmq_store.utils.host import Host
+from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
 from rmq_store.window.plan import checked_subscription
 from rmq_store.window.sub_version import subscription_text
@@ -172,7 +171,7 @@ def one_winner(root: Root) -> str:
     if root.is_local and not Path(root.location).is_dir():
         raise CheckSkipped(f"{root.location} does not exist")
     root.check_exclusive_create()
-    probe = f"_probe/{uuid.uuid4().hex}"
+    probe = f"_probe/{random_name()}"
     contents = [str(number).encode() for number in range(RACERS)]
     with ThreadPoolExecutor(RACERS) as racers:
         won = list(racers.map(lambda content: root.create_exclusively(probe, content), contents))
@@ -187,7 +186,7 @@ def clock_found(root: Root, host: Host) -> str:
     if root.is_local:
         return "the store is on this machine"
     before_ms = host.now_ms()
-    skew_ms = root.server_time_ms() - (before_ms + host.now_ms()) // 2
+    skew_ms = root.server_time_ms(host) - (before_ms + host.now_ms()) // 2
     if abs(skew_ms) > MAX_SKEW_MS:
         raise StoreUnusable(
             f"the store's clock is {skew_ms / 1000:+.1f} s from this one's; commits allow {MAX_SKEW_MS} ms"

@@ -151,7 +151,7 @@ def _committed(shard: Shard, proposal: Proposal) -> Committed | None:
 
 
 def _decide(shard: Shard, proposal: Proposal, host: Host, started_ms: int) -> Decided:
-    clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.root.server_time_ms())
+    clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.root.server_time_ms(host))
     positions = shard.positions()
     try:
         decided = decide(proposal, positions, clocks)

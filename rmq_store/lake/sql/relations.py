@@ -20,7 +20,6 @@ that the views name. Every one of them covers all shards and has the column ``sh
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +34,7 @@ from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host
 
 SHARD = pa.field("shard", pa.string())
 
@@ -141,13 +141,13 @@ LIVE_FILES = pa.schema([SHARD, pa.field("file", pa.string())])
 
 
 class Snapshot:
-    """The shards of a store as they are now; every relation is of the same version of its shard's commit log.
+    """The newest versions of a store's shards; every relation is of the same version of its shard's commit log.
 
-    ``names``: the relations that will be asked for. Only their tables are opened.
+    ``names``: the relations that will be read. Only their tables are opened. ``host``: its clock is the view ``clock``.
     """
 
-    def __init__(self, store: LakeStore, names: Collection[str]) -> None:
-        self._now_ms = time.time_ns() // 1_000_000
+    def __init__(self, store: LakeStore, names: Collection[str], host: Host) -> None:
+        self._now_ms = host.now_ms()
         self._shards = store.shards()
         self._filesystem_root = store.root.filesystem()[1]
         for shard in self._shards:

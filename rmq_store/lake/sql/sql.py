@@ -1,16 +1,15 @@
 """The store in DuckDB: ``rmq sql``, the views of docs/sql.md in this process, without a JVM.
 
 Only registered relations can be read: no file, no network, no extension, and the configuration is locked. The database is
-in memory and nothing in it reaches the store, so a query cannot change anything. Big relations are Arrow datasets over
-exactly the live files of a snapshot. Each file carries what its statistics promise, so filters on key columns spare
-files; a column without complete statistics promises nothing (else rows would be lost silently).
+in memory and cannot write to the store, so a query changes nothing. Big relations are Arrow datasets over exactly the live
+files of a snapshot. Each file has the bounds of its statistics, so filters on key columns rule out files; a column without
+complete statistics has no bounds, otherwise rows would be lost silently.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,10 @@ from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIO
 from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.known_names import did_you_mean, listed
+
+_HOST = Host()
 
 _CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -38,61 +40,65 @@ _CLOSED: dict[str, str | bool | int | float | list[str]] = {
 }
 _READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _STREAM_FAILED = "reading the stream registered as"
-"""How DuckDB begins its words when an Arrow dataset raises; the exception has no type of its own."""
+"""How DuckDB's message begins when an Arrow dataset raises; the exception has no type of its own."""
 _NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
-"""How DuckDB names a relation that it does not know. Its own suggestions know its catalogue, not our views."""
+"""How DuckDB names an unknown relation. Its own suggestions come from its catalogue, which lacks most of the views."""
 
 
-def query(store: LakeStore, text: str) -> pa.Table:
+def query(store: LakeStore, text: str, *, host: Host = _HOST) -> pa.Table:
     """The answer to one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN), over a snapshot taken now.
 
-    Raises WrongUse with DuckDB's words for SQL that is wrong or does anything but read, StoreUnusable when the store's
-    files cannot be read.
+    ``host``: its clock is the time of the views. Raises WrongUse with DuckDB's message for SQL that is wrong or does
+    anything but read, StoreUnusable when the store's files cannot be read.
     """
-    with open_duckdb(store, words_of(text) & _KNOWN or None) as connection:
+    with open_duckdb(store, words_of(text) & _KNOWN or None, host=host) as connection:
         try:
             statements = connection.extract_statements(text)
             if len(statements) != 1 or statements[0].type not in _READS:
-                raise WrongUse("give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): SQL here only reads")
+                raise WrongUse(
+                    "give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): only reads are allowed"
+                )
             return connection.sql(text).to_arrow_table()
         except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
             raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
         except duckdb.Error as error:
             if _STREAM_FAILED in str(error):
                 raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
-            raise WrongUse(f"SQL: {_said(error)}") from error
+            raise WrongUse(f"SQL: {_message(error)}") from error
 
 
 def as_texts(column: pa.Array) -> list[str | None]:
-    """The values as DuckDB writes them: intervals, and what is no value of Python, such as the date ``infinity``."""
+    """The values as DuckDB writes them: for intervals, and for values that Python lacks, such as the date ``infinity``."""
     with duckdb.connect(":memory:") as connection:
         texts = connection.from_arrow(pa.table({"v": column})).project("CAST(v AS VARCHAR)")
         return [text for (text,) in texts.fetchall()]
 
 
-def _said(error: duckdb.Error) -> str:
-    """DuckDB's words; of a relation that is not there, with those that are."""
+def _message(error: duckdb.Error) -> str:
+    """DuckDB's message; for an unknown relation, with the views that there are."""
     unknown = _NO_TABLE.search(str(error))
     if unknown is None:
         return str(error)
     name = unknown[1].lower().rpartition(".")[2]
     near = did_you_mean(name, sorted(views())) or did_you_mean(name, sorted(_KNOWN))
-    return f"{unknown[0]}{near}; views: {listed(sorted(views()))} ('SHOW TABLES' lists what they are made of, too)"
+    return f"{unknown[0]}{near}; views: {listed(sorted(views()))} ('SHOW TABLES' also lists the relations below them)"
 
 
-def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection with the views, of a snapshot taken now; close it, or use it in ``with``.
+def open_duckdb(
+    store: LakeStore, mentioned: Collection[str] | None = None, *, host: Host = _HOST
+) -> duckdb.DuckDBPyConnection:
+    """A connection with the views, over a snapshot taken now; close it, or use it in ``with``.
 
-    ``mentioned``: only the relations among these words and what is below them are there, which opens less of the store;
-    None: all.
+    ``mentioned``: only the relations among these words, with what they need, are there, which opens less of the store;
+    None: all. ``host``: its clock is the time of the views.
     """
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
-    # Made only when a query spills, and gone when the connection is closed; two of them must not share one.
-    scratch = Path(tempfile.gettempdir(), f"rmq-sql-{uuid.uuid4().hex}")
+    # DuckDB makes it when a query spills and removes it when the connection is closed; connections must not share one.
+    scratch = Path(tempfile.gettempdir(), f"rmq-sql-{random_name()}")
     connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
     try:
-        _register(connection, store, names)
-        # DuckDB draws it on standard output, where answers go, in a process that has no main file.
+        _register(connection, store, Snapshot(store, names, host), names)
+        # In a process without a main file DuckDB draws it on standard output, which is for answers.
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET lock_configuration = true")
     except BaseException:
@@ -101,7 +107,7 @@ def open_duckdb(store: LakeStore, mentioned: Collection[str] | None = None) -> d
     return connection
 
 
-def _register(connection: duckdb.DuckDBPyConnection, store: LakeStore, names: set[str]) -> None:
+def _register(connection: duckdb.DuckDBPyConnection, store: LakeStore, snapshot: Snapshot, names: set[str]) -> None:
     for name, (function, arguments) in FUNCTIONS.items():
         connection.create_function(
             name,
@@ -111,7 +117,6 @@ def _register(connection: duckdb.DuckDBPyConnection, store: LakeStore, names: se
             type=PythonUDFType.ARROW,
             null_handling=FunctionNullHandling.SPECIAL,
         )
-    snapshot = Snapshot(store, names)
     for name in sorted(names & set(SMALL_RELATIONS)):
         connection.register(name, snapshot.small(name))
     for name in sorted(names & set(FILE_RELATIONS)):
@@ -139,11 +144,11 @@ _PROMISING = (
     "queue_offset",
     "store_timestamp",
 )
-"""Columns worth a look before a file is opened; each costs some microseconds per file."""
+"""Columns whose bounds are checked before a file is opened; each costs some microseconds per file."""
 
 
 class _Dataset(ds.FileSystemDataset):
-    """Reads little ahead: a scan ends only when what was asked for has arrived, and the first rows are often enough."""
+    """Reads little ahead: a scan ends only when its requested files have arrived, and often the first rows are enough."""
 
     files_ahead = 2
 
@@ -167,7 +172,8 @@ def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Data
 
 
 def promises(files: LiveFiles, schema: pa.Schema) -> Iterator[pc.Expression]:
-    """Per file what is true of all its rows: the shard, and the bounds of columns that have complete statistics."""
+    """For each file an expression that is true for all its rows: the shard, and the bounds of columns with complete
+    statistics."""
     of_shard = pc.field("shard") == files.shard
     there = set(files.index.column_names)
     bounds = [
@@ -183,17 +189,21 @@ def promises(files: LiveFiles, schema: pa.Schema) -> Iterator[pc.Expression]:
     for row, count in enumerate(counts):
         promised = of_shard
         for column, type_, least, most, nulls in bounds:
-            bounded = _bounded(column, type_, least[row], most[row], nulls[row], count)
+            bounded = _bounded(column, type_, (least[row], most[row]), nulls[row], count)
             if bounded is not None:
                 promised &= bounded
         yield promised
 
 
 def _bounded(
-    column: pc.Expression, type_: pa.DataType, least: Any, most: Any, nulls: int | None, count: int | None
+    column: pc.Expression, type_: pa.DataType, bounds: tuple[Any, Any], nulls: int | None, count: int | None
 ) -> pc.Expression | None:
-    """What statistics promise. One value is said as such: then the column is not even read. (Text that was cut never
-    looks like one value: its upper bound is longer.)"""
+    """What the statistics of a column in one file prove: ``bounds`` (least and greatest value), its nulls and rows.
+
+    A single value is given as equality: then the column is not even read. (Text that was cut never looks like a single
+    value: its upper bound is longer.)
+    """
+    least, most = bounds
     if nulls is None or count is None:
         return None
     if nulls == count:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileSource
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
 from rmq_store.lake.table import s3
+from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned, secret_values
 
 _S3 = "s3://"
@@ -154,18 +153,14 @@ class Root:
 
     # --- the store itself ---
 
-    def server_time_ms(self) -> int:
-        """The clock of the store, UTC ms: of the S3 server (whole seconds), of this machine for a folder."""
-        if self.is_local:
-            return time.time_ns() // 1_000_000
-        with self._explained("ask for the time"):
-            headers = self._client.head_bucket(Bucket=self._bucket)["ResponseMetadata"]["HTTPHeaders"]
-            return int(parsedate_to_datetime(headers["date"]).timestamp() * 1000)
+    def server_time_ms(self, host: Host) -> int:
+        """The clock of the store, UTC ms: of the S3 server (whole seconds), of ``host`` for a folder."""
+        return host.now_ms() if self.is_local else self._s3_time_ms()
 
     def check_reachable(self) -> None:
         """Raises StoreUnusable when the root cannot be reached or the credentials are refused. Writes nothing."""
         if not self.is_local:
-            self.server_time_ms()
+            self._s3_time_ms()
         elif os.path.exists(self.location) and not os.path.isdir(self.location):
             raise StoreUnusable(f"{self.location} is a file, not a folder: choose another root")
 
@@ -175,7 +170,7 @@ class Root:
         Every commit needs that, and some S3-compatible stores ignore the condition.
         """
         self.check_reachable()
-        probe = f"_probe/{uuid.uuid4().hex}"
+        probe = f"_probe/{random_name()}"
         answers = [self.create_exclusively(probe, content) for content in (b"first", b"second")]
         stored = self.read(probe)
         self.delete(probe)
@@ -187,6 +182,11 @@ class Root:
             )
 
     # --- inside ---
+
+    def _s3_time_ms(self) -> int:
+        with self._explained("ask for the time"):
+            headers = self._client.head_bucket(Bucket=self._bucket)["ResponseMetadata"]["HTTPHeaders"]
+            return int(parsedate_to_datetime(headers["date"]).timestamp() * 1000)
 
     @property
     def _client(self) -> Any:
@@ -219,7 +219,7 @@ class Root:
                 yield entry["Key"].removeprefix(own), entry["Size"]
 
     def _create_object(self, key: str, content: bytes) -> bool:
-        creator_id = uuid.uuid4().hex
+        creator_id = random_name()
         try:
             s3.put_if_absent(self._options, self._bucket, key, content, creator_id)
             return True
@@ -340,7 +340,7 @@ def _create_file(path: Path, content: bytes) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:  # a folder that cannot be made, not a missing object
         raise NotADirectoryError(error.errno, "the folder cannot be made", str(path.parent)) from error
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{path.name}.{random_name()}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(content)

@@ -16,9 +16,11 @@ from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels, check_del
 from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
+from rmq_store.utils.host import Host
 
 _STORE = "store.json"
 _SHARDS = "shards"
+_HOST = Host()
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -32,7 +34,7 @@ class LakeStore:
     """The newest delay level table."""
 
     @classmethod
-    def init(cls, root: Root, *, levels: str | None = None) -> tuple[LakeStore, bool]:
+    def init(cls, root: Root, *, levels: str | None = None, host: Host = _HOST) -> tuple[LakeStore, bool]:
         """Make the store unless it is there; True when this call made it.
 
         ``levels``: as a broker's ``messageDelayLevel``; None: RocketMQ's default, or those of an existing store. Raises
@@ -49,7 +51,7 @@ class LakeStore:
             json.dumps(
                 {
                     "format_version": FORMAT_VERSION,
-                    "store_id": str(uuid.uuid4()),
+                    "store_id": str(uuid.UUID(bytes=host.entropy(16), version=4)),
                     "delay_levels": [{"version": 1, "levels": chosen.text}],
                 },
                 indent=2,
