@@ -21,7 +21,7 @@ from rmq_store.utils.times import format_time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PANEL = "Questions"
+PANEL = "Inspect"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -128,27 +128,29 @@ def audit(*, group: OfGroupOption = None, options: SettingsOptions) -> None:
         raise typer.Exit(1)
 
 
+def _show(options: StoreOptions, view: str, *, empty: str) -> int:
+    """Print a view, sorted; returns the number of its rows. ``empty``: the text for none."""
+    return _print_view(options, view, _query(options.root, f"SELECT * FROM {view} ORDER BY ALL"), empty)
+
+
 def _show_group(options: SettingsOptions, view: str, group: str | None, *, empty: str) -> int:
-    """``_show`` of one group's rows; None: of all. Raises WrongUse for an unknown group: a misspelt one would otherwise
-    look healthy."""
+    """``_show`` of the rows of one group; None: of all. Raises WrongUse for an unknown group: a misspelt one would
+    otherwise look healthy."""
     if group is None:
         return _show(options, view, empty=empty)
     store = open_store(options.root)
     from rmq_store.lake.read.message_search import quoted
 
-    count = _show(options, f"{view} WHERE group_name = {quoted(group)}", empty=empty)
-    if not count:
+    table = _query(options.root, f"SELECT * FROM {view} WHERE group_name = {quoted(group)} ORDER BY ALL")
+    if not table.num_rows:
         check_group(store, group, optional_settings(options.settings))
-    return count
+    return _print_view(options, view, table, empty)
 
 
-def _show(options: StoreOptions, source: str, *, empty: str) -> int:
-    """Print the rows of a view, sorted; returns how many there are. ``source``: the view, and which of its rows."""
-    output = Output(options.as_json)
-    table = _query(options.root, f"SELECT * FROM {source} ORDER BY ALL")
-    rows = _rows(table)
+def _print_view(options: StoreOptions, view: str, table: pa.Table, empty: str) -> int:
+    output, rows = Output(options.as_json), _rows(table)
     output.table(rows, table.column_names, empty)
-    output.document({"status": "done", source.partition(" ")[0]: rows})
+    output.document({"status": "done", view: rows})
     return len(rows)
 
 
