@@ -404,7 +404,7 @@ def test_a_broadcasting_group_is_replayed_and_deleted_by_the_names_of_its_client
     assert "name the client whose messages are to be replayed, audit@CLIENT" in imported(*replay, "audit").err
     imported("consume", "-g", "audit@host-1")
     assert imported.json(*replay, "audit@host-1")["messages"] == ORDERS
-    assert imported("delete-group", "-g", "audit", "--dry-run").err.endswith("Delete them: audit@host-1\n")
+    assert imported("delete-group", "-g", "audit", "--dry-run").err.endswith("Delete the clients: audit@host-1\n")
 
 
 def test_what_a_message_does_not_have_is_left_empty(in_two_shards: Rmq) -> None:
