@@ -19,7 +19,7 @@ from rmq_store.utils.times import format_time
 if TYPE_CHECKING:
     from rmq_store.admin.diff import AttemptDone, DiffReport, MessageDiff
 
-PANEL = "Questions"
+PANEL = "Inspect"
 
 
 def add_to(app: typer.Typer) -> None:

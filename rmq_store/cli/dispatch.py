@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rmq_store.lake.commit.rebuild import TableReport
     from rmq_store.lake.table.shard import Shard
 
-PANEL = "The store"
+PANEL = "Store"
 
 
 def add_to(app: typer.Typer) -> None:

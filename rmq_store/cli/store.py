@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rmq_store.lake.table.object_store import Root
     from rmq_store.lake.table.store import LakeStore
 
-PANEL = "The store"
+PANEL = "Store"
 
 
 def add_to(app: typer.Typer) -> None:

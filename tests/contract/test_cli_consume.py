@@ -380,10 +380,7 @@ def test_diff_says_which_messages_another_listener_ended_differently(imported: R
     ]
 
 
-# --- the engine ------------------------------------------------------------------------------------------------------
-
-
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- columns ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_column_that_no_message_has_is_refused_before_anything_is_read(imported: Rmq) -> None:
