@@ -8,7 +8,7 @@ in ``rmq_store/lake/commit/commit.py``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.commit.claim import Held, Taken, Wish, held_by_another
@@ -254,43 +254,39 @@ def shares(group: GroupSettings, queues: Iterable[MessageQueue], slots: int) -> 
     return [(cid, allocate_by_topic(strategy, group.name, cid, all_queues, consumers)) for cid in consumers]
 
 
-def consume_proposal(
-    plan: Plan,
-    request: ConsumeRequest,
-    *,
-    commit_id: str,
-    window_id: str,
-    tallies: Mapping[MessageQueue, Mapping[Outcome, Tally]],
-    produced: Sequence[Produced],
-    files: Sequence[StagedFile],
-    waits: Mapping[MessageQueue, int] | None = None,
-    blocked: Sequence[Blocked] = (),
-    keys: Tally | None = None,
-) -> Proposal:
-    """The commit of a window: its evidence, its files, and the positions that it expects and moves.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowResult:
+    """What the tasks of a window did, to be committed."""
 
-    ``tallies``: the evidence per queue and outcome. ``produced``: the segments of the copies in ``files``. ``waits``: the
-    queues that stop before the end of their planned range, with the offset at which they stop. ``blocked``: the messages
-    because of which orderly queues stop. ``keys``: the tally of the acked keys, in a group that absorbs duplicates.
-    """
-    group, positions = plan.group, plan.positions
-    grp = grp_id(group.name)
-    expect: dict[str, int | None] = {grp: positions.get(grp)}
-    advance = {grp: plan.epoch}
-    sub = sub_id(group.name)
-    expect[sub], advance[sub] = positions.get(sub), plan.sub_version.packed() if plan.sub_version else ABSENT
-    ends = {planned.queue: planned.range.end for planned in plan.ranges} | dict(waits or {})
-    blocked_queues = {item.range.queue for item in blocked}
-    for planned in plan.ranges:
-        off, blk = off_id(group.name, planned.queue), blk_id(group.name, planned.queue)
-        expect[off] = positions.get(off)
-        advance[off] = ends[planned.queue]
-        if planned.queue in blocked_queues:
-            advance[blk] = uuid7_ms(commit_id)
-        elif positions.get(blk) is not None:
-            advance[blk] = ABSENT
-        if planned.start_rule != StartRule.STORED and plan.epoch:
-            advance[pas_id(group.name, planned.queue)] = plan.epoch
+    tallies: Mapping[MessageQueue, Mapping[Outcome, Tally]]
+    """The evidence, per queue and outcome."""
+    produced: Sequence[Produced]
+    """The segments of the copies in ``files``."""
+    files: Sequence[StagedFile]
+    waits: Mapping[MessageQueue, int]
+    """The queues that stop before the end of their planned range, with the offset at which they stop."""
+    blocked: Sequence[Blocked]
+    """The messages because of which orderly queues stop."""
+    keys: Tally | None
+    """The tally of the acked keys, in a group that absorbs duplicates."""
+
+
+def consume_proposal(
+    plan: Plan, request: ConsumeRequest, result: WindowResult, *, commit_id: str, window_id: str
+) -> Proposal:
+    """The commit of a window: its evidence, its files, and the positions that it expects and moves."""
+    group = plan.group
+    ends = {planned.queue: planned.range.end for planned in plan.ranges} | dict(result.waits)
+    blocked_queues = {one.range.queue for one in result.blocked}
+    consumed = tuple(
+        Consumed(
+            QueueRange(planned.queue, planned.begin, ends[planned.queue]),
+            planned.pass_,
+            result.tallies.get(planned.queue, {}),
+            planned.start_rule,
+        )
+        for planned in plan.ranges
+    )
     ctl = Ctl(
         commit_id=commit_id,
         action=Action.CONSUME,
@@ -298,24 +294,38 @@ def consume_proposal(
         reason=request.reason,
         request_id=request.request_id,
         request_part=plan.part,
-        request_complete=plan.unfinished | set(waits or ()) <= blocked_queues,
+        request_complete=plan.unfinished | set(result.waits) <= blocked_queues,
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,
-        parameters=request_parameters(plan, request, keys),
+        parameters=request_parameters(plan, request, result.keys),
         subscription=plan.subscription,
         subscription_version=None if plan.subscription is None else group.subscription_version,
         listener=group.listener,
-        consumed=tuple(
-            Consumed(
-                QueueRange(planned.queue, planned.begin, ends[planned.queue]),
-                planned.pass_,
-                tallies.get(planned.queue, {}),
-                planned.start_rule,
-            )
-            for planned in plan.ranges
-        ),
-        produced=tuple(produced),
-        blocked=tuple(blocked),
+        consumed=consumed,
+        produced=tuple(result.produced),
+        blocked=tuple(result.blocked),
     )
-    return Proposal(ctl, expect, advance, tuple(files))
+    expect, advance = _positions(plan, ends, blocked_queues, commit_id)
+    return Proposal(ctl, expect, advance, tuple(result.files))
+
+
+def _positions(
+    plan: Plan, ends: Mapping[MessageQueue, int], blocked_queues: Collection[MessageQueue], commit_id: str
+) -> tuple[dict[str, int | None], dict[str, int]]:
+    """The positions that the commit expects, and those that it writes. ``ends``: where the window ends in each queue."""
+    name, positions = plan.group.name, plan.positions
+    grp, sub = grp_id(name), sub_id(name)
+    expect: dict[str, int | None] = {grp: positions.get(grp), sub: positions.get(sub)}
+    advance = {grp: plan.epoch, sub: plan.sub_version.packed() if plan.sub_version else ABSENT}
+    for planned in plan.ranges:
+        off, blk = off_id(name, planned.queue), blk_id(name, planned.queue)
+        expect[off] = positions.get(off)
+        advance[off] = ends[planned.queue]
+        if planned.queue in blocked_queues:
+            advance[blk] = uuid7_ms(commit_id)
+        elif positions.get(blk) is not None:
+            advance[blk] = ABSENT
+        if planned.start_rule != StartRule.STORED and plan.epoch:
+            advance[pas_id(name, planned.queue)] = plan.epoch
+    return expect, advance

@@ -518,7 +518,7 @@ def checked_subscription(
                 return recorders[-1]
         return None
 
-    return next_sub_version(group.name, group.subscription_version, text, recorded, shard.name, recorder)
+    return next_sub_version(group.name, group.subscription_version, text, recorded, shard=shard.name, recorder=recorder)
 
 
 # --- the parameters of a ctl row --------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ def next_sub_version(
     version: int,
     text: str | None,
     recorded: SubVersion | None,
+    *,
     shard: str,
     recorder: Callable[[], Ctl | None],
 ) -> SubVersion | None:

@@ -96,6 +96,6 @@ def test_a_listener_for_arrow_batches_is_refused_and_nothing_is_claimed() -> Non
     log.put(Decided(ctl, {max_id(Q): 1}, {}), (file,))
     group = GroupSettings("g", f"{__name__}:consume_batch", (build_subscription_data("Orders", "*"),))
     host = Host(now_ms=lambda: NOW, entropy=Random(1).randbytes)
-    with pytest.raises(ListenerError, match="takes Arrow batches, which the memory engine has not"):
+    with pytest.raises(ListenerError, match="takes Arrow batches, which the memory engine does not have"):
         consume_window(store, log, group, ConsumeRequest("2024-06-03-a", ANA), host)
     assert len(log.ctls()) == 1

@@ -344,7 +344,7 @@ def _consume_in_order(
     """Consume a queue in order. Messages over the retry limit are its failures, and become dead letters."""
     pulled = _Pulled(job, listener, slices)
     tried = [blocked for blocked in job.tried if blocked.range.queue == queue]
-    result = consume_orderly(listener, queue, pulled.messages(), rules, tried, job.is_over)
+    result = consume_orderly(listener, queue, pulled.messages(), rules, tried=tried, is_over=job.is_over)
     end = slices[-1].end if result.waits_at is None else result.waits_at
     failures = []
     for slice_ in slices:

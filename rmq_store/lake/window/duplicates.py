@@ -69,7 +69,7 @@ class Absorbed:
 
 
 def consume_absorbing(
-    shard: Shard, job: ConsumeJob, rule: AbsorbRule, tasks: Sequence[ConsumeTask], started_ms: int, run: Run
+    shard: Shard, job: ConsumeJob, rule: AbsorbRule, tasks: Sequence[ConsumeTask], run: Run, *, started_ms: int
 ) -> Absorbed:
     """Consume the window's messages turn by turn, so that each key is acked once at most. ``started_ms``: of the window."""
     # More threads than cores are slower, unless they wait for a store.

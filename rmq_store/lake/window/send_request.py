@@ -93,7 +93,7 @@ def send_parts(
     """
     for name, messages in by_shard.items():
         if dry_run and name not in store.shard_names():
-            yield _in_a_new_shard(store, name, messages, request_id, host, create_queues)
+            yield _in_new_shard(store, name, messages, request_id, host=host, create_queues=create_queues)
             continue
         (shard,) = store.shards(name)
         for number, part in enumerate(_parts(messages), 1):
@@ -101,13 +101,13 @@ def send_parts(
             yield send(store, shard, part, id_, actor, host, create_queues=create_queues, dry_run=dry_run)
 
 
-def _in_a_new_shard(
-    store: LakeStore, name: str, messages: Sequence[Message], request_id: str, host: Host, create_queues: int | None
+def _in_new_shard(
+    store: LakeStore, name: str, messages: Sequence[Message], request_id: str, *, host: Host, create_queues: int | None
 ) -> SendReport:
-    """A dry run for a shard that is not there."""
-    there = Shard(store.root, name)
+    """A dry run for a shard that does not exist yet."""
+    shard = Shard(store.root, name)
     empty = Positions(0, {})
-    plan = plan_send(empty, there.local_broker, there.lane(""), messages, request_id, store.levels, create_queues, host)
+    plan = plan_send(empty, shard.local_broker, shard.lane(""), messages, request_id, store.levels, create_queues, host)
     return would_send(name, request_id, plan)
 
 

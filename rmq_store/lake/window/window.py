@@ -36,6 +36,7 @@ from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import (
     WindowReport,
+    WindowResult,
     committed_window,
     consume_proposal,
     ends_at_ms,
@@ -138,7 +139,9 @@ def _run(shard: Shard, job: ConsumeJob, tasks: list[ConsumeTask], engine: Engine
         return sorted(engine(run_task, job, some), key=lambda result: result.number) if some else []
 
     rule = job.group.absorb_duplicates
-    return Absorbed(run(tasks)) if rule is None else consume_absorbing(shard, job, rule, tasks, started_ms, run)
+    return (
+        Absorbed(run(tasks)) if rule is None else consume_absorbing(shard, job, rule, tasks, run, started_ms=started_ms)
+    )
 
 
 # --- the work --------------------------------------------------------------------------------------------------------
@@ -232,11 +235,7 @@ def _proposal(
         table = pa.concat_tables(outcomes)
         file = NewFile(kind="outcome", name=job.commit_id, rows=table)
         files.append(stage(shard.root, shard.commitlog.path, file))
-    return consume_proposal(
-        plan,
-        request,
-        commit_id=job.commit_id,
-        window_id=job.window_id,
+    result = WindowResult(
         tallies=_tallies(absorbed, lost),
         produced=[segment for result in results for segment in result.produced],
         files=files,
@@ -244,6 +243,7 @@ def _proposal(
         blocked=[blocked for result in results for blocked in result.blocked],
         keys=absorbed.keys,
     )
+    return consume_proposal(plan, request, result, commit_id=job.commit_id, window_id=job.window_id)
 
 
 def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueue, dict[Outcome, Tally]]:

@@ -135,6 +135,12 @@ def _copy(message: Stored, edits: PropertyEdits) -> MessageRow:
         store_timestamp=None,
         offset_msg_id=None,
         provenance=Provenance(
-            SCHEDULE_GROUP, 0, message.queue, message.queue_offset, CAUSE, row.reconsume_times, epoch=epoch
+            group=SCHEDULE_GROUP,
+            pass_=0,
+            queue=message.queue,
+            offset=message.queue_offset,
+            cause=CAUSE,
+            attempt=row.reconsume_times,
+            epoch=epoch,
         ),
     )

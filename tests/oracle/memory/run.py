@@ -1,4 +1,4 @@
-"""Step 3 of a window, run: the listener is asked, and what it answers becomes tallies, rows and copies."""
+"""Step 3 of a window, run: the listener is called, and its answers become tallies, rows and copies."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from rmq_store.message.message_const import MessageConst, retry_topic
 from rmq_store.utils.host import Host
 from rmq_store.utils.offset_ranges import runs
 from rmq_store.window.consume import (
+    WindowResult,
     consume_proposal,
     ends_at_ms,
     finished_part,
@@ -102,11 +103,7 @@ class Run:
             produced, files = self._consume(slices_of) if rule is None else self._consume_absorbing(rule, slices_of)
         lost = [*holes, *(planned.lost for planned in self.plan.ranges if planned.lost)]
         files += self._lose(finished_part(lost, self.waits))
-        return consume_proposal(
-            self.plan,
-            request,
-            commit_id=self.commit_id,
-            window_id=self.window,
+        result = WindowResult(
             tallies={queue: dict(tallies) for queue, tallies in self.tallies.items()},
             produced=produced,
             files=files,
@@ -114,19 +111,20 @@ class Run:
             blocked=self.blocked,
             keys=self.keys,
         )
+        return consume_proposal(self.plan, request, result, commit_id=self.commit_id, window_id=self.window)
 
     def _consume_absorbing(
         self, rule: AbsorbRule, slices: dict[MessageQueue, list[Slice]]
     ) -> tuple[list[Produced], list[StagedFile]]:
-        """Ask about the messages turn by turn, so that each key is acked once at the most."""
+        """Consume the messages turn by turn, so that each key is acked once at most."""
         keyed = self._keyed(rule, slices)
         acked: dict[str, int] = {}
         for row in self.shard.keys(self.plan.group.name, self.started_ms - rule.horizon_ms):
             acked[row.key] = max(row.epoch, acked.get(row.key, -1))
         turn = take_turn(keyed, acked)
         duplicates = {_place(one) for one in turn.duplicates}
-        left = duplicates | {_place(one) for one in turn.wait}
-        produced, files = self._consume(slices, lambda place: place not in left)
+        later = duplicates | {_place(one) for one in turn.wait}
+        produced, files = self._consume(slices, lambda place: place not in later)
         parts = 1
         while True:
             acked |= {one.key: self.plan.epoch for one in turn.ask if _place(one) not in self.failed}
@@ -134,33 +132,43 @@ class Run:
             duplicates |= {_place(one) for one in turn.duplicates}
             if not turn.ask:
                 break
-            asked = {_place(one) for one in turn.ask}
-            more = self._consume(slices, asked.__contains__, parts)
+            places = {_place(one) for one in turn.ask}
+            more = self._consume(slices, places.__contains__, parts)
             produced += more[0]
             files += more[1]
             parts += 1
         for queue in sorted(slices):
             offsets = sorted(offset for of, offset in duplicates if of == queue)
-            self.absorbed += [QueueRange(queue, *piece) for piece in runs(offsets)]
+            self.absorbed += [QueueRange(queue, *run) for run in runs(offsets)]
         not_acked = duplicates | self.failed
-        done = [one for one in keyed if _place(one) not in not_acked]
-        self.keys = key_tally(one.key for one in done)
-        rows = [KeyRow(o.key, o.queue, o.offset, self.plan.group.name, self.plan.epoch, self.commit_id) for o in done]
+        acked_now = [one for one in keyed if _place(one) not in not_acked]
+        self.keys = key_tally(one.key for one in acked_now)
+        rows = [
+            KeyRow(
+                one.key,
+                one.queue,
+                one.offset,
+                group=self.plan.group.name,
+                epoch=self.plan.epoch,
+                commit_id=self.commit_id,
+            )
+            for one in acked_now
+        ]
         return produced, [*files, *([self.shard.stage_keys(f"{self.commit_id}-keys", rows)] if rows else [])]
 
     def _keyed(self, rule: AbsorbRule, slices: dict[MessageQueue, list[Slice]]) -> list[Keyed]:
-        """The wanted messages that have a key, by queue and offset."""
+        """The messages with a key that match the subscription, by queue and offset."""
         group, epoch = self.plan.group.name, self.plan.epoch
         passes = {planned.queue: planned.pass_ for planned in self.plan.ranges}
-        found = []
+        keyed = []
         for queue in sorted(slices):
             since = acks_count_since(group, queue, passes[queue], epoch)
-            for message in self._wanted(queue, (m for slice_ in slices[queue] for m in self.shard.read(slice_))):
+            for message in self._matching(queue, (m for slice_ in slices[queue] for m in self.shard.read(slice_))):
                 if key := rule.key_of(message.row.properties):
-                    found.append(Keyed(queue, message.queue_offset, key, since))
-        return found
+                    keyed.append(Keyed(queue, message.queue_offset, key, since))
+        return keyed
 
-    def _wanted(self, queue: MessageQueue, messages: Iterable[Stored]) -> list[Stored]:
+    def _matching(self, queue: MessageQueue, messages: Iterable[Stored]) -> list[Stored]:
         subscription = subscriptions_of(self.plan.group)[queue.topic]
         return [
             m
@@ -169,14 +177,14 @@ class Run:
         ]
 
     def _waited_for_another(self, message: Stored) -> bool:
-        """Whether it waited when the group was deleted, and is nothing of the one that bears its name now."""
+        """Whether the message waited when the group was deleted: a group of the same name does not get it."""
         if message.queue.topic != retry_topic(self.plan.group.name):
             return False
         origin = message.row.provenance
         return is_void(origin.epoch if origin else None, self.plan.deleted)
 
     def _drop_void(self, queue: MessageQueue, messages: Iterable[Stored]) -> set[int]:
-        """Record those that waited when the group was deleted; returns their offsets."""
+        """Record the messages that waited when the group was deleted, and return their offsets."""
         void = [m.queue_offset for m in messages if self._waited_for_another(m)]
         self._add(queue, Outcome.DROPPED, void)
         self.dropped += void_ranges(queue, void)
@@ -188,7 +196,7 @@ class Run:
         looks_at: Callable[[_Place], bool] = _everything,
         turn: int = 0,
     ) -> tuple[list[Produced], list[StagedFile]]:
-        """Every consumer's share, one after the other; the copies of each are one file. ``turn``: from 0."""
+        """Consume the share of every consumer, one after the other. The copies of each are one file. ``turn``: from 0."""
         produced: list[Produced] = []
         files: list[StagedFile] = []
         rules = orderly_rules(self.plan.group)
@@ -207,12 +215,12 @@ class Run:
         return produced, files
 
     def _is_over(self) -> bool:
-        """Whether nothing more is to be asked."""
+        """Whether the listener is called no more."""
         end_ms = ends_at_ms(self.plan.group, self.started_ms)
         return end_ms is not None and self.host.now_ms() >= end_ms
 
     def _share(self, slices: Sequence[Slice], looks_at: Callable[[_Place], bool]) -> list[_Copy]:
-        """Consume a consumer's slices, piece by piece until the window is over; the copies of what failed."""
+        """Consume a consumer's slices until the window ends, and return the copies of what failed."""
         group = self.plan.group
         rows = rows_per_time_check(group.consume_message_batch_max_size)
         copies: list[_Copy] = []
@@ -229,44 +237,55 @@ class Run:
         return copies
 
     def _failed(self, slice_: Slice, looks_at: Callable[[_Place], bool]) -> list[_Copy]:
-        """Consume a piece of a slice; the copies of what failed."""
+        """Consume a part of a slice, and return the copies of what failed."""
         group = self.plan.group
         messages = [m for m in self.shard.read(slice_) if looks_at((m.queue, m.queue_offset))]
-        wanted = self._wanted(slice_.queue, messages)
-        matching = {m.queue_offset for m in wanted} | self._drop_void(slice_.queue, messages)
-        self._add(slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in matching))
+        matching = self._matching(slice_.queue, messages)
+        not_filtered = {m.queue_offset for m in matching} | self._drop_void(slice_.queue, messages)
+        self._add(
+            slice_.queue, Outcome.FILTERED, (m.queue_offset for m in messages if m.queue_offset not in not_filtered)
+        )
         size = group.consume_message_batch_max_size
         return [
-            copy for begin in range(0, len(wanted), size) for copy in self._batch(slice_.queue, wanted[begin:][:size])
+            copy
+            for begin in range(0, len(matching), size)
+            for copy in self._batch(slice_.queue, matching[begin:][:size])
         ]
 
     def _in_order(self, rules: OrderlyRules, queue: MessageQueue, slices: Sequence[Slice]) -> list[_Copy]:
-        """Consume one queue in order; the copies of what is dead (S9.2)."""
+        """Consume one queue in order (ConsumeMessageOrderlyService#processConsumeResult, rules 9.2), and return the copies that
+        are dead letters."""
         messages = [message for slice_ in slices for message in self.shard.read(slice_)]
-        wanted = {m.queue_offset: m for m in self._wanted(queue, messages)}
+        matching = {m.queue_offset: m for m in self._matching(queue, messages)}
         tried = [blocked for blocked in self.plan.tried if blocked.range.queue == queue]
-        done = consume_orderly(
-            self.listener, queue, (m.message() for m in wanted.values()), rules, tried, self._is_over
+        result = consume_orderly(
+            self.listener,
+            queue,
+            (m.message() for m in matching.values()),
+            rules,
+            tried=tried,
+            is_over=self._is_over,
         )
-        if done.waits_at is not None:
-            self.waits[queue] = done.waits_at
-        self.blocked += done.blocked
-        finished = [m for m in messages if done.waits_at is None or m.queue_offset < done.waits_at]
+        if result.waits_at is not None:
+            self.waits[queue] = result.waits_at
+        self.blocked += result.blocked
+        finished = [m for m in messages if result.waits_at is None or m.queue_offset < result.waits_at]
         void = self._drop_void(queue, finished)
-        filtered = [m.queue_offset for m in finished if m.queue_offset not in wanted]
+        filtered = [m.queue_offset for m in finished if m.queue_offset not in matching]
         self._add(queue, Outcome.FILTERED, (offset for offset in filtered if offset not in void))
-        if done.acked.count:
-            self.tallies[queue][Outcome.ACKED] += done.acked
-        self._add(queue, Outcome.DEAD, (letter.offset for letter in done.dead))
+        if result.acked.count:
+            self.tallies[queue][Outcome.ACKED] += result.acked
+        self._add(queue, Outcome.DEAD, (dead.offset for dead in result.dead))
         copies = []
-        for letter in done.dead:
-            message = wanted[letter.offset]
-            message = replace(message, row=replace(message.row, reconsume_times=letter.reconsume_times))
-            copies.append(self._copy(message, self._send_back(message, 0), letter.answer))
+        for dead in result.dead:
+            message = matching[dead.offset]
+            message = replace(message, row=replace(message.row, reconsume_times=dead.reconsume_times))
+            copies.append(self._copy(message, self._send_back(message, 0), dead.answer))
         return copies
 
     def _batch(self, queue: MessageQueue, batch: Sequence[Stored]) -> list[_Copy]:
-        """Ask the listener about one batch (S9.1)."""
+        """Consume one batch (ConsumeMessageConcurrentlyService#processConsumeResult, rules 9.1), and return the copies of what
+        failed."""
         group = self.plan.group
         messages = [message.message() for message in batch]
         context = partial(ConsumeConcurrentlyContext, queue, group.name)
@@ -280,16 +299,16 @@ class Run:
         levels = dict(result.send_back)
         self.failed |= {(queue, offset) for offset in (*levels, *result.dropped)}
         copies = []
-        for message, told in zip(batch, answers, strict=True):
+        for message, answer in zip(batch, answers, strict=True):
             if message.queue_offset in levels:
                 send_back = self._send_back(message, levels[message.queue_offset])
                 self._add(queue, Outcome.DEAD if send_back.dead else Outcome.RETRIED, [message.queue_offset])
-                copies.append(self._copy(message, send_back, told))
+                copies.append(self._copy(message, send_back, answer))
             else:
                 dropped = message.queue_offset in result.dropped
                 self._add(queue, Outcome.DROPPED if dropped else Outcome.ACKED, [message.queue_offset])
                 if dropped:
-                    self.given_up.append((message.queue_offset, told))
+                    self.given_up.append((message.queue_offset, answer))
         return copies
 
     def _send_back(self, message: Stored, delay_level: int) -> SendBack:
@@ -306,7 +325,7 @@ class Run:
             policy=group.retry_policy,
         )
 
-    def _copy(self, message: Stored, send_back: SendBack, told: Answer) -> _Copy:
+    def _copy(self, message: Stored, send_back: SendBack, answer: Answer) -> _Copy:
         broker = self.shard.local_broker if send_back.dead else self.shard.lane(self.plan.group.name)
         row = replace(
             message.row,
@@ -315,16 +334,16 @@ class Run:
             store_timestamp=None,
             offset_msg_id=None,
             provenance=Provenance(
-                self.plan.group.name,
-                next(planned.pass_ for planned in self.plan.ranges if planned.queue == message.queue),
-                message.queue,
-                message.queue_offset,
-                str(send_back.cause),
-                send_back.reconsume_times,
-                told.error_type,
-                told.error_text,
-                self.window,
-                self.plan.epoch,
+                group=self.plan.group.name,
+                pass_=next(planned.pass_ for planned in self.plan.ranges if planned.queue == message.queue),
+                queue=message.queue,
+                offset=message.queue_offset,
+                cause=str(send_back.cause),
+                attempt=send_back.reconsume_times,
+                error_type=answer.error_type,
+                error_text=answer.error_text,
+                window_id=self.window,
+                epoch=self.plan.epoch,
             ),
         )
         return _Copy(
@@ -342,32 +361,35 @@ class Run:
         return sent_away_edits(send_back, topic, key, group.max_reconsume_times)
 
     def _lose(self, ranges: Sequence[QueueRange]) -> list[StagedFile]:
-        """Record what nobody can read any more, is a duplicate, or was given up."""
+        """Stage the rows of lost, dropped and duplicate ranges."""
         passes = {planned.queue: planned.pass_ for planned in self.plan.ranges}
+
+        def row(range_: QueueRange, outcome: Outcome, reason: str) -> OutcomeRow:
+            return OutcomeRow(
+                range=range_,
+                group=self.plan.group.name,
+                pass_=passes[range_.queue],
+                outcome=outcome,
+                reason=reason,
+                window_id=self.window,
+            )
+
         rows = []
         for range_ in ranges:
             self.tallies[range_.queue][Outcome.LOST] += tally_of_range(range_)
-            group, pass_ = self.plan.group.name, passes[range_.queue]
-            rows.append(OutcomeRow(range_, group, pass_, Outcome.LOST, "no message is there", self.window))
-        for item in self.dropped:
-            range_ = item.range
-            pass_ = passes[range_.queue]
-            rows.append(OutcomeRow(range_, self.plan.group.name, pass_, Outcome.DROPPED, item.reason, self.window))
+            rows.append(row(range_, Outcome.LOST, "no message is there"))
+        rows += [row(item.range, Outcome.DROPPED, item.reason) for item in self.dropped]
         for range_ in self.absorbed:
             self.tallies[range_.queue][Outcome.DUPLICATE] += tally_of_range(range_)
             rule = self.plan.group.absorb_duplicates
             assert rule is not None
-            rows.append(
-                OutcomeRow(
-                    range_, self.plan.group.name, passes[range_.queue], Outcome.DUPLICATE, rule.reason, self.window
-                )
-            )
+            rows.append(row(range_, Outcome.DUPLICATE, rule.reason))
         return [self.shard.stage_outcomes(self.commit_id, rows)] if rows else []
 
     def _add(self, queue: MessageQueue, outcome: Outcome, offsets: Iterable[int]) -> None:
-        found = tally(offsets)
-        if found.count:
-            self.tallies[queue][outcome] += found
+        added = tally(offsets)
+        if added.count:
+            self.tallies[queue][outcome] += added
 
 
 def _place(one: Keyed) -> _Place:

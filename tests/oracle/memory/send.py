@@ -1,4 +1,4 @@
-"""Sending messages into the lake's own queues, in one commit; ``rmq_store/producer/send.py`` says where they go."""
+"""Sending messages to the lake's own queues, in one commit; ``rmq_store/producer/send.py`` has the rules."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def send(
     create_queues: int | None = None,
     dry_run: bool = False,
 ) -> SendReport:
-    """Send the messages, all of them or none; see ``lake/window/send.py``."""
+    """Send the messages, all of them or none; see ``send`` of ``rmq_store/lake/window/send.py``."""
     started_ms = host.now_ms()
     check_messages(messages, started_ms)
     for attempt in count(1):
-        if done := shard.ctls_of_request(request_id, None, Action.SEND):
-            return sent_before(shard.name, done[0], messages)
+        if parts := shard.ctls_of_request(request_id, None, Action.SEND):
+            return sent_before(shard.name, parts[0], messages)
         positions = shard.positions()
         plan = plan_send(
             positions, shard.local_broker, shard.lane(""), messages, request_id, store.levels, create_queues, host

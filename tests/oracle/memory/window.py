@@ -1,4 +1,4 @@
-"""A consumption window, end to end: plan, claim, run, commit. ``consumer/`` is asked about message by message."""
+"""A consumption window from plan to commit, in lists and dicts. The rules of ``consumer/`` are called message by message."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ def consume_window(
     Raises the errors of planning, HeldByAnother, ListenerError, StaleAttempt and the other errors of ``commit``.
     """
     started_ms = host.now_ms()
+
+    def planner() -> Planner:
+        return Planner(shard, group, started_ms, scope)
+
     # 1. Plan.
-    plan = _plan(shard, group, request, started_ms, scope)
+    plan = _next_window(shard, planner(), request)
     if isinstance(plan, WindowReport):
         return plan
     shard.on_step("1.planned")
@@ -39,31 +43,29 @@ def consume_window(
     # 2. Claim.
     with claimed(shard, wish(plan, request), host) as claim:
         shard.on_step("2.claimed")
-        # What was done until the claim was ours counts.
-        plan = _plan(shard, group, request, started_ms, scope, plan, claim.taken)
+        # Others may have committed before this window got its claim.
+        plan = _next_window(shard, planner(), request, before=plan, taken=claim.taken)
         if isinstance(plan, WindowReport):
             claim.release()
             return plan
         # 3. Run.
-        proposal = Run(store, shard, plan, listener, host, started_ms).proposal(request)
+        proposal = Run(store, shard, plan, listener, host, started_ms=started_ms).proposal(request)
         shard.on_step("3.staged")
         # 4. Decide. 5. Commit. 6. Read back.
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     return committed_window(shard.name, "memory", committed.ctl, committed.version, held_of(plan, claim.taken))
 
 
-def _plan(
+def _next_window(
     shard: MemoryShard,
-    group: GroupSettings,
+    planner: Planner,
     request: ConsumeRequest,
-    now_ms: int,
-    scope: Scope,
+    *,
     before: Plan | None = None,
     taken: Taken | None = None,
 ) -> Plan | WindowReport:
-    """The next window of the request, or the report that there is none."""
-    parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
-    planner = Planner(shard, group, now_ms, scope)
+    """The plan of the request's next window, or the report that there is nothing more to do."""
+    parts = shard.ctls_of_request(request.request_id, planner.group.name, Action.CONSUME)
     return next_window(planner, request, parts, shard.segments_of, before=before, taken=taken)
 
 
@@ -71,6 +73,6 @@ def _message_listener(group: GroupSettings) -> Listener:
     listener = listener_of(group)
     if listener.kind is ListenerKind.BATCH:
         raise ListenerError(
-            f"listener {group.listener} takes Arrow batches, which the memory engine has not: give it a consume_message"
+            f"listener {group.listener} takes Arrow batches, which the memory engine does not have: use consume_message"
         )
     return listener
