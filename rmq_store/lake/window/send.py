@@ -71,7 +71,14 @@ def send(
         refuse_other_history(shard, shard.consumequeue)
         positions = shard.positions()
         plan = plan_send(
-            positions, shard.local_broker, shard.lane(""), messages, request_id, store.levels, create_queues, host
+            positions,
+            shard.local_broker,
+            shard.lane(""),
+            messages,
+            request_id,
+            levels=store.levels,
+            create_queues=create_queues,
+            host=host,
         )
         if dry_run:
             break
@@ -80,7 +87,7 @@ def send(
         file = _staged(shard, plan, commit_id, host.now_ms())
         reached("3.staged")
         try:
-            proposal = send_proposal(commit_id, request_id, actor, positions, plan, file)
+            proposal = send_proposal(commit_id, request_id, actor, positions, plan=plan, file=file)
             committed = commit(shard, proposal, host, started_ms=started_ms)
         except StaleAttempt:
             if attempt == ATTEMPTS:

@@ -98,7 +98,7 @@ def send_parts(
         (shard,) = store.shards(name)
         for number, part in enumerate(_parts(messages), 1):
             id_ = part_id(request_id, number)
-            yield send(store, shard, part, id_, actor, host, create_queues=create_queues, dry_run=dry_run)
+            yield send(store, shard, part, id_, actor, host=host, create_queues=create_queues, dry_run=dry_run)
 
 
 def _in_new_shard(
@@ -107,7 +107,16 @@ def _in_new_shard(
     """A dry run for a shard that does not exist yet."""
     shard = Shard(store.root, name)
     empty = Positions(0, {})
-    plan = plan_send(empty, shard.local_broker, shard.lane(""), messages, request_id, store.levels, create_queues, host)
+    plan = plan_send(
+        empty,
+        shard.local_broker,
+        shard.lane(""),
+        messages,
+        request_id,
+        levels=store.levels,
+        create_queues=create_queues,
+        host=host,
+    )
     return would_send(name, request_id, plan)
 
 

@@ -45,7 +45,14 @@ def send(
             return sent_before(shard.name, parts[0], messages)
         positions = shard.positions()
         plan = plan_send(
-            positions, shard.local_broker, shard.lane(""), messages, request_id, store.levels, create_queues, host
+            positions,
+            shard.local_broker,
+            shard.lane(""),
+            messages,
+            request_id,
+            levels=store.levels,
+            create_queues=create_queues,
+            host=host,
         )
         if dry_run:
             break
@@ -58,7 +65,7 @@ def send(
         file = shard.stage(f"{commit_id}-00000", rows)
         shard.on_step("3.staged")
         try:
-            proposal = send_proposal(commit_id, request_id, actor, positions, plan, file)
+            proposal = send_proposal(commit_id, request_id, actor, positions, plan=plan, file=file)
             return sent(Status.COMMITTED, shard.name, commit(shard, proposal, host, started_ms=started_ms).ctl)
         except StaleAttempt:
             if attempt == ATTEMPTS:
