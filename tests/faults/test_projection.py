@@ -89,6 +89,6 @@ def test_a_chain_that_leads_nowhere_is_bad_data(lake: Lake, monkeypatch: pytest.
     shard = lake.shard
     monkeypatch.setattr(type(shard), "ctls_since", lambda self, ms, *, group=None, action=None: [])
     nowhere = MessageQueue(SCHEDULE_TOPIC, f"lake-s1~{GROUP}", 2)
-    with pytest.raises(BadData, match=f"{nowhere.broker_name}.*nothing is there".replace("~", ".")):
+    with pytest.raises(BadData, match=f"{nowhere.broker_name}.*there is no message".replace("~", ".")):
         projection(shard, SCHEDULE_GROUP)
     assert BROKER not in nowhere.broker_name

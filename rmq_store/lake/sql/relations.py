@@ -1,21 +1,21 @@
-"""The base relations below the views, for any SQL engine: what is in them, taken from one snapshot of each shard.
+"""The base relations below the views, for any SQL engine, over one snapshot of each shard.
 
-Two sorts: rows of the tables' live files, which an engine reads itself (``FileRelation``), and what is small enough to
-be made here (``Snapshot.positions``, and the commits that are not dispatched yet). ``BASE_SQL`` makes of them the relations
-that the views name. Every one of them covers all shards and has the column ``shard`` first.
+There are two sorts: rows of the tables' live files, which an engine reads itself (``FileRelation``), and small relations
+that are made in memory (positions, and the commits that are not dispatched yet). ``BASE_SQL`` derives from them the other
+relations that the views name. Every relation covers all shards and has the column ``shard`` first.
 
-- ``positions``: the positions, decoded. The truth about offsets; nothing is scanned for it
-- ``clock``: one row, the moment of the snapshot
-- ``live_files``: the files that the commit log's table holds, by their path in it
+- ``positions``: the positions, decoded. They decide about offsets, and reading them needs no scan
+- ``clock``: one row, the time of the snapshot
+- ``live_files``: the live files of the commit log's table, by their path in it
 - ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
-- ``ctl_rows``: one row per commit, from the derived table ``commits`` with what it does not have yet, so a view is never
-  behind the log, and no file is opened for each commit; ``ctl``: the same without its lists
-- ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one item a row, with what names and
-  orders the commit
-- ``ctl_claims``: what commits about claims say of each claim in their parameters, one claim a row
-- ``ctl_observed``: the same of imports alone, which are few: their own files are read
-- ``segments``, ``offset_moves``: what the derived tables ``consumequeue`` and ``offsets`` hold. Those are for who reads
-  Delta tables without this project; here the same follows from the commits
+- ``ctl_rows``: one row per commit, from the derived table ``commits`` and the commits that it lacks, so that a view is
+  never behind the log and no file is opened per commit; ``ctl``: the same without its lists
+- ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one row per item, with the columns that
+  name and order the commit
+- ``ctl_claims``: the claims in the parameters of commits, one row per claim
+- ``ctl_observed``: the observations of imports, one row each; imports are few, so their own files are read
+- ``segments``, ``offset_moves``: the rows of the derived tables ``consumequeue`` and ``offsets``, derived from the commits.
+  The tables themselves are for readers of Delta tables without this project
 """
 
 from __future__ import annotations
@@ -48,18 +48,19 @@ def _stored(schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class FileRelation:
-    """Rows of the live Parquet files of a table; ``where`` chooses among them, by ``LakeTable.files``."""
+    """Rows of the live Parquet files of a table."""
 
     table: Callable[[Shard], LakeTable]
     schema: pa.Schema
     where: pc.Expression | None = None
+    """Which of the files, as ``LakeTable.files`` takes it."""
 
 
 def _of_kind(kind: str) -> pc.Expression:
     return pc.field("partition.kind") == kind
 
 
-def _may_hold(action: Action) -> pc.Expression:
+def _may_have(action: Action) -> pc.Expression:
     return (pc.field("min.action") <= str(action)) & (pc.field("max.action") >= str(action))
 
 
@@ -72,7 +73,7 @@ FILE_RELATIONS: Mapping[str, FileRelation] = {
     "outcome_ranges": FileRelation(_commitlog, _stored(tables.OUTCOME), _of_kind("outcome")),
     "key_rows": FileRelation(_commitlog, _stored(tables.KEY), _of_kind("key")),
     "ctl_imports": FileRelation(
-        _commitlog, _stored(tables.CTL), _of_kind("ctl") & (_may_hold(Action.IMPORT) | _may_hold(Action.SALVAGE))
+        _commitlog, _stored(tables.CTL), _of_kind("ctl") & (_may_have(Action.IMPORT) | _may_have(Action.SALVAGE))
     ),
     "ctl_dispatched": FileRelation(COMMITS.table, _stored(COMMITS.schema)),
 }
@@ -80,17 +81,19 @@ FILE_RELATIONS: Mapping[str, FileRelation] = {
 
 @dataclass(frozen=True, slots=True)
 class LiveFiles:
-    """The files of one shard behind a relation: ``folder`` is the table's, ``index`` as ``LakeTable.files`` returns it."""
+    """The files of a relation in one shard."""
 
     shard: str
     folder: str
+    """The table's folder, as pyarrow's file system takes it."""
     index: pa.Table
+    """The files with their statistics, as ``LakeTable.files`` returns them."""
 
     def paths(self) -> list[str]:
         return [f"{self.folder}/{path}" for path in self.index.column("path").to_pylist()]
 
 
-# --- relations that are made here ------------------------------------------------------------------------------------
+# --- relations that are made in memory ------------------------------------------------------------------------------------
 
 POSITIONS = pa.schema(
     [
@@ -119,11 +122,11 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "import": ("broker_name",),
     "cutover": ("broker_name",),
 }
-"""What the parts of an application id are, by its kind (``rmq_store/commit/positions.py``)."""
+"""The columns for the parts of an application id, by its kind (``rmq_store/commit/positions.py``)."""
 
 
 def position_rows(shard: str, positions: Positions) -> list[dict[str, Any]]:
-    """One row per position that is there."""
+    """One row per present position."""
     rows = []
     for app_id, value in positions.values.items():
         if value == ABSENT:
@@ -163,15 +166,15 @@ class Snapshot:
     def files(self, name: str) -> list[LiveFiles]:
         """The live files of a ``FILE_RELATIONS``, by shard."""
         relation = FILE_RELATIONS[name]
-        found = []
+        live_files = []
         for shard in self._shards:
             table = relation.table(shard)
             index = table.files(relation.where)
-            found.append(LiveFiles(shard.name, f"{self._filesystem_root}/{table.path}", index))
-        return found
+            live_files.append(LiveFiles(shard.name, f"{self._filesystem_root}/{table.path}", index))
+        return live_files
 
     def tail(self) -> pa.Table:
-        """The commits that are not in ``commits`` yet."""
+        """The rows of the commits that ``commits`` lacks."""
         rows = [
             row | {"shard": shard.name}
             for shard in self._shards
@@ -216,14 +219,15 @@ SMALL_RELATIONS = ("positions", "ctl_tail", "live_files", "clock")
 
 @dataclass(frozen=True, slots=True)
 class BaseSql:
-    """``sql`` with ``{explode}`` where the engine's name for "one row per item of a list" goes."""
+    """A relation that is SQL over other relations."""
 
     sql: str
+    """``{explode}`` stands for the engine's name of "one row per item of a list"."""
     needs: tuple[str, ...]
 
 
 _OF_COMMIT = ("commit_id", "action", "read_version", "store_timestamp", "window_id", "request_id")
-_WHO_AND_WHY = ("actor", "actor_source", "reason")
+_ACTOR_AND_REASON = ("actor", "actor_source", "reason")
 
 
 def _items(column: str, *of_commit: str, relation: str = "ctl_rows") -> BaseSql:
@@ -251,11 +255,11 @@ BASE_SQL: dict[str, BaseSql] = {
         f"SELECT {', '.join(f.name for f in _stored(tables.CTL) if not pa.types.is_list(f.type))} FROM ctl_rows",
         ("ctl_rows",),
     ),
-    "ctl_consumed": _items("consumed", "group_name", *_WHO_AND_WHY),
+    "ctl_consumed": _items("consumed", "group_name", *_ACTOR_AND_REASON),
     "ctl_produced": _items("produced"),
-    "ctl_moved": _items("moved", *_WHO_AND_WHY),
+    "ctl_moved": _items("moved", *_ACTOR_AND_REASON),
     "ctl_blocked": _items("blocked", "group_name"),
-    # Application ids are percent-encoded: no comma, quote, colon or brace is in one. Braces stand twice for ``format``.
+    # Application ids are percent-encoded, so they contain no comma, quote, colon or brace. Braces are doubled for ``format``.
     "ctl_claims": BaseSql(
         "SELECT shard, commit_id, action, read_version, store_timestamp, request_id, group_name, actor, actor_source,"
         " reason, client_id, lease_end_s, split_part(item, '\"', 2) AS app_id,"
@@ -281,12 +285,12 @@ BASE_SQL: dict[str, BaseSql] = {
 
 
 def base_needs(names: Iterable[str]) -> set[str]:
-    """The relations with those below them."""
-    wanted = set(names)
+    """The relations, and the relations below them."""
+    needed = set(names)
     for name, base in reversed(BASE_SQL.items()):
-        if name in wanted:
-            wanted.update(base.needs)
-    return wanted
+        if name in needed:
+            needed.update(base.needs)
+    return needed
 
 
 # --- types -----------------------------------------------------------------------------------------------------------

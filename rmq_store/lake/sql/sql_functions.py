@@ -1,6 +1,6 @@
-"""The functions that the views need in every SQL engine, over Arrow arrays (``audit`` recomputes hash sums with them).
+"""The SQL functions that the views need in every engine, over Arrow arrays: ``audit`` recomputes hash sums with them.
 
-Light on purpose: a Spark worker imports this module and nothing of the store.
+This module imports little: a Spark worker loads it and nothing of the store.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rmq_store.message.message import MessageQueue
 
 
 def offset_hash(offsets: pa.Array) -> pa.Array:
-    """SQL ``offset_hash(bigint)``: the hash of an offset, as the signed 64 bits that ctl rows hold."""
+    """SQL ``offset_hash(bigint)``: the hash of an offset, as 64 signed bits like in ctl rows."""
     hashed = hashes(_numbers(offsets)).view(np.int64)
     return pa.array(hashed, mask=~_valid(offsets))
 
 
 def range_hash(begins: pa.Array, ends: pa.Array) -> pa.Array:
-    """SQL ``range_hash(begin, end)``: the hash sum of all offsets of a range, signed; null for what is no range."""
+    """SQL ``range_hash(begin, end)``: the hash sum of all offsets of a range, signed; null for an invalid range."""
     begin, end = _numbers(begins), _numbers(ends)
     valid = _valid(begins) & _valid(ends) & (begin >= 0) & (begin <= end)
     length = np.where(valid, end - begin, 0)
@@ -40,7 +40,7 @@ def range_hash(begins: pa.Array, ends: pa.Array) -> pa.Array:
 
 
 _SHORT = 256
-"""Ranges up to so many offsets are hashed together: most ranges are short, and a call for each takes longer."""
+"""Ranges of up to so many offsets are hashed together: most ranges are short, and one call for each takes longer."""
 
 _NO_QUEUE = MessageQueue("", "", 0)
 
@@ -59,4 +59,4 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., pa.Array], int]] = {
     "offset_hash": (offset_hash, 1),
     "range_hash": (range_hash, 2),
 }
-"""Scalar functions of both engines over BIGINT, and how many arguments they take."""
+"""Scalar functions of both engines over BIGINT, with their number of arguments."""

@@ -1,4 +1,4 @@
--- One row per exceptional outcome in an attempt of a replay. An attempt is a pass: the first one is 0, and another one has
+-- One row per exceptional outcome in an attempt of a replay. An attempt is a pass: the first is pass 0, every later one has
 -- the epoch of the commit that began it.
 -- needs: outcomes, ctl
 WITH begun AS (

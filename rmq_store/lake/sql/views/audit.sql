@@ -1,13 +1,13 @@
--- Empty on a healthy store: what each commit recorded is held against its rows, against the commits around it, and
--- against the positions (promises P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
+-- Empty on a healthy store: the record of each commit is compared with its rows, with the commits around it, and with the
+-- positions (docs/invariants.md, P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
 -- needs: ctl, ctl_consumed, ctl_moved, positions, outcomes, msg, segments, key_rows, live_files
 WITH ranges AS (
     SELECT * FROM ctl_consumed
 ),
 
--- 1. The history of a queue: every range and every move begins where the one before ended, and the last one ends where
---    the position says. -1 is an offset that was deleted: as if it had never been there. Ranges of a redrive move no
---    offset: they may lie anywhere in the dead-letter queue, but no two of them on one another.
+-- 1. The history of a queue: every range and every move begins where the one before ended, and the last one ends at the
+--    position. -1 is a deleted offset, which counts as none. Ranges of a redrive move no offset: they may be anywhere in
+--    the dead-letter queue, but must not overlap.
 steps AS (
     SELECT
         shard, group_name, pass, topic, broker_name, queue_id, read_version, commit_id,
@@ -64,7 +64,7 @@ history_problems AS (
         AND p.broker_name = j.broker_name AND p.queue_id = j.queue_id
     WHERE p.value IS DISTINCT FROM j.to_offset
 ),
--- A delete ends every pass of its group, and every window after it is in a later one.
+-- A delete ends every pass of its group; every window after it has a later pass.
 deletes AS (
     SELECT shard, group_name, read_version, epoch FROM ctl WHERE action = 'delete'
 ),
@@ -107,7 +107,7 @@ sums AS (
     FROM ranges
 ),
 hashed AS (
-    -- A range whose counts are wrong may be of any length: it is not hashed.
+    -- A range whose counts are wrong may have any length, so it is not hashed.
     SELECT sums.*, range_hash(begin_offset, CASE WHEN counts_add_up THEN end_offset ELSE begin_offset END) AS of_all
     FROM sums
 ),
@@ -124,7 +124,7 @@ sum_problems AS (
         ) <> 0
 ),
 
--- 3. The rows behind a range: as many as recorded, of the offsets recorded, inside the range, each once.
+-- 3. The rows of a range: as many as recorded, of the recorded offsets, inside the range, each once.
 claims AS (
     SELECT
         r.shard, r.commit_id, r.group_name, r.pass, r.topic, r.broker_name, r.queue_id, r.begin_offset, r.end_offset,
@@ -183,8 +183,8 @@ shown AS (
     FROM evidence
     GROUP BY shard, commit_id, group_name, topic, broker_name, queue_id, outcome
 ),
--- Ranges and rows of a commit in one order, so that none is compared with all: a row lies in a range exactly if the
--- ranges that begin no later reach to its end.
+-- Ranges and rows of a commit in one order, so that no row is compared with all ranges: a row is in a range exactly if
+-- the ranges that do not begin after it reach its end.
 placed AS (
     SELECT
         together.*,
@@ -231,7 +231,7 @@ row_problems AS (
     WHERE outcome IS NOT NULL AND (NOT inside OR covered_to > begin_offset)
 ),
 
--- 4. The chain of a retry: its copy stands in a queue where it waits, and is delivered once when the system group has passed it.
+-- 4. The chain of a retry: its copy is in a queue where it waits, and is delivered once before the system group passes it.
 delivered AS (
     SELECT shard, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset, count(*) AS times
     FROM deliveries
@@ -273,8 +273,8 @@ chain_problems AS (
     WHERE stands_at IS NULL OR (topic IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer') AND times <> due_times)
 ),
 
--- 5. The keys that a window acked, in groups that absorb duplicates: as many rows as recorded, of the hashes recorded. One
---    that is missing would let a duplicate be acked.
+-- 5. The keys that a window acked, in groups that absorb duplicates: as many rows as recorded, with the recorded hashes. If
+--    one is missing, a duplicate can be acked.
 acked_keys_told AS (
     SELECT
         shard, commit_id, group_name,
@@ -312,8 +312,8 @@ key_problems AS (
         ) <> 0
 ),
 
--- 6. The file of every segment is live. One that is not was taken out by another tool (OPTIMIZE, DELETE): its messages
---    can be read until somebody deletes the file.
+-- 6. The file of every segment is live. Another tool (OPTIMIZE, DELETE) removed one that is not: its messages can be read
+--    until the file is deleted.
 file_problems AS (
     SELECT
         s.shard,

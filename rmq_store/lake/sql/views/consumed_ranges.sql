@@ -1,4 +1,4 @@
--- One row per range of a queue that a commit is done with, and how many of its offsets had which outcome.
+-- One row per range of a queue that a commit consumed, with the number of offsets per outcome.
 -- needs: ctl_consumed
 SELECT
     shard, group_name, topic, broker_name, queue_id, read_version,

@@ -1,4 +1,4 @@
--- One row per dead letter, with the reason, and when it was sent again.
+-- One row per dead letter, with its cause and the time of its redrive.
 -- needs: message_rows
 WITH sent AS (
     SELECT

@@ -1,4 +1,4 @@
--- One row per group and queue that it reads: the queues of every topic of which it holds an offset, and its retry queues.
+-- One row per group and queue that it reads: all queues of the topics in which it has an offset, and its retry queues.
 -- As ``ConsumerProgressSubCommand`` counts (rules 13.3): a queue without an offset counts from 0.
 -- needs: queues, stored_offsets
 WITH reads AS (

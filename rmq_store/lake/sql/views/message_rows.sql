@@ -1,7 +1,7 @@
--- One row per consume queue entry, with everything that the commit log knows of it, provenance included.
+-- One row per consume queue entry, with all columns of the commit log, provenance included.
 -- needs: msg, segments
 
--- Imported messages say themselves where they stand; without a rel they have no entry.
+-- The rows of imported messages have their queue offset; without a rel they have no consume queue entry.
 SELECT
     shard, topic, broker_name, queue_id, queue_offset, commit_log_offset, offset_msg_id, unique_key, keys, tags,
     CASE WHEN topic = 'SCHEDULE_TOPIC_XXXX' THEN coalesce(deliver_at, tags_code) ELSE tags_code END AS tags_code,
@@ -14,7 +14,7 @@ WHERE queue_offset IS NOT NULL AND rel IS NOT NULL
 
 UNION ALL
 
--- What was born in the lake has offset, id and times from its place: commit, part and row (store.lake_message_id).
+-- A message born in the lake has offset, id and times from its place: commit, part and row (commit/ctl.py).
 SELECT
     m.shard, m.topic, m.broker_name, m.queue_id,
     s.base_offset + m.rel - s.first_row AS queue_offset,

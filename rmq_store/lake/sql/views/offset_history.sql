@@ -1,4 +1,4 @@
--- One row per move of an offset, by a window or by an operator. To nowhere: it is void since a delete.
+-- One row per move of an offset, by a window or by an operator. to_offset null: the offset was deleted with its group.
 -- needs: offset_moves
 SELECT
     shard, group_name, topic, broker_name, queue_id, read_version,

@@ -1,4 +1,4 @@
--- One row per exceptional outcome: a range without a message of its own, or a message whose copy is elsewhere now.
+-- One row per exceptional outcome: a range without copies, or a message of which a copy was made.
 -- needs: msg, outcome_ranges, ctl
 SELECT
     e.shard, e.group_name, e.pass, e.topic, e.broker_name, e.queue_id, e.begin_offset, e.end_offset, e.outcome, e.reason,

@@ -1,4 +1,4 @@
--- One row per claim: who held a queue, or work of which there is one run at a time, from when until when.
+-- One row per claim: who held a queue, or work that only one run may do at a time, from when until when.
 -- needs: ctl, ctl_claims, clock
 WITH taken AS (
     SELECT
@@ -14,8 +14,8 @@ leases AS (
     WHERE action IN ('claim', 'renew')
     GROUP BY shard, app_id, claim_number
 ),
--- The run's own commit names the commit of its claims; a release of a run that committed nothing lists them, and a
--- window that was withdrawn is a release that names it.
+-- The commit of a run names the commit of its claims. A run that committed nothing releases its claims by a list, and the
+-- release of a withdrawn window names their commit.
 ends AS (
     SELECT
         shard, commit_id, store_timestamp, action,

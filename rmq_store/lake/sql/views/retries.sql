@@ -1,5 +1,5 @@
--- One row per retry copy: a failed message on its way back to its group, by the schedule topic or, where it has a retry
--- policy, by the timer.
+-- One row per retry copy: a failed message on its way back to its group, through the schedule topic or, if the group has a
+-- retry policy, through the timer.
 -- needs: scheduled
 SELECT
     shard,

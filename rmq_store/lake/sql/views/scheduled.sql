@@ -1,6 +1,6 @@
--- One row per message of SCHEDULE_TOPIC_XXXX and of the lake's own timer queues (rules 11.2, 11.4). Each queue is in due order,
--- and what lies before the system group's offset has left it. A message of a timer queue from 512 to 1535 is due by
--- itself (rmq_store/consumer/timer.py) and may have moved on to the queue of its second.
+-- One row per message of SCHEDULE_TOPIC_XXXX and of the lake's own timer queues (rules 11.2, 11.4). Each queue is in order of
+-- due time, and messages before the system group's offset have left it. A message of a timer queue from 512 to 1535 has a
+-- due time of its own (rmq_store/consumer/timer.py) and may have moved on to the queue of its second.
 -- needs: message_rows, stored_offsets, msg
 SELECT
     m.shard, m.topic, m.broker_name, m.queue_id, m.queue_offset,

@@ -1,6 +1,6 @@
--- Where a group stands, without its history: the lake's own offset, else the one its living broker was last seen with.
--- A group that was deleted here stands nowhere until it is created again: what a broker says of it is void, and in its
--- retry queues it will go on where they ended.
+-- The current offsets of a group, without their history: the lake's own, else the one last observed at its broker. A group
+-- that was deleted in the lake has none until it is created again: its broker's offsets do not count any more, and in its
+-- retry queues it will continue where they ended.
 -- needs: positions, ctl_observed
 WITH deleted AS (
     SELECT shard, group_name FROM positions WHERE kind = 'del'

@@ -1,4 +1,4 @@
--- One row per version of what a group reads and with which listener, as its windows recorded it.
+-- One row per version of a group's subscription and listener, as its windows recorded it.
 -- needs: ctl, positions
 WITH version AS (
     SELECT
@@ -15,7 +15,7 @@ newest AS (
     SELECT *, row_number() OVER (PARTITION BY shard, group_name ORDER BY last_read_version DESC) AS place
     FROM version
 ),
--- What the next window is compared with; the clients of a broadcasting group (group@client) share it.
+-- The version that the next window is compared with; the clients of a broadcasting group (group@client) share it.
 recorded AS (
     SELECT shard, group_name, value >> 32 AS version
     FROM positions

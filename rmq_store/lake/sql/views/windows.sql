@@ -17,7 +17,8 @@ WITH done AS (
     WHERE action = 'consume'
     GROUP BY shard, commit_id
 ),
--- A replay's group is named <group>-replay-<10 hex digits>. Its first attempt begins with it, every other with a commit.
+-- A replay's group is named <group>-replay-<10 hex digits>. Its first attempt begins with its first window, every later one
+-- with a commit of action 'replay'.
 counted AS (
     SELECT
         c.*,
