@@ -30,19 +30,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile(Generic[T]):
-    """What a configuration file held. ``used`` is the file's name, None for neither; ``note`` says why it was that."""
+    """The content of a configuration file."""
 
     value: T
     used: str | None
+    """The file that was read: the main file or its ``.bak``; None: neither."""
     note: str
+    """Why it was this file."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """RocketMQ's counter of changes; ``timestamp`` in epoch ms."""
+    """RocketMQ's counter of changes."""
 
     state_version: int = 0
     timestamp: int = 0
+    """UTC ms."""
     counter: int = 0
 
 
@@ -67,12 +70,13 @@ class ConsumerOffsets:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One topic of ``topics.json`` (``TopicConfig``). ``perm`` bits: 4 read, 2 write, 1 inherit."""
+    """One topic of ``topics.json`` (``TopicConfig``)."""
 
     topic_name: str
     read_queue_nums: int = 16
     write_queue_nums: int = 16
     perm: int = 6
+    """Bits: 4 read, 2 write, 1 inherit."""
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
@@ -102,19 +106,19 @@ class SubscriptionGroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFilterData:
-    """One SQL92 subscription of ``consumerFilter.json`` (``ConsumerFilterData``). Times in epoch ms.
-
-    ``bloom_filter_data``: the bits of topic and group, ``{"bitNum": n, "bitPos": [...]}``, as the broker computed them.
-    """
+    """One SQL92 subscription of ``consumerFilter.json`` (``ConsumerFilterData``)."""
 
     consumer_group: str
     topic: str
     expression: str
     expression_type: str = "SQL92"
     born_time: int = 0
+    """UTC ms."""
     dead_time: int = 0
+    """UTC ms."""
     client_version: int = 0
     bloom_filter_data: Mapping[str, Any] | None = None
+    """The bits of topic and group, ``{"bitNum": n, "bitPos": [...]}``, as the broker computed them."""
 
     @property
     def dead(self) -> bool:

@@ -23,14 +23,12 @@ FOLDER: Final = "consumequeue"
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """Readable are the offsets ``min_offset`` to ``max_offset`` (exclusive).
-
-    ``max_physical_offset``: where the record of the last entry ends in the commit log, also when it is gone; 0: none.
-    """
+    """The readable offsets ``[min_offset, max_offset)`` of a queue."""
 
     min_offset: int
     max_offset: int
     max_physical_offset: int
+    """Where the record of the last entry ends in the commit log, also when it was removed; 0: there is none."""
 
     def with_log(self, made: range) -> QueueBounds:
         """The bounds after recovery, which makes missing entries from the log.

@@ -17,9 +17,10 @@ from rmq_store.consumer.delay import queue_id_to_delay_level
 
 
 class CopyKey(NamedTuple):
-    """What a delayed message and its delivered copy have in common. ``unique_key`` None: copies cannot be matched."""
+    """What a delayed message and its delivered copy have in common."""
 
     unique_key: str | None
+    """None: copies cannot be matched."""
     real_topic: str | None
     real_queue_id: int | None
     reconsume_times: int
@@ -27,12 +28,13 @@ class CopyKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """A message of level queue ``queue_id``. ``place``: where its record begins in the commit log."""
+    """A message of a level queue."""
 
     queue_id: int
     queue_offset: int
     key: CopyKey
     place: int
+    """Where its record begins in the commit log."""
     store_timestamp: int
 
 
@@ -47,15 +49,18 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class LevelProgress:
-    """One level. ``recorded``: its offset in ``delayOffset.json``, or where its queue begins. From there on ``delivered``
-    messages are in the log as copies, without a gap; ``waiting`` are left. Of these ``uncertain`` have a copy in the log
-    too, but behind a gap or one that may be another message's: they are delivered once more."""
+    """How far one delay level was delivered."""
 
     level: int
     recorded: int
+    """The level's offset in ``delayOffset.json``, or the begin of its queue."""
     delivered: int
+    """How many messages from there on have a copy in the log, without a gap."""
     waiting: int
+    """How many messages follow these."""
     uncertain: int = 0
+    """How many of the waiting ones have a copy too, but after a gap, or one that may be another message's. They are
+    delivered again."""
 
     @property
     def next_offset(self) -> int:

@@ -18,11 +18,13 @@ from rmq_store.utils.small_file import read_small_file
 
 @dataclass(frozen=True, slots=True)
 class FoundOffsets:
-    """Next offsets to read. ``used``: the file they are from, which may be the ``.bak``; ``note`` says why then."""
+    """Next offsets to read."""
 
     offsets: dict[MessageQueue, int]
     used: Path
+    """The file that was read, which may be the ``.bak``."""
     note: str = ""
+    """Why it was the ``.bak``."""
 
 
 def read_offsets(path: Path, group: str, broker_name: str | None) -> FoundOffsets:

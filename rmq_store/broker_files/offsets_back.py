@@ -32,14 +32,16 @@ from rmq_store.utils.small_file import check_is_file, read_small_file
 
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
-    """Key -> queue id -> next offset. ``committed``: here. ``observed``: by the broker, at its newest import.
-    ``gone``: groups that were deleted here and are no longer the broker's, so that their offsets go from its file.
-    ``never_back``: no reset moves these offsets, so a commit does not lower a file either."""
+    """The offsets that the lake knows; tables are key -> queue id -> next offset."""
 
     committed: OffsetTable = field(default_factory=dict)
+    """Committed in the lake."""
     observed: OffsetTable = field(default_factory=dict)
+    """Observed at the broker by its newest import."""
     gone: frozenset[str] = frozenset()
+    """Groups that were deleted in the lake after the cut-over: their offsets are removed from the broker's file."""
     never_back: bool = False
+    """Whether offsets only grow, so that a committed one does not lower a file either."""
 
     @property
     def table(self) -> OffsetTable:
@@ -142,17 +144,19 @@ DELAY_OFFSETS = OffsetForm(
 """Its table has one key: the level queues, and how far each of them is delivered."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetWrite:
-    """What is to be written. ``changed``: whether the file is not there, or says something else. ``notes``: what a person
-    should know of what was there. ``keep_bak``: the broker would read the ``.bak``, so nothing takes its place."""
+    """The planned write of a file."""
 
     path: Path
     text: str
     changes: tuple[Change, ...]
     changed: bool
+    """Whether the file is missing or has other offsets."""
     notes: tuple[str, ...] = ()
+    """What the operator should know of the present file."""
     keep_bak: bool = False
+    """Whether the ``.bak`` stays, because the broker would read it."""
 
     @property
     def lowered(self) -> tuple[Change, ...]:
@@ -222,9 +226,9 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
     if changed:
         _check_writable(path)
     return OffsetWrite(
-        path,
-        form.text(after, newer if before else version),
-        differing,
+        path=path,
+        text=form.text(after, newer if before else version),
+        changes=differing,
         changed=changed,
         notes=(
             *((present.note,) if from_bak else ()),
