@@ -34,7 +34,17 @@ def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             os.chown(folder, _NOBODY, _NOBODY)
         port = free_port()
         _run(programs / "initdb", "-D", f"{folder}/data", "-U", "airflow", "--auth=trust", "--no-sync")
-        serve = [programs / "postgres", "-D", f"{folder}/data", "-h", "127.0.0.1", "-p", str(port), "-k", folder]
+        serve: list[str | Path] = [
+            programs / "postgres",
+            "-D",
+            f"{folder}/data",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            "-k",
+            folder,
+        ]
         with Path(folder, "log").open("wb") as log:
             server = subprocess.Popen([*serve, "-F"], **_USER, cwd="/", stdout=log, stderr=log)
         try:

@@ -132,7 +132,7 @@ def dag_without_retries(dag_id: str) -> Any:
     from airflow.dag_processing.dagbag import DagBag
 
     file = dag_id.partition("__")[0]  # rmq_consume.py makes a DAG for every group: rmq_consume__GROUP
-    dag = DagBag(CHECKOUT / "dags" / f"{file}.py").dags[dag_id]
+    dag: Any = DagBag(CHECKOUT / "dags" / f"{file}.py").dags[dag_id]
     for task in dag.tasks:
         if task.is_mapped:
             task.partial_kwargs["retries"] = 0

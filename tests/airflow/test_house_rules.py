@@ -57,7 +57,7 @@ def test_airflow_refuses_a_backfill_before_there_is_a_run(dags: dict[str, Any]) 
 
     for dag in dags.values():
         assert {str(kind) for kind in DagRunType} - {kind.value for kind in dag.allowed_run_types} == {"backfill"}
-    manager = DagBundlesManager()
+    manager = DagBundlesManager()  # type: ignore[no-untyped-call]
     manager.sync_bundles_to_db()
     sync_bag_to_db(DagBag(CHECKOUT / "dags"), next(iter(manager.get_all_dag_bundles())).name, None)
     with pytest.raises(DagRunTypeNotAllowed, match=f"'{CONSUME}' does not allow backfill runs"):

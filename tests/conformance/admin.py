@@ -46,7 +46,7 @@ def _consume_stats(line: Line, store: BrokerStore) -> Outcomes:
         found = row and (row["max_offset"], row["next_offset"], row["lag"])
         yield same(said, found, (queue["brokerOffset"], queue["consumerOffset"], queue["diff"]))
     told = {(queue["topic"], queue["queueId"]) for queue in line["stats"]["queues"]}
-    rows = {tuple(place): row for (group, *place), row in lag.items() if group == line["group"]}
+    rows = {(topic, queue_id): row for (group, topic, queue_id), row in lag.items() if group == line["group"]}
     total = sum(row["lag"] for place, row in rows.items() if place in told)
     yield same(f"lag of {line['group']}", total, line["stats"]["diffTotal"])
     # Ours also counts retries before a group's first commit in their topic, and queues that a topic has no more.

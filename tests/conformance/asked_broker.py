@@ -113,7 +113,7 @@ class AskedBroker:
     def count(self) -> int:
         """How many messages the topic has while it is asked about."""
         most = [line["answer"]["max"] for line in self._lines if line["what"] == ENABLED]
-        return max([*most, *(offset + 1 for offset in self.copies)])
+        return int(max([*most, *(offset + 1 for offset in self.copies)]))
 
     def config_of(self, group: str) -> SubscriptionGroupConfig | None:
         return None if group in self._named(0, "unknown group") else SubscriptionGroupConfig(group)
@@ -256,7 +256,8 @@ def _copy(line: Line) -> Copy:
     """``input``: queue and offset in the schedule topic, or the offset of a dead letter."""
     topic, place = line["what"].removeprefix(STORED), line["input"]
     queue_id, offset = place if isinstance(place, list) else (0, place)
-    return line["answer"] | {"topic": topic, "queueId": queue_id, "queueOffset": offset}
+    answer: Copy = line["answer"]
+    return answer | {"topic": topic, "queueId": queue_id, "queueOffset": offset}
 
 
 def _origin(copy: Copy) -> str:

@@ -66,7 +66,7 @@ def shown(value: object) -> str:
 def per_line(check_line: Callable[Concatenate[Any, P], Outcomes]) -> Callable[Concatenate[Sequence[Any], P], Outcomes]:
     """A check of lines from a check of one: a failure names its line, and an error is one."""
 
-    def check(lines: Sequence[Any], *args: P.args, **kwargs: P.kwargs) -> Outcomes:
+    def check(lines: Sequence[Any], /, *args: P.args, **kwargs: P.kwargs) -> Outcomes:
         for number, line in enumerate(lines, 1):
             try:
                 for outcome in check_line(line, *args, **kwargs):
@@ -83,7 +83,7 @@ def by_kind(
 ) -> Callable[Concatenate[Sequence[Line], P], Outcomes]:
     """A check of a file whose lines have a ``kind``; a text instead of a check says why there is none."""
 
-    def check_line(line: Line, *args: P.args, **kwargs: P.kwargs) -> Outcomes:
+    def check_line(line: Line, /, *args: P.args, **kwargs: P.kwargs) -> Outcomes:
         kind = line.get("kind")
         check = checks.get(kind)
         if check is None:

@@ -55,7 +55,7 @@ def broadcasting_clients(store: BrokerStore) -> list[Line]:
 def same_stored(what: str, group: Line, store: BrokerStore, queue: QueueKey, ours: int | None) -> Outcome:
     """Whether the offset stored for a group stands where the broker's does; None: there is none."""
     row = store.lag.get((group["group"], *queue))
-    return same_place(what, group, store, {queue: ours}, {queue: row and row["next_offset"]})
+    return same_place(what, group, store, {queue: ours}, {queue: None if row is None else row["next_offset"]})
 
 
 def same_place(what: str, group: Line, store: BrokerStore, ours: Offsets, theirs: Offsets) -> Outcome:
@@ -75,4 +75,5 @@ def _next_wanted(group: Line, store: BrokerStore, queue: QueueKey, stored: int |
     data, rows = subscription_of(queue[0], group), store.by_queue.get(queue, [])
     left = [row for row in rows if stored is None or row["queue_offset"] >= stored]
     end = max([stored or 0, *(row["queue_offset"] + 1 for row in rows[-1:])])
-    return next((row["queue_offset"] for row in left if data.matches(row["tags_code"], row["properties"])), end)
+    wanted = (int(row["queue_offset"]) for row in left if data.matches(row["tags_code"], row["properties"]))
+    return next(wanted, int(end))

@@ -171,7 +171,7 @@ def _span(made: dict[int, Record]) -> range:
 
 def _apply(folder: Path, edit: Line) -> None:
     """One edit of a recipe."""
-    path = folder / edit.get("file", edit.get("path", ""))
+    path = folder / (edit.get("file") or edit.get("path") or "")
     if edit["op"] == "delete":
         if path.is_dir():
             shutil.rmtree(path)

@@ -242,10 +242,10 @@ def _suffix(path: Path, suffixes: Sequence[str]) -> str:
 def _there(folder: Path, stem: str, suffixes: Sequence[str]) -> Path:
     """:raises FileNotFoundError: there is no file of that name, with any of the suffixes."""
     found = (path for suffix in suffixes if (path := folder / f"{stem}{suffix}").exists())
-    path = next(found, None)
-    if path is None:
+    first = next(found, None)
+    if first is None:
         raise FileNotFoundError(f"there is no {folder.name}/{stem}{suffixes[0]} to check it against")
-    return path
+    return first
 
 
 def _bound(function: str, arguments: Callable[[], Sequence[Any]]) -> Check:

@@ -15,7 +15,9 @@ MOVES = ("directCommit", "reset", "resetOld", "resetQueue", "onlineReset", "clon
 
 
 def check_tracks(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
-    moved = {line.get("group", line.get("to")): n for n, line in enumerate(lines) if line["kind"] in MOVES}
+    moved: dict[str, int] = {
+        line["group" if "group" in line else "to"]: n for n, line in enumerate(lines) if line["kind"] in MOVES
+    }
     tracks = [(n, line) for n, line in enumerate(lines) if line["kind"] == "messageTrack"]
     readers = {group["group"]: _connection(group) for group in _scripted(store)} if tracks else {}
     for n, line in tracks:
@@ -50,7 +52,9 @@ def _message_track(
         unknown = ConsumerConnection(MessageModel.CLUSTERING, {}, actively=wanted is TrackType.PULL)
         connection = None if wanted is TrackType.NOT_ONLINE else readers.get(group, unknown)
         stands = store.lag.get((group, topic, queue_id))
-        found = message_track_type(connection, topic, row["tags"], offset, stands and stands["next_offset"])
+        found = message_track_type(
+            connection, topic, row["tags"], offset, None if stands is None else stands["next_offset"]
+        )
         yield same(f"{said} in {group}", (found, connection is not None), (wanted, is_online))
 
 

@@ -45,7 +45,8 @@ class Cast:
 
     def reads(self, name: str) -> dict[str, str]:
         """The clients of one group have one subscription."""
-        return self.groups["radio@a" if name == "radio@b" else name]["reads"]
+        reads: dict[str, str] = self.groups["radio@a" if name == "radio@b" else name]["reads"]
+        return reads
 
     def settings(self, name: str) -> GroupSettings:
         options = {key: value for key, value in self.groups[name].items() if key != "reads"}
@@ -65,7 +66,7 @@ class Teller:
     cast: Cast
     ledger: Ledger | None = None
     settings: dict[str, GroupSettings] = field(default_factory=dict)
-    did: list[object] = field(default_factory=list)
+    did: list[Any] = field(default_factory=list)
     requests: Counter[str] = field(default_factory=Counter)
     messages: int = 0
     finished: dict[str, tuple[Callable[[], Any], Any]] = field(default_factory=dict)

@@ -49,21 +49,21 @@ def test_a_later_attempt_of_the_same_request_takes_over_at_once() -> None:
 # --- several at once -------------------------------------------------------------------------------------------------
 
 
-def claiming(name: str, client_id: str | None = None, **claims: int) -> Ctl:
+def claiming(name: str, claims: dict[str, int], client_id: str | None = None) -> Ctl:
     who = {"client_id": client_id} if client_id else {}
     said = canonical_json({"claims": claims, "lease_end_s": 0} | who)
     return Ctl("c", Action.CLAIM, Actor(name, "cli"), request_id=f"of-{name}", parameters=said)
 
 
-ANAS = claiming("ana", "c1", **{Q1: 4, Q2: 4})
+ANAS = claiming("ana", {Q1: 4, Q2: 4}, "c1")
 
 
 def the_commits(since_ms: int) -> list[Ctl]:
     """Ana's claims 4 of two queues, renewed; before it another one's claim 3, besides it claim 4 on something else."""
     return [
-        claiming("ben", **{Q1: 3}),
+        claiming("ben", {Q1: 3}),
         ANAS,
-        claiming("eve", **{own_id("~deliver"): 4}),
+        claiming("eve", {own_id("~deliver"): 4}),
         replace(ANAS, action=Action.RENEW),
         replace(ANAS, action=Action.CONSUME, request_id="?"),
     ]
@@ -114,7 +114,7 @@ def test_when_every_queue_is_held_the_error_names_the_holder_and_for_how_long() 
 
 
 def test_each_holder_is_named() -> None:
-    eve = claiming("eve", **{Q0: 3})
+    eve = claiming("eve", {Q0: 3})
     with pytest.raises(HeldByAnother, match=r"/0 is held by request of-eve of eve .*; .*/1 is held by request of-ana"):
         taken(wish("of-ben", Q0, Q1), HELD | {Q0: Claim(3, NOW_S + 9)}, lambda ms: [*the_commits(ms), eve])
 
@@ -182,7 +182,7 @@ def test_the_runs_own_commit_expects_its_claims_ends_them_and_names_their_commit
     window = Ctl("window", Action.CONSUME, Actor("ben", "cli"), parameters=canonical_json({"until_ms": 7}))
     ended = taken(wish()).ended_by(Proposal(window, {grp_id("billing"): 0}, {grp_id("billing"): 0}))
     assert ended.ctl.parameters == canonical_json({"until_ms": 7, "claim": "mine"})
-    assert ended.expect == {grp_id("billing"): 0} | taken(wish()).proposal().advance
+    assert ended.expect == {grp_id("billing"): 0, **taken(wish()).proposal().advance}
     assert ended.advance == {grp_id("billing"): 0, Q0: Claim(3, 0).packed(), Q3: Claim(10, 0).packed()}
 
 

@@ -15,6 +15,7 @@ from rmq_store.commit.positions import (
     Outcome,
     Positions,
     QueueRange,
+    Tally,
     grp_id,
     max_id,
     off_id,
@@ -116,7 +117,7 @@ def test_when_nobody_is_found_the_facts_stand_alone() -> None:
 # --- bases and store time --------------------------------------------------------------------------------------------
 
 
-def segment(queue: MessageQueue = DLQ, count_: int = 3, part: int = 0, first_row: int = 0, **more: int) -> Produced:
+def segment(queue: MessageQueue = DLQ, count_: int = 3, part: int = 0, first_row: int = 0, **more: Any) -> Produced:
     return Produced(queue, part, count_, first_row, "file", **more)
 
 
@@ -183,7 +184,7 @@ def test_a_clock_that_is_a_little_off_is_fine(skew_ms: int) -> None:
         {},
     ],
 )
-def test_outcomes_that_do_not_cover_the_range_exactly_are_refused(tallies: dict) -> None:
+def test_outcomes_that_do_not_cover_the_range_exactly_are_refused(tallies: dict[Outcome, Tally]) -> None:
     ctl = a_ctl(consumed=(Consumed(QueueRange(Q, 5, 9), 0, tallies),))
     with pytest.raises(EvidenceMismatch, match=r"\[5, 9\) of .* does not add up: \d offsets answered of 4"):
         check_evidence(ctl, tally_of_range)

@@ -110,7 +110,11 @@ class Log:
 
     def wrong(self) -> set[str]:
         """The invariants that the log violates."""
-        found, at, ends, epoch, newest_claim, requests = set(), {}, {}, 0, 0, set()
+        found: set[str] = set()
+        at: dict[MessageQueue, int] = {}
+        ends: dict[MessageQueue, int] = {}
+        epoch, newest_claim = 0, 0
+        requests: set[str] = set()
         for ctl in self.shard.ctls():
             for moved in ctl.moved:
                 at[moved.queue], epoch = moved.to_offset, epoch + 1

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import RecordBatch
@@ -143,7 +144,8 @@ def test_a_record_must_stand_where_it_says() -> None:
 )
 def test_a_number_that_no_queue_or_calendar_has_is_damage(field: str, value: int, reason: str) -> None:
     good = encode(a_record(0))
-    data = good + encode(replace(a_record(len(good)), **{field: value}))
+    changes: dict[str, Any] = {field: value}
+    data = good + encode(replace(a_record(len(good)), **changes))
     *seen, stop = walk(data.ljust(FILE_BYTES, b"\0"), 0, FILE_BYTES)
     assert isinstance(stop, Damage)
     assert (len(seen), stop.commit_log_offset, stop.size) == (1, len(good), len(data) - len(good))

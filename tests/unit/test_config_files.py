@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -68,7 +68,7 @@ def test_keys_without_exactly_one_at_sign_are_kept_but_are_no_commits() -> None:
 
 def test_the_bak_file_is_used_when_rocketmq_uses_it_and_the_note_says_so() -> None:
     lines = [line for line in vectors.expected("market-killed.recovery") if line["kind"] == "offsetFile"]
-    assert passed(check_recovery(lines, None)) == 63
+    assert passed(check_recovery(lines, cast(Any, None))) == 63
 
 
 def test_the_files_of_a_real_store_are_read(broker_store: Callable[[str], Path]) -> None:

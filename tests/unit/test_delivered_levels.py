@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmq_store.broker_files.delivered_levels import (
@@ -67,7 +69,8 @@ def test_a_copy_has_the_key_the_place_and_the_retries_of_its_message(other: Copy
 
 @pytest.mark.parametrize("unknown", ["unique_key", "real_topic", "real_queue_id"])
 def test_of_a_message_without_a_key_nothing_is_told(unknown: str) -> None:
-    key = KEY._replace(**{unknown: None})
+    values: dict[str, Any] = {unknown: None}
+    key = KEY._replace(**values)
     assert level_progress({2: (0, 1)}, [delayed(100, key)], [copy(200, key)]) == (LevelProgress(3, 0, 0, 1),)
 
 

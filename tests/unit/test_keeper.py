@@ -83,7 +83,7 @@ def alive(process_ids: Sequence[int]) -> list[int]:
 
 def is_alive(process_id: int) -> bool:
     try:
-        return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

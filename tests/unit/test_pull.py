@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmq_store.commit.ctl import Produced
@@ -11,7 +13,8 @@ Q = MessageQueue("Orders", "broker-a", 0)
 
 
 def segment(base: int, count: int, file: str = "f", **more: int) -> Produced:
-    return Produced(Q, 0, count, base=base, file=file, commit_id="c", **({"first_row": 0} | more))
+    fields: dict[str, Any] = {"first_row": 0} | more
+    return Produced(Q, 0, count, base=base, file=file, commit_id="c", **fields)
 
 
 def covered(begin: int, end: int, *segments: Produced) -> tuple[list[tuple[int, int, str, int]], list[tuple[int, int]]]:

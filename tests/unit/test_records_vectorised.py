@@ -79,6 +79,7 @@ def by_rule(data: bytes, start_offset: int, file_end: int, *, check_crc: bool = 
 def vectorised(
     data: bytes, start_offset: int, file_end: int, *, check_crc: bool = True, batch_rows: int = 1000
 ) -> tuple[Rows, Stop]:
+    batches: list[Any]
     *batches, stop = record_batches(
         data, start_offset, file_end, delay_levels=DELAY_LEVELS, check_crc=check_crc, batch_rows=batch_rows
     )
@@ -282,6 +283,7 @@ def test_records_without_body_and_properties_are_common_too() -> None:
 
 def test_big_messages_end_a_batch_early() -> None:
     data = log_of([plain(bytes(4 << 20)) for _ in range(33)], 0)
+    batches: list[Any]
     *batches, stop = record_batches(data, 0, len(data), delay_levels={})
     assert [batch.num_rows for batch in batches] == [16, 16, 1]
     assert stop == FileEnd(len(data))
@@ -292,6 +294,7 @@ def test_big_decompressed_bodies_end_a_batch_early(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("rmq_store.lake.broker.records.BATCH_BYTES", 5000)
     big, plain_one = plain(zlib.compress(bytes(3000)), sys_flag=1), plain()
     data = log_of([big, plain_one, replace(big, topic="y" * 130, magic=MESSAGE_MAGIC_V2), plain_one, big] * 2, 0)
+    batches: list[Any]
     *batches, stop = record_batches(data, 0, len(data), delay_levels=DELAY_LEVELS)
     assert [batch.num_rows for batch in batches] == [3, 3, 4]
     rows = [row for batch in batches for row in batch.to_pylist()]
@@ -302,6 +305,7 @@ def test_a_body_over_the_limit_ends_the_walk_and_is_no_damage() -> None:
     large = plain(zlib.compress(bytes(1001)), sys_flag=1, queue_id=2, queue_offset=9)
     for too_large in (large, replace(large, topic="y" * 130, magic=MESSAGE_MAGIC_V2)):
         data = log_of([plain(), plain(zlib.compress(bytes(1000)), sys_flag=1), too_large, plain()], 0)
+        batches: list[Any]
         *batches, stop = record_batches(data, 0, len(data), delay_levels={}, max_body_bytes=1000)
         assert sum(batch.num_rows for batch in batches) == 2
         assert isinstance(stop, Unsupported)

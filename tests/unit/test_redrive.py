@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -37,7 +37,16 @@ class Shard:
     ) -> dict[MessageQueue, int]:
         return {queue: min(max(time_ms, 3), 31) for queue in queues}
 
+    def others(self) -> list[Shard]:
+        return []
+
+    def body_sizes(self, range_: QueueRange) -> Iterator[tuple[int, int]]:
+        raise AssertionError("a redrive reads no bodies")
+
     def observed(self) -> list[Observed]:
+        return []
+
+    def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         return []
 
     def has_consumed(self, group: str, epoch: int) -> bool:

@@ -20,7 +20,7 @@ from rmq_store.message.message import MessageExt
 
 
 def back(**asked: Any) -> SendBack:
-    usual = {
+    usual: dict[str, Any] = {
         "delay_level": 0,
         "reconsume_times": 0,
         "max_reconsume_times": -1,

@@ -414,7 +414,7 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"engine": "flink"}, {"consumers": 0}, {"subscriptions": ()}, {"name": ""}])
 def test_settings_made_in_code_are_held_to_the_same_rules(wrong: dict[str, Any]) -> None:
-    right = {"name": "g", "listener": "m:a", "subscriptions": (build_subscription_data("T", "*"),)}
+    right: dict[str, Any] = {"name": "g", "listener": "m:a", "subscriptions": (build_subscription_data("T", "*"),)}
     assert GroupSettings(**right).name == "g"
     with pytest.raises(WrongUse, match=r"has 1 problem\(s\)"):
         GroupSettings(**(right | wrong))

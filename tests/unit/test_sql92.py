@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmq_store.filter.sql92 import evaluate, matches, property_names
@@ -16,8 +18,8 @@ def test_expressions_parse_print_and_evaluate_as_in_rocketmq() -> None:
 
 
 def test_the_check_of_the_vectors_tells_what_differs() -> None:
-    contexts = {"kind": "contexts", "contexts": [{}]}
-    right = {"expression": "a = 3", "parse": "ok", "canonical": "(a == 3)", "values": [None]}
+    contexts: dict[str, Any] = {"kind": "contexts", "contexts": [{}]}
+    right: dict[str, Any] = {"expression": "a = 3", "parse": "ok", "canonical": "(a == 3)", "values": [None]}
     wrong = [right | {"values": [True]}, right | {"canonical": "a == 3"}, right | {"parse": "error"}]
     wrong.append({"expression": "a =", "parse": "ok", "canonical": "a", "values": [None]})
     first, *others = sql92.check([contexts, right, *wrong])

@@ -56,7 +56,8 @@ def test_a_time_of_toml_is_taken() -> None:
 
 
 def queue(**known: Any) -> QueueToStart:
-    return QueueToStart(**({"topic": "T", "stored_offset": -1, "min_offset": 18, "max_offset": 25} | known))
+    usual: dict[str, Any] = {"topic": "T", "stored_offset": -1, "min_offset": 18, "max_offset": 25}
+    return QueueToStart(**(usual | known))
 
 
 @pytest.mark.parametrize("where", [LAST, FIRST, TIMESTAMP])

@@ -63,7 +63,7 @@ def test_a_message_without_a_tag_is_not_for_a_subscription_by_tags() -> None:
 
 def test_sql92_is_the_brokers_half_and_the_client_lets_all_pass() -> None:
     data = build_subscription_data("T", "price > 100", "SQL92", version=7)
-    assert (data.expression, data.tags, data.codes, data.sub_version) == ("price > 100", set(), set(), 7)
+    assert (data.expression, data.tags, data.codes, data.sub_version) == ("price > 100", frozenset(), frozenset(), 7)
     assert not data.takes_all
     assert not data.takes_none
     assert data.matches_code(tags_code("TagA"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +52,7 @@ def placed(now_ms: int = NOON, **properties: str) -> Placement:
         ({"TIMER_DELAY_MS": "5000", "DELAY": "-2"}, NOON + 5000),
     ],
 )
-def test_a_message_is_due_in_the_second_that_holds_its_moment(asked: dict[str, str], due_ms: int) -> None:
+def test_a_message_is_due_in_the_second_that_holds_its_moment(asked: dict[str, Any], due_ms: int) -> None:
     found = placed(**asked)
     assert (found.topic, found.waits, found.delay_ms, found.deliver_at) == ("rmq_sys_wheel_timer", True, None, due_ms)
     assert found.properties == {
@@ -74,7 +76,7 @@ def test_a_message_is_due_in_the_second_that_holds_its_moment(asked: dict[str, s
         {"TIMER_DELIVER_MS": str(NOON + 5000), "TIMER_OUT_MS": str(NOON - 1000)},
     ],
 )
-def test_what_asks_for_no_delay_or_has_had_it_is_an_ordinary_message(asked: dict[str, str]) -> None:
+def test_what_asks_for_no_delay_or_has_had_it_is_an_ordinary_message(asked: dict[str, Any]) -> None:
     assert placed(**asked) == Placement("Orders", 3, {"KEYS": "k", **asked})
 
 
@@ -101,7 +103,7 @@ def test_a_level_overrules_the_timer_and_takes_its_requests_away(level: str, sto
         ({"TIMER_DELAY_SEC": "0", "TIMER_DEL_UNIQKEY": "U"}, "cannot be taken back"),
     ],
 )
-def test_what_a_broker_refuses_is_refused(asked: dict[str, str], says: str) -> None:
+def test_what_a_broker_refuses_is_refused(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongUse, match=says):
         placed(**asked)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rmq_store.commit.positions import Positions, QueueRange, grp_id, max_id, min_id, off_id, pas_id
@@ -15,7 +17,11 @@ def positions(*ends: int, **more: int) -> Positions:
     """Queues that end at these offsets; ``min0=3``: queue 0 begins at 3, ``pas0``: its pass, ``epoch``: the group's."""
     values = {max_id(queue): end for queue, end in zip(Q, ends, strict=False)}
     for name, value in more.items():
-        ids = {"min": min_id, "pas": lambda queue: pas_id("g", queue), "off": lambda queue: off_id("g", queue)}
+        ids: dict[str, Callable[[MessageQueue], str]] = {
+            "min": min_id,
+            "pas": lambda queue: pas_id("g", queue),
+            "off": lambda queue: off_id("g", queue),
+        }
         values[grp_id("g") if name == "epoch" else ids[name[:3]](Q[int(name[3:])])] = value
     return Positions(1, values)
 
@@ -24,7 +30,7 @@ def planned(
     at: Positions,
     begins: dict[int, int],
     bounds: dict[int, int] | None = None,
-    rule: str = StartRule.STORED,
+    rule: StartRule = StartRule.STORED,
     **more: object,
 ) -> list[tuple[int, int, int]]:
     """(queue, begin, end) of the planned ranges."""
@@ -61,7 +67,7 @@ def test_without_a_bound_a_queue_is_read_to_its_end() -> None:
 
 
 def test_a_first_start_is_kept_even_when_there_is_nothing_to_read() -> None:
-    assert planned(positions(10), {0: 10}, rule="last_offset") == [(0, 10, 10)]
+    assert planned(positions(10), {0: 10}, rule=StartRule.LAST_OFFSET) == [(0, 10, 10)]
     assert planned(positions(10), {0: 10}) == []
 
 
@@ -130,14 +136,14 @@ def test_a_cap_is_shared_fairly_and_what_small_queues_leave_goes_to_the_others(
 
 
 def test_a_cap_keeps_first_starts_and_lost_ranges() -> None:
-    assert planned(positions(5, 5), {0: 0, 1: 0}, rule="first_offset", max_messages=1) == [(0, 0, 1), (1, 0, 0)]
+    assert planned(positions(5, 5), {0: 0, 1: 0}, rule=StartRule.FIRST_OFFSET, max_messages=1) == [(0, 0, 1), (1, 0, 0)]
     lost = planned(positions(9, 9, min0=2), {0: 0, 1: 0}, max_messages=0, lost_is_skipped=True)
     assert lost == [(0, 2, 2)]
 
 
 def test_a_stored_start_has_the_queues_pass_and_a_first_one_that_of_the_last_action() -> None:
     at = positions(5, 5, pas0=2, epoch=3)
-    found = plan_ranges("g", at, {Q[0]: Start(0, StartRule.STORED), Q[1]: Start(0, "later_queue_from_min")}, {})
+    found = plan_ranges("g", at, {Q[0]: Start(0, StartRule.STORED), Q[1]: Start(0, StartRule.LATER_QUEUE)}, {})
     assert [p.pass_ for p in found] == [2, 3]
 
 
