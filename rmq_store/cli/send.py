@@ -24,7 +24,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.output import Output
 from rmq_store.commit.ctl import local_broker
-from rmq_store.commit.request import actor_of
+from rmq_store.commit.request import Status, actor_of
 from rmq_store.errors import WrongUse
 from rmq_store.producer.json_messages import read_lines
 from rmq_store.producer.producer import DEFAULT_TOPIC_QUEUE_NUMS, Message, problems_of
@@ -235,7 +235,7 @@ def _check_queue(queue: QueueName | None, shards: Iterable[str]) -> None:
 
 def _answer(output: Output, request_id: str, reports: Sequence[SendReport]) -> None:
     statuses = {report.status for report in reports}
-    status = "committed" if "committed" in statuses else reports[0].status
+    status = Status.COMMITTED if Status.COMMITTED in statuses else reports[0].status
     rows = [
         {
             "shard": report.shard,
