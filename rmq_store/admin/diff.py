@@ -231,7 +231,14 @@ Ending = tuple[int, int, End]
 
 
 def compare(
-    shard: str, name: str, commits: Sequence[Ctl], rows: ReplayRows, first: AttemptDone, second: AttemptDone, limit: int
+    shard: str,
+    name: str,
+    commits: Sequence[Ctl],
+    rows: ReplayRows,
+    *,
+    first: AttemptDone,
+    second: AttemptDone,
+    limit: int,
 ) -> DiffReport:
     """Two attempts of a replay in one shard; of the messages that ended differently at most ``limit`` are listed."""
     ends = _Ends(name, commits, rows.failures(name))

@@ -57,7 +57,8 @@ def diff(
     for shard, of_group, of_shard in zip(shards, commits, attempts, strict=True):
         first, second = (of_shard[n - 1] if n <= len(of_shard) else AttemptDone(n) for n in pair)
         room = limit - sum(len(report.listed) for report in reports)
-        reports.append(compare(shard.name, name, of_group, _Rows(store, shard), first, second, room))
+        rows = _Rows(store, shard)
+        reports.append(compare(shard.name, name, of_group, rows, first=first, second=second, limit=room))
     return reports
 
 

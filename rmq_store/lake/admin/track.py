@@ -103,9 +103,9 @@ class _Tracker:
                 *place[1:],
                 attempt,
                 self._outcome(place, range_, copy),
-                range_["pass"],
-                range_["committed_at"],
-                range_["window_id"],
+                pass_=range_["pass"],
+                committed_at=range_["committed_at"],
+                window_id=range_["window_id"],
                 error_type=copy["error_type"] if copy else None,
                 error_text=copy["error_text"] if copy else None,
             )

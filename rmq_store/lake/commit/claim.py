@@ -86,7 +86,7 @@ def claimed(shard: Shard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
 def _take(shard: Shard, wish: Wish, host: Host) -> Taken:
     while True:
         positions, now_ms = shard.positions(), host.now_ms()
-        taken = take(wish, host.new_commit_id(), shard.name, positions, shard.ctls_since, now_ms)
+        taken = take(wish, host.new_commit_id(), shard.name, positions, ctls_since=shard.ctls_since, now_ms=now_ms)
         with suppress(StaleAttempt):  # another run took one first: read again who holds it
             commit(shard, taken.proposal(), host, started_ms=now_ms, quiet=True)
             return taken

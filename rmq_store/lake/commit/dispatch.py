@@ -317,7 +317,15 @@ def staged(shard: Shard, kind: Derived, ctls: Iterable[Ctl], host: Host) -> list
         by_day[day_of(ctl.store_timestamp)].extend(kind.rows(ctl))
     try:
         return [
-            derived(shard.root, table.path, host.new_commit_id(), rows, kind.schema, kind.stats, day)
+            derived(
+                shard.root,
+                table.path,
+                host.new_commit_id(),
+                rows,
+                schema=kind.schema,
+                stats=kind.stats,
+                day=day,
+            )
             for day, rows in sorted(by_day.items())
             if rows
         ]

@@ -32,7 +32,7 @@ def diff(shard: MemoryShard, name: str, numbers: tuple[int, int] | None = None, 
     commits = [ctl for ctl in shard.ctls() if ctl.group == name]
     attempts = attempts_of(name, commits)
     first, second = (attempts[number - 1] for number in chosen(name, numbers, len(attempts)))
-    return compare(shard.name, name, commits, _Rows(shard), first, second, limit)
+    return compare(shard.name, name, commits, _Rows(shard), first=first, second=second, limit=limit)
 
 
 class _Rows:

@@ -140,5 +140,13 @@ def _copy(request: RedriveRequest, plan: RedrivePlan, message: Stored) -> Messag
         reconsume_times=0,
         store_timestamp=None,
         offset_msg_id=None,
-        provenance=Provenance(request.group, 0, message.queue, message.queue_offset, CAUSE, 0, epoch=plan.epoch),
+        provenance=Provenance(
+            group=request.group,
+            pass_=0,
+            queue=message.queue,
+            offset=message.queue_offset,
+            cause=CAUSE,
+            attempt=0,
+            epoch=plan.epoch,
+        ),
     )
