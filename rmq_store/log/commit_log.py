@@ -1,14 +1,17 @@
 """Walking the bytes of a commit log file: records in order, then one value that says why the walk ended (rules 1.7).
 
-RocketMQ's recovery rule holds (rules 19.1): a record that fails the broker's check cuts the log there. What lies behind
-it is not looked at, because nothing says where the next record would begin; ``Damage.size`` allows a salvage to try.
+As in RocketMQ's recovery (rules 19.1), a record that fails the broker's check cuts the log there. The bytes behind it
+are not read, because nothing says where the next record begins; with ``Damage.size`` a salvage can try.
 
-- a record never spans two files; the rest of a file is skipped behind an end-of-file marker (:class:`Blank`)
+- a record never spans two files; an end-of-file marker (:class:`Blank`) stands before the unused rest of a file
 - TOTALSIZE 0 means that nothing was written there yet
-- ours, RocketMQ does not look at it: a record must stand at the offset it names, else the file was copied wrongly; and its
-  queue offset and its store time must be ones that a queue and a calendar have, because no check sum covers them
-- ours too: an end-of-file marker says how many bytes are left in its file. One that says another number is damage when
-  something was written behind it, because nobody would ever hear of it
+
+Two checks are this project's own, RocketMQ does not make them:
+
+- a record must be at the commit log offset in its own field, else the file was copied wrongly. Its queue offset and
+  store time must be in the range of offsets and dates, because no checksum covers them
+- an end-of-file marker says how many bytes its file has left. If the number is wrong and something was written behind
+  the marker, it is damage: otherwise those records would be lost silently
 """
 
 from __future__ import annotations
@@ -31,19 +34,21 @@ from rmq_store.log.record import (
 
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _KNOWN_MAGIC: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, BLANK_MAGIC)
-_PIECE_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 
 QUEUE_OFFSETS: Final = range(1 << 62)
-"""The next offset, and the sum of two of them, fit into a long, too."""
+"""Valid queue offsets: the sum of two of them still fits into a Java long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """The end-of-file marker. ``marked_size`` is what it says, ``skipped`` the bytes to the file's end."""
+    """The end-of-file marker."""
 
     commit_log_offset: int
     marked_size: int
+    """The bytes to the file's end as the marker says."""
     skipped: int
+    """The bytes to the file's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +67,28 @@ class NothingWritten:
 
 @dataclass(frozen=True, slots=True)
 class MoreBytes:
-    """The slice ends inside a record; read again from here, at least ``wanted`` bytes."""
+    """The slice ends inside a record; read again from here, at least ``needed`` bytes."""
 
     commit_log_offset: int
-    wanted: int
+    needed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The record here fails its check: the log is cut here.
-
-    ``size``: bytes to the next record if the record's own TOTALSIZE is believed, 0 when it cannot be.
-    ``torn``: only zeros follow it in its file, so it is the last write of a broker that was killed.
-    """
+    """The record here fails its check: the log is cut here."""
 
     commit_log_offset: int
     reason: str
     size: int
+    """Bytes to the next record if the record's own TOTALSIZE is right, 0 when it cannot be."""
     torn: bool
+    """Only zeros follow in its file: it is the last write of a broker that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """The record here is sound, but cannot be imported as it is; ``reason`` says what to do. :func:`walk` knows none."""
+    """The record here is sound, but cannot be imported as it is; ``reason`` says what to do. :func:`walk` yields
+    none."""
 
     commit_log_offset: int
     reason: str
@@ -110,7 +114,7 @@ def walk(data: Bytes, start_offset: int, file_end: int, *, check_crc: bool = Tru
 
 
 def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, check_crc: bool = True) -> Record | Stop:
-    """What stands at ``position`` of ``data``; the other parameters as in :func:`walk`."""
+    """The record at ``position`` of ``data``, or why there is none; the other parameters are those of :func:`walk`."""
     offset = start_offset + position
     remaining = len(data) - position
     reaches_file_end = start_offset + len(data) >= file_end
@@ -136,35 +140,37 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
     if not isinstance(record, Record):
         return damage_at(data, position, start_offset, file_end, record.reason)
     if record.commit_log_offset != offset:
-        reason = f"the record says it stands at {record.commit_log_offset}"
+        reason = f"its PHYSICALOFFSET is {record.commit_log_offset}, but it is at {offset}"
         return damage_at(data, position, start_offset, file_end, reason)
     if record.queue_offset not in QUEUE_OFFSETS:
-        reason = f"the record says queue offset {record.queue_offset}, which no queue has"
+        reason = f"its QUEUEOFFSET {record.queue_offset} is not in [0, {QUEUE_OFFSETS.stop})"
         return damage_at(data, position, start_offset, file_end, reason)
     if record.store_timestamp not in STORE_TIMES:
         reason = (
             f"STORETIMESTAMP {record.store_timestamp} of topic {record.topic}, queue {record.queue_id}, offset "
-            f"{record.queue_offset} is no time from 1970-01-01 to 9999-12-31"
+            f"{record.queue_offset} is not from 1970-01-01 to 9999-12-31"
         )
         return damage_at(data, position, start_offset, file_end, reason)
     return record
 
 
 def _blank_at(data: Bytes, position: int, start_offset: int, file_end: int) -> Blank | MoreBytes | Damage:
-    """The end-of-file marker at ``position``, which says no more bytes than the file has left."""
+    """The end-of-file marker at ``position``; its number is not larger than the rest of the file."""
     offset = start_offset + position
-    (marked_size, _), left = _SIZE_AND_MAGIC.unpack_from(data, position), file_end - offset
-    if marked_size != left:
+    (marked_size, _), rest = _SIZE_AND_MAGIC.unpack_from(data, position), file_end - offset
+    if marked_size != rest:
         if not only_zeros(data, position + _SIZE_AND_MAGIC.size):
-            reason = f"the end-of-file marker says that {marked_size} bytes are left, but {left} are, and not only zeros follow"
+            reason = (
+                f"the end-of-file marker says that {marked_size} bytes are left, but {rest} are, and data follows it"
+            )
             return damage_at(data, position, start_offset, file_end, reason)
         if start_offset + len(data) < file_end:
-            return MoreBytes(offset, left)
-    return Blank(offset, marked_size, left)
+            return MoreBytes(offset, rest)
+    return Blank(offset, marked_size, rest)
 
 
 def damage_at(data: Bytes, position: int, start_offset: int, file_end: int, reason: str) -> Damage:
-    """The damage at ``position``, with what can be said about its size and about what follows."""
+    """The damage at ``position``, with its size and whether it is torn, as far as the bytes show it."""
     remaining = len(data) - position
     size = 0
     if remaining >= _SIZE_AND_MAGIC.size:
@@ -177,6 +183,6 @@ def damage_at(data: Bytes, position: int, start_offset: int, file_end: int, reas
 
 
 def only_zeros(data: Bytes, start: int) -> bool:
-    """Whether nothing was written from ``start`` on. In pieces: the unused end of a file may be a gigabyte."""
-    zeros = bytes(_PIECE_BYTES)
-    return all(zeros.startswith(bytes(data[at : at + _PIECE_BYTES])) for at in range(start, len(data), _PIECE_BYTES))
+    """Whether nothing was written from ``start`` on. In chunks: the unused end of a file may be a gigabyte."""
+    zeros = bytes(_CHUNK_BYTES)
+    return all(zeros.startswith(bytes(data[at : at + _CHUNK_BYTES])) for at in range(start, len(data), _CHUNK_BYTES))

@@ -1,7 +1,7 @@
 """Consume queues: the entry of a message, the readable range of a queue, and the offset at a time (rules 2).
 
-An entry is 20 bytes: commit log offset (8), size of the whole record (4), tags code (8). The entry of queue offset n
-stands at byte ``20 * n`` of the queue, counted over its files.
+An entry has 20 bytes: commit log offset (8), size of the whole record (4), tags code (8). The entry of queue offset n
+is at byte ``20 * n`` of the queue, counted over its files.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from rmq_store.message.sys_flag import MessageSysFlag
 UNIT_BYTES: Final = 20
 _UNIT: Final = struct.Struct(">qiq")
 
-# The delay of a level that the table does not have (ScheduleMessageService#computeDeliverTimestamp).
 UNLISTED_LEVEL_MS: Final = 1000
+"""The delay of a level that the table does not have (``ScheduleMessageService#computeDeliverTimestamp``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueEntry:
-    """Where a message stands in the log; ``size`` is the whole record's. In schedule queues the tags code is a time."""
+    """Where the record of a message is in the commit log."""
 
     commit_log_offset: int
     size: int
+    """Bytes of the whole record."""
     tags_code: int
+    """Hash of the tag; in a schedule queue the time when the message is due, epoch ms."""
 
     def encode(self) -> bytes:
         """The 20 bytes."""
@@ -41,12 +43,12 @@ class ConsumeQueueEntry:
 
     @property
     def is_written(self) -> bool:
-        """False for the zeros of a file that is longer than what was written (``ConsumeQueue#recover``)."""
+        """False for the zeros behind the last entry of a file (``ConsumeQueue#recover``)."""
         return self.commit_log_offset >= 0 and self.size > 0
 
 
-# What stands in the slots before the first entry, when a queue's first file does not begin at byte 0 (rules 2.2).
 FILLER: Final = ConsumeQueueEntry(0, 0x7FFFFFFF, 0)
+"""The content of the slots before the first entry, when a queue's first file does not begin at byte 0 (rules 2.2)."""
 
 
 class BoundaryType(Enum):
@@ -67,7 +69,7 @@ def decode_entries(data: Bytes) -> Iterator[ConsumeQueueEntry]:
 
 
 def is_indexed(sys_flag: int) -> bool:
-    """Whether the message gets an entry: not with the raw PREPARED or ROLLBACK bits (rules 1.7)."""
+    """Whether the message gets an entry: every one without the PREPARED and ROLLBACK bits does (rules 1.7)."""
     return MessageSysFlag.transaction_type(sys_flag) in (
         MessageSysFlag.TRANSACTION_NOT_TYPE,
         MessageSysFlag.TRANSACTION_COMMIT_TYPE,
@@ -77,9 +79,9 @@ def is_indexed(sys_flag: int) -> bool:
 def entry_tags_code(
     topic: str, properties: Mapping[str, str], store_timestamp: int, delay_levels: Mapping[int, int]
 ) -> int:
-    """The tags code of an entry: the tag's hash, or the due time (epoch ms) in the schedule topic (rules 2.1).
+    """The tags code of an entry: the tag's hash, or in the schedule topic the due time, epoch ms (rules 2.1).
 
-    ``delay_levels``: level -> ms, RocketMQ's delayLevelTable.
+    ``delay_levels``: from level to ms, RocketMQ's delayLevelTable.
     """
     if topic == SCHEDULE_TOPIC:
         delay_ms = schedule_delay_ms(properties.get(MessageConst.DELAY_TIME_LEVEL), delay_levels)
@@ -89,7 +91,7 @@ def entry_tags_code(
 
 
 def schedule_delay_ms(level_text: str | None, delay_levels: Mapping[int, int]) -> int | None:
-    """The delay that a DELAY property asks for, levels above the highest clamped; None when it asks for none."""
+    """The delay (ms) for a DELAY property, levels above the highest clamped; None for no delay."""
     level = None if level_text is None else parse_level(level_text)
     if level is None:
         return None
@@ -98,7 +100,7 @@ def schedule_delay_ms(level_text: str | None, delay_levels: Mapping[int, int]) -
 
 
 def entry_of(record: Record, delay_levels: Mapping[int, int]) -> ConsumeQueueEntry | None:
-    """The entry a record makes in queue (topic, queue id) at its queue offset; None when it makes none."""
+    """The entry of a record in its queue at its queue offset; None when it gets none."""
     if not is_indexed(record.sys_flag):
         return None
     code = entry_tags_code(record.topic, record.properties, record.store_timestamp, delay_levels)
@@ -108,7 +110,7 @@ def entry_of(record: Record, delay_levels: Mapping[int, int]) -> ConsumeQueueEnt
 def min_offset(written: range, entry_at: Callable[[int], ConsumeQueueEntry], log_min_offset: int) -> int:
     """The first queue offset that is still readable (``ConsumeQueue#correctMinOffset``), by binary search.
 
-    :param written: the queue offsets that have entries.
+    :param written: the queue offsets with entries.
     :param log_min_offset: where the commit log begins after retention.
     :returns: the end of ``written`` when its last message is gone: the max offset never falls.
     """
@@ -140,9 +142,9 @@ def offset_by_time(
     store time <= ``timestamp``, else the min offset. An empty queue answers its min.
 
     :param readable: min to max offset of the queue.
-    :param store_timestamp_at: epoch ms of a queue offset, not decreasing. Where a broker's clock stepped back look up
-        :func:`latest_so_far` for LOWER and :func:`earliest_from_here` for UPPER: then the answer is the bound over the
-        rows again (RocketMQ's own is arbitrary there).
+    :param store_timestamp_at: epoch ms of a queue offset, not decreasing. Where a broker's clock stepped back, search
+        :func:`latest_so_far` for LOWER and :func:`earliest_from_here` for UPPER: the result is then the bound over all
+        messages (RocketMQ's own is arbitrary there).
     """
     if boundary is BoundaryType.LOWER:
         return readable.start + bisect_left(readable, timestamp, key=store_timestamp_at)
@@ -150,10 +152,11 @@ def offset_by_time(
 
 
 def latest_so_far(store_timestamps: Sequence[int]) -> list[int]:
-    """For each message the latest store time up to it. It never decreases; the first one >= t is the rows' first."""
+    """For each message the latest store time up to it, ascending. Its first value >= t is at the first message >= t."""
     return list(accumulate(store_timestamps, max))
 
 
 def earliest_from_here(store_timestamps: Sequence[int]) -> list[int]:
-    """For each message the earliest store time from it on. It never decreases; the last one <= t is the rows' last."""
+    """For each message the earliest store time from it on, ascending. Its last value <= t is at the last message <=
+    t."""
     return list(accumulate(reversed(store_timestamps), min))[::-1]

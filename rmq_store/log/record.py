@@ -35,11 +35,11 @@ MESSAGE_MAGIC_V1: Final = -626843481
 MESSAGE_MAGIC_V2: Final = -626843477
 BLANK_MAGIC: Final = -875286124
 
-# A topic name longer than this (UTF-16 units) is written as V2 (rules 1.2).
 V1_TOPIC_MAX: Final = 127
+"""A topic name longer than this (UTF-16 units) makes a record of version 2 (rules 1.2)."""
 
-# Store times (epoch ms) from 1970-01-01 to 9999-12-31: a message is kept under the day of its store time.
 STORE_TIMES: Final = range(253_402_300_800_000)
+"""Epoch ms from 1970-01-01 to 9999-12-31: a message is stored under the day of its store time."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -54,7 +54,7 @@ _TOPIC_LENGTH: Final = {MESSAGE_MAGIC_V1: _BYTE, MESSAGE_MAGIC_V2: _SHORT}
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as it stands in the log. The body is the stored one, perhaps compressed; b"" when BODYLEN is 0."""
+    """One record with the values of its fields in the log."""
 
     topic: str
     queue_id: int
@@ -72,11 +72,12 @@ class Record:
     reconsume_times: int
     prepared_transaction_offset: int
     stored_body: bytes
+    """As stored, perhaps compressed; b"" when BODYLEN is 0."""
     properties_text: str
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties as a map, parsed anew at each call."""
+        """The properties as a map, parsed at each call."""
         return parse_properties(self.properties_text)
 
     @property
@@ -99,15 +100,16 @@ class Refused(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The broker's verdict. ``size``: bytes to go on by; 0 for the end-of-file marker; -1 when nothing can be said."""
+    """The result of the broker's check."""
 
     success: bool
     size: int
+    """Bytes to the next record; 0 for the end-of-file marker, -1 when it is not known."""
     reason: str = ""
 
 
 class _Parts(NamedTuple):
-    """What stands where: values of the fixed fields, positions of the rest."""
+    """Values of the fixed fields, and positions of the others."""
 
     head: tuple[int, ...]
     born_address: bytes
@@ -153,19 +155,19 @@ def check(data: Bytes, position: int = 0, *, check_crc: bool = True) -> Checked:
     if max(parts.body_length, parts.topic_length, parts.properties_length) > total_size:
         return Checked(False, -1, f"a part is longer than TOTALSIZE {total_size}")
     if check_crc and parts.body_length > 0:
-        found = body_crc(data[parts.body_start : parts.body_start + parts.body_length])
-        if found != parts.head[2]:
-            return Checked(False, -1, f"BODYCRC is {parts.head[2]}, the CRC of the stored body is {found}")
+        crc = body_crc(data[parts.body_start : parts.body_start + parts.body_length])
+        if crc != parts.head[2]:
+            return Checked(False, -1, f"BODYCRC is {parts.head[2]}, the CRC of the stored body is {crc}")
     delay = _schedule_delay(data, parts)
     if delay is not None and parse_level(delay) is None:
-        return Checked(False, -1, f"DELAY {delay!r} in {SCHEDULE_TOPIC} is no number")
+        return Checked(False, -1, f"DELAY {delay!r} in {SCHEDULE_TOPIC} is not a number")
     if total_size != parts.end - position:
         return Checked(False, total_size, f"TOTALSIZE is {total_size}, the fields take {parts.end - position} bytes")
     return Checked(True, total_size)
 
 
 def decode(data: Bytes, position: int = 0, *, check_crc: bool = False) -> Record | Refused:
-    """The client's decoding of the record at ``position``; ``store_size`` is TOTALSIZE as it stands, right or wrong."""
+    """The client's decoding of the record at ``position``; ``store_size`` is its TOTALSIZE, right or wrong."""
     if len(data) - position < 8:
         return Refused("the data ends inside the record")
     if _INT.unpack_from(data, position + 4)[0] not in _TOPIC_LENGTH:
@@ -175,7 +177,7 @@ def decode(data: Bytes, position: int = 0, *, check_crc: bool = False) -> Record
         return parts
     for port in (parts.born_port, parts.store_port):
         if not 0 <= port <= 65535:
-            return Refused(f"{port} is no port")
+            return Refused(f"{port} is not a port")
     total_size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born_timestamp = parts.head
     body = bytes(data[parts.body_start : parts.topic_start - _TOPIC_LENGTH[magic].size])
     if check_crc and body and body_crc(body) != crc:
@@ -202,9 +204,9 @@ def decode(data: Bytes, position: int = 0, *, check_crc: bool = False) -> Record
 
 
 def encode(record: Record) -> bytes:
-    """The record's bytes. TOTALSIZE is computed; magic, CRC and flags are written as they stand.
+    """The record's bytes. TOTALSIZE is computed; magic code, CRC and flags are taken from the record.
 
-    :raises BadData: a length does not fit its field, or a host's kind contradicts the sysFlag.
+    :raises BadData: a length does not fit its field, or the address of a host contradicts the sysFlag.
     """
     topic = record.topic.encode()
     properties = record.properties_text.encode()
@@ -212,7 +214,7 @@ def encode(record: Record) -> bytes:
     if topic_length is None:
         raise BadData(f"unknown magic code {record.magic & 0xFFFFFFFF:08X}")
     if len(topic) > (1 << (8 * topic_length.size - 1)) - 1:
-        raise BadData(f"a topic of {len(topic)} bytes does not fit a record of this version; V2 takes 32767")
+        raise BadData(f"a topic of {len(topic)} bytes does not fit into a record of this version; V2 allows 32767")
     if len(properties) > PROPERTIES_MAX_BYTES:
         raise BadData(f"properties of {len(properties)} bytes are longer than {PROPERTIES_MAX_BYTES}")
     return b"".join(
@@ -242,7 +244,7 @@ def encode(record: Record) -> bytes:
 
 
 def encoded_size(record: Record) -> int:
-    """Bytes the record takes (``MessageExtEncoder#calMsgLength``): 91 + parts for V1 and IPv4."""
+    """Bytes of the record (``MessageExtEncoder#calMsgLength``): 91 + parts for V1 and IPv4."""
     v6_hosts = bool(record.sys_flag & MessageSysFlag.BORNHOST_V6_FLAG) + bool(
         record.sys_flag & MessageSysFlag.STOREHOSTADDRESS_V6_FLAG
     )
@@ -267,7 +269,7 @@ def new_record(
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
 ) -> Record:
-    """A record as a broker would write it: version, CRC, size and the IPv6 bits follow from the rest."""
+    """A record as a broker writes it: version, CRC, size and the IPv6 bits follow from the arguments."""
     for host, bit in (
         (born_host, MessageSysFlag.BORNHOST_V6_FLAG),
         (store_host, MessageSysFlag.STOREHOSTADDRESS_V6_FLAG),
@@ -297,7 +299,7 @@ def new_record(
 
 
 def message_ext(record: Record, broker_name: str, decompressors: Decompressors = ZLIB_ONLY) -> MessageExt:
-    """The message a client would hand to a listener: decompressed, with the compressed bit cleared if there is a body.
+    """The message that a client gives to a listener: decompressed, with the compressed bit cleared if there is a body.
 
     :raises BadData: the body does not decompress.
     """
@@ -329,7 +331,7 @@ def parse_level(text: str) -> int | None:
 
 
 def _parts(data: Bytes, position: int) -> _Parts | Refused:
-    """Find the parts of a record whose magic code is known."""
+    """The parts of a record whose magic code is known."""
     try:
         head = _HEAD.unpack_from(data, position)
         sys_flag = head[7]
@@ -381,7 +383,7 @@ def _host(host: str, is_v6: int) -> bytes:
 
 
 def _text(data: Bytes, start: int, length: int) -> str:
-    """So a damaged name is readable, as a wrong name."""
+    """Invalid UTF-8 is replaced, so that a damaged name can still be read."""
     return decoded(bytes(data[start : start + max(length, 0)]))
 
 

@@ -129,17 +129,17 @@ def test_an_unknown_magic_or_an_impossible_size_leaves_no_way_on() -> None:
 def test_a_record_must_stand_where_it_says() -> None:
     (stop,) = walk(encode(a_record(5000)), 6000, 7000)
     assert isinstance(stop, Damage)
-    assert "stands at 5000" in stop.reason
+    assert "its PHYSICALOFFSET is 5000" in stop.reason
 
 
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("queue_offset", 2**63 - 1, "which no queue has"),
-        ("queue_offset", 2**62, "which no queue has"),
-        ("queue_offset", -1, "which no queue has"),
-        ("store_timestamp", 2**63 - 1, "is no time from"),
-        ("store_timestamp", -(2**63), "is no time from"),
+        ("queue_offset", 2**63 - 1, "its QUEUEOFFSET"),
+        ("queue_offset", 2**62, "its QUEUEOFFSET"),
+        ("queue_offset", -1, "its QUEUEOFFSET"),
+        ("store_timestamp", 2**63 - 1, "is not from 1970"),
+        ("store_timestamp", -(2**63), "is not from 1970"),
     ],
 )
 def test_a_number_that_no_queue_or_calendar_has_is_damage(field: str, value: int, reason: str) -> None:
@@ -159,7 +159,7 @@ def test_a_port_that_is_none_is_damage_although_the_broker_does_not_look() -> No
     data[68] = 0x7F
     (stop,) = walk(data, 0, FILE_BYTES)
     assert isinstance(stop, Damage)
-    assert "is no port" in stop.reason
+    assert "is not a port" in stop.reason
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_store_time_is_one_of_the_years_1970_to_9999(store_timestamp: int, goo
     item, *_ = walk(encode(record), 0, FILE_BYTES)
     assert isinstance(item, Record if good else Damage)
     if isinstance(item, Damage):
-        assert f"STORETIMESTAMP {store_timestamp} of topic T, queue 3, offset 7 is no time" in item.reason
+        assert f"STORETIMESTAMP {store_timestamp} of topic T, queue 3, offset 7 is not from" in item.reason
 
 
 def store_of(root: Path, files: dict[int, bytes]) -> LocalFileSource:
