@@ -1,9 +1,9 @@
 """SQL92 expressions over a message's properties: the tree, its canonical text, and its value (rules 7.8).
 
-Logic has three values: an absent property makes most of what names it unknown, and only what is true is delivered.
-Where RocketMQ throws (a comparison with text that is no number), so does ``evaluate``; ``matches`` is what a broker
-makes of it. The nodes have RocketMQ's names, and like there each can say its value and its text. ``sql92_parser`` makes
-trees; no other tree is possible that RocketMQ would refuse.
+Logic has three values: an expression over an absent property is mostly unknown, and only messages for which the value
+is true are delivered. ``evaluate`` raises where RocketMQ throws (a comparison with text that is not a number);
+``matches`` is the broker's decision. The nodes have the names of RocketMQ's classes (package ``filter.expression``).
+``sql92_parser`` makes the trees.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rmq_store.filter.sql92_values import EvaluationError, Value, compare, compa
 from rmq_store.message.java_hash import in_hash_set_order
 
 Properties: TypeAlias = Mapping[str, str | None]
-"""A message's properties; None: it has none of that name, as when the name is missing."""
+"""A message's properties; None means the same as a missing name."""
 
 
 def evaluate(tree: BooleanExpression, properties: Properties) -> bool | None:
@@ -31,7 +31,7 @@ def evaluate(tree: BooleanExpression, properties: Properties) -> bool | None:
 
 def matches(tree: BooleanExpression, properties: Properties) -> bool:
     """Whether a broker delivers the message (``ExpressionMessageFilter#isMatchedByCommitLog``): only if the value is
-    true. What is unknown is not delivered, and neither is a message for which the evaluation fails."""
+    true, not if it is unknown or the evaluation fails."""
     try:
         return evaluate(tree, properties) is True
     except EvaluationError:
@@ -125,7 +125,7 @@ class PropertyExpression(Expression):
 
 @dataclass(frozen=True, slots=True)
 class NegateExpression(Expression):
-    """``- right``, which only a number has: a property is text, so its negative is unknown."""
+    """``- right`` of a number; of a property, which is text, it is unknown."""
 
     right: Expression
 
@@ -142,7 +142,7 @@ class NegateExpression(Expression):
 
 @dataclass(frozen=True, slots=True)
 class BooleanCastExpression(BooleanExpression):
-    """A property where a condition is wanted. Its text is no Boolean, not even "true": false, or unknown if absent."""
+    """A property in the place of a condition. Text is never true, not even "true": false, or unknown if absent."""
 
     right: PropertyExpression
 
@@ -159,7 +159,7 @@ class BooleanCastExpression(BooleanExpression):
 
 @dataclass(frozen=True, slots=True)
 class NotExpression(BooleanExpression):
-    """``NOT right``; what is unknown stays so."""
+    """``NOT right``; unknown stays unknown."""
 
     right: BooleanExpression
 
@@ -177,7 +177,7 @@ class NotExpression(BooleanExpression):
 
 @dataclass(frozen=True, slots=True)
 class InExpression(BooleanExpression):
-    """``right [NOT] IN (elements)``: by the text; unknown for an absent property."""
+    """``right [NOT] IN (elements)`` compares texts; unknown for an absent property."""
 
     right: PropertyExpression
     elements: tuple[str, ...]
@@ -192,7 +192,7 @@ class InExpression(BooleanExpression):
         return None if value is None else (value in self.elements) != self.negated
 
     def __str__(self) -> str:
-        """Four elements at most as written; RocketMQ keeps more of them in a set, each once."""
+        """Up to four elements as written; RocketMQ keeps five and more in a set, each once."""
         elements = self.elements if len(self.elements) < 5 else in_hash_set_order(self.elements)
         return f"{self.right} {'NOT ' if self.negated else ''}IN ( {', '.join(elements)} )"
 
@@ -206,8 +206,8 @@ _SEARCHES: dict[str, Callable[[str, str], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class SearchExpression(BooleanExpression):
-    """``right [NOT] CONTAINS | STARTSWITH | ENDSWITH 'search'``. False, with and without NOT, for an absent property,
-    for what is no text and for an empty search."""
+    """``right [NOT] CONTAINS | STARTSWITH | ENDSWITH 'search'``. For an absent property, a value that is not text, and
+    an empty search it is false, with and without NOT."""
 
     symbol: str
     right: Expression
@@ -274,7 +274,7 @@ class ComparisonExpression(BooleanExpression):
 
     def evaluate(self, properties: Properties) -> bool | None:
         left = self.left.evaluate(properties)
-        if left is None:  # the right side is not asked, so it cannot throw
+        if left is None:  # the right side is not evaluated, so it cannot throw
             return None
         right = self.right.evaluate(properties)
         return None if right is None else _ORDERS[self.symbol](compare_by_size(left, right))
@@ -285,8 +285,8 @@ class ComparisonExpression(BooleanExpression):
 
 @dataclass(frozen=True, slots=True)
 class LogicExpression(BooleanExpression):
-    """``terms`` joined by ``&&`` or ``||``, left to right. The first one that decides ends it, so nothing behind it can
-    throw; if none does, it is unknown as soon as one of them is."""
+    """``terms`` joined by ``&&`` or ``||``, evaluated from left to right up to the first that decides, so that nothing
+    behind it can throw. If none decides, the value is unknown if one of them is."""
 
     symbol: str
     terms: tuple[BooleanExpression, ...]

@@ -1,4 +1,5 @@
-"""Reading SQL92 expressions by RocketMQ's grammar (``SelectorParser.jj``, rules 7.8), and refusing what it refuses.
+"""The parser of SQL92 expressions. It has RocketMQ's grammar (``SelectorParser.jj``, rules 7.8) and refuses the same
+texts.
 
     or          and ( OR and )*
     and         equality ( AND equality )*
@@ -9,8 +10,8 @@
                       | [ NOT ] IN "(" string ( "," string )* ")" )*
     unary       ( "+" | "-" | NOT ) unary | literal | property | "(" or ")"
 
-NOT binds tighter than ``=``. RocketMQ reads one token behind a complete expression and ignores the rest; ``parse`` says
-where that rest begins, so that whoever asks can refuse it.
+NOT binds tighter than ``=``. RocketMQ reads one token behind a complete expression and ignores the rest; ``parse``
+returns that rest, so that its caller can refuse it.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ from rmq_store.filter.sql92 import (
 from rmq_store.filter.sql92_values import compare, whole_number
 
 MOST_NESTED = 50
-"""How deep an expression may be nested: our limit, RocketMQ's is its stack. ANDs and ORs side by side are one level."""
+"""How deep an expression may be nested: this project's limit, RocketMQ's is its stack. ``a AND b AND c`` is one
+level."""
 
 
 class InvalidSelector(WrongUse):
-    """An expression that RocketMQ refuses. ``position``: of the character where it goes wrong, from 0."""
+    """An expression that RocketMQ refuses. ``position``: of the wrong character, from 0."""
 
     def __init__(self, expression: str, position: int, reason: str) -> None:
         super().__init__(f"the SQL92 expression {expression!r} is wrong at character {position + 1}: {reason}")
@@ -58,10 +60,11 @@ class TooDeep(InvalidSelector):
 
 
 class Selector(NamedTuple):
-    """A parsed expression. ``rest``: the text behind it that RocketMQ ignores, "" if there is none."""
+    """A parsed expression."""
 
     tree: BooleanExpression
     rest: str
+    """The text behind it that RocketMQ ignores, "" if there is none."""
 
 
 def parse(text: str) -> Selector:
@@ -96,18 +99,18 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    """One token after the other: what nobody asks for is not looked at, and may be anything."""
+    """The tokens, read one at a time: text behind the last one that the parser takes may be anything."""
     at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise InvalidSelector(text, at, _no_token(text, at))
-        kind, image = str(found.lastgroup), found[0]
+        kind, image = str(match.lastgroup), match[0]
         if kind == "symbol" or (kind == "name" and image.upper() in _KEYWORDS):
             kind = image.upper()
         if kind != "blank":
             yield _Token(kind, image, at)
-        at = found.end()
+        at = match.end()
     while True:
         yield _Token("end", "", at)
 
@@ -117,7 +120,7 @@ def _no_token(text: str, at: int) -> str:
         return "the text that begins here has no closing quote (a quote within a text is written twice)"
     if text.startswith("/*", at):
         return "the comment that begins here has no end"
-    return f"{text[at]!r} is no part of the language"
+    return f"unexpected character {text[at]!r}"
 
 
 # --- grammar ---------------------------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ _A_VALUE = "a property, a number, a text in single quotes, TRUE, FALSE, NULL, NO
 
 
 class _Parser:
-    """One method per rule of the grammar, and below them what RocketMQ checks when it makes a node."""
+    """One method per rule of the grammar, then the checks that RocketMQ makes for each node."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -197,45 +200,45 @@ class _Parser:
     def _unary(self) -> Expression:
         """RocketMQ's unaryExpr and primaryExpr."""
         token = self._next
-        found: Expression
+        node: Expression
         self._nested += 1
         if self._nested > MOST_NESTED:
             raise TooDeep(self._text, token.at)
         if self._take("+"):
-            found = self._unary()
+            node = self._unary()
         elif self._take("-"):
-            found = NegateExpression(self._unary())
+            node = NegateExpression(self._unary())
         elif self._take("NOT"):
             at = self._next.at
-            found = NotExpression(self._boolean(self._unary(), at))
+            node = NotExpression(self._boolean(self._unary(), at))
         elif self._take("("):
-            found = self._or()
+            node = self._or()
             self._need(")", expected=") or an operator")
         elif self._take("name"):
-            found = PropertyExpression(token.text)
+            node = PropertyExpression(token.text)
         elif token.kind == "string":
-            found = ConstantExpression(self._string())
+            node = ConstantExpression(self._string())
         elif self._take("whole", "double"):
-            found = self._number(token)
+            node = self._number(token)
         elif self._take(*_CONSTANTS):
-            found = BooleanConstantExpression(_CONSTANTS[token.kind])
+            node = BooleanConstantExpression(_CONSTANTS[token.kind])
         else:
             raise self._unexpected(_A_VALUE)
         self._nested -= 1
-        return found
+        return node
 
-    # --- what a node must be made of ---
+    # --- RocketMQ's checks of a node's operands ---
 
-    def _boolean(self, found: Expression, at: int) -> BooleanExpression:
-        if isinstance(found, BooleanExpression):
-            return found
-        if isinstance(found, PropertyExpression):
-            return BooleanCastExpression(found)
-        raise self._wrong(at, f"{found} is neither true nor false")
+    def _boolean(self, node: Expression, at: int) -> BooleanExpression:
+        if isinstance(node, BooleanExpression):
+            return node
+        if isinstance(node, PropertyExpression):
+            return BooleanCastExpression(node)
+        raise self._wrong(at, f"{node} is not a condition that is true or false")
 
     def _equal(self, left: Expression, right: Expression, operator: _Token) -> EqualExpression:
         if BooleanConstantExpression(None) in (left, right):
-            raise self._wrong(operator.at, "nothing is equal to NULL; write IS NULL or IS NOT NULL")
+            raise self._wrong(operator.at, "no value is equal to NULL; write IS NULL or IS NOT NULL")
         if isinstance(left, BooleanConstantExpression) and isinstance(right, ConstantExpression):
             raise self._wrong(operator.at, f"{left} cannot be compared with {right}")
         return EqualExpression(left, right)
@@ -257,7 +260,9 @@ class _Parser:
             return LogicExpression("||", (low, high))
         match least, most:
             case ConstantExpression(from_), ConstantExpression(to) if compare(to, from_) < 0:
-                raise self._wrong(operator.at, f"nothing is between {least} and {most}: the lesser one comes first")
+                raise self._wrong(
+                    operator.at, f"no value is between {least} and {most}; write the smaller number first"
+                )
         return LogicExpression("&&", (low, high))
 
     def _in(self, left: Expression, operator: _Token, negated: bool) -> InExpression:
@@ -267,19 +272,21 @@ class _Parser:
             elements.append(self._string())
         self._need(")", expected=", or )")
         if not isinstance(left, PropertyExpression):
-            raise self._wrong(operator.at, f"on the left of IN stands a property, {left} is none")
+            raise self._wrong(operator.at, f"IN needs a property on its left, not {left}")
         return InExpression(left, tuple(elements), negated)
 
     def _number(self, token: _Token) -> ConstantExpression:
         if token.kind == "double":
             value = float(token.text)
             if not 0.0 < value < float("inf"):
-                raise self._wrong(token.at, f"{token.text} is out of the range of a decimal number, which 0.0 is too")
+                raise self._wrong(
+                    token.at, f"{token.text} is out of range: a decimal number must be above 0 and finite"
+                )
             return ConstantExpression(value)
         try:
             return ConstantExpression(whole_number(token.text.rstrip("lL")))
         except ValueError:
-            raise self._wrong(token.at, f"{token.text} is more than a whole number of 64 bits") from None
+            raise self._wrong(token.at, f"{token.text} does not fit into 64 bits") from None
 
     def _string(self) -> str:
         token = self._need("string", expected="a text in single quotes")

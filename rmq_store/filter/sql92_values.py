@@ -1,7 +1,7 @@
 """The values of a SQL92 expression: Java's types, how text is read as one of them, and how two compare (rules 7.8).
 
-A property is text; what it is compared with says what it is read as. Texts that Java reads as a number are not those
-that Python does: Java takes "3d", "0x1p4" and " 1.5", and refuses "1_000", "inf" and, as a whole number, " 3".
+A property is text; the type of the other operand decides as what it is read. Java and Python read different texts as
+numbers: Java accepts "3d", "0x1p4" and " 1.5", and refuses "1_000", "inf" and, as a whole number, " 3".
 
 | Java    | here   |
 |---------|--------|
@@ -54,7 +54,7 @@ def whole_number(digits: str) -> int:
 
 
 def negate(value: Value) -> Value:
-    """A number with the other sign, of the same type; unknown for all else."""
+    """A number with the other sign, of the same type; unknown for any other value."""
     if value is None or isinstance(value, str | bool):
         return None
     return type(value)(-value)
@@ -68,7 +68,7 @@ def compare(left: Scalar, right: Scalar) -> int:
     text (RocketMQ casts the wrong one of the two).
     """
     if type(left) is bool and isinstance(right, str):
-        raise EvaluationError("ClassCastException", f"{left} is no text, it cannot be compared with {right!r}")
+        raise EvaluationError("ClassCastException", f"{left} is not text and cannot be compared with {right!r}")
     if isinstance(left, str) and not isinstance(right, str):
         left = _READ[type(right)](left)
     elif isinstance(right, str) and not isinstance(left, str):
@@ -81,7 +81,7 @@ def compare(left: Scalar, right: Scalar) -> int:
 
 
 def compare_by_size(left: Scalar, right: Scalar) -> int:
-    """``compare`` for ``> >= < <=``: two texts are read as Double, and it is a RuntimeException if one is none."""
+    """``compare`` for ``> >= < <=``: two texts are read as Double; a RuntimeException if one is not a number."""
     if isinstance(left, str) and isinstance(right, str):
         return compare(read_double(left), read_double(right))
     return compare(left, right)
@@ -92,13 +92,13 @@ def _sign(left: Any, right: Any) -> int:
 
 
 def _double_order(value: float) -> tuple[bool, float, float]:
-    """``Double.compareTo``: -0.0 is less than 0.0, and NaN equals itself and is more than all else."""
+    """``Double.compareTo``: -0.0 is less than 0.0; NaN equals itself and is greater than every other number."""
     return (True, 0.0, 0.0) if math.isnan(value) else (False, value, math.copysign(1.0, value))
 
 
 # --- text as a value -------------------------------------------------------------------------------------------------
 
-# Decimal digits of any script, but of one UTF-16 unit: Character.digit sees no more at a time.
+# Decimal digits of any script, but of one UTF-16 unit: Character.digit takes one unit at a time.
 _WHOLE = re.compile(r"[+-]?(?:(?![\U00010000-\U0010ffff])\d)+")
 
 _DOUBLE = re.compile(
@@ -112,7 +112,7 @@ _DOUBLE = re.compile(
 
 
 def _no_number(text: str, java_type: str) -> EvaluationError:
-    return EvaluationError("RuntimeException", f"{text!r} is no {java_type}")
+    return EvaluationError("RuntimeException", f"{text!r} is not a valid {java_type}")
 
 
 def _read_whole(text: str, java_type: str, most: int) -> int:
@@ -129,15 +129,15 @@ def _read_whole(text: str, java_type: str, most: int) -> int:
 
 def read_double(text: str) -> float:
     """``Double.valueOf``. Raises EvaluationError (RuntimeException)."""
-    found = _DOUBLE.fullmatch(text.strip(JAVA_BLANKS))
-    if found is None:
+    match = _DOUBLE.fullmatch(text.strip(JAVA_BLANKS))
+    if match is None:
         raise _no_number(text, "Double")
-    if found["hex"] is None:
-        return float(found["sign"] + (found["name"] or found["decimal"]))
+    if match["hex"] is None:
+        return float(match["sign"] + (match["name"] or match["decimal"]))
     try:
-        return float.fromhex(found["sign"] + found["hex"])
+        return float.fromhex(match["sign"] + match["hex"])
     except OverflowError:
-        return math.copysign(math.inf, -1 if found["sign"] == "-" else 1)
+        return math.copysign(math.inf, -1 if match["sign"] == "-" else 1)
 
 
 _READ: dict[type, Callable[[str], Scalar]] = {
@@ -163,7 +163,7 @@ def value_text(value: Value) -> str:
 
 
 def double_text(value: float) -> str:
-    """``Double.toString`` of a positive, finite number: the fewest digits that say it, at least two."""
+    """``Double.toString`` of a positive, finite number: the fewest digits that identify it, at least two."""
     if 1e-3 <= value < 1e7:
         return repr(value)
     digits = next(text for places in range(1, 18) if float(text := f"{value:.{places}e}") == value)

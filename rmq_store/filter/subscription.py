@@ -1,15 +1,15 @@
 """Which messages of a topic a group wants: by tags (``FilterAPI``, rules 7.7) or by a SQL92 expression over the
 properties (``SelectorParser``, rules 7.8).
 
-A message passes two halves, the broker's and the client's, and both together are the delivered set:
+A message is delivered if it passes two filters, the broker's and the client's:
 
 | type  | broker                          | client          |
 |-------|---------------------------------|-----------------|
 | TAG   | by the 32-bit hash of its tag   | by the tag      |
 | SQL92 | by the value of the expression  | lets all pass   |
 
-"Aa" and "BB" have one hash, only the client's half tells them apart. What does not match is *filtered*: it counts as
-consumed and moves the offset.
+"Aa" and "BB" have the same hash, so only the client's filter distinguishes them. A message that does not match is
+*filtered*: it counts as consumed and moves the offset.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class ExpressionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData:
-    """One topic of a subscription, as ``FilterAPI`` makes it.
-
-    ``expression``: "*" for everything, else the text as it was given. ``tags`` and their hash codes ``codes`` (signed
-    32 bits) are both empty for "*", for an expression of blanks only, which matches nothing, and for SQL92, which has
-    its ``tree`` instead. ``sub_version``: the version of the group's subscription; a higher one replaces a lower one.
-    """
+    """One topic of a subscription, as ``FilterAPI#build`` makes it."""
 
     topic: str
     expression: str
+    """``*`` for everything, else the text of the settings."""
     expression_type: ExpressionType = ExpressionType.TAG
     tags: frozenset[str] = frozenset()
+    """Empty for "*", for SQL92, and for an expression of blanks only, which matches nothing."""
     codes: frozenset[int] = frozenset()
+    """The hash codes of ``tags``, signed 32 bits."""
     sub_version: int = 1
+    """The version of the group's subscription; a higher one replaces a lower one."""
     tree: sql92.BooleanExpression | None = field(default=None, compare=False, repr=False)
+    """The parsed expression of SQL92, None for TAG."""
 
     def __post_init__(self) -> None:
         if (self.tree is None) is (self.expression_type is ExpressionType.SQL92):
@@ -58,7 +58,7 @@ class SubscriptionData:
 
     @property
     def takes_all(self) -> bool:
-        """Whether every message of the topic is wanted, so that nothing needs to be compared."""
+        """Whether every message of the topic matches, so that nothing needs to be compared."""
         return self.tree is None and self.expression == SUB_ALL
 
     @property
@@ -67,19 +67,22 @@ class SubscriptionData:
         return self.tree is None and not self.takes_all and not self.tags
 
     def matches_code(self, code: int) -> bool:
-        """The broker's half by the consume queue: by the low 32 bits of the stored tags code."""
+        """The broker's filter over the consume queue: by the low 32 bits of the tags code
+        (``ExpressionMessageFilter#isMatchedByConsumeQueue``)."""
         return self.tree is not None or self.takes_all or _signed_32(code) in self.codes
 
     def matches_properties(self, properties: Mapping[str, str]) -> bool:
-        """The broker's half by the commit log: by the stored properties."""
+        """The broker's filter over the commit log: by the stored properties
+        (``ExpressionMessageFilter#isMatchedByCommitLog``)."""
         return self.tree is None or sql92.matches(self.tree, properties)
 
     def matches_tag(self, tag: str | None) -> bool:
-        """The client's half: by the tag itself; a message without a tag passes only where no tags are named."""
+        """The client's filter: by the tag itself; a message without a tag passes only where the expression names no tag
+        (``PullAPIWrapper#processPullResult``)."""
         return not self.tags or tag in self.tags
 
     def matches(self, code: int, properties: Mapping[str, str]) -> bool:
-        """Whether a message with this tags code and these properties is delivered: all halves."""
+        """Whether a message with this tags code and these properties passes all filters."""
         return (
             self.matches_code(code)
             and self.matches_properties(properties)
@@ -93,13 +96,13 @@ def build_subscription_data(
     expression_type: str | None = ExpressionType.TAG,
     version: int = 1,
 ) -> SubscriptionData:
-    """``FilterAPI.build``: parse one expression. ``expression_type`` None: TAG.
+    """``FilterAPI#build``: parse one expression. ``expression_type`` None means TAG.
 
-    TAG: ``expression`` None, "" and "*" are everything. Else tags between ``||``, trimmed, empty ones left out; a single
-    bar is part of a tag, and a star beside blanks or other tags is a tag of that name.
+    TAG: ``expression`` None, "" and "*" match everything. Other texts are split at ``||``, trimmed, and empty parts are
+    dropped; a single bar is part of a tag, and a star beside blanks or other tags is a tag of that name.
 
-    Raises WrongUse for an expression without any tag between its bars ("||"), for a SQL92 expression that is missing or
-    does not parse, or only up to a point behind which RocketMQ would ignore it, and for any other type.
+    Raises WrongUse for an expression without a tag between its bars ("||"), for a SQL92 expression that is missing,
+    does not parse or has text behind it that RocketMQ ignores, and for an unknown type.
     """
     if expression_type == ExpressionType.SQL92:
         tree = _selector(topic, expression)
@@ -109,7 +112,7 @@ def build_subscription_data(
     if not expression or expression == SUB_ALL:
         return SubscriptionData(topic, SUB_ALL, sub_version=version)
     parts = expression.split("||")
-    while parts and not parts[-1]:  # Java's split forgets empty parts at the end
+    while parts and not parts[-1]:  # Java's split drops empty parts at the end
         parts.pop()
     if not parts:
         raise WrongUse(f"topic {topic}: the expression {expression!r} names no tag; write '*' or 'TagA || TagB'")
@@ -124,11 +127,11 @@ def _selector(topic: str, expression: str | None) -> sql92.BooleanExpression:
         tree, rest = parse(expression)
     except InvalidSelector as error:
         raise WrongUse(f"topic {topic}: {error}") from error
-    if rest:  # a broker takes the part before it (rules 7.8)
+    if rest:  # a broker uses the part before it (rules 7.8)
         at = len(expression) - len(rest) + 1
         raise WrongUse(
-            f"topic {topic}: the SQL92 expression {expression!r} is complete before character {at}, and RocketMQ ignores "
-            f"{rest!r} without a word: take it away, or join it with AND or OR"
+            f"topic {topic}: the SQL92 expression {expression!r} is complete before character {at}, and RocketMQ silently "
+            f"ignores {rest!r}: remove it, or join it with AND or OR"
         )
     return tree
 
