@@ -97,7 +97,7 @@ def problems_of(message: Message, now_ms: int) -> list[str]:
     """Everything that is wrong with a message, as sentences; none: it can be sent now, or later."""
     checks: list[Callable[[], None]] = [
         lambda: _check_topic(message.topic),
-        lambda: check_body(message.body),
+        lambda: _check_body(message.body),
         lambda: _check_tags(message.tags),
         lambda: _check_keys(message.keys),
         *(_property_check(name, value) for name, value in message.properties.items()),
@@ -137,6 +137,12 @@ def _check_topic(topic: str) -> None:
         raise WrongUse(f"topic {topic} takes what its group failed on: send to a topic that the group subscribes")
 
 
+def _check_body(body: bytes) -> None:
+    if isinstance(body, str):
+        raise WrongUse("the body is text: encode it to bytes")
+    check_body(body)
+
+
 def _check_tags(tags: str | None) -> None:
     if tags is None:
         return
@@ -148,6 +154,8 @@ def _check_tags(tags: str | None) -> None:
 
 
 def _check_keys(keys: Sequence[str]) -> None:
+    if isinstance(keys, str):  # its characters would be the keys
+        raise WrongUse(f"the keys are one text, {keys!r:.80}: give a tuple of keys")
     for key in keys:
         if not key.strip():
             raise WrongUse("a key is blank: leave it out")

@@ -228,6 +228,6 @@ def _to_create(positions: Positions, topic: str, create_queues: int | None) -> i
             f"there is no topic {topic}{did_you_mean(topic, known)}; known: {listed(known)}. A new one is made when you "
             "ask for it (--create)"
         )
-    if not 1 <= create_queues <= MOST_QUEUES:
+    if isinstance(create_queues, bool) or not 1 <= create_queues <= MOST_QUEUES:  # True would be stored as such
         raise WrongUse(f"a topic has 1 to {MOST_QUEUES} queues, not {create_queues}")
     return create_queues

@@ -62,6 +62,8 @@ REFUSED = {
     "the tag is blank": {"tags": " "},
     "no subscription can select it": {"tags": "a || b"},
     "a key is blank": {"keys": ("k", "")},
+    "the keys are one text, 'o-1'": {"keys": "o-1"},
+    "the body is text": {"body": "x"},
     "Property<TAGS> is used by system": {"properties": {"TAGS": "x"}},
     "can not be null or blank": {"properties": {"region": " "}},
     "the property region 'a\\x02b' holds": {"properties": {"region": "a\x02b"}},
