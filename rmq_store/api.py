@@ -10,7 +10,8 @@ same id with the same arguments is the same request and is done once; None makes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -46,30 +47,30 @@ from rmq_store.producer.producer import Message, check_messages
 from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings, load_group
 from rmq_store.utils.host import Host
-from rmq_store.utils.times import parse_consume_timestamp
+from rmq_store.utils.times import parse_consume_timestamp, parse_time
 from rmq_store.window.deliver import DeliverReport, deliver_all
 from rmq_store.window.plan import LIVE, ConsumeRequest, Scope
 
 Time = datetime | int
 
 
-def create_store(root: str, *, levels: str | None = None, actor: str | None = None) -> Store:
+def create_store(root: str | os.PathLike[str], *, levels: str | None = None, actor: str | None = None) -> Store:
     """Make the store at ``root``, a folder or ``s3://bucket/prefix``, unless it is there, and open it.
 
     ``levels``: the delay levels, as a broker's ``messageDelayLevel``; None: RocketMQ's 18, or those of the store that is
     there. ``actor``: as in ``open_store``. Raises StoreUnusable, and WrongUse for other levels than those of the store
     that is there.
     """
-    store, _ = LakeStore.init(Root.parse(root), levels=levels)
+    store, _ = LakeStore.init(Root.parse(os.fspath(root)), levels=levels)
     return Store(store, actor_of(actor))
 
 
-def open_store(root: str, *, actor: str | None = None) -> Store:
+def open_store(root: str | os.PathLike[str], *, actor: str | None = None) -> Store:
     """Open the store at ``root``, a folder or ``s3://bucket/prefix`` (credentials from the ``AWS_*`` variables).
 
     ``actor``: who acts, as the history records it; None: the user of this process. Raises StoreUnusable when there is none.
     """
-    return Store(LakeStore.open(Root.parse(root)), actor_of(actor))
+    return Store(LakeStore.open(Root.parse(os.fspath(root))), actor_of(actor))
 
 
 def consumer_group(
@@ -139,7 +140,7 @@ class Store:
 
     def import_store(
         self,
-        source: str,
+        source: str | os.PathLike[str],
         broker_name: str,
         *,
         shard: str | None = None,
@@ -160,11 +161,11 @@ class Store:
             salvage=salvage,
         )
         tasks_engine = engine or LocalEngine(self.host)
-        return broker_import.import_store(self.lake, Root.parse(source), request, self.host, tasks_engine)
+        return broker_import.import_store(self.lake, Root.parse(os.fspath(source)), request, self.host, tasks_engine)
 
     def send(
         self,
-        messages: Sequence[Message],
+        messages: Iterable[Message],
         *,
         create_queues: int | None = None,
         shard: str | None = None,
@@ -176,6 +177,7 @@ class Store:
         All are checked first. ``create_queues``: how many queues a topic gets that is not there; None: it is refused.
         ``shard``: None is the one with the topic. Raises WrongUse.
         """
+        messages = list(messages)  # a generator can be read only once
         check_messages(messages, self.host.now_ms())
         id_ = request_id_of(request_id, "send", self.host)
         by_shard = messages_by_shard(self.lake, messages, shard, create=create_queues is not None, dry_run=dry_run)
@@ -201,6 +203,8 @@ class Store:
         this process; with Spark ``spark_jobs.engine.SparkEngine.of(session)``. (The setting ``engine`` of the group is for
         the command line and the DAGs.) Raises WrongUse, NothingThere, HeldByAnother, ListenerError, StaleAttempt.
         """
+        if max_messages is not None and max_messages < 1:
+            raise WrongUse(f"invalid max_messages {max_messages}: it must be 1 or more")
         scope = LIVE
         if replay is not None:
             if replayed_group(replay) != group.name:
@@ -334,8 +338,14 @@ class Store:
 
 
 def _ms(time: Time | None) -> int | None:
-    """Epoch ms. Raises WrongUse for a ``datetime`` without a zone."""
-    return parse_consume_timestamp(time) if isinstance(time, datetime) else time
+    """Epoch ms. Raises WrongUse for a ``datetime`` without a zone, for seconds (see ``parse_time``) and for other types."""
+    if time is None:
+        return None
+    if isinstance(time, datetime):
+        return parse_consume_timestamp(time)
+    if isinstance(time, bool) or not isinstance(time, int):
+        raise WrongUse(f"invalid time {time!r}: give a datetime with a zone, or epoch milliseconds")
+    return parse_time(str(time))
 
 
 def _target(to: datetime | int | str) -> tuple[ResetTo, int | None]:

@@ -57,6 +57,34 @@ def test_a_dry_run_of_a_send_writes_nothing(tmp_path: Path) -> None:
         store.send([])
 
 
+def test_messages_of_a_generator_are_sent(store: rmq_store.Store) -> None:
+    [report] = store.send(Message("Orders", body) for body in (b"3", b"4"))
+    assert report.messages == 2
+
+
+def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
+    assert (
+        rmq_store.create_store(tmp_path / "s").root == rmq_store.open_store(tmp_path / "s").root == str(tmp_path / "s")
+    )
+
+
+def test_values_that_would_be_misread_are_refused(store: rmq_store.Store) -> None:
+    seconds, text = 1_795_392_000, "2026-11-20T12:00:00Z"
+    with pytest.raises(WrongUse, match="looks like seconds"):
+        store.consume(ORDERS, until=seconds)
+    with pytest.raises(WrongUse, match="looks like seconds"):
+        store.replay(ORDERS, "Orders", since=seconds)
+    for wrong in (text, 1_795_392_000_000.0, True):
+        with pytest.raises(WrongUse, match=r"invalid time .*: give a datetime with a zone, or epoch milliseconds"):
+            store.deliver(now=wrong)  # type: ignore[arg-type]
+    for count in (0, -1):
+        with pytest.raises(WrongUse, match=f"invalid max_messages {count}"):
+            store.consume(ORDERS, max_messages=count)
+    with pytest.raises(WrongUse, match="1 to 1024 queues, not True"):
+        store.send([Message("New", b"1")], create_queues=True)
+    assert store.consume(ORDERS).messages == 2
+
+
 def test_the_same_request_is_done_once(store: rmq_store.Store) -> None:
     first, second = (store.consume(ORDERS, request_id="2026-11-20-1") for _ in range(2))
     assert (first.status, second.status) == ("committed", "already_committed")
