@@ -78,3 +78,13 @@ def test_every_link_inside_the_page_has_its_anchor() -> None:
     links = set(re.findall(r"\]\(#r([\d.]+)\)", PAGE.read_text(encoding="utf-8")))
     assert links
     assert links - set(anchors()) == set()
+
+
+OTHER_DOCUMENT = re.compile(r'(?<!")\bS(?!3\b)\d+(?:\.\d+)*\b|\bdesign \d|\bE C\d|\bAppendix [A-E]\b')
+
+
+def test_no_file_names_a_section_of_a_document_that_is_not_here() -> None:
+    """Plain S3 is object storage. What a reader cannot open explains nothing."""
+    assert OTHER_DOCUMENT.findall("as S9.1 and design 3 say of S3") == ["S9.1", "design 3"]
+    references = {(path.as_posix(), match) for path, text in texts() for match in OTHER_DOCUMENT.findall(text)}
+    assert {path for path, _ in references} == {"tests/unit/test_rules_page.py"}
