@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow.fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -27,6 +27,9 @@ from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, Wrong
 from rmq_store.lake.table import s3
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned, secret_values
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 _S3 = "s3://"
 
@@ -189,7 +192,7 @@ class Root:
             return int(parsedate_to_datetime(headers["date"]).timestamp() * 1000)
 
     @property
-    def _client(self) -> Any:
+    def _client(self) -> S3Client:
         return s3.client(self._options)
 
     @property

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow.fs
 import tenacity
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from rmq_store.errors import StoreUnusable
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 Options = tuple[tuple[str, str], ...]
 
@@ -62,7 +65,7 @@ def options_from(env: Mapping[str, str]) -> Options:
 
 
 @functools.lru_cache(maxsize=8)
-def client(options: Options) -> Any:
+def client(options: Options) -> S3Client:
     """One boto3 client per process and set of options; threads may share it."""
     import boto3
     from botocore.config import Config
@@ -130,15 +133,17 @@ def creator_of(options: Options, bucket: str, key: str) -> str | None:
 )
 def get(options: Options, bucket: str, key: str, begin: int, end: int | None) -> bytes:
     """Bytes ``[begin, end)``. The client's own retries end where the body begins, so a broken body is requested again here."""
-    whole = begin == 0 and end is None
-    range_ = {} if whole else {"Range": f"bytes={begin}-{'' if end is None else end - 1}"}
+    s3 = client(options)
     try:
-        content = client(options).get_object(Bucket=bucket, Key=key, **range_)["Body"].read()
+        if begin == 0 and end is None:
+            answer = s3.get_object(Bucket=bucket, Key=key)
+        else:
+            answer = s3.get_object(Bucket=bucket, Key=key, Range=f"bytes={begin}-{'' if end is None else end - 1}")
+        return answer["Body"].read()
     except ClientError as error:
         if code_of(error) in _PAST_THE_END:
             return b""
         raise
-    return bytes(content)
 
 
 def code_of(error: BaseException) -> str:
