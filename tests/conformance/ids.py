@@ -54,7 +54,7 @@ def _compressed(line: Line) -> Outcomes:
     packed = bytes.fromhex(line["packed"])
     sys_flag = line["sysFlagBits"] | MessageSysFlag.COMPRESSED_FLAG
     plain = plain_body(packed, sys_flag, DECOMPRESSORS)
-    yield same(f"{line['type']} unpacked", plain and plain.hex(), line["plain"])
+    yield same(f"{line['type']} unpacked", None if plain is None else plain.hex(), line["plain"])
     yield same("not compressed", plain_body(packed, line["sysFlagBits"], DECOMPRESSORS), packed)
 
 
