@@ -138,7 +138,7 @@ class Conformance:
         """The files whose name fits the pattern; a name is the path without its last suffixes."""
         return [name for name in self._files if fnmatchcase(name, only)]
 
-    def parts(self, name: str) -> tuple[Callable[..., Outcomes], Any, *tuple[BrokerStore, ...]]:
+    def parts(self, name: str) -> tuple[Any, ...]:
         """What the check of a file of lines is made of: the function, the lines, the store if it takes one."""
         folder, _, stem = name.rpartition("/")
         of_store, _, kind = stem.rpartition(".")

@@ -144,7 +144,7 @@ class LakeWorld(World):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        clocked = type(
+        clocked: Any = type(
             "ClockedRoot", (Root,), {"__slots__": (), "server_time_ms": lambda root, host: self.store_clock()}
         )
         self.root: Root = clocked.parse(str(folder))

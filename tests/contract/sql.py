@@ -30,7 +30,8 @@ def hand(tmp_path: Path) -> Iterable[Bench]:
 
 
 def rows(store: LakeStore, text: str) -> list[dict[str, Any]]:
-    return query(store, text).to_pylist()
+    table: list[dict[str, Any]] = query(store, text).to_pylist()
+    return table
 
 
 def of(hand: Bench) -> LakeStore:

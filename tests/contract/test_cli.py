@@ -31,7 +31,8 @@ CHECKOUT = Path(__file__).parents[2]
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """All commands, each as the words that name it."""
-    for name, command in (group or typer.main.get_command(app)).commands.items():
+    parent: Any = group or typer.main.get_command(app)
+    for name, command in parent.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
         else:

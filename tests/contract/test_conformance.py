@@ -38,7 +38,7 @@ MORE = DATA.with_name("rocketmq-more")
 
 
 @pytest.fixture(scope="module")
-def conformance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conformance]:
+def conformance(tmp_path_factory: pytest.TempPathFactory) -> Conformance:
     return Conformance(DATA, tmp_path_factory.mktemp("conformance"))
 
 
@@ -51,7 +51,7 @@ def test_our_code_does_what_a_file_says(conformance: Conformance, name: str) -> 
 
 
 @pytest.fixture(scope="module")
-def more(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conformance]:
+def more(tmp_path_factory: pytest.TempPathFactory) -> Conformance:
     return Conformance(MORE, tmp_path_factory.mktemp("more"))
 
 

@@ -225,8 +225,13 @@ def test_a_table_that_others_brought_further_than_our_handle_of_the_log_is_accep
 
 
 def test_the_log_is_asked_only_where_there_is_a_hole(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("rmq_store.lake.commit.holes.produced_in_log", lambda *arguments: asked.append(arguments) or [])
+    asked: list[object] = []
+
+    def noted(*arguments: object) -> list[object]:
+        asked.append(arguments)
+        return []
+
+    monkeypatch.setattr("rmq_store.lake.commit.holes.produced_in_log", noted)
     imported.json(*CONSUME)
     imported.json("deliver", "--now", ALL_DUE)
     assert asked == []
@@ -236,7 +241,7 @@ def test_a_rebuild_to_no_rows_is_not_done_before_they_are_gone(
     rolled_back: Rmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The restored log has no move of an offset, and the first write of the table is not answered."""
-    silent = []
+    silent: list[Put] = []
 
     def answer(put: Put) -> None:
         if put.table.path.endswith("/offsets") and not silent:

@@ -160,7 +160,7 @@ def test_an_answer_that_is_none_stops_with_nothing_committed(world: World) -> No
     before = world.projection()
     for number, answer in enumerate(["SUCCESS", ["CONSUME_SUCCESS"], 7]):
         with pytest.raises(ListenerError, match="the listener answered"):
-            world.consume(BILLING, f"{DAY}-{number}", lambda msgs, context, said=answer: said)
+            world.consume(BILLING, f"{DAY}-{number}", lambda msgs, context, said=answer: said)  # type: ignore[misc]
     for part in ("messages", "history", "outcomes", "commits"):
         assert world.projection()[part] == before[part]
     assert world.consume(BILLING, f"{DAY}-9").messages() == 5
@@ -325,6 +325,6 @@ def test_several_retry_queues_share_the_copies_and_a_rerun_would_share_them_alik
     world.clock.advance(10_000)
     world.deliver(f"{DAY}-d")
     shared = [bodies(world.retries(queue_id=n)) for n in range(4)]
-    assert sorted(chain(*shared)) == sorted(b"%d" % n for n in range(40))
+    assert sorted(body or b"" for body in chain(*shared)) == sorted(b"%d" % n for n in range(40))
     assert all(shared)
     assert counts(world.consume(wide, f"{DAY}-2")) == {"acked": 40}

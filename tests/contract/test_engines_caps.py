@@ -164,7 +164,7 @@ def test_what_a_broadcasting_client_gives_up_in_time_is_dropped(world: World) ->
 
 @pytest.mark.parametrize(("cap", "messages"), [({"max_bytes": 1}, 20), ({"max_minutes": 1}, 130)])
 @story
-def test_a_window_always_comes_on(world: World, cap: dict[str, int], messages: int) -> None:
+def test_a_window_always_comes_on(world: World, cap: dict[str, Any], messages: int) -> None:
     world.fill(orders(0), several(messages))
     reports = windows(world, group(**cap), slow(world, [], 10 * MINUTE))
     assert all(report.messages() for report in reports)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def consume(world: World, request_id: str) -> str:
 
 
 def reset(world: World, request_id: str) -> str:
-    asked = {"value": 2, "request_id": request_id, "group": request_id}
+    asked: dict[str, Any] = {"value": 2, "request_id": request_id, "group": request_id}
     return world.reset_to(ResetTo.OFFSET, **asked).status
 
 

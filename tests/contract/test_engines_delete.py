@@ -228,7 +228,7 @@ def test_what_waited_is_dropped_in_order_too_and_only_where_the_queue_has_come_t
         context.delay_level_when_next_consume = 5 if msgs[0].body == b"2" else 3
         return "RECONSUME_LATER"
 
-    one_by_one = {"consume_message_batch_max_size": 1}
+    one_by_one: dict[str, Any] = {"consume_message_batch_max_size": 1}
     world.fill(orders(0), several(3))
     world.consume(group(**one_by_one), f"{DAY}-1", patient_with_two)
     world.delete()

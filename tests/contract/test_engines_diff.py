@@ -9,6 +9,8 @@ import pytest
 
 from rmq_store.admin.diff import DiffReport, End, Named
 from rmq_store.admin.replay import replay_group
+from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.positions import Outcome
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
 from rmq_store.errors import WrongUse
@@ -126,7 +128,9 @@ def test_both_attempts_are_told_with_who_asked_for_them_and_why(world: World) ->
     replayed(world, fail_bodies(b"2"))
     world.reprocess(NAME, f"{DAY}-r2", reason="the price is known")
     report = world.diff(NAME)
-    assert [(a.number, a.complete, a.count("acked"), a.count("retried")) for a in (report.first, report.second)] == [
+    assert [
+        (a.number, a.complete, a.count(Outcome.ACKED), a.count(Outcome.RETRIED)) for a in (report.first, report.second)
+    ] == [
         (1, True, 5, 1),
         (2, True, 6, 0),
     ]
@@ -198,7 +202,7 @@ def test_all_parts_of_an_attempt_are_compared(world: World) -> None:
 @story
 def test_what_a_reset_of_the_replay_made_read_again_belongs_to_no_attempt(world: World) -> None:
     replayed(world, fail_bodies(b"1"))
-    world.reset_to("min", group=NAME)
+    world.reset_to(ResetTo.MIN, group=NAME)
     world.consume(group(NAME), f"{DAY}-again", fail_bodies(b"2"))
     again(world, fail_bodies(b"3"))
     assert ends(world.diff(NAME)) == {1: ("retried", "acked"), 3: ("acked", "retried")}
@@ -246,7 +250,7 @@ def test_retries_are_followed_to_their_end(world: World) -> None:
     def listener(msgs: list[MessageExt], context: Any) -> str:
         if msgs[0].body == b"3":
             return die(msgs, context)
-        return fail_bodies(b"1", b"2")(msgs, context)[0]
+        return str(fail_bodies(b"1", b"2")(msgs, context)[0])
 
     replayed(world, listener, **most)
     assert follow_up(world, fail_bodies(b"1", b"2"), 1, **most) == {"retried": 2}
@@ -309,7 +313,7 @@ def tagged(world: World, count: int = 8) -> World:
 @story
 def test_what_both_filtered_is_counted_as_filtered(world: World) -> None:
     request = ConsumeRequest(FIRST, ANA)
-    only_a = {"topics": {"Orders": "A"}}
+    only_a: dict[str, Any] = {"topics": {"Orders": "A"}}
     tagged(world).replay(group(**only_a), "Orders", NOON - HOUR, request, fail_bodies(b"2", b"4"))
     world.reprocess(NAME, f"{DAY}-r2", fail_bodies(b"4"), **only_a)
     report = world.diff(NAME)

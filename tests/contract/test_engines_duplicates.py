@@ -19,6 +19,7 @@ from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.window import duplicates as duplicates_in_lake
+from rmq_store.lake.window.key_files import text_hashes
 from rmq_store.message.message import MessageExt
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import BEN, DAY, HOUR, Key, Lost, World, bodies, counts, fail_bodies, group, orders, said
@@ -177,7 +178,9 @@ def test_a_broadcasting_client_absorbs_what_it_has_acked_itself(world: World) ->
 def test_a_message_without_a_key_is_never_absorbed(world: World, by: str) -> None:
     @story
     def told(world: World) -> None:
-        rows = [said(n, **{by: ""}) for n in range(2)] + [said(n, **{by: "K"}) for n in (2, 3)]
+        empty: dict[str, Any] = {by: ""}
+        same: dict[str, Any] = {by: "K"}
+        rows = [said(n, **empty) for n in range(2)] + [said(n, **same) for n in (2, 3)]
         world.fill(orders(0), rows)
         once = group(absorb_duplicates=AbsorbRule(by, HOUR))
         assert counts(world.consume(once, f"{DAY}-1")) == {"acked": 3, "duplicate": 1}
@@ -200,7 +203,7 @@ def test_what_is_filtered_is_no_reason(world: World, expression: str) -> None:
 
 
 def test_keys_with_one_hash_are_told_apart_by_their_texts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_lake, in_memory = duplicates_in_lake.text_hashes, duplicates.key_hash
+    in_lake, in_memory = text_hashes, duplicates.key_hash
     monkeypatch.setattr(duplicates_in_lake, "text_hashes", lambda texts: in_lake(texts) & 1)
     monkeypatch.setattr(duplicates, "key_hash", lambda key: in_memory(key) & 1)
 

@@ -55,13 +55,18 @@ def raising(error: BaseException) -> None:
     raise error
 
 
-def put(context: Any, name: str, value: Any) -> None:
+def put(context: Any, name: str, value: Any) -> object:
     setattr(context, name, value)
+    return None
 
 
 def tables(then: Callable[..., Any]) -> dict[str, Callable[[Any, str], Any]]:
     """(context, success) -> what the listener does, by where it runs ``then``. A new object each time: one may be dropped."""
-    error = lambda *methods: having(Exception, then, *methods)("x")  # noqa: E731
+
+    def error(*methods: str) -> BaseException:
+        exception: BaseException = having(Exception, then, *methods)("x")
+        return exception
+
     return {
         "str": lambda context, ok: raising(error("__str__")),
         "str of a cause": lambda context, ok: raising(ConsumeFailed(0, error("__str__"))),

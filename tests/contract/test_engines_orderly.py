@@ -17,6 +17,7 @@ from rmq_store.commit.positions import Outcome, blk_id
 from rmq_store.errors import ListenerError, OffsetOutOfRange
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.consume import WindowReport
 from rmq_store.window.plan import ConsumeRequest
 from tests.contract.engines import story
 from tests.contract.world import (
@@ -39,7 +40,8 @@ SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
 
 
 def in_order(**settings: Any) -> GroupSettings:
-    return group(**({"mode": "orderly", "consume_message_batch_max_size": 1} | settings))
+    usual: dict[str, Any] = {"mode": "orderly", "consume_message_batch_max_size": 1}
+    return group(**(usual | settings))
 
 
 class Heard:
@@ -365,7 +367,7 @@ def test_a_request_in_parts_ends_although_a_queue_waits(world: World) -> None:
     def listener(msgs: list[MessageExt], context: Any) -> str:
         return SUSPEND if context.message_queue.queue_id == 1 and msgs[0].queue_offset == 1 else "SUCCESS"
 
-    reports = []
+    reports: list[WindowReport] = []
     while not reports or (reports[-1].status == "committed" and not reports[-1].complete):
         reports.append(world.consume(capped, f"{DAY}-1", listener))
         assert len(reports) < 5

@@ -23,7 +23,7 @@ from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.plan import ConsumeRequest, Planner
-from tests.contract.engines import LakeWorld, story
+from tests.contract.engines import LakeWorld, MemoryWorld, story
 from tests.contract.world import (
     BEN,
     BILLING,
@@ -190,7 +190,7 @@ def test_consumers_are_named_all_or_none_and_broadcasting_shares_nothing(world: 
         share(world, "c1", TWO, "1", of=group("billing@c1", message_model=MessageModel.BROADCASTING))
 
 
-def test_a_topic_is_shared_over_all_shards_as_over_all_brokers(world: World) -> None:
+def test_a_topic_is_shared_over_all_shards_as_over_all_brokers(world: LakeWorld | MemoryWorld) -> None:
     """Shard by shard the first consumer would get the only queue of each."""
     here = [("broker-a", 0), ("broker-b", 0), ("broker-c", 0), ("broker-c", 1)]
     for broker, queue_id in here:

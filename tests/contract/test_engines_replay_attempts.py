@@ -152,7 +152,7 @@ def test_retries_of_an_earlier_attempt_are_left_to_the_follow_up(world: World) -
 @story
 def test_replays_of_spans_that_follow_each_other_may_be_done_in_any_order(world: World) -> None:
     world.fill(orders(0), several(10, step_ms=60_000))
-    spans = {}
+    spans: dict[int, Any] = {}
     for begin, end in ((6, 10), (0, 3), (3, 6)):
         request = ConsumeRequest(f"{DAY}-{begin}", ANA, until_ms=NOON - HOUR + end * 60_000)
         spans |= {begin: consumed(world.replay(BILLING, "Orders", NOON - HOUR + begin * 60_000, request))}

@@ -18,6 +18,7 @@ from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.broker_files.config_files import parse_delay_offsets
 from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.commit.ctl import Actor
+from rmq_store.commit.request import Status
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.lake.admin.moves import move_in_all
 from rmq_store.lake.broker import import_slice
@@ -25,7 +26,6 @@ from rmq_store.lake.broker import import_store as import_of_stores
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.broker.cutover import CutoverReport, cutover
-from rmq_store.lake.broker.import_slice import Skipped
 from rmq_store.lake.broker.import_store import (
     GONE,
     MISSING_FILES,
@@ -35,6 +35,7 @@ from rmq_store.lake.broker.import_store import (
     QueueGap,
     import_store,
 )
+from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -151,7 +152,7 @@ def test_an_import_that_is_dated_tomorrow_is_found_again(lake: Lake, broker: Pat
     """As a DAG's run is dated by its ``run_after``, on a worker whose clock is behind the scheduler's."""
     request = f"{day_of(lake.host.now_ms() + 86_400_000)}/rmq_import_store/scheduled"
     first, again = lake.load(broker, request=request), lake.load(broker, request=request)
-    assert (first.status, again) == ("committed", replace(first, status="already_committed"))
+    assert (first.status, again) == ("committed", replace(first, status=Status.ALREADY_COMMITTED))
 
 
 def test_a_grown_store_adds_only_what_is_new_and_ends_as_if_imported_at_once(
@@ -229,7 +230,7 @@ def test_a_cut_over_again_says_what_it_did_and_another_one_is_told_by_whom_and_w
     (shard,) = lake.store.shards()
     first = cut_over(lake, shard, "moved to the lake")
     before = shard.positions()
-    assert cut_over(lake, shard, "once more") == replace(first, status="already_committed")
+    assert cut_over(lake, shard, "once more") == replace(first, status=Status.ALREADY_COMMITTED)
     with pytest.raises(WrongUse) as refused:
         cut_over(lake, shard, "me too", request_id="2026-01-02-cutover")
     (done,) = shard.ctls_since(0, action="cutover")
@@ -243,7 +244,8 @@ def test_a_cut_over_again_says_what_it_did_and_another_one_is_told_by_whom_and_w
 def test_a_cut_over_that_was_made_between_look_and_claim_is_not_made_again(lake: Lake, broker: Path) -> None:
     lake.load(broker)
     (shard,) = lake.store.shards()
-    entropy, quick = lake.host.entropy, []
+    entropy = lake.host.entropy
+    quick: list[Any] = []
 
     def overtaken(size: int) -> bytes:
         if not quick:  # the first id is that of the claim
@@ -252,7 +254,7 @@ def test_a_cut_over_that_was_made_between_look_and_claim_is_not_made_again(lake:
         return entropy(size)
 
     slow = cut_over(lake, shard, "slow", host=replace(lake.host, entropy=overtaken))
-    assert slow == replace(quick[1], status="already_committed")
+    assert slow == replace(quick[1], status=Status.ALREADY_COMMITTED)
     assert len(shard.ctls_since(0, action="cutover")) == 1
 
 
@@ -466,8 +468,9 @@ def store_of(folder: Path, *values: dict[str, Any]) -> Path:
     log = bytearray()
     for queue_offset, changes in enumerate(values):
         record: dict[str, Any] = {"stored_body": b"body", "properties": {}, "queue_offset": queue_offset} | changes
-        times = {"born_timestamp": 1, "store_timestamp": 1_700_000_000_000}
-        log += encode(new_record(**{"topic": "T", "queue_id": 3, "commit_log_offset": len(log)} | times | record))
+        times: dict[str, Any] = {"born_timestamp": 1, "store_timestamp": 1_700_000_000_000}
+        place: dict[str, Any] = {"topic": "T", "queue_id": 3, "commit_log_offset": len(log)}
+        log += encode(new_record(**(place | times | record)))
     (folder / "commitlog").mkdir(parents=True)
     (folder / "commitlog" / f"{0:020}").write_bytes(log.ljust(FILE_BYTES, b"\0"))
     return folder
@@ -846,7 +849,7 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     dry = cut_over(lake, shard, "moved", dry_run=True)
     assert (dry.status, dry.commit_id, shard.positions()) == ("dry_run", None, before)
     report = cut_over(lake, shard, "moved")
-    assert report == replace(dry, status="committed", commit_id=report.commit_id)
+    assert report == replace(dry, status=Status.COMMITTED, commit_id=report.commit_id)
     assert report.waiting == len(waiting)
     (note,) = report.notes
     assert note.startswith("3 messages for LaterBox wait in the broker's own timer (rmq_sys_wheel_timer), due from")
@@ -887,9 +890,9 @@ def test_what_the_log_of_a_killed_broker_shows_as_delivered_is_not_delivered_her
     (shard,) = lake.store.shards()
     dry = cut_over(lake, shard, "moved", dry_run=True)
     report = cut_over(lake, shard, "moved")
-    assert report == replace(dry, status="committed", commit_id=report.commit_id)
+    assert report == replace(dry, status=Status.COMMITTED, commit_id=report.commit_id)
     again = cut_over(lake, shard, "moved")
-    assert again == replace(report, status="already_committed")
+    assert again == replace(report, status=Status.ALREADY_COMMITTED)
     third = LevelProgress(3, 0, 124, 87) if lost else LevelProgress(3, 109, 15, 87)
     assert third in report.levels
     assert {level.level: level.waiting for level in report.levels if level.waiting} == {3: 87, 17: 9, 18: 15}

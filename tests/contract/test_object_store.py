@@ -279,7 +279,7 @@ def test_each_librarys_refusal_is_known_as_one(s3_root: S3Root, wrong: dict[str,
     root = Root.parse(s3_root.uri if wrong else "s3://no-such-bucket-here/store", {**s3_root.env, **wrong})
     shard = Shard(root, "s")
     said = Ctl("0" * 32, Action.SEND, Actor("tests", "tests"))
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: shard.commitlog,
         lambda: stage_ctl(root, "s/commitlog", said, 0),
         lambda: root.server_time_ms(Host()),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,8 @@ def test_a_window_ends_at_a_time_or_after_so_many_messages(store: rmq_store.Stor
 def test_a_group_is_reset_to_an_offset_a_bound_or_a_time(store: rmq_store.Store) -> None:
     store.consume(ORDERS)
     queue = MessageQueue("Orders", "lake-local", 0)
-    for to, offset in ((1, 1), ("min", 0), ("max", 2), (datetime(2026, 1, 1, tzinfo=UTC), 0)):
+    targets: list[tuple[Any, int]] = [(1, 1), ("min", 0), ("max", 2), (datetime(2026, 1, 1, tzinfo=UTC), 0)]
+    for to, offset in targets:
         [report] = store.reset("orders", "Orders", to, reason="test", queues=[queue])
         assert (report.status, [move.to_offset for move in report.moves]) == ("committed", [offset])
     with pytest.raises(WrongUse, match="give a time"):

@@ -342,7 +342,7 @@ def test_a_delivery_never_stops_nor_passes_over_a_message(world: World, clock_ba
     assert world.deliver(f"{DAY}-d3").delivered == 5 - early
     lane = world.lane(3)
     assert world.positions().offsets_of(SCHEDULE_GROUP) == {lane[0].queue: 8}
-    assert sorted(bodies(world.retries())) == bodies(lane)
+    assert sorted(body or b"" for body in bodies(world.retries())) == bodies(lane)
 
 
 def test_1472_a_brokers_delay_offset_beyond_its_queue_is_not_adopted(tmp_path: Path) -> None:
@@ -362,12 +362,22 @@ def test_1472_a_brokers_delay_offset_beyond_its_queue_is_not_adopted(tmp_path: P
 Told = Callable[[list[MessageExt], Any], Any]
 
 
+def acked_first(status: str) -> Told:
+    """A listener that acks the first message of a batch (``ackIndex`` 0)."""
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        context.ack_index = 0
+        return status
+
+    return listener
+
+
 @story
 @pytest.mark.parametrize(
     ("say", "wanted"),
     [
-        pytest.param(lambda m, c: setattr(c, "ack_index", 0) or "CONSUME_SUCCESS", [0], id="1382-ack-index"),
-        pytest.param(lambda m, c: setattr(c, "ack_index", 0) or "RECONSUME_LATER", [], id="7332-ack-index-and-later"),
+        pytest.param(acked_first("CONSUME_SUCCESS"), [0], id="1382-ack-index"),
+        pytest.param(acked_first("RECONSUME_LATER"), [], id="7332-ack-index-and-later"),
         pytest.param(lambda m, c: ["CONSUME_SUCCESS", None, "CONSUME_SUCCESS"], [0, 2], id="1815-3171-one-status-each"),
     ],
 )

@@ -24,7 +24,8 @@ def lake(tmp_path: Path) -> LakeWorld:
 
 
 def rows(lake: LakeWorld, text: str) -> list[dict[str, Any]]:
-    return query(lake.store, text).to_pylist()
+    table: list[dict[str, Any]] = query(lake.store, text).to_pylist()
+    return table
 
 
 BLOCKED = """

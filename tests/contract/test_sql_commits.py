@@ -63,7 +63,8 @@ def brought_up(hand: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ctl_files(hand: Bench) -> list[str]:
     hand.shard.commitlog.refresh()
-    return hand.shard.commitlog.files(kind("ctl")).column("path").to_pylist()
+    paths: list[str] = hand.shard.commitlog.files(kind("ctl")).column("path").to_pylist()
+    return paths
 
 
 def keep_only(hand: Bench, *commits: Ctl) -> None:

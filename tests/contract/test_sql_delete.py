@@ -131,7 +131,12 @@ def test_few_commits_are_read_to_know_that_a_group_had_no_window_since_its_delet
     (shard,) = lake.store.shards(SHARD)
     opened: list[str] = []
     ctls_in = shard.ctls_in
-    monkeypatch.setattr(shard, "ctls_in", lambda paths: opened.extend(paths) or ctls_in(paths))
+
+    def noted(paths: list[str]) -> Any:
+        opened.extend(paths)
+        return ctls_in(paths)
+
+    monkeypatch.setattr(shard, "ctls_in", noted)
     assert (shard.has_ctl("billing", Action.CONSUME, 1), len(opened)) == (False, 2)
     assert shard.has_ctl("billing", Action.CONSUME, 0)
 

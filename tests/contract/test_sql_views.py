@@ -282,7 +282,7 @@ def test_a_store_on_s3_answers_too(s3_root: S3Root) -> None:
 def test_a_view_needs_exactly_what_it_says() -> None:
     with duckdb.connect() as empty:
         for name, (function, arguments) in FUNCTIONS.items():
-            empty.create_function(name, function, ["BIGINT"] * arguments, "BIGINT", type="arrow")
+            empty.create_function(name, function, ["BIGINT"] * arguments, "BIGINT", type="arrow")  # type: ignore[call-overload]
         assert {view.name: empty.get_table_names(view.sql) for view in views().values()} == {
             view.name: set(view.needs) for view in views().values()
         }

@@ -47,7 +47,8 @@ def fail_every_poisoned(msgs: list[Any], context: Any) -> Iterator[str]:
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
     if request.param == "folder":
         return Root.parse(str(tmp_path / "lake"))
-    return request.getfixturevalue("s3_root").root
+    root: Root = request.getfixturevalue("s3_root").root
+    return root
 
 
 class Street:
@@ -69,7 +70,8 @@ class Street:
         return deliver(self.store, self.shard, request, TESTS, self.host, now_ms=now_ms).delivered
 
     def ask(self, text: str) -> list[dict[str, Any]]:
-        return query(self.store, text).to_pylist()
+        table: list[dict[str, Any]] = query(self.store, text).to_pylist()
+        return table
 
 
 def test_messages_of_a_real_broker_are_consumed_retried_and_die_and_sql_proves_it(

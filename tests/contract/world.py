@@ -50,7 +50,7 @@ ALL_LETTERS = DeadLetterFilter(all=True)
 Asked = tuple[GroupSettings, ConsumeRequest, Scope]
 """What a window is asked for."""
 
-Listen = Callable[[list[MessageExt], ConsumeConcurrentlyContext], Any]
+Listen = Callable[[list[MessageExt], Any], Any]
 
 # --- listeners -------------------------------------------------------------------------------------------------------
 

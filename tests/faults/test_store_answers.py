@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyarrow.parquet import ParquetWriter
 
@@ -23,6 +24,7 @@ from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import stage_ctl
 from rmq_store.utils.host import Host
 from tests.faults import listeners
 from tests.faults.answers import (
@@ -108,7 +110,7 @@ def naps(wrong: pytest.MonkeyPatch) -> list[float]:
 TOO_BUSY = OSError("AWS Error SLOW_DOWN during CompleteMultipartUpload operation: Please reduce your request rate.")
 
 
-@pytest.mark.parametrize("where", [(staging.pq, "ParquetWriter"), (ParquetWriter, "write_table")])
+@pytest.mark.parametrize("where", [(pq, "ParquetWriter"), (ParquetWriter, "write_table")])
 @pytest.mark.parametrize("error", [OSError(EIO, "Input/output error"), TOO_BUSY])
 def test_a_hiccup_while_a_task_stages_its_rows_does_not_throw_the_window_away(
     patient: Lake,
@@ -143,7 +145,7 @@ def test_a_store_that_refuses_the_rows_of_a_task_ends_the_window_at_once(
     patient: Lake, wrong: pytest.MonkeyPatch, asked: list[object], naps: list[float], error: OSError
 ) -> None:
     said = error.strerror or str(error)
-    at_step(wrong, "2.claimed", lambda: fail_first(wrong, staging.pq, "ParquetWriter", error))
+    at_step(wrong, "2.claimed", lambda: fail_first(wrong, pq, "ParquetWriter", error))
     with pytest.raises(
         StoreUnusable, match=f"cannot write kind=msg/.*{re.escape(said)}.*Nothing of this run was committed"
     ):
@@ -156,7 +158,7 @@ def test_a_store_that_refuses_the_rows_of_a_task_ends_the_window_at_once(
 def test_a_store_that_stays_silent_ends_the_staging_after_about_a_minute(
     patient: Lake, wrong: pytest.MonkeyPatch, naps: list[float]
 ) -> None:
-    at_step(wrong, "2.claimed", lambda: fail_first(wrong, staging.pq, "ParquetWriter", TOO_BUSY, times=1000))
+    at_step(wrong, "2.claimed", lambda: fail_first(wrong, pq, "ParquetWriter", TOO_BUSY, times=1000))
     with pytest.raises(StoreUnusable, match="SLOW_DOWN"):
         patient.consume()
     wrong.undo()
@@ -216,13 +218,12 @@ def test_every_try_stages_its_row_under_a_name_of_its_own(patient: Lake, wrong: 
     """One that arrives late must not take the place of what a later try has named in its commit."""
     names: list[str] = []
 
-    def stage_ctl(*arguments: Any) -> StagedFile:
-        staged = real(*arguments)
+    def noted(*arguments: Any) -> StagedFile:
+        staged = stage_ctl(*arguments)
         names.append(staged.path)
         return staged
 
-    real = commit_steps.stage_ctl
-    wrong.setattr(commit_steps, "stage_ctl", stage_ctl)
+    wrong.setattr(commit_steps, "stage_ctl", noted)
     at_step(wrong, "3.staged", lambda: fail_first(wrong, LakeTable, "_check_staged", CONFLICT, times=2))
     report = patient.consume()
     tried = [name for name in names if report.commit_id and report.commit_id in name]
