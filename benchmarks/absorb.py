@@ -25,7 +25,7 @@ from rmq_store.lake.window.key_files import Keys, stage_keys, text_hashes
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import day_of
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 
 TITLE = "window that absorbs duplicates, warm Spark session"
 MILLION = 1_000_000

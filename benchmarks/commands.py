@@ -15,7 +15,7 @@ from benchmarks.broker_log import TOPIC
 from benchmarks.table import Measurement, Target
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 
 TITLE = "command line, from process start"
 MESSAGES = 20_000

@@ -16,7 +16,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 
 COMMIT_TITLE = "small windows, local disk, this process, 1.2 % fail"
 HISTORY_TITLE = "the same store after many windows"

@@ -19,7 +19,7 @@ from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 
 DELIVER_TITLE = "delivery of retries that are due, this process"
 SEEK_TITLE = "seek by time"

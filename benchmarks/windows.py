@@ -17,7 +17,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.window import consume_window
 from rmq_store.window.consume import WindowReport
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 
 TITLE = "window, warm Spark session, plan to read-back"
 MILLION = 1_000_000

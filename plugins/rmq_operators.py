@@ -35,7 +35,7 @@ from rmq_store.errors import ClockSkew, HeldByAnother, NothingThere, RmqError, S
 from rmq_store.settings.settings import GroupSettings, read_settings
 from rmq_store.utils.host import Host
 from rmq_store.utils.redaction import cleaned, secret_values
-from rmq_store.window.plan import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol

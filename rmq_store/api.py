@@ -48,8 +48,8 @@ from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings, load_group
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import parse_consume_timestamp, parse_time
+from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.deliver import DeliverReport, deliver_all
-from rmq_store.window.plan import LIVE, ConsumeRequest, Scope
 
 Time = datetime | int
 

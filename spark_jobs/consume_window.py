@@ -25,7 +25,7 @@ from rmq_store.settings.settings_values import ENGINES
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import parse_time
 from rmq_store.window.consume import WindowReport
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
 

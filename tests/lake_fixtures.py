@@ -62,8 +62,8 @@ from rmq_store.message.message_const import SCHEDULE_TOPIC, dlq_topic, retry_top
 from rmq_store.settings.settings import GroupSettings, load_settings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport
+from rmq_store.window.consume_request import ConsumeRequest
 from rmq_store.window.deliver import CAUSE, DeliverReport
-from rmq_store.window.plan import ConsumeRequest
 
 ALICE = Actor("alice", "test")
 HOUR_MS = 3_600_000

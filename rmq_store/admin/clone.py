@@ -16,7 +16,7 @@ from rmq_store.commit.positions import Positions, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
-from rmq_store.window.plan import ShardView, observed_offsets
+from rmq_store.window.shard_view import ShardView, observed_offsets
 
 
 @dataclass(frozen=True, slots=True)

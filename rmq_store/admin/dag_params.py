@@ -25,7 +25,7 @@ from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.known_names import did_you_mean, listed
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.times import parse_time
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 
 _ON_THEIR_OWN = ("scheduled", "asset_triggered")
 """Run types that no person triggered."""

@@ -15,7 +15,7 @@ from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id, pas_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import WrongUse
-from rmq_store.window.plan import ShardView
+from rmq_store.window.shard_view import ShardView
 
 
 class MoveRequest(Protocol):

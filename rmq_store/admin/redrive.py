@@ -46,7 +46,8 @@ from rmq_store.message.message_const import (
 from rmq_store.message.validators import is_system_topic
 from rmq_store.settings.settings import Settings
 from rmq_store.utils.offset_ranges import OffsetRange, runs, without
-from rmq_store.window.plan import ShardView, bounds_of
+from rmq_store.window.consume_request import bounds_of
+from rmq_store.window.shard_view import ShardView
 
 CAP = 100_000
 """Dead letters that a commit sends at most; the next part of the request sends the rest."""

@@ -24,7 +24,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.validators import GROUP_MAX_LENGTH
 from rmq_store.settings.settings import GroupSettings, Settings
 from rmq_store.utils.times import format_time
-from rmq_store.window.plan import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 
 _REPLAY_GROUP = re.compile(r"(?P<group>.+)-replay-[0-9a-f]{10}")
 

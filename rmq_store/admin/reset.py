@@ -13,7 +13,7 @@ from rmq_store.commit.positions import Positions, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.window.plan import ShardView
+from rmq_store.window.shard_view import ShardView
 
 
 class ResetTo(StrEnum):

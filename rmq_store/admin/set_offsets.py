@@ -18,7 +18,7 @@ from rmq_store.commit.positions import Positions, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.known_names import listed
-from rmq_store.window.plan import ShardView
+from rmq_store.window.shard_view import ShardView
 
 
 @dataclass(frozen=True, slots=True)

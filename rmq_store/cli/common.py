@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rmq_store.lake.table.shard import Shard
     from rmq_store.lake.table.store import LakeStore
     from rmq_store.settings.settings import GroupSettings, Settings
-    from rmq_store.window.plan import Scope
+    from rmq_store.window.consume_request import Scope
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="")
 """The request id of the running command. Errors name it, so that the user can repeat the request."""

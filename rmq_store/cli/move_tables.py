@@ -43,7 +43,7 @@ class StateBefore(NamedTuple):
 def states_before(shards: Sequence[Shard], group: str, settings: GroupSettings | None) -> dict[str, StateBefore]:
     """The state of each shard by its name. ``settings``: those of the group, None when there are none."""
     from rmq_store.lake.window.plan import ShardLookup
-    from rmq_store.window.plan import observed_offsets
+    from rmq_store.window.shard_view import observed_offsets
 
     at_min = settings is None or settings.later_queues_start_at_min
     states = {}

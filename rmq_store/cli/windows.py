@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from rmq_store.lake.window.engine import Engine
     from rmq_store.settings.settings import GroupSettings
     from rmq_store.window.consume import WindowReport
+    from rmq_store.window.consume_request import ConsumeRequest, Scope
     from rmq_store.window.deliver import DeliverReport, WaitingRetries
-    from rmq_store.window.plan import ConsumeRequest, Plan, Scope
+    from rmq_store.window.plan import Plan
 
 MaxMessagesOption = Annotated[
     int | None,
@@ -118,7 +119,7 @@ def consume(
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
     from rmq_store.lake.window.consumption import shards_of, unowned_queues
-    from rmq_store.window.plan import ConsumeRequest
+    from rmq_store.window.consume_request import ConsumeRequest
 
     settings, scope = group_and_scope(group, options.settings, output)
     request = ConsumeRequest(
@@ -166,7 +167,7 @@ def replay(
     from rmq_store.admin.replay import as_replay
     from rmq_store.lake.admin.replay import begin_attempt, shards_replayed
     from rmq_store.lake.window.consumption import shards_of
-    from rmq_store.window.plan import ConsumeRequest
+    from rmq_store.window.consume_request import ConsumeRequest
 
     request = ConsumeRequest(
         request_id=new_request("replay", options.request, host),

@@ -37,8 +37,9 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import uuid7_ms
+from rmq_store.window.consume_request import ConsumeRequest, identity_parameters
 from rmq_store.window.deliver import SegmentsOf, WaitingRetries, waiting_retries
-from rmq_store.window.plan import ConsumeRequest, Plan, Planner, identity_parameters, request_parameters
+from rmq_store.window.plan import Plan, Planner, request_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,24 +7,19 @@ a group's first offset in a queue, ``ranges.py`` cuts ranges by bounds and caps.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
 
-from rmq_store.commit.ctl import Actor, Blocked, Ctl, Observed, canonical_json
-from rmq_store.commit.decide import MAX_RUN_AGE_MS
+from rmq_store.commit.ctl import Blocked, Ctl, canonical_json
 from rmq_store.commit.positions import (
     Positions,
-    QueueRange,
     SubVersion,
     Tally,
     blk_id,
     cutover_id,
     del_id,
     grp_id,
-    sub_id,
 )
 from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids
 from rmq_store.consumer.duplicates import key_parameters
@@ -40,48 +35,20 @@ from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.consume_request import (
+    LIVE,
+    ConsumeRequest,
+    Scope,
+    bounds_of,
+    identity_parameters,
+    messages_remaining,
+)
 from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, stored_starts
-from rmq_store.window.sub_version import is_recorder, next_sub_version, subscription_text
-
-_CLIENT_ID = re.compile(r"""[^\s,"'\\]{1,255}""")
-"""RocketMQ's client ids look like 10.0.0.7@worker-1. A SQL view reads these from JSON text, hence no quotes or backslashes."""
+from rmq_store.window.shard_view import ShardView, observed_offsets
+from rmq_store.window.sub_version import checked_subscription, subscription_text
 
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60_000
 """Without a consumeTimestamp, CONSUME_FROM_TIMESTAMP means half an hour ago (DefaultMQPushConsumer, rules 5.2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeRequest:
-    """A request to consume: up to where, how much, and for which consumer of the group.
-
-    Raises WrongUse for an invalid client id, and when only one of ``client_id`` and ``client_ids`` is given.
-    """
-
-    request_id: str
-    """Begins with its UTC date, ``YYYY-MM-DD``. The same id is the same request, which is done once."""
-    actor: Actor
-    reason: str = ""
-    until_ms: int | None = None
-    """Consume what was stored before this time (UTC ms); None: all that is there when part 1 is planned."""
-    max_messages: int | None = None
-    """The most messages that the request consumes, all parts together; None: no limit."""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """What else is recorded with the request, as JSON values."""
-    client_id: str | None = None
-    """The consumer that this request is for, when several share the group's queues."""
-    client_ids: tuple[str, ...] = ()
-    """All consumers of the group that run now."""
-
-    def __post_init__(self) -> None:
-        if (self.client_id is None) != (not self.client_ids):
-            raise WrongUse(
-                "consumers that share a group's queues need both: the id of this consumer, and the ids of all that run now"
-            )
-        for client_id in (self.client_id, *self.client_ids) if self.client_id is not None else ():
-            if not _CLIENT_ID.fullmatch(client_id or ""):
-                raise WrongUse(
-                    f"invalid client id {client_id!r}: give 1 to 255 characters without space, comma, quote or backslash"
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,62 +95,6 @@ class Starts:
 
     def all(self) -> Iterable[tuple[MessageQueue, Start]]:
         return {**self.own, **self.others}.items()
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What a window reads, where it is not an ordinary one. All fields empty: an ordinary window."""
-
-    from_ms: int | None = None
-    """A replay: it starts at the first message stored at this time (UTC ms) or later."""
-    retries_only: bool = False
-    """The follow-up of a replay: it reads only the replay's own retries."""
-    bounds: Mapping[MessageQueue, int] | None = None
-    """A further attempt of a replay: it ends where the first attempt did."""
-
-
-LIVE = Scope()
-
-
-class ShardView(Protocol):
-    """What planning and the operators' actions read of a shard."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def local_broker(self) -> str:
-        """The broker name of the shard's lake-born queues."""
-        ...
-
-    def positions(self) -> Positions: ...
-
-    def others(self) -> Iterable[ShardView]:
-        """The other shards of the store."""
-        ...
-
-    def search_offsets(
-        self, positions: Positions, queues: Sequence[MessageQueue], time_ms: int
-    ) -> dict[MessageQueue, int]:
-        """Per queue the first offset stored at or after a moment (UTC ms), its end if there is none
-        (ConsumeQueueStore#getOffsetInQueueByTime, rules 2.3)."""
-        ...
-
-    def body_sizes(self, range_: QueueRange) -> Iterable[tuple[int, int]]:
-        """The messages of a range in order: (offset, bytes of the body). Read lazily."""
-        ...
-
-    def observed(self) -> Iterable[Observed]:
-        """The brokers' own offsets that imports recorded, oldest first."""
-        ...
-
-    def has_consumed(self, group: str, epoch: int) -> bool:
-        """Whether a window of the group was committed in this epoch or a later one."""
-        ...
-
-    def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
-        """The windows of the group (None: of all) made at this time (UTC ms) or later, oldest first."""
-        ...
 
 
 class Planner:
@@ -484,53 +395,7 @@ def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
     return blocked if blocked.first_failed_at else replace(blocked, first_failed_at=ctl.store_timestamp)
 
 
-def messages_remaining(request: ConsumeRequest, parts: Sequence[Ctl]) -> int | None:
-    """How many messages the request may still consume after its ``parts``; None: no limit. Lost offsets do not count."""
-    if request.max_messages is None:
-        return None
-    return max(request.max_messages - sum(consumed.messages for part in parts for consumed in part.consumed), 0)
-
-
-# --- one subscription per group and topic ----------------------------------------------------------------------------
-
-
-def checked_subscription(
-    shard: ShardView, positions: Positions, group: GroupSettings, text: str | None
-) -> SubVersion | None:
-    """What the commit of a window records of its subscription, by the table of ``sub_version.py``; None: nothing.
-
-    ``text``: that of the subscription. Raises WrongUse for an older subscription than the recorded one, and for another one
-    of the same version.
-    """
-    app_id = sub_id(group.name)
-    recorded = SubVersion.of(positions.get(app_id))
-
-    def recorder() -> Ctl | None:
-        """The newest window that recorded it, perhaps of another client.
-
-        First the log is read from the last write of the position on, less the longest that a run may take. Windows that
-        only consume retries write the position too, so the whole log may be needed.
-        """
-        name = None if group.broadcasting else group.name
-        for since_ms in (positions.updated_ms.get(app_id, 0) - MAX_RUN_AGE_MS, 0):
-            windows = [ctl for ctl in shard.windows_since(name, since_ms) if sub_id(ctl.group or "") == app_id]
-            if recorded and (recorders := [ctl for ctl in windows if is_recorder(ctl, recorded)]):
-                return recorders[-1]
-        return None
-
-    return next_sub_version(group.name, group.subscription_version, text, recorded, shard=shard.name, recorder=recorder)
-
-
 # --- the parameters of a ctl row --------------------------------------------------------------------------------------
-
-
-def identity_parameters(request: ConsumeRequest) -> dict[str, Any]:
-    """The parameters that a request id stands for: the limits, and of a replay its topic and start.
-
-    A request that comes again with others is refused.
-    """
-    parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
-    return parameters | {name: value for name, value in request.parameters.items() if name in ("topic", "from_ms")}
 
 
 def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None = None) -> str:
@@ -546,17 +411,3 @@ def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None =
     if keys is not None:
         parameters |= key_parameters(keys)
     return canonical_json(parameters)
-
-
-def observed_offsets(shard: ShardView, positions: Positions, group: str) -> dict[MessageQueue, int]:
-    """The group's offsets that the newest import of each broker recorded; none for a group that was deleted here."""
-    if positions.get(del_id(group)) is not None:
-        return {}
-    return {observed.queue: observed.offset for observed in shard.observed() if observed.group == group}
-
-
-def bounds_of(first_part: Ctl) -> dict[MessageQueue, int]:
-    """The bounds of a request, as its part 1 recorded them: per queue the offset before which it ends."""
-    return {
-        MessageQueue(topic, broker, queue_id): end for topic, broker, queue_id, end in first_part.parameter("bounds")
-    }

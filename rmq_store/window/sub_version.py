@@ -23,10 +23,13 @@ import json
 from collections.abc import Callable, Iterable
 
 from rmq_store.commit.ctl import Ctl, canonical_json
-from rmq_store.commit.positions import SubVersion
+from rmq_store.commit.decide import MAX_RUN_AGE_MS
+from rmq_store.commit.positions import Positions, SubVersion, sub_id
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData
+from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.times import format_time
+from rmq_store.window.shard_view import ShardView
 
 
 def subscription_text(subscriptions: Iterable[SubscriptionData]) -> str:
@@ -94,3 +97,30 @@ def _listed(text: str) -> str:
     """``Orders: TAG 'TagA || TagB', Refunds: TAG '*'``."""
     topics = json.loads(text).items()
     return ", ".join(f"{topic}: {type_} {text!r}" for topic, expression in topics for type_, text in expression.items())
+
+
+def checked_subscription(
+    shard: ShardView, positions: Positions, group: GroupSettings, text: str | None
+) -> SubVersion | None:
+    """What the commit of a window records of its subscription, by the table of ``sub_version.py``; None: nothing.
+
+    ``text``: that of the subscription. Raises WrongUse for an older subscription than the recorded one, and for another one
+    of the same version.
+    """
+    app_id = sub_id(group.name)
+    recorded = SubVersion.of(positions.get(app_id))
+
+    def recorder() -> Ctl | None:
+        """The newest window that recorded it, perhaps of another client.
+
+        First the log is read from the last write of the position on, less the longest that a run may take. Windows that
+        only consume retries write the position too, so the whole log may be needed.
+        """
+        name = None if group.broadcasting else group.name
+        for since_ms in (positions.updated_ms.get(app_id, 0) - MAX_RUN_AGE_MS, 0):
+            windows = [ctl for ctl in shard.windows_since(name, since_ms) if sub_id(ctl.group or "") == app_id]
+            if recorded and (recorders := [ctl for ctl in windows if is_recorder(ctl, recorded)]):
+                return recorders[-1]
+        return None
+
+    return next_sub_version(group.name, group.subscription_version, text, recorded, shard=shard.name, recorder=recorder)

@@ -42,8 +42,8 @@ from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host, day_of
 from rmq_store.window.consume import WindowReport
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 from rmq_store.window.deliver import DeliverReport
-from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.contract.world import ANA, SHARD, Asked, Key, Lost, Move, World
 from tests.oracle.memory.commit import commit as commit_in_memory
 from tests.oracle.memory.deliver import deliver as deliver_in_memory

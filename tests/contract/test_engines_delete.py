@@ -17,7 +17,7 @@ from rmq_store.consumer.start import ConsumeFromWhere, StartRule
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.settings import GroupSettings
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

@@ -17,7 +17,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.sql.sql import query
 from rmq_store.message.message import MessageExt
-from rmq_store.window.plan import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     ANA,

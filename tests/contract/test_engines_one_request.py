@@ -14,7 +14,7 @@ from rmq_store.admin.replay import as_replay
 from rmq_store.admin.reset import ResetTo
 from rmq_store.admin.set_offsets import SetOffsetsRequest
 from rmq_store.errors import WrongUse
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.contract.engines import story
 from tests.contract.test_engines_redrive import with_letters
 from tests.contract.world import ANA, BILLING, DAY, HOUR, NOON, World, group, orders, several

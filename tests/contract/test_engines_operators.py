@@ -22,7 +22,7 @@ from rmq_store.errors import (
     WrongUse,
 )
 from rmq_store.message.message import MessageExt, MessageQueue
-from rmq_store.window.plan import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

@@ -18,7 +18,7 @@ from rmq_store.errors import ListenerError, OffsetOutOfRange
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowReport
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

@@ -22,7 +22,8 @@ from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowReport
-from rmq_store.window.plan import ConsumeRequest, Planner
+from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.plan import Planner
 from tests.contract.engines import LakeWorld, MemoryWorld, story
 from tests.contract.world import (
     BEN,

@@ -14,8 +14,8 @@ from rmq_store.commit.positions import Claim, own_id
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
 from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt
 from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 from rmq_store.window.deliver import DeliverReport, WaitingRetries, deliver_all
-from rmq_store.window.plan import ConsumeRequest, Scope
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

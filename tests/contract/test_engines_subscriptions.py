@@ -15,7 +15,7 @@ from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt
 from rmq_store.settings.settings import GroupSettings
-from rmq_store.window.plan import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 from tests.contract.engines import story
 from tests.contract.world import ANA, BEN, DAY, HOUR, NOON, World, consumed, counts, fail, group, orders, said, several
 

@@ -50,7 +50,8 @@ from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.times import format_time
-from rmq_store.window.plan import ConsumeRequest, Planner
+from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.plan import Planner
 from tests.contract.world import group
 from tests.unit.vectors import expected
 

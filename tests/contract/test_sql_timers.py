@@ -24,7 +24,7 @@ from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.lake_fixtures import ALICE, HOUR_MS, Bench, import_orders, message, small_group
 
 TIMER = "rmq_sys_wheel_timer"

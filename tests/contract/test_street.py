@@ -19,7 +19,7 @@ from rmq_store.lake.window.window import consume_window
 from rmq_store.settings.settings import GroupSettings, load_settings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.s3 import S3Root
 
 TESTS = Actor("tests", "tests")

@@ -34,8 +34,8 @@ from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport
+from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.deliver import CAP, DeliverReport
-from rmq_store.window.plan import LIVE, ConsumeRequest, Scope
 from tests.oracle.memory.rows import MessageRow, Stored
 
 SHARD = "broker-a"

@@ -27,8 +27,8 @@ from rmq_store.log.record import encode, new_record
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport
+from rmq_store.window.consume_request import ConsumeRequest
 from rmq_store.window.deliver import DeliverReport
-from rmq_store.window.plan import ConsumeRequest
 from tests.oracle.projection import Projection, projection
 
 BROKER, SHARD, TOPIC, GROUP = "broker-a", "s1", "Orders", "billing"

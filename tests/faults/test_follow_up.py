@@ -29,7 +29,7 @@ from rmq_store.lake.window.send import send
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
 from rmq_store.producer.producer import Message
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.faults.stores import BROKER, GROUP, OPERATOR, TESTS, TOPIC, Lake, copied, group_named, write_broker
 
 DISK_FULL = OSError(ENOSPC, "No space left on device")

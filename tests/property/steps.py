@@ -11,7 +11,7 @@ from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.replay import replay_group
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.producer.producer import Message
-from rmq_store.window.plan import LIVE, ConsumeRequest, Scope
+from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from tests.contract.world import ANA, DAY, HOUR, NOON, orders, said
 from tests.property.histories import GROUPS, Teller
 

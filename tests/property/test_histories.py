@@ -18,7 +18,7 @@ from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.lake.sql.sql import query
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.window.plan import Scope
+from rmq_store.window.consume_request import Scope
 from tests.contract.engines import LakeWorld, MemoryWorld
 from tests.property.answers import ALL_WELL
 from tests.property.histories import Cast, Teller, tell

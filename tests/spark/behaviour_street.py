@@ -17,7 +17,7 @@ from rmq_store.lake.window.window import consume_window
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport
-from rmq_store.window.plan import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 from tests.conformance import scripts
 from tests.conformance.broker_store import BROKER, BrokerStore
 from tests.conformance.checks import Line, read_lines

@@ -20,7 +20,7 @@ from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import load_settings
 from rmq_store.window.consume import WindowReport
-from rmq_store.window.plan import Scope
+from rmq_store.window.consume_request import Scope
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 

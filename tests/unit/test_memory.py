@@ -14,7 +14,7 @@ from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
-from rmq_store.window.plan import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.oracle.memory.rows import MessageRow
 from tests.oracle.memory.shard import Conflict, MemoryShard
 from tests.oracle.memory.store import MemoryStore

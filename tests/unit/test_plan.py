@@ -9,7 +9,9 @@ from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, ma
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
-from rmq_store.window.plan import ConsumeRequest, Plan, Planner, ShardView, request_parameters
+from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.plan import Plan, Planner, request_parameters
+from rmq_store.window.shard_view import ShardView
 
 QUEUES = [MessageQueue("Orders", "broker-a", n) for n in range(2)]
 GROUP = GroupSettings(

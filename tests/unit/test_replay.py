@@ -9,7 +9,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.validators import GROUP_MAX_LENGTH, group_problem
 from rmq_store.settings.settings import GroupSettings, Settings
-from rmq_store.window.plan import LIVE, Scope
+from rmq_store.window.consume_request import LIVE, Scope
 
 REQUEST = "2026-11-20-replay-1"
 

@@ -24,8 +24,7 @@ from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.settings.settings import GroupSettings, read_settings
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
-from rmq_store.window.plan import checked_subscription
-from rmq_store.window.sub_version import subscription_text
+from rmq_store.window.sub_version import checked_subscription, subscription_text
 
 PROJECT = "rocketmq-lakehouse"
 RACERS = 8

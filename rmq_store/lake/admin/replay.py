@@ -11,7 +11,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
-from rmq_store.window.plan import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 
 
 def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> list[Shard]:

@@ -1,4 +1,4 @@
-"""What planning looks up in a shard of the lake (``ShardView`` of ``rmq_store/window/plan.py``)."""
+"""What planning looks up in a shard of the lake (``ShardView`` of ``rmq_store/window/shard_view.py``)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ from rmq_store.window.consume import (
     shares,
     wish,
 )
-from rmq_store.window.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
+from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
+from rmq_store.window.plan import Plan, Planner
 from rmq_store.window.ranges import window_id
 
 TASKS_PER_SLOT = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
-from rmq_store.window.plan import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope
 from tests.oracle.memory.commit import commit
 from tests.oracle.memory.shard import MemoryShard
 

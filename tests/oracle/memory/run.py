@@ -38,7 +38,8 @@ from rmq_store.window.consume import (
     shares,
     subscriptions_of,
 )
-from rmq_store.window.plan import ConsumeRequest, Plan
+from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.plan import Plan
 from rmq_store.window.ranges import window_id
 from tests.oracle.memory.commit import tally_of_range
 from tests.oracle.memory.rows import KeyRow, MessageRow, OutcomeRow, Provenance, Stored

@@ -9,7 +9,8 @@ from rmq_store.errors import ListenerError
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport, committed_window, held_of, listener_of, next_window, wish
-from rmq_store.window.plan import LIVE, ConsumeRequest, Plan, Planner, Scope
+from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
+from rmq_store.window.plan import Plan, Planner
 from tests.oracle.memory.claim import claimed
 from tests.oracle.memory.commit import commit
 from tests.oracle.memory.run import Run

@@ -1,0 +1,58 @@
+"""What planning and the operators' actions read of a shard, in the lake or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from rmq_store.commit.ctl import Ctl, Observed
+from rmq_store.commit.positions import Positions, QueueRange, del_id
+from rmq_store.message.message import MessageQueue
+
+
+class ShardView(Protocol):
+    """What planning and the operators' actions read of a shard."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def local_broker(self) -> str:
+        """The broker name of the shard's lake-born queues."""
+        ...
+
+    def positions(self) -> Positions: ...
+
+    def others(self) -> Iterable[ShardView]:
+        """The other shards of the store."""
+        ...
+
+    def search_offsets(
+        self, positions: Positions, queues: Sequence[MessageQueue], time_ms: int
+    ) -> dict[MessageQueue, int]:
+        """Per queue the first offset stored at or after a moment (UTC ms), its end if there is none
+        (ConsumeQueueStore#getOffsetInQueueByTime, rules 2.3)."""
+        ...
+
+    def body_sizes(self, range_: QueueRange) -> Iterable[tuple[int, int]]:
+        """The messages of a range in order: (offset, bytes of the body). Read lazily."""
+        ...
+
+    def observed(self) -> Iterable[Observed]:
+        """The brokers' own offsets that imports recorded, oldest first."""
+        ...
+
+    def has_consumed(self, group: str, epoch: int) -> bool:
+        """Whether a window of the group was committed in this epoch or a later one."""
+        ...
+
+    def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
+        """The windows of the group (None: of all) made at this time (UTC ms) or later, oldest first."""
+        ...
+
+
+def observed_offsets(shard: ShardView, positions: Positions, group: str) -> dict[MessageQueue, int]:
+    """The group's offsets that the newest import of each broker recorded; none for a group that was deleted here."""
+    if positions.get(del_id(group)) is not None:
+        return {}
+    return {observed.queue: observed.offset for observed in shard.observed() if observed.group == group}
