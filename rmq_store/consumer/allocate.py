@@ -1,10 +1,10 @@
 """Who consumes which queue: RocketMQ's six allocation strategies (``AllocateMessageQueueStrategy``, rules 6.2).
 
-A strategy is a pure function ``(group, current_cid, mq_all, cid_all) -> queues of current_cid``. Every consumer
-computes it by itself from the same two sorted lists (``sort_queues``, ``sort_client_ids``) and so they agree without
-talking. A queue that two consumers take nevertheless costs time, never correctness: claims and the commit stand behind.
+A strategy is a pure function ``(group, current_cid, mq_all, cid_all) -> queues of current_cid``. Each consumer computes
+it by itself from the same two sorted lists (``sort_queues``, ``sort_client_ids``), so all agree without communication.
+If two consumers take the same queue all the same, that costs time only: claims and the commit keep the result correct.
 
-A consumer that is not in ``cid_all`` gets nothing. More consumers than queues leave some idle.
+A consumer that is not in ``cid_all`` gets no queues. If there are more consumers than queues, some get none.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ def average(
     group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
 ) -> list[MessageQueue]:
     """``AVG``, the default: neighbouring queues, the first consumers get one more."""
-    mine = _own_place(current_cid, mq_all, cid_all)
-    if mine is None:
+    place = _own_place(current_cid, mq_all, cid_all)
+    if place is None:
         return []
-    queues, consumers, index = mine
-    share, left_over = divmod(len(queues), len(consumers))
-    begin = index * share + min(index, left_over)
-    return list(queues[begin : begin + share + (index < left_over)])
+    queues, consumers, index = place
+    share, remainder = divmod(len(queues), len(consumers))
+    begin = index * share + min(index, remainder)
+    return list(queues[begin : begin + share + (index < remainder)])
 
 
 def average_by_circle(
     group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
 ) -> list[MessageQueue]:
     """``AVG_BY_CIRCLE``: queues dealt out one after the other, like cards."""
-    mine = _own_place(current_cid, mq_all, cid_all)
-    if mine is None:
+    place = _own_place(current_cid, mq_all, cid_all)
+    if place is None:
         return []
-    queues, consumers, index = mine
+    queues, consumers, index = place
     return list(queues[index :: len(consumers)])
 
 
 def consistent_hash(virtual_nodes: int = DEFAULT_VIRTUAL_NODES) -> AllocateMessageQueueStrategy:
     """``CONSISTENT_HASH``: few queues move when a consumer comes or goes; a consumer may get none at all.
 
-    Raises WrongUse for a negative number of virtual nodes; with 0 nobody gets anything.
+    Raises WrongUse for a negative number of virtual nodes; with 0 no consumer gets a queue.
     """
     if virtual_nodes < 0:
         raise WrongUse(f"illegal virtualNodeCnt :{virtual_nodes}")
@@ -69,16 +69,16 @@ def consistent_hash(virtual_nodes: int = DEFAULT_VIRTUAL_NODES) -> AllocateMessa
     def allocate(
         group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
     ) -> list[MessageQueue]:
-        mine = _own_place(current_cid, mq_all, cid_all)
-        if mine is None or virtual_nodes == 0:
+        place = _own_place(current_cid, mq_all, cid_all)
+        if place is None or virtual_nodes == 0:
             return []
-        queues, consumers, _ = mine
+        queues, consumers, _ = place
         ring = _ring(consumers, virtual_nodes)
         points = sorted(ring)
 
         def owner(queue: MessageQueue) -> str:
-            place = bisect_left(points, _ring_hash(str(queue)))
-            return ring[points[place % len(points)]]
+            index = bisect_left(points, _ring_hash(str(queue)))
+            return ring[points[index % len(points)]]
 
         return [queue for queue in queues if owner(queue) == current_cid]
 
@@ -86,25 +86,25 @@ def consistent_hash(virtual_nodes: int = DEFAULT_VIRTUAL_NODES) -> AllocateMessa
 
 
 def config(queues: Sequence[MessageQueue] | None) -> AllocateMessageQueueStrategy:
-    """``CONFIG``: always the given list; it is compared with nothing. Raises WrongUse when there is none."""
+    """``CONFIG``: always the given list, which is not compared with the queues. Raises WrongUse without a list."""
     if queues is None:
-        raise WrongUse("allocation by CONFIG needs the list of queues that this consumer shall get")
+        raise WrongUse("allocation by CONFIG needs the list of queues for this consumer")
     fixed = tuple(queues)
     return lambda group, current_cid, mq_all, cid_all: list(fixed)
 
 
 def machine_room(consumer_idcs: Collection[str] | None) -> AllocateMessageQueueStrategy:
-    """``MACHINE_ROOM``: queues of brokers named ``room@broker`` in one of these rooms, the rest stays unread."""
+    """``MACHINE_ROOM``: queues of brokers that are named ``room@broker``, in one of these rooms; others stay unread."""
 
     def allocate(
         group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
     ) -> list[MessageQueue]:
-        mine = _own_place(current_cid, mq_all, cid_all)
-        if mine is None:
+        place = _own_place(current_cid, mq_all, cid_all)
+        if place is None:
             return []
-        queues, consumers, index = mine
+        queues, consumers, index = place
         in_rooms = [(queue, room) for queue in queues if (room := _room_of_broker(queue.broker_name)) is not None]
-        if in_rooms and consumer_idcs is None:  # RocketMQ ends in a NullPointerException here
+        if in_rooms and consumer_idcs is None:  # RocketMQ throws a NullPointerException here
             raise WrongUse("allocation by MACHINE_ROOM needs the names of the rooms to read from")
         kept = [queue for queue, room in in_rooms if room in (consumer_idcs or ())]
         share = len(kept) // len(consumers)
@@ -120,16 +120,17 @@ def machine_room_nearby(
 ) -> AllocateMessageQueueStrategy:
     """``MACHINE_ROOM_NEARBY``: a room's queues among the room's consumers, by ``inner``.
 
-    Queues of rooms without a consumer are shared by all consumers. Raises WrongUse when a room is not known.
+    All consumers share the queues of rooms without a consumer. Raises WrongUse when the room of a queue or consumer is
+    unknown.
     """
 
     def allocate(
         group: str, current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
     ) -> list[MessageQueue]:
-        mine = _own_place(current_cid, mq_all, cid_all)
-        if mine is None:
+        place = _own_place(current_cid, mq_all, cid_all)
+        if place is None:
             return []
-        queues, consumers, index = mine
+        queues, consumers, index = place
         queues_in: dict[str, list[MessageQueue]] = {}
         consumers_in: dict[str, list[str]] = {}
         for queue in queues:
@@ -153,21 +154,21 @@ STRATEGIES: dict[str, AllocateMessageQueueStrategy] = {
     "AVG_BY_CIRCLE": average_by_circle,
     "CONSISTENT_HASH": consistent_hash(),
 }
-"""By ``getName()``, those that need nothing but the two lists."""
+"""The strategies that need only the two lists, by ``getName()``."""
 
 WITH_PARAMETERS = ("CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY")
-"""Those that are made by ``config``, ``machine_room`` and ``machine_room_nearby``; the last is named with its inner
-strategy, as in ``MACHINE_ROOM_NEARBY-AVG``."""
+"""The strategies that ``config``, ``machine_room`` and ``machine_room_nearby`` make; the name of the last ends with its
+inner strategy, as in ``MACHINE_ROOM_NEARBY-AVG``."""
 
 
 def strategy_named(name: str) -> AllocateMessageQueueStrategy:
     """The strategy with this ``getName()``. Raises WrongUse for an unknown one and for one that needs parameters."""
-    found = STRATEGIES.get(name)
-    if found is not None:
-        return found
+    strategy = STRATEGIES.get(name)
+    if strategy is not None:
+        return strategy
     known = ", ".join(STRATEGIES)
     if name.split("-")[0] in WITH_PARAMETERS:
-        raise WrongUse(f"allocation by {name} needs rooms or queues, which cannot be given by name; known are {known}")
+        raise WrongUse(f"allocation by {name} needs rooms or queues, so its name is not enough; use one of {known}")
     raise WrongUse(f"unknown allocation strategy {name!r}; known are {known}")
 
 
@@ -188,7 +189,8 @@ def allocate_by_topic(
 def _own_place(
     current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
 ) -> tuple[Sequence[MessageQueue], Sequence[str], int] | None:
-    """Both lists and the own index in the second, None when one is not in it; the texts are RocketMQ's."""
+    """Both lists and the index of ``current_cid`` in the second; None when it is not there. The error texts are
+    RocketMQ's (``AbstractAllocateMessageQueueStrategy#check``, rules 6.1)."""
     if not current_cid:
         raise WrongUse("currentCID is empty")
     if not mq_all:
@@ -199,8 +201,8 @@ def _own_place(
 
 
 def _ring(consumers: Sequence[str], virtual_nodes: int) -> dict[int, str]:
-    """Points of the ring and the consumer of each (``ConsistentHashRouter``); one that is listed twice, because two
-    processes have one client id, gets new points each time."""
+    """The points of the ring and the consumer of each (``ConsistentHashRouter``). A client id that is listed twice,
+    because two processes have it, gets new points each time."""
     ring: dict[int, str] = {}
     listed: set[str] = set()
     for cid in consumers:
@@ -216,7 +218,7 @@ def _ring_hash(text: str) -> int:
 
 
 def _room_of_broker(broker_name: str) -> str | None:
-    """The room in ``room@broker``; names with another number of parts have none (Java forgets empty last parts)."""
+    """The room in ``room@broker``; names with another number of parts have none (Java drops empty last parts)."""
     parts = broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == 2 else None
 

@@ -6,8 +6,8 @@
     allocate_strategy = { name = "MACHINE_ROOM", rooms = ["hz"] }
     allocate_strategy = { name = "MACHINE_ROOM_NEARBY-AVG", broker_rooms = { b = "hz" }, consumer_rooms = { c = "hz" } }
 
-The last three are about where a consumer stands, so they say what the consumers get that share a group's work
-(``rmq consume --client``); the tasks of one window stand nowhere and share by AVG. So do the consumers a group's retry
+The last three depend on the place of a consumer, so they apply to consumers that share a group's queues
+(``rmq consume --client``). The tasks of one window have no place and use AVG. So do the consumers for the group's retry
 topic, whose queues are the lake's own and in no room: RocketMQ would leave them unread.
 """
 
@@ -40,35 +40,37 @@ _QUEUE = re.compile(r"(.+):(0|[1-9]\d{0,8})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class AllocateRule:
-    """``name``: RocketMQ's ``getName()``. ``queues``: of CONFIG, per client (broker name, queue id), of every topic.
-
-    ``rooms``: of MACHINE_ROOM, whose brokers are named ``room@broker``. ``broker_rooms`` and ``consumer_rooms``: of
-    MACHINE_ROOM_NEARBY, by broker name and client id.
-    """
+    """The strategy of a group with its parameters."""
 
     name: str = "AVG"
+    """RocketMQ's ``getName()``."""
     virtual_nodes: int = DEFAULT_VIRTUAL_NODES
+    """Of CONSISTENT_HASH."""
     queues: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    """Of CONFIG: per client id its (broker name, queue id), in every topic."""
     rooms: tuple[str, ...] = ()
+    """Of MACHINE_ROOM, whose brokers are named ``room@broker``."""
     broker_rooms: Mapping[str, str] = field(default_factory=dict)
+    """Of MACHINE_ROOM_NEARBY: room by broker name."""
     consumer_rooms: Mapping[str, str] = field(default_factory=dict)
+    """Of MACHINE_ROOM_NEARBY: room by client id."""
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def may_leave_queues(self) -> bool:
-        """Whether there may be queues that it gives to nobody."""
+        """Whether it may allocate some queues to no consumer."""
         return self.name in ("CONFIG", "MACHINE_ROOM")
 
     def among_tasks(self) -> AllocateMessageQueueStrategy:
-        """Who gets what of a window's queues."""
+        """The strategy for a window's queues and its tasks."""
         if self.name == "CONSISTENT_HASH":
             return consistent_hash(self.virtual_nodes)
         return STRATEGIES.get(self.name, average)
 
     def among_clients(self) -> AllocateMessageQueueStrategy:
-        """Who gets what of a topic's queues, of the consumers that share the group's work."""
+        """The strategy for a topic's queues and the consumers that share the group's queues."""
         if self.name in STRATEGIES:
             return self.among_tasks()
 
@@ -78,8 +80,8 @@ class AllocateRule:
             queues = mq_all or ()
             of_retries = any(queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX) for queue in queues)
             strategy = average if of_retries else self._by_place(current_cid, queues)
-            found = strategy(group, current_cid, mq_all, cid_all)
-            return [queue for queue in found if queue in queues]  # CONFIG compares its list with nothing
+            allocated = strategy(group, current_cid, mq_all, cid_all)
+            return [queue for queue in allocated if queue in queues]  # CONFIG returns its list as it is
 
         return allocate
 
@@ -104,30 +106,30 @@ AVG = AllocateRule()
 
 
 def _virtual_nodes(value: Any) -> str:
-    right = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10_000
-    return "" if right else f"must be a whole number from 1 to 10000, it is {value!r}"
+    is_right = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10_000
+    return "" if is_right else f"must be a whole number from 1 to 10000, it is {value!r}"
 
 
 def _rooms(value: Any) -> str:
-    right = isinstance(value, list) and value and all(isinstance(room, str) and room for room in value)
-    return "" if right else f'must be a list of rooms, like ["hz"], it is {value!r}'
+    is_right = isinstance(value, list) and value and all(isinstance(room, str) and room for room in value)
+    return "" if is_right else f'must be a list of rooms, like ["hz"], it is {value!r}'
 
 
 def _names_to_rooms(value: Any) -> str:
-    right = isinstance(value, dict) and value and all(isinstance(room, str) and room for room in value.values())
-    return "" if right else f'must be a table from names to rooms, like {{ broker-a = "hz" }}, it is {value!r}'
+    is_right = isinstance(value, dict) and value and all(isinstance(room, str) and room for room in value.values())
+    return "" if is_right else f'must be a table from names to rooms, like {{ broker-a = "hz" }}, it is {value!r}'
 
 
 def _queues(value: Any) -> str:
     lists: list[Any] = list(value.values()) if isinstance(value, dict) and value else [None]
     if not all(isinstance(texts, list) for texts in lists):
         return f'must be a table from client ids to queues, like {{ host-1 = ["broker-a:0"] }}, it is {value!r}'
-    named = [text for texts in lists for text in texts]
-    strange = [text for text in named if not (isinstance(text, str) and _QUEUE.fullmatch(text))]
-    if strange:
-        return f"{strange[0]!r} names no queue: write BROKER:QUEUE, like broker-a:0"
-    twice = sorted({text for text in named if named.count(text) > 1})
-    return f"{twice[0]} belongs to two clients" if twice else ""
+    queues = [text for texts in lists for text in texts]
+    invalid = [text for text in queues if not (isinstance(text, str) and _QUEUE.fullmatch(text))]
+    if invalid:
+        return f"{invalid[0]!r} is not a queue: write BROKER:QUEUE, like broker-a:0"
+    twice = sorted({text for text in queues if queues.count(text) > 1})
+    return f"{twice[0]} is listed twice: give each queue to one client" if twice else ""
 
 
 _TABLES: Mapping[str, Mapping[str, tuple[bool, Callable[[Any], str]]]] = {
@@ -141,7 +143,7 @@ _TABLES: Mapping[str, Mapping[str, tuple[bool, Callable[[Any], str]]]] = {
         for inner in STRATEGIES
     },
 }
-"""Per strategy its keys: whether it must be there, and what is wrong with a value."""
+"""The keys of each strategy: whether a key is required, and the check of its value."""
 
 
 def allocate_rule_problems(value: Any) -> list[str]:
@@ -159,8 +161,8 @@ def allocate_rule_problems(value: Any) -> list[str]:
     keys = _TABLES[name]
     problems = [f"{name} has no {key!r}{did_you_mean(key, list(keys))}" for key in table if key not in (*keys, "name")]
     problems += [f"{name} needs {key}" for key, (needed, _) in keys.items() if needed and key not in table]
-    found = ((key, check(table[key])) for key, (_, check) in keys.items() if key in table)
-    return problems + [f"{key} {problem}" for key, problem in found if problem]
+    checked = ((key, check(table[key])) for key, (_, check) in keys.items() if key in table)
+    return problems + [f"{key} {problem}" for key, problem in checked if problem]
 
 
 def allocate_rule_of(value: Any) -> AllocateRule:

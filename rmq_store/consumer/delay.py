@@ -1,9 +1,9 @@
 """Delay levels (``ScheduleMessageService``, rules 11.1 to 11.3) and the retry delays of a group (``GroupRetryPolicy``,
 rules 10.7).
 
-Level n is the n-th item of a text like "1s 5s 10s". A message of level n waits in queue n - 1 of SCHEDULE_TOPIC_XXXX;
-all of one queue wait equally long, so the queue is in due order. A level table never changes: a change is a new
-version, and what waits under the old one drains by the old one.
+Level n is the n-th item of a text like "1s 5s 10s". A message of level n waits in queue n - 1 of SCHEDULE_TOPIC_XXXX.
+All messages of one queue wait equally long, so the queue is in due order. A level table never changes: a change makes a
+new version, and messages that wait under the old version are delivered by it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2
 """RocketMQ's default table."""
 
 FIRST_RETRY_LEVEL = 3
-"""Level 0 of a send-back means this one plus the retries so far."""
+"""Level 0 of a send-back means this level plus the number of retries so far."""
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -29,11 +29,11 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def parse_delay_level(text: str) -> tuple[int, ...]:
     """The delays of level 1, 2, … in ms (``parseDelayLevel``).
 
-    Items are a number and one of s, m, h, d, between single spaces. A number is a Java long and may have a sign, and so
-    is the delay: one of more than 64 bits wraps around. Raises WrongUse naming the first bad item.
+    Items are a number and one of s, m, h, d, separated by single spaces. Number and delay are Java longs: the number
+    may have a sign, and a delay of more than 64 bits wraps around. Raises WrongUse with the first invalid item.
     """
     items = text.split(" ")
-    while text and items and not items[-1]:  # Java's split forgets empty parts at the end
+    while text and items and not items[-1]:  # Java's split drops empty parts at the end
         items.pop()
     delays = []
     for item in items:
@@ -45,7 +45,7 @@ def parse_delay_level(text: str) -> tuple[int, ...]:
 
 
 MAX_LEVEL_DAYS = 365
-"""The longest delay of a level that a store is made with; RocketMQ has no limit."""
+"""The longest delay of a level for a new store; RocketMQ has no limit."""
 
 
 def check_delays(text: str) -> None:
@@ -54,17 +54,18 @@ def check_delays(text: str) -> None:
     for item, delay_ms in zip(text.split(" "), parse_delay_level(text), strict=False):
         if not 0 < delay_ms <= MAX_LEVEL_DAYS * _UNITS_MS["d"]:
             raise WrongUse(
-                f"delay levels {text!r}: {item!r} is a delay of {delay_ms} ms, give more than 0 and at most {MAX_LEVEL_DAYS}d"
+                f"delay levels {text!r}: {item!r} is a delay of {delay_ms} ms, it must be in (0, {MAX_LEVEL_DAYS}d]"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class DelayLevels:
-    """One version of the level table. Raises WrongUse for a text that RocketMQ could not parse."""
+    """One version of the level table. Raises WrongUse for a text that RocketMQ cannot parse."""
 
     text: str = MESSAGE_DELAY_LEVEL
     version: int = 1
     delays_ms: tuple[int, ...] = field(init=False, repr=False)
+    """Of level 1, 2, …"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delays_ms", parse_delay_level(self.text))
@@ -78,7 +79,7 @@ class DelayLevels:
         return self.delays_ms[level - 1] if 1 <= level <= self.max_level else UNLISTED_LEVEL_MS
 
     def clamp(self, level: int) -> int:
-        """The level as it is stored: at most the highest (``transformDelayLevelMessage``)."""
+        """The level as it is stored: at most the highest one (``HookUtils#transformDelayLevelMessage``)."""
         return min(level, self.max_level)
 
     def compute_deliver_timestamp(self, level: int, store_timestamp: int) -> int:
@@ -86,10 +87,11 @@ class DelayLevels:
         return store_timestamp + self.delay_ms(level)
 
     def is_due(self, deliver_at: int, level: int, now_ms: int) -> bool:
-        """Whether to deliver now (``correctDeliverTimestamp``).
+        """Whether to deliver at ``now_ms`` what is due at ``deliver_at``, in UTC ms
+        (``ScheduleMessageService#correctDeliverTimestamp``).
 
-        A time that lies further ahead than the level's delay can only come from a wrong clock or another table, and
-        counts as due, so that nothing waits for ever.
+        A time further ahead than the level's delay can only come from a wrong clock or another table. It counts as due,
+        so that no message waits for ever.
         """
         return deliver_at <= now_ms or deliver_at > now_ms + self.delay_ms(level)
 
@@ -107,7 +109,8 @@ def queue_id_to_delay_level(queue_id: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CustomizedRetryPolicy:
-    """A list of delays (ms). The first retry takes the third one, as level 3 does; the last one serves all others."""
+    """A list of delays (ms). The first retry takes the third one, as level 3 does; behind the end the last one is
+    used."""
 
     next_ms: tuple[int, ...] = parse_delay_level(MESSAGE_DELAY_LEVEL)
 
@@ -122,9 +125,9 @@ class CustomizedRetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialRetryPolicy:
-    """``initial_ms`` times ``multiplier`` to the number of retries (at most 32), at most ``max_ms``.
+    """``initial_ms * multiplier ** retries``, with at most 32 retries, and at most ``max_ms``.
 
-    RocketMQ multiplies in 64 bits and answers any number when that overflows; here the maximum is answered.
+    RocketMQ multiplies in 64 bits and returns a wrong number when that overflows; here the result is then ``max_ms``.
     """
 
     initial_ms: int = 5000
@@ -144,7 +147,7 @@ class GroupRetryPolicyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupRetryPolicy:
-    """What a group says about its retry delays; the default list where the policy of its type is missing."""
+    """The retry delays of a group; the default list where the policy of its type is missing."""
 
     type: GroupRetryPolicyType = GroupRetryPolicyType.CUSTOMIZED
     exponential: ExponentialRetryPolicy | None = None
@@ -152,12 +155,12 @@ class GroupRetryPolicy:
 
     def next_delay_ms(self, reconsume_times: int) -> int:
         """The delay (ms) before the delivery that follows ``reconsume_times`` retries."""
-        chosen = self.exponential if self.type is GroupRetryPolicyType.EXPONENTIAL else self.customized
-        return (chosen or CustomizedRetryPolicy()).next_delay_ms(reconsume_times)
+        policy = self.exponential if self.type is GroupRetryPolicyType.EXPONENTIAL else self.customized
+        return (policy or CustomizedRetryPolicy()).next_delay_ms(reconsume_times)
 
 
 MAX_RETRY_DELAY_MS = 3 * 24 * 3_600_000
-"""The longest delay that settings may ask for: RocketMQ's ``timerMaxDelaySec``."""
+"""The longest delay in settings: RocketMQ's ``timerMaxDelaySec``."""
 
 _POLICY_KEYS = {
     GroupRetryPolicyType.CUSTOMIZED: ("next",),
@@ -166,7 +169,7 @@ _POLICY_KEYS = {
 
 
 def retry_policy_problems(table: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong in a policy as settings write it: ``type`` and the keys of that type, delays in ms."""
+    """The problems of a policy in a settings file: ``type`` and the keys of that type, delays in ms."""
     problems = []
     type_ = table.get("type", str(GroupRetryPolicyType.CUSTOMIZED))
     if type_ not in list(GroupRetryPolicyType):
@@ -185,17 +188,17 @@ def retry_policy_problems(table: Mapping[str, Any]) -> list[str]:
 
 
 def retry_policy_of(table: Mapping[str, Any]) -> GroupRetryPolicy:
-    """The policy that a table without problems says; what it leaves out is RocketMQ's default (rules 10.7).
+    """The policy of a table without problems; what the table leaves out is RocketMQ's default (rules 10.7).
 
     ``{ type = "CUSTOMIZED", next = [1000, 5000] }`` or
     ``{ type = "EXPONENTIAL", initial = 5000, max = 7200000, multiplier = 2 }``, delays in ms.
     """
     type_ = GroupRetryPolicyType(table.get("type", GroupRetryPolicyType.CUSTOMIZED))
     if type_ is GroupRetryPolicyType.CUSTOMIZED:
-        given_list = CustomizedRetryPolicy(tuple(table["next"])) if "next" in table else None
-        return GroupRetryPolicy(type_, customized=given_list)
-    given = {name: table[key] for key, name in _EXPONENTIAL_FIELDS.items() if key in table}
-    return GroupRetryPolicy(type_, exponential=ExponentialRetryPolicy(**given))
+        customized = CustomizedRetryPolicy(tuple(table["next"])) if "next" in table else None
+        return GroupRetryPolicy(type_, customized=customized)
+    values = {name: table[key] for key, name in _EXPONENTIAL_FIELDS.items() if key in table}
+    return GroupRetryPolicy(type_, exponential=ExponentialRetryPolicy(**values))
 
 
 _EXPONENTIAL_FIELDS = {"initial": "initial_ms", "max": "max_ms", "multiplier": "multiplier"}

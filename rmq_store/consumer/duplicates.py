@@ -2,13 +2,13 @@
 
     absorb_duplicates = { by = "UNIQ_KEY", horizon = "7d" }
 
-The key is the unique key, the whole text of KEYS, or a property; a message without one is never absorbed. Only an ack
-counts, and only one that is committed, or was answered earlier in the same window. What failed is no reason, so a retry
-is not absorbed by its own first delivery. An ack counts for a queue only when it came after the last operator's action
-on the queue: who resets a group wants its messages again.
+The key is the unique key, the whole text of KEYS, or a property; a message without a key is never absorbed. Only acks
+count: those of committed windows and earlier ones in the same window. A failure does not, so a retry is not absorbed by
+its own first delivery. For a queue only acks after the last operator's action on it count: an operator who resets a
+group wants its messages again.
 
-Of the messages of one window that share a key, the first is asked; the others wait for its answer (``take_turn``).
-``docs/decisions/0005-duplicates.md`` says why. Both engines run windows with these rules.
+Of the messages of one window with the same key, the listener gets the first; the others wait for its answer
+(``take_turn``). ``docs/decisions/0005-duplicates.md`` says why. Both engines apply these rules.
 """
 
 from __future__ import annotations
@@ -33,30 +33,32 @@ _LONGEST_MS = 366 * _UNITS_MS["d"]
 
 @dataclass(frozen=True, slots=True)
 class AbsorbRule:
-    """By which property messages are the same, and how long (ms) an ack is remembered."""
+    """Which messages are duplicates of each other."""
 
     by: str
+    """The name of the property with the key."""
     horizon_ms: int
+    """How long an ack is remembered, ms."""
 
     def __post_init__(self) -> None:
         if not self.by or not 0 < self.horizon_ms <= _LONGEST_MS:
-            raise ValueError(f"not a rule for duplicates: {self}")
+            raise ValueError(f"by is empty or horizon_ms is not in [1, {_LONGEST_MS}]: {self}")
 
     def key_of(self, properties: Mapping[str, str]) -> str | None:
-        """The key of a message; None for one that has none, or an empty one."""
+        """The key of a message; None if it has none or an empty one."""
         return properties.get(self.by) or None
 
     @property
     def reason(self) -> str:
-        """What an absorbed message's outcome says."""
+        """The reason in the outcome of an absorbed message."""
         return f"its {self.by} was acked before"
 
 
 def absorb_rule_of(table: Mapping[str, Any]) -> AbsorbRule:
-    """The rule of a table without problems."""
-    matched = _HORIZON.fullmatch(table["horizon"])
-    assert matched, "absorb_rule_problems has seen the table"
-    return AbsorbRule(table["by"].removeprefix(_PROPERTY), int(matched[1]) * _UNITS_MS[matched[2]])
+    """The rule of a table without problems (``absorb_rule_problems``)."""
+    match = _HORIZON.fullmatch(table["horizon"])
+    assert match, "absorb_rule_problems has checked the table"
+    return AbsorbRule(table["by"].removeprefix(_PROPERTY), int(match[1]) * _UNITS_MS[match[2]])
 
 
 def absorb_rule_problems(table: Mapping[str, Any]) -> list[str]:
@@ -65,40 +67,47 @@ def absorb_rule_problems(table: Mapping[str, Any]) -> list[str]:
     problems = [f"it has an unknown key {key!r}{did_you_mean(key, known)}" for key in table if key not in known]
     problems += [f"{key} is missing" for key in known if key not in table]
     by, horizon = table.get("by", UNIQ_KEY), table.get("horizon", "1d")
-    named = isinstance(by, str) and by.startswith(_PROPERTY) and by != _PROPERTY
-    if by not in (UNIQ_KEY, KEYS) and not named:
+    is_property = isinstance(by, str) and by.startswith(_PROPERTY) and by != _PROPERTY
+    if by not in (UNIQ_KEY, KEYS) and not is_property:
         problems.append(f"by must be {UNIQ_KEY}, {KEYS} or property:NAME, it is {by!r}")
-    matched = _HORIZON.fullmatch(horizon) if isinstance(horizon, str) else None
-    if not matched or int(matched[1]) * _UNITS_MS[matched[2]] > _LONGEST_MS:
+    match = _HORIZON.fullmatch(horizon) if isinstance(horizon, str) else None
+    if not match or int(match[1]) * _UNITS_MS[match[2]] > _LONGEST_MS:
         problems.append(f'horizon must be a time like "90s", "12h" or "7d", at most 366 days, it is {horizon!r}')
     return problems
 
 
-# --- who is asked ----------------------------------------------------------------------------------------------------
+# --- which messages the listener gets --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A wanted message with a key. ``since``: the epoch of the oldest ack that counts for it."""
+    """A message with a key that matches the subscription."""
 
     queue: MessageQueue
     offset: int
     key: str
     since: int
+    """The epoch of the oldest ack that counts for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Who is asked now, who waits for the answers, and whose key was acked. Each in the order of the candidates."""
+    """One turn over the messages of a window, each part in the order of the candidates."""
 
     ask: tuple[Keyed, ...]
+    """The listener gets these now."""
     wait: tuple[Keyed, ...]
+    """These wait for the answer about another message with their key."""
     duplicates: tuple[Keyed, ...]
+    """The key of these was acked."""
 
 
 def take_turn(candidates: Iterable[Keyed], acked: Mapping[str, int]) -> Turn:
-    """``acked``: per key the newest epoch in which it was acked. After the turn, what it acked is put there with the
-    window's epoch, and those that wait are the next turn's candidates, until nobody does."""
+    """Sort the candidates of a turn. ``acked``: per key the newest epoch in which it was acked.
+
+    After the turn its caller adds what was acked, with the window's epoch; the messages that wait are the candidates of
+    the next turn, until none waits.
+    """
     ask: dict[str, Keyed] = {}
     wait, duplicates = [], []
     for candidate in candidates:
@@ -112,9 +121,10 @@ def take_turn(candidates: Iterable[Keyed], acked: Mapping[str, int]) -> Turn:
 
 
 def acks_count_since(group: str, queue: MessageQueue, pass_: int, epoch: int) -> int:
-    """The epoch of the oldest ack that counts for a queue's messages: that of the last action on the queue (its pass).
+    """The epoch of the oldest ack that counts for a queue's messages: that of the last operator's action on it (its
+    pass).
 
-    A retry does not say from which pass of which queue it is, so for retries it is the group's last action.
+    A retry does not say from which queue and pass it comes, so for retries it is the group's last action.
     """
     return epoch if queue.topic == retry_topic(group) else pass_
 
@@ -123,10 +133,10 @@ def acks_count_since(group: str, queue: MessageQueue, pass_: int, epoch: int) ->
 
 
 def key_hash(key: str) -> int:
-    """The 64-bit hash by which keys are looked up; equal hashes say nothing before the texts were compared.
+    """The 64-bit hash by which keys are looked up; after equal hashes the texts are compared.
 
-    Over the length and the UTF-8 bytes, eight at a time, little-endian, the last ones filled with zeros; each is mixed
-    in by ``offset_hash``. ``lake/window/key_files.py`` has the same over arrays.
+    It mixes, with ``offset_hash``, the length and then the UTF-8 bytes, eight at a time, little-endian, the last ones
+    filled up with zeros. ``lake/window/key_files.py`` has the same over arrays.
     """
     data = key.encode()
     state = offset_hash(len(data))
@@ -141,5 +151,5 @@ def key_tally(keys: Iterable[str]) -> Tally:
 
 
 def key_parameters(acked: Tally) -> dict[str, int]:
-    """What a window's ctl row says of the keys that it acked; the view ``audit`` holds it against their rows."""
+    """Evidence in the ctl row about the keys that a window acked; the view ``audit`` compares it with their rows."""
     return {"key_rows": acked.count, "key_hash_sum": acked.hash_sum}

@@ -1,16 +1,16 @@
 """Messages that wait for a moment of their own: the timer topic (``TimerMessageStore``, rules 11.4; retry policies,
 rules 10.7). ``docs/decisions/0003-timers.md`` says why it is built so.
 
-Every queue of ``rmq_sys_wheel_timer`` is in due order, as a level queue is, so that one offset says what of it has been
-delivered. There are three kinds of them, told apart by the queue id:
+Every queue of ``rmq_sys_wheel_timer`` is in due order, as a level queue is, so that one offset says how far it has been
+delivered. The queue id says which of three kinds it is:
 
-- 0 to 511, one per second: what is due within 256 s waits in the queue of its second, modulo 512
-- 512 to 1535, one per 256 s: what is further ahead waits in the queue of its slot, modulo 1024, and moves on to its
-  second when the slot begins. RocketMQ rolls as well
-- from 1536 on: queue 1536 + n holds retries that wait n ms, as the retry policy of their group says
+- 0 to 511, one per second: messages due within 256 s, in the queue of their second modulo 512
+- 512 to 1535, one per 256 s: messages further ahead, in the queue of their slot modulo 1024. When the slot begins, they
+  move to the queue of their second; RocketMQ calls that a roll
+- 1536 + n: retries that wait n ms, as the retry policy of their group says
 
-As in RocketMQ a moment is a second, and ``TIMER_OUT_MS`` the last one that is over when the message is due: it is due
-at ``TIMER_OUT_MS`` + 1000, never before the moment that was asked for and less than a second after it.
+As in RocketMQ, times are rounded to seconds: a message is due at ``TIMER_OUT_MS`` + 1000, never before the requested
+time and less than a second after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
 
 MAX_DELAY_MS = 3 * 24 * 3_600_000
-"""RocketMQ's ``timerMaxDelaySec``. The wheel is larger by more than two clocks may differ."""
+"""RocketMQ's ``timerMaxDelaySec``. The wheel has more room than this, for clocks that differ."""
 
 TICK_MS = 1000
 SECONDS = 512
@@ -35,8 +35,7 @@ SLOTS = 1024
 WHEEL_QUEUES = SECONDS + SLOTS
 
 TIMER_REQUESTS = (MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS)
-"""In the order of their priority. A delay level overrules them and they are taken away
-(``HookUtils.checkIfTimerMessage``)."""
+"""In the order of their priority. A delay level overrides and removes them (``HookUtils#checkIfTimerMessage``)."""
 
 TIMER_PROPERTIES = (
     *TIMER_REQUESTS,
@@ -45,21 +44,22 @@ TIMER_PROPERTIES = (
     MessageConst.TIMER_DEQUEUE_MS,
     MessageConst.TIMER_ROLL_TIMES,
 )
-"""What a message keeps of its timer; a retry by the policy of its group begins without."""
+"""What a delivered message keeps of its timer; a retry by the policy of its group loses them."""
 
 
 # --- the wheel -------------------------------------------------------------------------------------------------------
 
 
 class Slot(NamedTuple):
-    """A queue of the wheel, and when all that is put there now is due (UTC ms): ``Produced.deliver_at``."""
+    """A queue of the wheel."""
 
     queue_id: int
     due_ms: int
+    """When all messages that are put there now are due (UTC ms): ``Produced.deliver_at``."""
 
 
 def wheel_slot(deliver_at: int, now_ms: int) -> Slot:
-    """Where a message waits that is due at ``deliver_at``, a full second, at most MAX_DELAY_MS from now."""
+    """Where a message waits that is due at ``deliver_at`` (UTC ms, a full second), at most MAX_DELAY_MS from now."""
     if deliver_at - now_ms < SLOT_MS:
         return Slot(deliver_at // TICK_MS % SECONDS, deliver_at)
     slot = deliver_at // SLOT_MS
@@ -67,13 +67,14 @@ def wheel_slot(deliver_at: int, now_ms: int) -> Slot:
 
 
 def is_coarse(queue: MessageQueue) -> bool:
-    """Whether the messages of the queue move on to their seconds when they leave it."""
+    """Whether it is a queue of 256 s, whose messages move to the queue of their second when they leave it."""
     return queue.topic == TIMER_TOPIC and SECONDS <= queue.queue_id < WHEEL_QUEUES
 
 
 def rolls(deliver_at: int, now_ms: int) -> bool:
-    """Whether a message of a slot that has begun goes on to its second. What is due further ahead than its slot can
-    only come from a wrong clock and is delivered (``ScheduleMessageService#correctDeliverTimestamp``, rules 11.3)."""
+    """Whether a message of a slot that has begun moves to the queue of its second. One due further ahead than its slot
+    can only come from a wrong clock and is delivered (``ScheduleMessageService#correctDeliverTimestamp``, rules
+    11.3)."""
     return now_ms < deliver_at < now_ms + SLOT_MS
 
 
@@ -81,17 +82,17 @@ def deliver_at_of(timer_out: str | None, queue: MessageQueue) -> int:
     """When a message of the wheel is due (UTC ms). Raises BadData when its TIMER_OUT_MS does not say it."""
     timer_out_ms = None if timer_out is None else parse_number(timer_out, 64)
     if timer_out_ms is None:
-        raise BadData(f"{queue}: a message has the TIMER_OUT_MS {timer_out!r}, which is no time in ms")
+        raise BadData(f"{queue}: TIMER_OUT_MS of a message is {timer_out!r}, it must be a time in ms")
     return timer_out_ms + TICK_MS
 
 
 def policy_queue_id(delay_ms: int) -> int:
-    """The queue of what waits exactly so long."""
+    """The queue of retries that wait exactly so long."""
     return WHEEL_QUEUES + delay_ms
 
 
 def longest_wait_ms(queue: MessageQueue, levels: DelayLevels) -> int:
-    """How far ahead a message of the queue can be due unless a clock was wrong."""
+    """How far ahead (ms) a message of the queue can be due unless a clock was wrong."""
     if queue.topic == SCHEDULE_TOPIC:
         return levels.delay_ms(queue_id_to_delay_level(queue.queue_id))
     return MAX_DELAY_MS if queue.queue_id < WHEEL_QUEUES else queue.queue_id - WHEEL_QUEUES
@@ -102,47 +103,46 @@ def longest_wait_ms(queue: MessageQueue, levels: DelayLevels) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a message is stored that a producer sends to ``topic`` and ``queue_id``, and with which properties.
-
-    One that ``waits`` belongs on the shard's sending lane, ``lane("")``, the others on its local broker. At most one is
-    set of ``delay_ms`` (of a level) and ``deliver_at`` (of the timer). They are those of ``Produced``: all messages that
-    one moment puts into one queue have the same.
-    """
+    """Where a sent message is stored, and with which properties. All messages that are put into one queue at one time
+    have the same ``delay_ms`` and ``deliver_at``, those of ``Produced``; at most one of the two is set."""
 
     topic: str
     queue_id: int
     properties: Mapping[str, str]
     delay_ms: int | None = None
+    """The delay of its level."""
     deliver_at: int | None = None
+    """When the timer delivers it, UTC ms."""
 
     @property
     def waits(self) -> bool:
+        """Whether it is stored on the shard's sending lane, ``lane("")``, not on the local broker."""
         return self.delay_ms is not None or self.deliver_at is not None
 
 
 def place(topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int, levels: DelayLevels) -> Placement:
-    """The broker's choice (``HookUtils.handleScheduleMessage``): a delay level first, then the timer, else at once.
+    """The broker's choice (``HookUtils#handleScheduleMessage``): a delay level first, then the timer, else no delay.
 
-    Raises WrongUse for what a broker refuses as WHEEL_TIMER_MSG_ILLEGAL: no number, or more than MAX_DELAY_MS ahead; also
-    for a request to take a waiting message back.
+    Raises WrongUse for what a broker refuses as WHEEL_TIMER_MSG_ILLEGAL: not a number, or more than MAX_DELAY_MS ahead;
+    also for a request to delete a waiting message.
     """
     real = {MessageConst.REAL_TOPIC: topic, MessageConst.REAL_QUEUE_ID: str(queue_id)}
-    asked_level = properties.get(MessageConst.DELAY_TIME_LEVEL)
-    level = 0 if asked_level is None else _number(MessageConst.DELAY_TIME_LEVEL, asked_level, 32)
+    level_text = properties.get(MessageConst.DELAY_TIME_LEVEL)
+    level = 0 if level_text is None else _number(MessageConst.DELAY_TIME_LEVEL, level_text, 32)
     if level > 0:
         level = levels.clamp(level)
         kept = {name: value for name, value in properties.items() if name not in TIMER_REQUESTS}
         stored = kept | real | {MessageConst.DELAY_TIME_LEVEL: str(level)}
         return Placement(SCHEDULE_TOPIC, delay_level_to_queue_id(level), stored, delay_ms=levels.delay_ms(level))
-    asked_ms = None if MessageConst.TIMER_OUT_MS in properties else _asked_ms(properties, now_ms)
-    if asked_ms is not None and MessageConst.TIMER_DEL_UNIQKEY in properties:
-        raise WrongUse(f"{MessageConst.TIMER_DEL_UNIQKEY}: a message that waits cannot be taken back")
-    if asked_ms is None or asked_ms <= now_ms:
+    requested_ms = None if MessageConst.TIMER_OUT_MS in properties else _requested_ms(properties, now_ms)
+    if requested_ms is not None and MessageConst.TIMER_DEL_UNIQKEY in properties:
+        raise WrongUse(f"{MessageConst.TIMER_DEL_UNIQKEY} is not supported: a delayed message cannot be deleted")
+    if requested_ms is None or requested_ms <= now_ms:
         return Placement(topic, queue_id, properties)
-    if asked_ms - now_ms > MAX_DELAY_MS:
+    if requested_ms - now_ms > MAX_DELAY_MS:
         days = MAX_DELAY_MS // 86_400_000
-        raise WrongUse(f"the message is to be delivered in {(asked_ms - now_ms) // 1000} s; {days} days is the most")
-    deliver_at = -(-asked_ms // TICK_MS) * TICK_MS
+        raise WrongUse(f"a delay of {(requested_ms - now_ms) // 1000} s is too long, the maximum is {days} days")
+    deliver_at = -(-requested_ms // TICK_MS) * TICK_MS
     slot = wheel_slot(deliver_at, now_ms)
     stored = {**properties, **real, MessageConst.TIMER_OUT_MS: str(deliver_at - TICK_MS)}
     return Placement(TIMER_TOPIC, slot.queue_id, stored, deliver_at=slot.due_ms)
@@ -155,8 +155,8 @@ def _number(name: str, text: str, bits: int = 64) -> int:
     return number
 
 
-def _asked_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
-    """The moment that is asked for (UTC ms), None for none."""
+def _requested_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """The requested time of delivery (UTC ms), None for none."""
     for name in TIMER_REQUESTS:
         if (text := properties.get(name)) is not None:
             number = _number(name, text)

@@ -58,7 +58,7 @@ def _named(row: Line) -> Outcomes:
     elif name in STRATEGIES:
         yield None
     else:
-        yield refused(name, WrongUse, lambda: strategy_named(name), "cannot be given by name")
+        yield refused(name, WrongUse, lambda: strategy_named(name), "its name is not enough")
 
 
 def _strategy_of(row: Line) -> AllocateMessageQueueStrategy:

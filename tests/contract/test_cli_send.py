@@ -144,7 +144,7 @@ def test_a_dry_run_writes_nothing_not_even_a_shard(empty: Rmq) -> None:
         (("--topic", "Orders", "--create", "--queue", "broker-a:0", "text"), "is not a queue of the lake"),
         (("--topic", "Orders", "--create", "--queue", "lake-local:9", "text"), "no queue 9"),
         (("--topic", "Orders", "--create", "--delay", "soon", "text"), "invalid duration 'soon'"),
-        (("--topic", "Orders", "--create", "--delay", "4d", "text"), "3 days is the most"),
+        (("--topic", "Orders", "--create", "--delay", "4d", "text"), "the maximum is 3 days"),
         (("--topic", "Orders", "--create", "--deliver-at", "2026-11-20T08:00:00", "text"), "zone"),
         (("--topic", "Orders", "--create", "--delay", "5s", "--delay-level", "2", "text"), "asks for one delay"),
         (("--topic", "Orders", "--file", "orders.jsonl", "--delay", "5s"), "each line has its own delay_ms"),

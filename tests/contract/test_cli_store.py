@@ -41,7 +41,7 @@ def test_a_store_has_the_delay_levels_of_its_broker(rmq: Rmq) -> None:
         (("--levels", "1s 5x"), "'5x' is not a number with one of the units s, m, h, d"),
         (("--levels", "1s,5s"), "'1s,5s' is not a number"),
         (("--levels", " "), "needs delay levels"),
-        (("--levels", "1s 0s"), "'0s' is a delay of 0 ms, give more than 0 and at most 365d"),
+        (("--levels", "1s 0s"), "'0s' is a delay of 0 ms, it must be in (0, 365d]"),
         (("--levels", "-1s"), "'-1s' is a delay of -1000 ms"),
         (("--levels", "1s 366d"), "'366d' is a delay of 31622400000 ms"),
         (("--levels", "106751991167d"), "'106751991167d' is a delay of"),

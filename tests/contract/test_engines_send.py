@@ -192,7 +192,7 @@ def test_a_request_with_a_moment_is_the_same_request_when_the_moment_is_over(wor
 
 @story
 def test_more_than_three_days_ahead_is_refused(world: World) -> None:
-    with pytest.raises(WrongUse, match="message 2: the message is to be delivered in 259201 s; 3 days is the most"):
+    with pytest.raises(WrongUse, match="message 2: a delay of 259201 s is too long, the maximum is 3 days"):
         world.send([order(0), order(1, delay_ms=3 * 24 * HOUR + 1000)], R, create_queues=1)
     assert world.ctls() == []
 

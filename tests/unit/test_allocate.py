@@ -22,7 +22,7 @@ def test_strategies_are_known_by_the_name_that_rocketmq_gives_them() -> None:
     names = {row["name"] for row in vectors.read("allocation") if "name" in row}
     assert set(STRATEGIES) <= names
     for name in names - set(STRATEGIES):
-        with pytest.raises(WrongUse, match="cannot be given by name"):
+        with pytest.raises(WrongUse, match="its name is not enough"):
             strategy_named(name)
     with pytest.raises(WrongUse, match="unknown allocation strategy 'avg'; known are AVG"):
         strategy_named("avg")

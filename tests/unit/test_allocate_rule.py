@@ -100,8 +100,8 @@ def test_virtual_nodes_move_queues_and_lose_none() -> None:
         ({"name": "MACHINE_ROOM", "rooms": []}, "rooms must be a list of rooms"),
         ({"name": "CONSISTENT_HASH", "virtual_nodes": 0}, "virtual_nodes must be a whole number from 1"),
         ({"name": "CONFIG", "queues": {}}, "queues must be a table from client ids to queues"),
-        ({"name": "CONFIG", "queues": {"c": ["a"]}}, "'a' names no queue"),
-        ({"name": "CONFIG", "queues": {"c": ["a:0"], "d": ["a:0"]}}, "a:0 belongs to two clients"),
+        ({"name": "CONFIG", "queues": {"c": ["a"]}}, "'a' is not a queue"),
+        ({"name": "CONFIG", "queues": {"c": ["a:0"], "d": ["a:0"]}}, "a:0 is listed twice"),
         ({"name": "MACHINE_ROOM_NEARBY-AVG", "broker_rooms": {"a": ""}, "consumer_rooms": {}}, "broker_rooms must be"),
     ],
 )
