@@ -246,6 +246,13 @@ def test_doctor_names_a_package_outside_its_range_and_lets_extras_be_missing(mon
         doctor.packages_found()
 
 
+def test_doctor_fails_when_the_metadata_names_no_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of an earlier release named exact versions. A check of none of them must not say ok."""
+    monkeypatch.setattr(doctor, "requires", lambda name: ["rich==15.0.0"])
+    with pytest.raises(StoreUnusable, match="names no ranges"):
+        doctor.packages_found()
+
+
 def test_doctor_finds_every_package_of_the_checkout_in_its_range() -> None:
     with_version = [text for text in requires("rocketmq-lakehouse") or () if ">=" in text]
     assert doctor.packages_found().startswith(f"{len({re.split(r'[<[]', text)[0] for text in with_version})} packages")

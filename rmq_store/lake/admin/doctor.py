@@ -103,7 +103,8 @@ def python_found() -> str:
 
 def packages_found() -> str:
     """Raises StoreUnusable naming every package that is missing, or whose version is outside the range of this release.
-    A package of an extra may be missing."""
+    A package of an extra may be missing. Also raises it when the metadata of this project is of another release, and so
+    names no ranges."""
     versions: dict[str, str] = {}
     wrong: set[str] = set()
     for match in filter(None, (_RANGE.fullmatch(text.replace(" ", "")) for text in requires(PROJECT) or ())):
@@ -113,6 +114,8 @@ def packages_found() -> str:
         versions[name] = installed
         if not _release(oldest) <= _release(installed) < _release(next_):
             wrong.add(f"{name} is {installed or 'not installed'}, not >={oldest},<{next_}")
+    if not versions:
+        raise StoreUnusable(f"the installed metadata of {PROJECT} names no ranges: it is of another release")
     if client := _installed("pyspark-client"):
         wrong.add(f"pyspark-client {client} is installed beside pyspark, and both write the same files")
     if wrong:
