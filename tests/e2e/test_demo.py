@@ -36,7 +36,7 @@ class Started:
             text=True,
             start_new_session=True,
         )
-        self.said = ""
+        self.output = ""
         self._family: set[psutil.Process] = set()
 
     def __enter__(self) -> Started:
@@ -51,14 +51,14 @@ class Started:
                 process.kill()
 
     def read_until(self, words: str) -> str:
-        """All that was said, up to the line with these words. Raises AssertionError when it ends before."""
+        """The output up to the line with these words. Raises AssertionError when the process ends before."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.said += line
+            self.output += line
             self.look_around()
             if words in line:
-                return self.said
-        raise AssertionError(f"it ended with code {self.process.wait()} and said:\n{self.said}")
+                return self.output
+        raise AssertionError(f"it ended with code {self.process.wait()}. Its output:\n{self.output}")
 
     def end(self, number: signal.Signals | None = None) -> int:
         """Wait for its end, after a signal if one is given; its exit code."""
@@ -67,7 +67,7 @@ class Started:
             self.process.send_signal(number)
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.said += line
+            self.output += line
             self.look_around()
         return self.process.wait()
 
@@ -94,12 +94,12 @@ def test_the_demo_tells_its_whole_story_and_leaves_a_store_to_look_at_and_no_pro
     (FOLDER / "store").mkdir(parents=True, exist_ok=True)
     (FOLDER / "store" / "store.json").write_text("what an earlier demo left, half written")
     with Started("-m", "demo") as demo:
-        assert demo.end() == 0, demo.said
+        assert demo.end() == 0, demo.output
         assert demo.alive() == []
     for number in range(1, 11):
-        assert f"[{number}/10]" in demo.said
+        assert f"[{number}/10]" in demo.output
     for words in ("by engine spark", "already_committed: the same 5,100 messages", "audit: empty", "Done in"):
-        assert words in demo.said
+        assert words in demo.output
 
     store = LakeStore.open(Root.parse(str(FOLDER / "store")))
     windows = query(store, "SELECT group_name, messages, retried, dead FROM windows ORDER BY committed_at").to_pylist()
@@ -118,13 +118,13 @@ def test_ctrl_c_ends_the_demo_wherever_it_is_and_leaves_no_process() -> None:
     with Started("-m", "demo") as demo:
         demo.read_until("[2/10]")
         while not any(process.name() == "java" for process in demo.look_around()):
-            assert demo.process.poll() is None, demo.said
+            assert demo.process.poll() is None, demo.output
             time.sleep(0.1)
         with Started("-m", "demo") as second:
             assert second.end() == 1
-            assert "the demo runs already" in second.said
+            assert "the demo runs already" in second.output
         assert demo.end(signal.SIGINT) == 130
-        assert "stopped" in demo.said
+        assert "stopped" in demo.output
         assert demo.alive() == []
 
 
@@ -160,7 +160,7 @@ def test_make_up_serves_airflow_on_loopback_until_ctrl_c(tmp_path: Path) -> None
     port, env = free_port(), {"RMQ_ROOT": str(tmp_path / "store")}
     with Started("scripts/up.py", "--port", str(port), "--home", str(tmp_path / "airflow"), env=env) as up:
         up.read_until("password")
-        assert f"http://127.0.0.1:{port}   user: admin   password: " in up.said
+        assert f"http://127.0.0.1:{port}   user: admin   password: " in up.output
         with direct_opener().open(f"http://127.0.0.1:{port}/api/v2/monitor/health", timeout=300) as answer:
             health = json.load(answer)
         assert {name: state["status"] for name, state in health.items()} == dict.fromkeys(
@@ -170,7 +170,7 @@ def test_make_up_serves_airflow_on_loopback_until_ctrl_c(tmp_path: Path) -> None
         assert len(processes) >= 4
         assert {address for member in processes for address in listened_to(member)} == {"127.0.0.1"}
         assert up.end(signal.SIGINT) == 0
-        assert f"port {port} is free" in up.said
+        assert f"port {port} is free" in up.output
         assert is_free(port)
         assert up.alive() == []
 
@@ -179,5 +179,5 @@ def test_make_up_says_what_is_wrong_before_it_starts_anything(tmp_path: Path) ->
     env = {"RMQ_ROOT": str(tmp_path / "none")}
     with Started("scripts/up.py", "--home", str(tmp_path / "airflow"), env=env) as up:
         assert up.end() == 1
-        assert "no store at" in up.said
+        assert "no store at" in up.output
         assert not (tmp_path / "airflow" / "airflow.db").exists()

@@ -168,7 +168,7 @@ def test_the_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
         members = family(int(starter.stdout.readline()))
         starter.send_signal(signal.SIGKILL)
         starter.wait()
-    while not all(map(is_gone, members)):  # a zombie that nobody reaps is gone, too
+    while not all(map(is_gone, members)):  # a zombie counts as ended
         os.sched_yield()
 
 
