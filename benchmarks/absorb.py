@@ -100,7 +100,7 @@ class Windows:
         engine = self._bench.engine
         started = time.perf_counter()
         report = consume_window(
-            store, shard, group, ConsumeRequest(f"{DAY}-absorb", ACTOR), lambda plan: engine, self._bench.host
+            store, shard, group, ConsumeRequest(f"{DAY}-absorb", ACTOR), lambda plan: engine, host=self._bench.host
         )
         took = time.perf_counter() - started
         duplicates = self._lake.messages // case.horizon.every if absorbs and case.horizon.every else 0

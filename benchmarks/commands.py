@@ -35,7 +35,7 @@ _RUNS = 5
 def measure(bench: Bench) -> Iterator[Measurement]:
     store, shard = bench.copy(bench.lake(MESSAGES))
     request, group = ConsumeRequest(f"{DAY}-all", ACTOR), group_of(GROUP, "Named")
-    consume_window(store, shard, group, request, lambda plan: LocalEngine(bench.host), bench.host)
+    consume_window(store, shard, group, request, lambda plan: LocalEngine(bench.host), host=bench.host)
     settings = Path(store.root.location).with_suffix(".toml")
     settings.write_text(_SETTINGS)
     environment = os.environ | {"RMQ_ROOT": store.root.location, "RMQ_SETTINGS": str(settings)}

@@ -61,7 +61,7 @@ class SmallWindows:
             started = time.perf_counter()
             with _steps() as reached:
                 report = consume_window(
-                    self._store, self._shard, self._group, request, lambda plan: self._engine, self._bench.host
+                    self._store, self._shard, self._group, request, lambda plan: self._engine, host=self._bench.host
                 )
             self.ms[WHOLE].append((time.perf_counter() - started) * 1000)
             before = started

@@ -37,7 +37,7 @@ def measure_deliver(bench: Bench) -> Iterator[Measurement]:
         number += 1
         name = f"all-fail-{number}"
         request, group = ConsumeRequest(f"{DAY}-{name}", ACTOR), group_of(name, "AllFail")
-        consume_window(store, shard, group, request, lambda plan: LocalEngine(bench.host), bench.host)
+        consume_window(store, shard, group, request, lambda plan: LocalEngine(bench.host), host=bench.host)
         due_ms = bench.host.now_ms() + HOUR_MS
         started = time.perf_counter()
         report = deliver(store, shard, f"{DAY}-deliver-{number}", ACTOR, bench.host, now_ms=due_ms)

@@ -138,7 +138,7 @@ class Windows:
         request = ConsumeRequest(f"{DAY}-{name}", ACTOR)
         engine = self._bench.engine
         started = time.perf_counter()
-        report = consume_window(self._store, self._shard, group, request, lambda plan: engine, self._bench.host)
+        report = consume_window(self._store, self._shard, group, request, lambda plan: engine, host=self._bench.host)
         took = time.perf_counter() - started
         check_window(self._store, self._shard, report, self._lake.messages, case.every)
         return self._lake.messages / took / MILLION

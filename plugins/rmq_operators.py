@@ -157,7 +157,9 @@ def consume_shard(group_name: str, shard_name: str) -> Answer:
     store, request = deployment.open_store(), consume_request(run, params)
     (shard,) = store.shards(shard_name)
     with deployment.engines(group.engine) as engines:
-        window = functools.partial(consume_window, store, shard, group, request, engines.for_window, Host())
+        window = functools.partial(
+            consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host()
+        )
         return _logged(Consumption.of(window).summary())
 
 
@@ -211,7 +213,9 @@ def replay_shard(shard_name: str) -> Answer:
     if replay.is_new_attempt:
         group, request, scope = begin_attempt(shard, group, request, Host())
     with deployment.engines(group.engine) as engines:
-        window = functools.partial(consume_window, store, shard, group, request, engines.for_window, Host(), scope)
+        window = functools.partial(
+            consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host(), scope=scope
+        )
         return _logged(Consumption.of(window).summary())
 
 

@@ -63,7 +63,14 @@ class Jar:
         if len(coordinate) not in (3, 4) or not _SHA256.fullmatch(fields[2]):
             raise BadData(f"jars.lock: {line!r} is not 'group organisation:artifact:version[:classifier] sha256'")
         organisation, artifact, version, classifier = (*coordinate, "")[:4]
-        return cls(fields[0], organisation, artifact, version, classifier, fields[2])
+        return cls(
+            group=fields[0],
+            organisation=organisation,
+            artifact=artifact,
+            version=version,
+            classifier=classifier,
+            sha256=fields[2],
+        )
 
 
 def locked_jars(lock_file: Path = LOCK_FILE) -> tuple[Jar, ...]:

@@ -69,7 +69,7 @@ class EngineWorld(LakeWorld):
 
     def consume_window(self, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> WindowReport:
         with self._working() as shard:
-            return consume_window(self.store, shard, group, request, lambda plan: self._engine, host, scope)
+            return consume_window(self.store, shard, group, request, lambda plan: self._engine, host=host, scope=scope)
 
 
 def run(data: Path, folder: Path, name: str, work: Path, engine: Engine) -> dict[str, Any]:
