@@ -1,4 +1,4 @@
-"""How a listener is asked: its code runs, and what it says becomes plain values, before anything else goes on."""
+"""The call of a listener: its code runs, and its answer becomes plain values before anything else happens."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.utils.redaction import cleaned
 
 Context = TypeVar("Context")
-Told = TypeVar("Told")
-Read: TypeAlias = Callable[[Any, int, Context, BaseException | None], Told]
+Result = TypeVar("Result")
+Read: TypeAlias = Callable[[Any, int, Context, BaseException | None], Result]
+"""``read(answer, n, context, error)`` of ``n`` messages: the listener's answer or error in plain values, like
+``judge``."""
 
 
 def ask(
@@ -22,48 +24,49 @@ def ask(
     begin: tuple[MessageQueue, int],
     messages: Any,
     context: Callable[[], Context],
-    read: Read[Context, Told],
-) -> Told:
-    """Ask the listener about a batch that begins at ``begin`` (queue, offset), with a context of its own, and read what it
-    says: ``read(answer, n, context, error)`` of ``n`` messages, like ``judge``, in plain values.
+    read: Read[Context, Result],
+) -> Result:
+    """Call the listener with a batch that begins at ``begin`` (queue, offset) and a new context, and ``read`` its
+    answer.
 
-    An answer, an exception and a context may have methods of the listener's own, ``__del__`` too. So all of this is one
-    ``OwnProcess``, and no object of the listener's leaves it.
+    The listener's answer, exception and context may have methods of its own, even ``__del__``. So all of this happens
+    in one ``OwnProcess``, and no object of the listener leaves it.
 
-    Raises ListenerError, with listener, queue and offset, when ``read`` raises; else what stops the run from outside
-    (``is_stop``).
+    Raises ListenerError, with listener, queue and offset, when ``read`` raises. What stops the run from outside
+    (``is_stop``) is raised as it is.
     """
     with OwnProcess():
         try:
-            return _heard(listener, messages, len(messages), context(), read)
+            return _answered(listener, messages, len(messages), context(), read)
         except BaseException as error:
             if is_stop(error):
                 raise
-            said = text_of(error) if type(error) is ListenerError else f"its answer cannot be read: {named(error)}"
-            said = cleaned(said, listener.secrets)
+            reason = text_of(error) if type(error) is ListenerError else f"its answer cannot be read: {named(error)}"
+            reason = cleaned(reason, listener.secrets)
             _forget_frames(error)
     queue, offset = begin
-    raise ListenerError(f"listener {listener.name}, {queue}, batch at offset {offset}: {said}")
+    raise ListenerError(f"listener {listener.name}, {queue}, batch at offset {offset}: {reason}")
 
 
-def _heard(
+def _answered(
     listener: Listener,
     messages: Any,
     n: int,
     context: Context,
-    read: Read[Context, Told],
-) -> Told:
+    read: Read[Context, Result],
+) -> Result:
     answer, error = _call(listener, messages, n, context)
     try:
         return read(answer, n, context, error)
     finally:
         if error is not None:
             _forget_frames(error)
-        del answer, error  # this frame is behind those of its traceback
+        del answer, error  # the traceback refers to this frame, too
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Empty the frames of its traceback: one that holds the exception would keep it until garbage is collected."""
+    """Clear the frames of its traceback: a frame that refers to the exception would keep it until garbage
+    collection."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -72,10 +75,10 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _call(listener: Listener, messages: Any, n: int, context: Any) -> tuple[Any, BaseException | None]:
-    """(what the listener answered, what it raised), whatever that is, as RocketMQ catches Throwable.
+    """(what the listener answered, what it raised), whatever it raises, as RocketMQ catches Throwable.
 
-    A listener that yields is run to its end; if it raises, the statuses so far are the answer and the exception says
-    at which message. A process that it has forked ends here, with its own exit code.
+    A listener that yields is run to its end; if it raises, the statuses so far are the answer, and the exception says
+    at which message. A process that the listener has forked ends here, with its own exit code.
     """
     statuses: list[Any] | None = None
     try:

@@ -1,15 +1,15 @@
 """One queue of an orderly window, consumed until nothing is left or the queue has to wait for the next window
 (``ConsumeMessageOrderlyService``, rules 9.2). ``consume_result_orderly`` has the rules; both engines apply them here.
 
-Where a window differs from a client that runs for ever:
+Differences from a client, which runs for ever:
 
-- a suspend time is not slept. The queue is tried again at once, and after ``tries_per_window`` vain tries in a row it
-  waits for the next window, which begins at its first message that is not finished;
-- the tries are not forgotten: they stand in the commit (``Blocked``), and the next window goes on counting;
-- what is over the limit goes straight to the dead letters, as a broker does that knows the group's lock, and once: it
-  leaves with the commit. RocketMQ sends it at every try of its batch, so that a message that holds up others may have
-  several dead letters, or one although a later try succeeded;
-- what an answer without auto commit has kept, and no COMMIT has finished, goes back when the window ends.
+- there is no sleep for a suspend time. The queue is tried again at once, and after ``tries_per_window`` failed tries in
+  a row it waits for the next window, which begins at its first message that is not finished;
+- the tries are kept: they are recorded in the commit (``Blocked``), and the next window continues the count;
+- a message over the limit becomes a dead letter at once, as on a broker that has the group's lock, and only once: it is
+  written with the commit. RocketMQ sends it at every try of its batch, so a message may get several dead letters, or
+  one although a later try succeeds;
+- messages that a listener without auto commit has not committed go back when the window ends.
 """
 
 from __future__ import annotations
@@ -50,37 +50,39 @@ PULL_BATCH_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class OrderlyRules:
-    """What a group says about consuming in order. ``max_reconsume_times`` -1: no limit."""
+    """The settings of a group for consumption in order."""
 
     group: str
     batch_max_size: int
     max_reconsume_times: int
+    """-1: no limit."""
     tries_per_window: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message over the limit, and what the listener said of it last. ``reconsume_times``: its vain tries before."""
+    """A message over the limit."""
 
     offset: int
     reconsume_times: int
+    """Its failed tries before the last one."""
     answer: Answer
+    """The listener's last answer about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderlyDone:
-    """What became of a queue's messages.
-
-    ``waits_at``: the first one that is not finished; None when all are. ``acked``: below that, without the dead ones.
-    """
+    """What became of a queue's messages."""
 
     waits_at: int | None
+    """The first offset that is not finished; None when all are."""
     acked: Tally
+    """Of the finished messages without the dead letters."""
     dead: tuple[DeadLetter, ...] = ()
     blocked: tuple[Blocked, ...] = ()
 
     def end(self, range_: QueueRange) -> int:
-        """Up to where the range is done. Filtered offsets hold nothing up: they count once all before them are done."""
+        """The offset up to which the range is finished (exclusive). Filtered offsets before it count as finished."""
         return range_.end if self.waits_at is None else self.waits_at
 
 
@@ -92,17 +94,22 @@ def consume_orderly(
     tried: Sequence[Blocked] = (),
     is_over: Callable[[], bool] = lambda: False,
 ) -> OrderlyDone:
-    """Consume the wanted messages of a queue, which come in offset order. ``tried``: what held the queue up before.
-    ``is_over``: asked before each batch but the first; the queue then waits where it stands.
+    """Consume messages of a queue, which come in offset order and match the subscription.
 
-    :raises ListenerError: an answer that is no orderly status, a context with something else than it may hold.
+    ``tried``: the blocked messages of the last window. ``is_over``: whether the window's time is over, called before
+    each batch but the first; the queue then waits at its next message.
+
+    :raises ListenerError: an answer that is no orderly status, or an invalid value in the context.
     """
     return _InOrder(listener, queue, iter(messages), rules, tried).run(is_over)
 
 
 class _InOrder:
-    """The loop's state: ``_messages`` are those that were pulled and are not finished, in offset order. ``_times``: how
-    often each was tried, which a listener may write over in the message."""
+    """The state of the loop.
+
+    ``_messages``: pulled and not finished, in offset order. ``_times``: the tries of each, since a listener may
+    overwrite them in the message. ``_over``: the answers about messages over the limit.
+    """
 
     def __init__(
         self,
@@ -120,21 +127,21 @@ class _InOrder:
         self._over: dict[int, Answer] = {}
         self._acked = Tally()
         self._dead: list[DeadLetter] = []
-        self._asked_to = -1
-        self._status, self._why = ConsumeOrderlyStatus.SUCCESS, Answer(False)
+        self._last_offset = -1
+        self._status, self._answer = ConsumeOrderlyStatus.SUCCESS, Answer(False)
 
     def run(self, is_over: Callable[[], bool]) -> OrderlyDone:
-        vain, asked = 0, False
-        while vain < self._rules.tries_per_window and not (asked and is_over()) and (taken := self._take()):
-            asked = True
+        failures, is_first = 0, True
+        while failures < self._rules.tries_per_window and (is_first or not is_over()) and (taken := self._take()):
+            is_first = False
             result = self._batch(taken)
             committed = finish(self._process_queue, _sized(taken), result)
             if committed is not None:
                 self._finish(committed)
-                vain = 0
+                failures = 0
             if not result.continue_consume:
-                vain += 1
-        if not self._messages:  # it is over, or there is nothing more
+                failures += 1
+        if not self._messages:  # the time is over, or there is nothing more
             for message in islice(self._pulls, 1):
                 self._pull(message)
         return OrderlyDone(next(iter(self._messages), None), self._acked, tuple(self._dead), tuple(self._blocked()))
@@ -159,18 +166,19 @@ class _InOrder:
         self._times[offset] = message.reconsume_times
 
     def _batch(self, taken: Sequence[int]) -> OrderlyResult:
-        """Ask the listener about one batch, and decide what becomes of it."""
+        """Call the listener with one batch, and decide what becomes of it."""
         messages = [self._messages[offset] for offset in taken]
         context = partial(ConsumeOrderlyContext, self._queue, self._rules.group)
-        told = ask(self._listener, (self._queue, taken[0]), messages, context, self._read)
-        self._status, self._why, auto_commit, suspend_ms = told
+        self._status, self._answer, auto_commit, suspend_ms = ask(
+            self._listener, (self._queue, taken[0]), messages, context, self._read
+        )
         status = self._status
-        self._asked_to = taken[-1]
+        self._last_offset = taken[-1]
         batch = [OrderlyMessage(offset, self._times[offset]) for offset in taken]
         over = {offset for offset, _ in messages_over_limit(status, batch, self._rules.max_reconsume_times)}
-        for offset in taken:  # what is tried again is not over any more, until its new answer says so
+        for offset in taken:  # only the newest answer decides whether a message is over the limit
             self._over.pop(offset, None)
-        self._over.update(dict.fromkeys(over, self._why))
+        self._over.update(dict.fromkeys(over, self._answer))
         result = process_consume_result(status, batch, over, auto_commit=auto_commit, suspend_ms=suspend_ms)
         for offset in result.tried_again:
             self._tries[offset] += 1
@@ -182,11 +190,11 @@ class _InOrder:
         self, answer: Any, n: int, context: ConsumeOrderlyContext, error: BaseException | None
     ) -> tuple[ConsumeOrderlyStatus, Answer, bool, int]:
         status = orderly_status_of(answer if error is None else None)
-        why = Answer(False) if error is None else failure(error, secrets=self._listener.secrets)
-        return status, why, *_said(context)
+        failed = Answer(False) if error is None else failure(error, secrets=self._listener.secrets)
+        return status, failed, *_context_values(context)
 
     def _finish(self, committed: int) -> None:
-        """Everything below the offset is finished: what was taken is always the first of what is left."""
+        """All messages below the offset are finished: the taken ones are always the first of those not finished."""
         finished = list(takewhile(lambda offset: offset < committed, self._messages))
         self._acked += tally(offset for offset in finished if offset not in self._over)
         for offset in finished:
@@ -197,15 +205,21 @@ class _InOrder:
                 self._dead.append(DeadLetter(offset, times, answer))
 
     def _blocked(self) -> Iterator[Blocked]:
-        """The messages that were tried and are left; those that failed as often and as long as each other are one run."""
-        left = ((offset, self._tries.get(offset, 0)) for offset in self._messages)
-        tried = takewhile(lambda item: item[0] <= self._asked_to or item[1], left)
-        alike = groupby(tried, key=lambda item: (item[1], self._first_failed_at(*item)))
-        for (attempts, first_failed_at), run in alike:
+        """The messages that were tried and are not finished; neighbours with the same tries since the same time are one
+        range."""
+        unfinished = ((offset, self._tries.get(offset, 0)) for offset in self._messages)
+        tried = takewhile(lambda item: item[0] <= self._last_offset or item[1], unfinished)
+        runs = groupby(tried, key=lambda item: (item[1], self._first_failed_at(*item)))
+        for (attempts, first_failed_at), run in runs:
             offsets = [offset for offset, _ in run]
-            range_ = QueueRange(self._queue, offsets[0], offsets[-1] + 1)
-            why = self._why
-            yield Blocked(range_, attempts, str(self._status), first_failed_at, why.error_type, why.error_text)
+            yield Blocked(
+                range=QueueRange(self._queue, offsets[0], offsets[-1] + 1),
+                attempts=attempts,
+                status=str(self._status),
+                first_failed_at=first_failed_at,
+                error_type=self._answer.error_type,
+                error_text=self._answer.error_text,
+            )
 
     def _first_failed_at(self, offset: int, attempts: int) -> int | None:
         before = (b for b in self._tried if b.range.begin <= offset < b.range.end and b.attempts)
@@ -213,11 +227,11 @@ class _InOrder:
 
 
 def _sized(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """As a ProcessQueue takes them. Sizes are for flow control, which a window does not need."""
+    """Messages for a ProcessQueue. Sizes are for flow control, which a window does not need."""
     return [(offset, 0) for offset in offsets]
 
 
-def _said(context: ConsumeOrderlyContext) -> tuple[bool, int]:
+def _context_values(context: ConsumeOrderlyContext) -> tuple[bool, int]:
     """``auto_commit`` and the suspend time of a context, checked."""
     auto_commit: Any = context.auto_commit
     suspend_ms: Any = context.suspend_current_queue_time_millis

@@ -1,12 +1,12 @@
 """What follows from a listener's answer in orderly consumption: RocketMQ's ``processConsumeResult`` and
 ``checkReconsumeTimes`` of ``ConsumeMessageOrderlyService`` (rules 9.2, 9.3).
 
-Three steps, in order: ``messages_over_limit`` says what has to be sent away before anything is decided,
-``process_consume_result`` what becomes of what was taken, and ``finish`` does that to the ProcessQueue and answers the
-offset to store. One queue is consumed by one thread, so what was taken is always one stretch of offsets.
+Three steps, in order: ``messages_over_limit`` says which messages must be sent away first, ``process_consume_result``
+what becomes of the messages that were taken, and ``finish`` does that to the ProcessQueue and returns the offset to
+store. One thread consumes a queue, so the taken offsets are always without a gap.
 
-Other than in concurrent consumption: a message that failed is tried again in its place and holds up its queue; the
-tries are counted in the client's memory only; the stored offset is put as it is, also downwards.
+Differences from concurrent consumption: a failed message is tried again in its place and blocks its queue; the tries
+are counted in the client's memory only; the offset is stored as it is, even if it is lower.
 """
 
 from __future__ import annotations
@@ -25,41 +25,40 @@ DEFAULT_SUSPEND_MS: Final = 1000
 """RocketMQ's ``suspendCurrentQueueTimeMillis``."""
 
 SUSPEND_MS: Final = (10, 30_000)
-"""The least and the most time a queue is suspended; anything else is taken as the nearer of the two."""
+"""The shortest and the longest suspension of a queue; other values are clamped."""
 
 
 class Taken(StrEnum):
     """What becomes of the messages that were taken from the ProcessQueue."""
 
     COMMIT = "commit"
-    """All of them are finished, also those of earlier batches that were kept."""
+    """All taken messages are finished, also those of earlier batches."""
     ROLLBACK = "rollback"
-    """All of them go back, also those of earlier batches."""
+    """All taken messages go back, also those of earlier batches."""
     CONSUME_AGAIN = "make_message_to_consume_again"
-    """This batch goes back."""
+    """The messages of this batch go back."""
     KEEP = "keep"
     """They stay taken until a later batch commits or rolls back."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderlyMessage:
-    """One message of a batch. ``reconsume_times``: how often this client has tried it in vain."""
+    """One message of a batch."""
 
     offset: int
     reconsume_times: int = 0
+    """The failed tries of this client."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderlyResult:
-    """Of one batch.
-
-    ``tried_again``: the offsets whose ``reconsume_times`` grow by one. ``resubmit_after_ms``: how long the queue rests;
-    None when the next batch is taken at once.
-    """
+    """The result of one batch."""
 
     taken: Taken
     tried_again: tuple[int, ...] = ()
+    """The offsets whose ``reconsume_times`` grow by one."""
     resubmit_after_ms: int | None = None
+    """How long the queue is suspended; None when the next batch is taken at once."""
 
     @property
     def continue_consume(self) -> bool:
@@ -68,7 +67,7 @@ class OrderlyResult:
 
 _S: Final = ConsumeOrderlyStatus
 _TAKEN: Final = {
-    # (auto commit, status): with auto commit a COMMIT and even a ROLLBACK are warned about and taken for SUCCESS
+    # (auto commit, status): with auto commit RocketMQ logs a warning for COMMIT and ROLLBACK and treats both as SUCCESS
     (True, _S.SUCCESS): Taken.COMMIT,
     (True, _S.COMMIT): Taken.COMMIT,
     (True, _S.ROLLBACK): Taken.COMMIT,
@@ -78,14 +77,14 @@ _TAKEN: Final = {
     (False, _S.ROLLBACK): Taken.ROLLBACK,
     (False, _S.SUSPEND_CURRENT_QUEUE_A_MOMENT): Taken.CONSUME_AGAIN,
 }
-_NOBODY_WAITS: Final = {True: Taken.COMMIT, False: Taken.KEEP}
-"""By auto commit: a SUSPEND of which every message could be sent away."""
+_ALL_SENT: Final = {True: Taken.COMMIT, False: Taken.KEEP}
+"""By auto commit: a SUSPEND after which every message of the batch was sent away."""
 
 
 def orderly_status_of(value: Any) -> ConsumeOrderlyStatus:
-    """A status from its enum member or its name; None, which also stands for an exception, suspends.
+    """A status from its enum member or its name; None, which also means an exception, suspends the queue.
 
-    :raises ListenerError: it is none of these.
+    :raises ListenerError: any other value.
     """
     if value is None:
         return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
@@ -102,7 +101,7 @@ def messages_over_limit(
     """What a SUSPEND has to send to ``%RETRY%group`` as new messages, as (offset, delay level)
     (``ConsumeMessageOrderlyService#sendMessageBack``, rules 10.5).
 
-    ``max_reconsume_times``: -1 is no limit (2^31 - 1), any other number is taken as it is.
+    ``max_reconsume_times``: -1 means no limit (2^31 - 1), any other number is used as it is.
     """
     if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         return ()
@@ -121,27 +120,27 @@ def process_consume_result(
 ) -> OrderlyResult:
     """What becomes of a batch.
 
-    ``sent``: the offsets of ``messages_over_limit`` whose sending worked. One message that was not sent holds back the
-    whole batch, sent ones included: they will be consumed and sent again. ``suspend_ms``: the context's, -1 for
-    ``consumer_suspend_ms``.
+    ``sent``: the offsets of ``messages_over_limit`` that were sent. If one message of the batch was not sent, the whole
+    batch goes back, with those that were: they will be consumed and sent again. ``suspend_ms``: of the context, -1
+    means ``consumer_suspend_ms``.
     """
     suspended = status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
     tried_again = tuple(message.offset for message in batch if suspended and message.offset not in sent)
-    taken = _TAKEN[auto_commit, status] if tried_again or not suspended else _NOBODY_WAITS[auto_commit]
-    rests = taken in (Taken.ROLLBACK, Taken.CONSUME_AGAIN)
-    return OrderlyResult(taken, tried_again, suspend_time_ms(suspend_ms, consumer_suspend_ms) if rests else None)
+    taken = _TAKEN[auto_commit, status] if tried_again or not suspended else _ALL_SENT[auto_commit]
+    goes_back = taken in (Taken.ROLLBACK, Taken.CONSUME_AGAIN)
+    return OrderlyResult(taken, tried_again, suspend_time_ms(suspend_ms, consumer_suspend_ms) if goes_back else None)
 
 
 def suspend_time_ms(suspend_ms: int, consumer_suspend_ms: int = DEFAULT_SUSPEND_MS) -> int:
-    """How long a queue rests (``submitConsumeRequestLater``), in ``SUSPEND_MS``."""
+    """How long a queue is suspended (``submitConsumeRequestLater``), clamped to ``SUSPEND_MS``."""
     least, most = SUSPEND_MS
     return min(max(consumer_suspend_ms if suspend_ms == -1 else suspend_ms, least), most)
 
 
 def finish(queue: ProcessQueue, batch: Sequence[tuple[int, int]], result: OrderlyResult) -> int | None:
-    """Do to the queue what was decided about ``batch`` (queue offset, body bytes).
+    """Apply the result of ``batch``, (queue offset, body bytes) of each message, to the queue.
 
-    The answer is the offset to store, put as it is; None when there is none, or when the queue was dropped meanwhile.
+    Returns the offset to store as it is; None when nothing was committed, or when the queue was dropped meanwhile.
 
     :raises WrongUse: a commit when nothing is taken.
     """

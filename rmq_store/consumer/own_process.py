@@ -1,8 +1,8 @@
-"""A listener runs in this process and must not take it away: not end it, and not go on with the window in a copy of it.
+"""Protection of the process that a listener runs in: the listener can neither end it nor continue the window in a fork.
 
 RocketMQ's client catches Throwable around its listener. Here ``SystemExit`` is a failure like any other, ``os._exit``
-becomes one while a listener is asked, and a process that a listener has forked ends where the listener returns. What
-ends a process in C cannot be caught here (``docs/decisions/0008-listener-in-process.md``).
+raises it while a listener runs, and a process that a listener has forked ends where the listener returns. What ends a
+process in C cannot be caught (``docs/decisions/0008-listener-in-process.md``).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _EXIT = os._exit
 
 
 class OwnProcess:
-    """For ``with``, around a listener's code. ``os._exit`` raises SystemExit there, but in a forked process, which ends.
+    """A context manager around a listener's code: ``os._exit`` raises SystemExit there. In a forked process it ends it.
 
-    One may stand in another: around each batch, and around the window for what is collected between the batches. The last
-    one that ends, in whatever thread, gives ``os._exit`` back.
+    It may be nested: around each batch, and around the window, because of garbage that is collected between batches.
+    The last one that ends, in whatever thread, restores ``os._exit``.
     """
 
     __slots__ = ("_pid",)
@@ -43,7 +43,7 @@ class OwnProcess:
 
 
 def _exit_code(error: BaseException | None) -> int:
-    """Of a forked process: what its ``sys.exit`` asked for, else 1."""
+    """The exit code of a forked process: that of its ``sys.exit``, else 1."""
     if not isinstance(error, SystemExit):
         return 1
     code = 0 if error.code is None else error.code

@@ -1,8 +1,10 @@
 """The messages of one queue that a consumer has: cached, or being consumed in order (``ProcessQueue``, rules 8).
 
-It answers the question behind every commit: the smallest offset that is not finished. Windows that consume in order run
-on it. A concurrent one needs no cache, for it reads a range and commits all of it; for these this is the rule in its
-original form, which they are held against.
+It knows the smallest offset that is not finished, which every commit needs. Orderly windows use it. A concurrent window
+reads a range and commits all of it, so it needs no cache; tests compare it with this rule.
+
+For example, with the offsets 10 to 14 cached, ``remove_message([12])`` returns 10, ``remove_message([10])`` 11, and
+``remove_message([11, 13, 14])`` 15.
 """
 
 from __future__ import annotations
@@ -15,22 +17,23 @@ from rmq_store.errors import WrongUse
 
 @dataclass(slots=True)
 class ProcessQueue:
-    """Sizes are body sizes in bytes. ``dropped``: given away by a rebalance, results no longer count."""
+    """RocketMQ's ``ProcessQueue``. Sizes are body sizes in bytes."""
 
     dropped: bool = False
+    """A rebalance gave the queue to another consumer; results no longer count."""
     consuming: bool = False
     message_count: int = 0
     message_bytes: int = 0
     behind: int = 0
-    """Messages of the queue at the broker behind the last one fetched, as its MAX_OFFSET said."""
+    """How many messages the broker has behind the last fetched one, by its MAX_OFFSET."""
     _queue_offset_max: int = 0
     _cached: dict[int, int] = field(default_factory=dict)
     _taken: dict[int, int] = field(default_factory=dict)
 
     def put_message(self, messages: Sequence[tuple[int, int]], max_offset: int | None = None) -> bool:
-        """Add messages (queue offset, body bytes); True when consuming has to be started.
+        """Add messages (queue offset, body bytes); True when consumption must be started.
 
-        ``max_offset``: the queue's max offset as the last message knows it.
+        ``max_offset``: the queue's max offset, from the property MAX_OFFSET of the last message.
         """
         for offset, size in messages:
             if offset not in self._cached:
@@ -45,9 +48,8 @@ class ProcessQueue:
         return start
 
     def remove_message(self, offsets: Iterable[int]) -> int:
-        """Finish messages of concurrent consumption; the offset to commit: the smallest that is left, or the next one.
-
-        -1 when nothing was cached before.
+        """Finish messages of concurrent consumption. Returns the offset to commit: the smallest that is still cached,
+        else the next one behind all; -1 when nothing was cached before.
         """
         if not self._cached:
             return -1
@@ -56,7 +58,7 @@ class ProcessQueue:
         return min(self._cached) if self._cached else self._queue_offset_max + 1
 
     def take_messages(self, count: int) -> list[int]:
-        """Take up to ``count`` of the smallest offsets for consuming in order."""
+        """Take up to ``count`` of the smallest offsets for consumption in order."""
         taken = sorted(self._cached)[:count]
         for offset in taken:
             self._taken[offset] = self._cached.pop(offset)
@@ -65,9 +67,10 @@ class ProcessQueue:
         return taken
 
     def commit(self) -> int:
-        """Finish what was taken; the offset behind it. Raises WrongUse when nothing is (NoSuchElementException)."""
+        """Finish what was taken. Returns the offset behind it. Raises WrongUse when nothing is taken, where RocketMQ
+        throws NoSuchElementException."""
         if not self._taken:
-            raise WrongUse("commit of a queue of which nothing is being consumed")
+            raise WrongUse("cannot commit: no message of the queue is being consumed")
         offset = max(self._taken) + 1
         self._forget(len(self._taken), sum(self._taken.values()))
         self._taken.clear()
@@ -85,7 +88,7 @@ class ProcessQueue:
             self._cached[offset] = size
 
     def contains_message(self, offset: int) -> bool:
-        """Whether the message waits to be finished; one that was taken in order does not count."""
+        """Whether the message is cached; one that was taken in order is not."""
         return offset in self._cached
 
     @property
@@ -98,6 +101,6 @@ class ProcessQueue:
         return sorted(self._cached)
 
     def _forget(self, count: int, size: int) -> None:
-        """One call of RocketMQ's; at no message the size is none, whatever was counted wrong before."""
+        """Lower the counts. As in RocketMQ the size is 0 without messages, whatever was counted wrong before."""
         self.message_count -= count
         self.message_bytes = self.message_bytes - size if self.message_count else 0
