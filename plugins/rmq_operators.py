@@ -281,7 +281,7 @@ def dispatch_all() -> Answer:
 def export_all() -> list[Answer]:
     """Merge ``consumerOffset.json`` and ``delayOffset.json`` of every imported broker into the existing files, and
     write those that change."""
-    from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, planned_writes, write_both
+    from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, How, planned_writes, write_both
     from rmq_store.commit.positions import split_id
     from rmq_store.lake.broker.export import export_offsets
 
@@ -322,7 +322,7 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     """Show the new offsets of the group, or move the offsets, in all shards that have the topic."""
     from dataclasses import replace
 
-    from rmq_store.lake.admin.moves import move_in_all
+    from rmq_store.lake.admin.offset_moves import move_in_all
     from rmq_store.lake.window.consumption import shards_with_queues
 
     run, params = current_run()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         DeadLetterFilter as DeadLetterFilter,
         Place as Place,
     )
-    from rmq_store.admin.moves import MoveReport as MoveReport
+    from rmq_store.admin.offset_moves import MoveReport as MoveReport
     from rmq_store.admin.redrive import RedriveReport as RedriveReport
     from rmq_store.api import (
         ConsumeReport as ConsumeReport,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _DEFINED_IN = {
     "DeadLetterFilter": "rmq_store.admin.dead_letters",
     "Place": "rmq_store.admin.dead_letters",
-    "MoveReport": "rmq_store.admin.moves",
+    "MoveReport": "rmq_store.admin.offset_moves",
     "RedriveReport": "rmq_store.admin.redrive",
     "ConsumeReport": "rmq_store.api",
     "Store": "rmq_store.api",

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from rmq_store.admin.dead_letters import DeadLetterFilter
-from rmq_store.admin.moves import MoveReport
+from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.replay import as_replay, replayed_group
 from rmq_store.admin.reset import ResetRequest, ResetTo
@@ -30,7 +30,7 @@ from rmq_store.commit.request import Status, actor_of, overall, reason_of, reque
 from rmq_store.consumer.listener import listener_name
 from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.groups import need_group
-from rmq_store.lake.admin.moves import move_in_all
+from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
 from rmq_store.lake.broker import import_store as broker_import
 from rmq_store.lake.broker.import_store import ImportReport

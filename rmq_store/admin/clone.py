@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rmq_store.admin.moves import move_proposal, need_reason, next_epoch
+from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, off_id
 from rmq_store.errors import WrongUse

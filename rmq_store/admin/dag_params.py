@@ -22,8 +22,8 @@ from rmq_store.commit.request import client_ids_of
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
-from rmq_store.utils.known_names import did_you_mean, listed
 from rmq_store.utils.numbers import whole_number
+from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.utils.times import parse_time
 from rmq_store.window.consume_request import ConsumeRequest
 

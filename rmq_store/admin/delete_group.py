@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rmq_store.admin.moves import MoveReport, move_proposal, need_reason, next_epoch
+from rmq_store.admin.offset_moves import MoveReport, move_proposal, need_reason, next_epoch
 from rmq_store.admin.replay import replayed_group
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json, is_born_here
 from rmq_store.commit.positions import (

@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_store.admin.moves import move_proposal, need_reason, next_epoch
+from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
 from rmq_store.admin.reset import checked_offset
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
-from rmq_store.utils.known_names import listed
+from rmq_store.utils.suggestions import listed
 from rmq_store.window.shard_view import ShardView
 
 

@@ -1,4 +1,8 @@
-"""The application ``rmq``: all commands, and the one place that turns an error into a line and an exit code."""
+"""The application ``rmq``: all commands, and the one place that turns an error into a line and an exit code.
+
+A new command is a function in the module of its noun (``messages.py``, ``offsets.py``, ...), registered by that module's
+``add_to``. Only a new module is added here.
+"""
 
 from __future__ import annotations
 

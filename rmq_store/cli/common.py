@@ -16,7 +16,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
-from rmq_store.utils.known_names import did_you_mean, listed
+from rmq_store.utils.suggestions import did_you_mean, listed
 
 if TYPE_CHECKING:
     from rmq_store.lake.table.object_store import Root

@@ -14,7 +14,7 @@ from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 
 if TYPE_CHECKING:
-    from rmq_store.broker_files.offsets_back import How
+    from rmq_store.broker_files.offsets_to_broker import How
     from rmq_store.lake.broker.export import OffsetsExport
 
 
@@ -52,7 +52,7 @@ def export(
     output = Output(options.as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
     store = open_store(options.root)
-    from rmq_store.broker_files.offsets_back import planned_writes, write_both
+    from rmq_store.broker_files.offsets_to_broker import planned_writes, write_both
     from rmq_store.lake.broker.export import export_offsets
 
     exported = export_offsets(shard_of_broker(store, broker, shard), broker)
@@ -110,7 +110,7 @@ _CHANGE = ("file", "key", "queue_id", "from_offset", "to_offset")
 
 def _export_target(file: Path | None, merge: Path | None, overwrite: bool, dry_run: bool) -> tuple[Path | None, How]:
     """The file to write (None: standard output) and how. Raises WrongUse for options that contradict each other."""
-    from rmq_store.broker_files.offsets_back import How
+    from rmq_store.broker_files.offsets_to_broker import How
 
     if merge is not None and (file is not None or overwrite):
         raise WrongUse("--merge FILE names the file and keeps its other keys: give no other FILE and no --overwrite")

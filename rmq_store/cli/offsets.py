@@ -19,7 +19,7 @@ from rmq_store.cli.common import (
     queues_by_shard,
 )
 from rmq_store.cli.export import export
-from rmq_store.cli.move_tables import show_moves, states_before
+from rmq_store.cli.offset_moves import show_moves, states_before
 from rmq_store.cli.options import (
     AtOption,
     GroupChangeOptions,
@@ -37,7 +37,7 @@ from rmq_store.commit.request import actor_of, reason_of
 from rmq_store.errors import WrongUse
 from rmq_store.message.message_const import retry_topic
 from rmq_store.utils.host import Host
-from rmq_store.utils.known_names import listed
+from rmq_store.utils.suggestions import listed
 
 if TYPE_CHECKING:
     from rmq_store.admin.reset import ResetRequest, ResetTo
@@ -179,7 +179,7 @@ def _reset(
     store: LakeStore, request: ResetRequest, queues: Sequence[QueueName], options: GroupChangeOptions, host: Host
 ) -> None:
     """Do the request in each shard that has the topic; ``queues``: only these, empty: all."""
-    from rmq_store.lake.admin.moves import move_in_all
+    from rmq_store.lake.admin.offset_moves import move_in_all
 
     output, settings = Output(options.as_json), optional_settings(options.settings)
     group, topic = request.group, request.topic
@@ -216,7 +216,7 @@ def clone(
     """
     store, host = open_store(options.root), Host()
     from rmq_store.admin.clone import CloneRequest
-    from rmq_store.lake.admin.moves import move_in_all
+    from rmq_store.lake.admin.offset_moves import move_in_all
     from rmq_store.lake.window.plan import ShardLookup
 
     request = CloneRequest(
@@ -298,7 +298,7 @@ def import_offsets(
     store = open_store(options.root)
     from rmq_store.admin.set_offsets import SetOffsetsRequest, unknown_queues
     from rmq_store.broker_files.offset_files import read_offsets
-    from rmq_store.lake.admin.moves import move_in_all
+    from rmq_store.lake.admin.offset_moves import move_in_all
 
     settings = optional_settings(options.settings)
     request_id = new_request("offsets-import", options.request, host)

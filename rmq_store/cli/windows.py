@@ -27,7 +27,7 @@ from rmq_store.commit.positions import Outcome
 from rmq_store.commit.request import actor_of, client_ids_of, overall
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
-from rmq_store.utils.known_names import listed
+from rmq_store.utils.suggestions import listed
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:

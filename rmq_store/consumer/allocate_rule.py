@@ -32,7 +32,7 @@ from rmq_store.consumer.allocate import (
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX
-from rmq_store.utils.known_names import did_you_mean
+from rmq_store.utils.suggestions import did_you_mean
 
 _NEARBY = "MACHINE_ROOM_NEARBY-"
 _QUEUE = re.compile(r"(.+):(0|[1-9]\d{0,8})", re.ASCII)

@@ -21,7 +21,7 @@ from typing import Any
 from rmq_store.commit.positions import Tally, offset_hash
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst, retry_topic
-from rmq_store.utils.known_names import did_you_mean
+from rmq_store.utils.suggestions import did_you_mean
 
 UNIQ_KEY = MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX
 KEYS = MessageConst.KEYS

@@ -25,7 +25,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.validators import is_user_topic
 from rmq_store.producer.producer import Message, Placed, place, select_queue, unique_keys
 from rmq_store.utils.host import Host
-from rmq_store.utils.known_names import did_you_mean, listed
+from rmq_store.utils.suggestions import did_you_mean, listed
 
 ATTEMPTS = 30
 """How often a send plans again after another one was quicker. Each time somebody has got on."""

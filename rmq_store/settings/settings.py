@@ -32,10 +32,10 @@ from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
 from rmq_store.message.message_const import retry_topic
 from rmq_store.message.validators import check_topic
+from rmq_store.settings.ignored_settings import WITHOUT_EFFECT, snake_case
 from rmq_store.settings.settings_values import CHECKS, is_int, value_problems
-from rmq_store.settings.without_effect import WITHOUT_EFFECT, snake_case
-from rmq_store.utils.known_names import did_you_mean
 from rmq_store.utils.small_file import read_small_file
+from rmq_store.utils.suggestions import did_you_mean
 from rmq_store.utils.times import parse_consume_timestamp
 
 

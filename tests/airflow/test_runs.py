@@ -412,7 +412,7 @@ def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_s
     def may_not(file: Path, text: str, **_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(file))
 
-    monkeypatch.setattr("rmq_store.broker_files.offsets_back.write_config", may_not)
+    monkeypatch.setattr("rmq_store.broker_files.offsets_to_broker.write_config", may_not)
     with pytest.raises(AirflowFailException, match=r"consumerOffset\.json .*Permission denied\. Set RMQ_EXPORT_FOLDER"):
         export_all()
 

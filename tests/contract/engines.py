@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.admin.diff import DiffReport
-from rmq_store.admin.moves import MoveReport, MoveRequest
+from rmq_store.admin.offset_moves import MoveReport, MoveRequest
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.commit.ctl import Ctl, Proposal, StagedFile, lake_message_id
 from rmq_store.commit.positions import Positions, QueueRange
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.lake.admin.diff import diff as diff_in_lake
-from rmq_store.lake.admin.moves import move_in_all
+from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive as redrive_in_lake
 from rmq_store.lake.admin.replay import begin_attempt as begin_in_lake
 from rmq_store.lake.commit import commit as commit_steps
@@ -48,7 +48,7 @@ from tests.contract.world import ANA, SHARD, Asked, Key, Lost, Move, World
 from tests.oracle.memory.commit import commit as commit_in_memory
 from tests.oracle.memory.deliver import deliver as deliver_in_memory
 from tests.oracle.memory.diff import diff as diff_in_memory
-from tests.oracle.memory.moves import move_offsets as move_in_memory
+from tests.oracle.memory.offset_moves import move_offsets as move_in_memory
 from tests.oracle.memory.redrive import redrive as redrive_in_memory
 from tests.oracle.memory.replay import begin_attempt as begin_in_memory
 from tests.oracle.memory.rows import MessageRow, Provenance, Stored

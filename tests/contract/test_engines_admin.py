@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.clone import CloneRequest
-from rmq_store.admin.moves import MoveReport
+from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.admin.set_offsets import SetOffsetsRequest
 from rmq_store.commit.positions import grp_id, pas_id
 from rmq_store.consumer.consume_result import MessageModel

@@ -20,7 +20,7 @@ from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.request import Status
 from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
-from rmq_store.lake.admin.moves import move_in_all
+from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.broker import import_slice
 from rmq_store.lake.broker import import_store as import_of_stores
 from rmq_store.lake.broker.broker_levels import delivered_levels

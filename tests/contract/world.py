@@ -18,7 +18,7 @@ from typing import Any
 from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.admin.diff import DiffReport
-from rmq_store.admin.moves import MoveReport, MoveRequest
+from rmq_store.admin.offset_moves import MoveReport, MoveRequest
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.replay import as_replay
 from rmq_store.admin.reset import ResetRequest, ResetTo

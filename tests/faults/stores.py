@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rmq_store.admin.dead_letters import DeadLetterFilter
-from rmq_store.admin.moves import MoveReport
+from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Actor
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
-from rmq_store.lake.admin.moves import move_in_all
+from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive
 from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
 from rmq_store.lake.sql.sql import query

@@ -12,13 +12,13 @@ import pytest
 from rmq_store.admin.clone import CloneRequest
 from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.delete_group import DeleteGroupRequest
-from rmq_store.admin.moves import MoveRequest
+from rmq_store.admin.offset_moves import MoveRequest
 from rmq_store.admin.redrive import RedriveRequest
 from rmq_store.admin.replay import as_replay
 from rmq_store.admin.set_offsets import SetOffsetsRequest
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.admin.delete_group import delete_group
-from rmq_store.lake.admin.moves import move_in_all
+from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive_all
 from rmq_store.lake.admin.replay import begin_attempt
 from rmq_store.lake.broker.cutover import cutover

@@ -10,9 +10,9 @@ import pytest
 
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import ExpressionType
+from rmq_store.settings.ignored_settings import WITHOUT_EFFECT, snake_case
 from rmq_store.settings.settings import GroupSettings, load_settings
 from rmq_store.settings.settings_values import CHECKS
-from rmq_store.settings.without_effect import WITHOUT_EFFECT, snake_case
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 WITH_DEFAULT = [f for f in fields(GroupSettings) if f.default is not MISSING]

@@ -11,7 +11,7 @@ import pytest
 from rmq_store.broker_files.broker_conf import message_delay_level
 from rmq_store.broker_files.config_files import DataVersion
 from rmq_store.broker_files.offset_files import read_offsets
-from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, How, KnownOffsets, planned_write
+from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, How, KnownOffsets, planned_write
 from rmq_store.errors import RmqError
 from rmq_store.settings.settings import read_settings
 from rmq_store.utils.small_file import read_small_file

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmq_store.admin.delete_group import DeleteGroupRequest
-from rmq_store.admin.moves import MoveReport
+from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.commit.ctl import Action
-from rmq_store.lake.admin.moves import move_offsets
+from rmq_store.lake.admin.offset_moves import move_offsets
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.utils.host import Host

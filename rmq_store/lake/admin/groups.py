@@ -9,7 +9,7 @@ from rmq_store.commit.positions import PositionKind, group_of
 from rmq_store.errors import WrongUse
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.plan import ShardLookup
-from rmq_store.utils.known_names import did_you_mean, listed
+from rmq_store.utils.suggestions import did_you_mean, listed
 
 
 def need_group(store: LakeStore, name: str, others: Collection[str] = ()) -> None:

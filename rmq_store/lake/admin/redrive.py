@@ -48,7 +48,7 @@ from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst, dlq_topic
 from rmq_store.utils.host import Host
-from rmq_store.utils.known_names import listed
+from rmq_store.utils.suggestions import listed
 
 Offsets = npt.NDArray[np.int64]
 Matches = list[tuple[Slice, Offsets]]

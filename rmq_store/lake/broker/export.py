@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rmq_store.admin.delete_group import is_gone
 from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, OffsetTable, split_key
 from rmq_store.broker_files.consumer_offset_manager import Table, key_of
-from rmq_store.broker_files.offsets_back import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
+from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
 from rmq_store.lake.broker.import_store import last_import

@@ -26,7 +26,7 @@ from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host, random_name
-from rmq_store.utils.known_names import did_you_mean, listed
+from rmq_store.utils.suggestions import did_you_mean, listed
 
 _HOST = Host()
 

@@ -23,7 +23,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.validators import is_system_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
-from rmq_store.utils.known_names import did_you_mean, listed
+from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.plan import Planner

@@ -17,7 +17,7 @@ from rmq_store.lake.window.send import send
 from rmq_store.producer.producer import Message
 from rmq_store.producer.send import SendReport, plan_send, queue_count, user_topics, would_send
 from rmq_store.utils.host import Host
-from rmq_store.utils.known_names import did_you_mean, listed
+from rmq_store.utils.suggestions import did_you_mean, listed
 
 NEW_SHARD = "local"
 """The shard that a store without any gets."""

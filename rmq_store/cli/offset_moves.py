@@ -11,7 +11,7 @@ from rmq_store.commit.request import Status
 from rmq_store.message.message_const import retry_topic
 
 if TYPE_CHECKING:
-    from rmq_store.admin.moves import MoveReport
+    from rmq_store.admin.offset_moves import MoveReport
     from rmq_store.commit.ctl import Moved
     from rmq_store.commit.positions import Positions
     from rmq_store.lake.table.shard import Shard

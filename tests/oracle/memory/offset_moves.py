@@ -1,8 +1,8 @@
-"""Operators' moves of a group's offsets in memory. ``rmq_store/admin/moves.py`` has the rules."""
+"""Operators' moves of a group's offsets in memory. ``rmq_store/admin/offset_moves.py`` has the rules."""
 
 from __future__ import annotations
 
-from rmq_store.admin.moves import MoveReport, MoveRequest, earlier_commit, move_report
+from rmq_store.admin.offset_moves import MoveReport, MoveRequest, earlier_commit, move_report
 from rmq_store.commit.request import Status
 from rmq_store.utils.host import Host
 from tests.oracle.memory.commit import commit

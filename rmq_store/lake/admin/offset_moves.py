@@ -1,10 +1,13 @@
-"""Operators' moves of a group's offsets in the lake, one commit per shard. ``rmq_store/admin/moves.py`` has the rules."""
+"""Every reset, skip, clone and import of offsets in the lake, one commit per shard.
+
+``rmq_store/admin/offset_moves.py`` has the rules that they share.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq_store.admin.moves import MoveReport, MoveRequest, earlier_commit, move_report
+from rmq_store.admin.offset_moves import MoveReport, MoveRequest, earlier_commit, move_report
 from rmq_store.commit.request import Status
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.cursor import refuse_other_history

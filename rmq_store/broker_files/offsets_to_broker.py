@@ -26,8 +26,8 @@ from rmq_store.broker_files.config_files import (
 from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_offsets_text
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.message.message_const import SCHEDULE_TOPIC
-from rmq_store.utils.known_names import listed
 from rmq_store.utils.small_file import check_is_file, read_small_file
+from rmq_store.utils.suggestions import listed
 
 
 @dataclass(frozen=True, slots=True)

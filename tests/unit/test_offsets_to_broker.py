@@ -13,7 +13,7 @@ from rmq_store.broker_files.config_files import (
     parse_delay_offsets,
 )
 from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_offsets_text
-from rmq_store.broker_files.offsets_back import (
+from rmq_store.broker_files.offsets_to_broker import (
     CONSUMER_OFFSETS,
     DELAY_OFFSETS,
     Change,
@@ -230,7 +230,7 @@ def test_neither_file_is_written_where_one_of_them_or_a_bak_is_a_folder(tmp_path
 def test_neither_file_is_written_in_a_folder_without_the_right_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.broker_files.offsets_back.os.access", lambda path, _: Path(path) != tmp_path)
+    monkeypatch.setattr("rmq_store.broker_files.offsets_to_broker.os.access", lambda path, _: Path(path) != tmp_path)
     with pytest.raises(WrongUse, match=f"cannot be written: {tmp_path} is not writable"):
         both(tmp_path / "new" / "consumerOffset.json")
 
