@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
-from rmq_store.consumer.listener import ConsumeFailed, Listener, named
+from rmq_store.consumer.listener import ConsumeFailed, Listener, type_and_text
 from rmq_store.consumer.own_process import OwnProcess
 from rmq_store.errors import ListenerError, is_stop, text_of
 from rmq_store.message.message import MessageQueue
@@ -41,7 +41,9 @@ def ask(
         except BaseException as error:
             if is_stop(error):
                 raise
-            reason = text_of(error) if type(error) is ListenerError else f"its answer cannot be read: {named(error)}"
+            reason = (
+                text_of(error) if type(error) is ListenerError else f"its answer cannot be read: {type_and_text(error)}"
+            )
             reason = cleaned(reason, listener.secrets)
             _forget_frames(error)
     queue, offset = begin

@@ -3,17 +3,18 @@
 
 A listener has one of two shapes, and the first may answer in several ways:
 
-- ``consume_message(msgs, context) -> ConsumeConcurrentlyStatus``: word for word RocketMQ, with ``context.ack_index``
-  and ``context.delay_level_when_next_consume``;
+- ``consume_message(msgs, context) -> ConsumeConcurrentlyStatus``: RocketMQ's own form, with ``context.ack_index`` and
+  ``context.delay_level_when_next_consume``;
 - ``consume_message(msgs, context) -> one status per message``, as a list or by ``yield``: only what failed is retried;
 - in order (rules 9.2) ``consume_message(msgs, context) -> ConsumeOrderlyStatus`` with a ``ConsumeOrderlyContext``: one
   status stands for its batch, None and an exception suspend the queue (``consume_orderly``);
-- ``consume_batch(batch[, context])`` over an Arrow record batch; an attribute ``columns`` names what it reads.
+- ``consume_batch(batch[, context])`` over an Arrow record batch; its attribute ``columns`` names the columns that it
+  reads.
 
-An exception at message k leaves 0..k-1 their result and retries k and what follows. k is known when the listener
-yields, or raises ``ConsumeFailed(k, cause)``; any other exception counts from message 0, which is RocketMQ's
-all-or-nothing (``all_or_nothing=True`` asks for that always). Outside effects of a listener are at-least-once:
-``context.idempotency_key(message)`` stays the same along all retries of a message.
+After an exception at message k, the messages 0..k-1 keep their result; k and those behind it are retried. k is known
+when the listener yields, or raises ``ConsumeFailed(k, cause)``; with any other exception it is 0, which is RocketMQ's
+all-or-nothing (always so with ``all_or_nothing=True``). External effects of a listener are at-least-once:
+``context.idempotency_key(message)`` is the same for all retries of a message.
 """
 
 from __future__ import annotations
@@ -54,31 +55,29 @@ Status = TypeVar("Status", ConsumeConcurrentlyStatus, ConsumeOrderlyStatus)
 
 @dataclass(slots=True)
 class ConsumeConcurrentlyContext:
-    """What a listener may tell about its batch.
-
-    ``ack_index``: position of the last message that succeeded, -1 for none; counts only with CONSUME_SUCCESS.
-    ``delay_level_when_next_consume``: for what failed: negative is the dead letter queue at once, 0 is 3 + the number
-    of retries so far, above 0 is that level.
-    """
+    """What a listener can set for its batch."""
 
     message_queue: MessageQueue
     group: str = ""
     ack_index: int = INT_MAX
+    """Position of the last message that succeeded, -1 for none; used only with CONSUME_SUCCESS."""
     delay_level_when_next_consume: int = 0
+    """For failed messages: negative means dead letter at once, 0 level 3 + the retries so far, above 0 that level."""
 
     def idempotency_key(self, message: MessageExt) -> str:
-        """A key that one message has in this group at its first delivery and at every retry."""
+        """A key of the message in this group, the same at its first delivery and at every retry."""
         return f"{self.group}:{origin_message_id(message)}"
 
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
-    """``suspend_current_queue_time_millis`` -1: the consumer's own setting (rules 9.3)."""
+    """What an orderly listener can set for its batch."""
 
     message_queue: MessageQueue
     group: str = ""
     auto_commit: bool = True
     suspend_current_queue_time_millis: int = -1
+    """-1: the consumer's own setting (rules 9.3)."""
 
     def idempotency_key(self, message: MessageExt) -> str:
         """As in ``ConsumeConcurrentlyContext``."""
@@ -94,7 +93,7 @@ class ConsumeFailed(Exception):
         self.cause = cause
 
 
-# --- finding it ------------------------------------------------------------------------------------------------------
+# --- loading ---------------------------------------------------------------------------------------------------------
 
 
 class ListenerKind(StrEnum):
@@ -104,29 +103,30 @@ class ListenerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A loaded listener. ``call`` takes (messages, context) or (batch, context) and returns what the user's code does.
-
-    ``columns``: what a batch listener reads, None for all. ``name``: "module:attribute". ``version``: the listener's
-    own attribute of that name, "" without one. ``secrets``: of its environment, which none of its errors may say.
-    """
+    """A loaded listener."""
 
     kind: ListenerKind
     call: Callable[[Any, Any], Any]
+    """The user's code, called with (messages, context) or (batch, context)."""
     columns: tuple[str, ...] | None
+    """The columns that a batch listener reads, None for all."""
     name: str
+    """``module:attribute``."""
     version: str = ""
+    """The listener's attribute ``version``, "" without one."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Values of its environment that no error text may contain."""
 
 
 def load_listener(name: str, env: Mapping[str, str] | None = None) -> Listener:
-    """Import "module:attribute" and see which shape it has.
+    """Import "module:attribute".
 
-    The attribute is an object or a class (made without arguments) with one of the two methods, or a function. A
-    function works on Arrow batches if it is called ``consume_batch`` or has an attribute ``columns``, else on messages.
+    The attribute is a function, or an object or a class (called without arguments) with one of the two methods. A
+    function takes Arrow batches if its name is ``consume_batch`` or it has an attribute ``columns``, else messages.
 
-    ``env``: where its secrets are, those that it sets itself included; by default this process's.
+    ``env``: the environment with its secrets, also those that it sets itself; by default that of this process.
 
-    Raises ListenerError, with what was found instead; also when the module or the class ends the process.
+    Raises ListenerError, also when the module or the class tries to end the process.
     """
     env = os.environ if env is None else env
     try:
@@ -135,8 +135,10 @@ def load_listener(name: str, env: Mapping[str, str] | None = None) -> Listener:
     except BaseException as error:
         if is_stop(error):
             raise
-        said = str(error) if type(error) is ListenerError else f"listener {name} cannot be loaded: {named(error)}"
-        raise ListenerError(cleaned(said, secret_values(env))) from error
+        reason = (
+            str(error) if type(error) is ListenerError else f"listener {name} cannot be loaded: {type_and_text(error)}"
+        )
+        raise ListenerError(cleaned(reason, secret_values(env))) from error
 
 
 def listener_name(listener: str | Callable[..., Any]) -> str:
@@ -147,27 +149,27 @@ def listener_name(listener: str | Callable[..., Any]) -> str:
     if isinstance(listener, str):
         return listener
     module, path = getattr(listener, "__module__", None), getattr(listener, "__qualname__", "")
-    found: Any = sys.modules.get(module or "")
+    attribute: Any = sys.modules.get(module or "")
     for part in path.split("."):
-        found = getattr(found, part, None)
-    if found is not listener:
+        attribute = getattr(attribute, part, None)
+    if attribute is not listener:
         raise WrongUse(
-            f"the listener {quoted(listener)} cannot be found by a name: give a function or a class of a module, or its "
-            "name, like shop.listeners:Orders"
+            f"the listener {quoted(listener)} cannot be found by a name: give a function or a class of a module, or "
+            "its name, like shop.listeners:Orders"
         )
     return f"{module}:{path}"
 
 
 def _loaded(name: str) -> Listener:
-    found = _attribute(name)
-    if inspect.isclass(found):
+    attribute = _attribute(name)
+    if inspect.isclass(attribute):
         try:
-            found = found()
+            attribute = attribute()
         except Exception as error:
-            raise ListenerError(f"listener {name}: {found.__name__}() fails: {named(error)}") from error
-    kind, function = _shape(name, found)
-    call, version = _with_context(name, kind, function), str(getattr(found, "version", ""))
-    return Listener(kind, call, _columns(name, found), name, version)
+            raise ListenerError(f"listener {name}: {attribute.__name__}() fails: {type_and_text(error)}") from error
+    kind, function = _shape(name, attribute)
+    call, version = _with_context(name, kind, function), str(getattr(attribute, "version", ""))
+    return Listener(kind, call, _columns(name, attribute), name, version)
 
 
 def _attribute(name: str) -> Any:
@@ -175,18 +177,20 @@ def _attribute(name: str) -> Any:
     if not (module_name and colon and path):
         raise ListenerError(f"listener {name!r}: write it as module:attribute, like shop.listeners:Orders")
     try:
-        found = importlib.import_module(module_name)
+        attribute = importlib.import_module(module_name)
     except Exception as error:
-        raise ListenerError(f"listener {name}: module {module_name} cannot be imported: {named(error)}") from error
+        raise ListenerError(
+            f"listener {name}: module {module_name} cannot be imported: {type_and_text(error)}"
+        ) from error
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(attribute, part):
             raise ListenerError(f"listener {name}: {module_name} has no attribute {path}")
-        found = getattr(found, part)
-    return found
+        attribute = getattr(attribute, part)
+    return attribute
 
 
-def _shape(name: str, found: Any) -> tuple[ListenerKind, Callable[..., Any]]:
-    methods = {kind: getattr(found, kind) for kind in ListenerKind if hasattr(found, kind)}
+def _shape(name: str, attribute: Any) -> tuple[ListenerKind, Callable[..., Any]]:
+    methods = {kind: getattr(attribute, kind) for kind in ListenerKind if hasattr(attribute, kind)}
     if len(methods) == 2:
         raise ListenerError(f"listener {name} has both consume_message and consume_batch; keep one of them")
     if methods:
@@ -194,27 +198,27 @@ def _shape(name: str, found: Any) -> tuple[ListenerKind, Callable[..., Any]]:
         if not callable(method):
             raise ListenerError(f"listener {name}: its {kind} is a {type(method).__name__} and cannot be called")
         return kind, method
-    if not callable(found):
+    if not callable(attribute):
         raise ListenerError(
-            f"listener {name} is a {type(found).__name__}: neither a function nor an object with consume_message "
+            f"listener {name} is a {type(attribute).__name__}: neither a function nor an object with consume_message "
             "or consume_batch"
         )
-    on_batches = getattr(found, "__name__", "") == ListenerKind.BATCH or hasattr(found, "columns")
-    return (ListenerKind.BATCH if on_batches else ListenerKind.MESSAGE), found
+    on_batches = getattr(attribute, "__name__", "") == ListenerKind.BATCH or hasattr(attribute, "columns")
+    return (ListenerKind.BATCH if on_batches else ListenerKind.MESSAGE), attribute
 
 
 def _with_context(name: str, kind: ListenerKind, function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """The function as one of two arguments; a batch listener may leave the context out."""
+    """The function with two parameters; a batch listener may leave out the context."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # written in C: nothing to look at
+    except (TypeError, ValueError):  # written in C, without a signature
         return function
     if _takes(signature, 2):
         return function
     if kind is ListenerKind.BATCH and _takes(signature, 1):
         return lambda batch, context: function(batch)
-    wanted = "(msgs, context)" if kind is ListenerKind.MESSAGE else "(batch) or (batch, context)"
-    raise ListenerError(f"listener {name}: {kind} must take {wanted}, it takes {signature}")
+    parameters = "(msgs, context)" if kind is ListenerKind.MESSAGE else "(batch) or (batch, context)"
+    raise ListenerError(f"listener {name}: {kind} must take {parameters}, it takes {signature}")
 
 
 def _takes(signature: inspect.Signature, arguments: int) -> bool:
@@ -225,8 +229,8 @@ def _takes(signature: inspect.Signature, arguments: int) -> bool:
     return True
 
 
-def _columns(name: str, found: Any) -> tuple[str, ...] | None:
-    columns = getattr(found, "columns", None)
+def _columns(name: str, attribute: Any) -> tuple[str, ...] | None:
+    columns = getattr(attribute, "columns", None)
     if columns is None:
         return None
     if isinstance(columns, str) or not isinstance(columns, Iterable):
@@ -242,16 +246,15 @@ def _columns(name: str, found: Any) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one message in the listener.
-
-    ``delay_level`` counts only when it was not acked. ``error_type`` (at most 256 bytes of UTF-8) and ``error_text`` (4
-    KiB) are ``cleaned``, and None when the listener asked for a retry without raising.
-    """
+    """What the listener's answer means for one message."""
 
     acked: bool
     delay_level: int = 0
+    """Of the retry, if the message was not acked."""
     error_type: str | None = None
+    """At most 256 bytes of UTF-8, ``cleaned``; None when the listener did not raise."""
     error_text: str | None = None
+    """At most 4 KiB of UTF-8, ``cleaned``; None when the listener did not raise."""
 
 
 ACKED = Answer(True)
@@ -271,27 +274,29 @@ def judge(
 
     ``secrets``: values that no error text may contain.
 
-    - raised: everything from the failing message on is retried;
-    - None: RECONSUME_LATER, and so is a None among several statuses;
-    - one status: RECONSUME_LATER fails all; CONSUME_SUCCESS fails what lies behind ``context.ack_index``;
-    - several: one for each message, ``ack_index`` does not count.
+    - an exception: everything from the failed message on is retried;
+    - None means RECONSUME_LATER, also among several statuses;
+    - one status: with RECONSUME_LATER all fail; with CONSUME_SUCCESS the messages behind ``context.ack_index``;
+    - several statuses: one for each message, and ``ack_index`` is not used.
 
-    Raises ListenerError for an answer that is no status, too many or too few of them, an ``ack_index`` below -1 (an
-    IndexOutOfBoundsException that stops RocketMQ's queue, but for an empty batch), a number of the context that is no
-    ``int`` of Java, or a failing index outside the batch.
+    Raises ListenerError for an answer that is no status, too many or too few of them, an ``ack_index`` below -1 unless
+    the batch is empty (an IndexOutOfBoundsException that stops RocketMQ's queue), a number of the context that is no
+    Java ``int``, or the index of a ConsumeFailed outside the batch.
     """
     level = java_int("delay_level_when_next_consume", context.delay_level_when_next_consume)
     later = Answer(False, level)
     if error is not None:
-        return _judge_error(answer, n, level, error, all_or_nothing, secrets)
+        return _judge_error(answer, n, failure(error, level, secrets), error, all_or_nothing)
     if answer is None or isinstance(answer, str):
         if status_of(answer) is ConsumeConcurrentlyStatus.RECONSUME_LATER:
             return (later,) * n
         ack_index = java_int("ack_index", context.ack_index)
         if ack_index < -1 and n:
-            raise ListenerError(f"ack_index {ack_index} on {context.message_queue}: the least is -1, nothing succeeded")
-        done = min(max(ack_index + 1, 0), n)
-        return (ACKED,) * done + (later,) * (n - done)
+            raise ListenerError(
+                f"ack_index {ack_index} on {context.message_queue}: it must be -1 (nothing succeeded) or more"
+            )
+        acked = min(max(ack_index + 1, 0), n)
+        return (ACKED,) * acked + (later,) * (n - acked)
     return tuple(ACKED if ok else later for ok in _statuses(answer, n))
 
 
@@ -307,7 +312,7 @@ def status_of(value: Any) -> ConsumeConcurrentlyStatus:
 
 
 def status_in(known: type[Status], value: Any) -> Status | None:
-    """The status that a member or a text names, None for any other value. No ``==`` of the listener's own is asked."""
+    """The status of a member or its name, None for any other value. No ``__eq__`` of the listener is called."""
     if type(value) is known:
         return value
     text = str.__str__(value) if isinstance(value, str) else None
@@ -323,10 +328,7 @@ def _statuses(answer: Any, n: int) -> list[bool]:
     return [status_of(status) is ConsumeConcurrentlyStatus.CONSUME_SUCCESS for status in statuses]
 
 
-def _judge_error(
-    answer: Any, n: int, level: int, error: BaseException, all_or_nothing: bool, secrets: Sequence[str]
-) -> tuple[Answer, ...]:
-    failed = failure(error, level, secrets)
+def _judge_error(answer: Any, n: int, failed: Answer, error: BaseException, all_or_nothing: bool) -> tuple[Answer, ...]:
     if not isinstance(error, ConsumeFailed):
         return (failed,) * n
     k = java_int("the index of ConsumeFailed", error.index)
@@ -334,22 +336,24 @@ def _judge_error(
         raise ListenerError(f"ConsumeFailed names message {k} of a batch of {n}") from error
     if all_or_nothing:
         return (failed,) * n
-    later = Answer(False, level)
+    later = Answer(False, failed.delay_level)
     known = list(answer or ())[:k]
     before = [ACKED if ok else later for ok in _statuses(known, len(known))] + [ACKED] * (k - len(known))
-    behind = Answer(False, level, NOT_REACHED, f"message {k} of the batch failed first: {failed.error_type}")
+    behind = Answer(
+        False, failed.delay_level, NOT_REACHED, f"message {k} of the batch failed first: {failed.error_type}"
+    )
     return (*before, failed, *(behind,) * (n - k - 1))
 
 
 def failure(error: BaseException, level: int = 0, secrets: Sequence[str] = ()) -> Answer:
-    """What an exception says of the message that it failed; of a ConsumeFailed its cause does."""
+    """The answer for a message that failed with an exception; for a ConsumeFailed with its cause."""
     cause = error.cause if isinstance(error, ConsumeFailed) and isinstance(error.cause, BaseException) else error
     kind = type(cause).__name__.replace("\n", " ")
     return Answer(False, level, cleaned(kind, secrets, NAME_BYTES), cleaned(text_of(cause), secrets))
 
 
 def quoted(value: Any) -> str:
-    """How a value looks, at most 200 characters."""
+    """``repr`` of a value, at most 200 characters."""
     try:
         return f"{value!r:.200}"
     except BaseException as error:
@@ -359,7 +363,7 @@ def quoted(value: Any) -> str:
 
 
 def java_int(what: str, value: Any) -> int:
-    """A whole number that is an ``int`` of Java. Raises ListenerError for anything else."""
+    """The value as a Java ``int``. Raises ListenerError for anything else."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ListenerError(f"{what} must be a whole number, it is {quoted(value)}")
     number = int.__index__(value)
@@ -368,6 +372,6 @@ def java_int(what: str, value: Any) -> int:
     return number
 
 
-def named(error: BaseException) -> str:
-    """Its type and text."""
+def type_and_text(error: BaseException) -> str:
+    """``type: text`` of an exception."""
     return f"{type(error).__name__:.{NAME_BYTES}}: {text_of(error)}"

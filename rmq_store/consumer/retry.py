@@ -1,20 +1,34 @@
 """Where a failed message goes, and what its copy carries (``AbstractSendMessageProcessor#consumerSendMsgBack``,
 rules 10.2 and 10.3; ``HookUtils#transformDelayLevelMessage``, rules 11.2).
 
-``route`` decides: again after a delay, by way of the schedule topic (or the timer topic, where the group has a retry
-policy), or the group's dead letters. ``SendBack`` says it
-as data, and so does ``property_edits``: failures of one queue have few different (level, retries, retry queue), so the
-hot path asks once for each and applies the answer to whole columns.
+``route`` decides: a retry after a delay, through the schedule topic (or the timer topic, where the group has a retry
+policy), or the group's dead letters. Its answer and that of ``property_edits`` are data: the failures of one queue have
+few different combinations of level, retries and retry queue, so a window calls the rule once for each combination and
+applies the answer to whole columns.
+
+For example, a message of topic Orders fails for the first time, and its listener names no level:
+
+    copy = route(
+        "orders", delay_level=0, reconsume_times=0, max_reconsume_times=-1, retry_queue=0, levels=DelayLevels()
+    )
+        # topic SCHEDULE_TOPIC_XXXX, queue 2, delay level 3: it waits 10,000 ms
+        # real topic %RETRY%orders, real queue 0, reconsume_times 1, cause "retry"
+    property_edits(copy, "Orders", "7F00000100002A9F0000000000000400")
+        # put WAIT false, DELAY 3, REAL_TOPIC %RETRY%orders, REAL_QID 0
+        # put if absent RETRY_TOPIC Orders, ORIGIN_MESSAGE_ID 7F00000100002A9F0000000000000400
+
+At its 17th failure, with ``reconsume_times`` 16, it goes to ``%DLQ%orders``, queue 0, with ``reconsume_times`` 17.
 
 Differences from a broker, on purpose:
 
-- the retry queue follows from the message's origin (``retry_queue_id``), not from chance, so a rerun does the same;
-- without retry queues (``retry_queue_nums`` 0) a message is dead; the broker answers success and drops it;
-- DELAY, REAL_TOPIC and REAL_QID are taken away when the copy leaves the schedule topic. The broker's stored copy keeps
-  them, so that a dead letter that is sent again may be delayed again;
-- what an orderly group sends away is written as a dead letter at once and keeps who bore it and when; the client sends a
-  new message, which also takes along the MIN_OFFSET and MAX_OFFSET of the client's pull;
-- ``consumerSendMsgBack`` ignores the retry policy of a group, which only pop consumers and the proxy follow.
+- the retry queue follows from the message's origin (``retry_queue_id``), not from chance, so a rerun chooses the same;
+- without retry queues (``retry_queue_nums`` 0) a failed message is a dead letter; the broker answers success and drops
+  it;
+- a copy that leaves the schedule topic loses DELAY, REAL_TOPIC and REAL_QID. The broker's stored copy keeps them, so
+  that a dead letter that is sent again may be delayed again;
+- a message over the limit of an orderly group becomes a dead letter at once and keeps its born host and timestamp; the
+  client sends a new message, which also has the MIN_OFFSET and MAX_OFFSET of the client's pull;
+- the retry policy of a group is applied; ``consumerSendMsgBack`` ignores it, only pop consumers and the proxy use it.
 """
 
 from __future__ import annotations
@@ -41,14 +55,14 @@ DEFAULT_MAX_RECONSUME_TIMES = 16
 """What ``max_reconsume_times`` -1 means for concurrent consumption."""
 
 NOT_DELAYED = "-1"
-"""DELAY of a dead letter that a broker makes of a sent message (``SendMessageProcessor#handleRetryAndDLQ``, rules 10.5).
-A dead letter of a send-back has 0."""
+"""DELAY of a dead letter that a broker makes of a sent message; that of a send-back has 0
+(``SendMessageProcessor#handleRetryAndDLQ``, rules 10.5)."""
 
 _MASK_64 = (1 << 64) - 1
 
 
 class Cause(StrEnum):
-    """Why the copy is where it is."""
+    """Why the copy is stored where it is."""
 
     RETRY = "retry"
     MAX_RECONSUME_TIMES = "max_reconsume_times"
@@ -58,10 +72,11 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PropertyEdits:
-    """What to change in a properties map. ``put_if_absent`` holds only where the name is not there yet."""
+    """What to change in a map of properties."""
 
     put: Mapping[str, str]
     put_if_absent: Mapping[str, str]
+    """Only for names that the map does not have."""
     remove: tuple[str, ...] = ()
 
     def apply(self, properties: Mapping[str, str]) -> dict[str, str]:
@@ -72,21 +87,21 @@ class PropertyEdits:
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """The copy of a failed message.
-
-    ``topic``, ``queue_id``: where it is stored. ``real_topic``, ``real_queue_id``: where it goes when due; for a dead
-    letter the same. ``delay_level``: 0 for a dead letter and where a retry policy chose the delay. ``reconsume_times``:
-    the copy's, one more than before. ``delay_ms``: how long it waits, from its commit on; None for a dead letter.
-    """
+    """The copy of a failed message."""
 
     topic: str
+    """Where it is stored, with ``queue_id``."""
     queue_id: int
     real_topic: str
+    """Where it goes when it is due, with ``real_queue_id``; the same place for a dead letter."""
     real_queue_id: int
     delay_level: int
+    """0 for a dead letter, and where a retry policy decided the delay."""
     reconsume_times: int
+    """Of the copy: one more than the failed message's."""
     cause: Cause
     delay_ms: int | None = None
+    """How long it waits from its commit on; None for a dead letter."""
 
     @property
     def dead(self) -> bool:
@@ -111,8 +126,15 @@ def route(
     """
     cause = _cause(delay_level, reconsume_times, max_reconsume_times, retry_queue)
     if cause is not Cause.RETRY or retry_queue is None:
-        dead_letters = dlq_topic(group)
-        return SendBack(dead_letters, 0, dead_letters, 0, 0, reconsume_times + 1, cause)
+        return SendBack(
+            topic=dlq_topic(group),
+            queue_id=0,
+            real_topic=dlq_topic(group),
+            real_queue_id=0,
+            delay_level=0,
+            reconsume_times=reconsume_times + 1,
+            cause=cause,
+        )
     if policy is not None and delay_level == 0:
         level, delay_ms = 0, policy.next_delay_ms(reconsume_times)
         topic, queue_id = TIMER_TOPIC, policy_queue_id(delay_ms)
@@ -120,7 +142,16 @@ def route(
         level = levels.clamp(delay_level or FIRST_RETRY_LEVEL + reconsume_times)
         delay_ms = levels.delay_ms(level)
         topic, queue_id = SCHEDULE_TOPIC, delay_level_to_queue_id(level)
-    return SendBack(topic, queue_id, retry_topic(group), retry_queue, level, reconsume_times + 1, cause, delay_ms)
+    return SendBack(
+        topic=topic,
+        queue_id=queue_id,
+        real_topic=retry_topic(group),
+        real_queue_id=retry_queue,
+        delay_level=level,
+        reconsume_times=reconsume_times + 1,
+        cause=cause,
+        delay_ms=delay_ms,
+    )
 
 
 def _cause(delay_level: int, reconsume_times: int, max_reconsume_times: int, retry_queue: int | None) -> Cause:
@@ -135,8 +166,8 @@ def _cause(delay_level: int, reconsume_times: int, max_reconsume_times: int, ret
 def retry_queue_id(topic: str, broker_name: str, queue_id: int, queue_offset: int, retry_queue_nums: int) -> int | None:
     """The retry queue of a message that was read at this place; None when there are no retry queues.
 
-    ``offset_hash`` (splitmix64) of the offset and the queue's ``retry_seed``, modulo ``retry_queue_nums``. A message that
-    comes from a retry queue goes back to that one: its offset there depends on what else failed with it.
+    It is ``offset_hash`` (splitmix64) of the offset and the queue's ``retry_seed``, modulo ``retry_queue_nums``. A
+    message from a retry queue goes back to the same one, since its offset there depends on what else failed with it.
     """
     if retry_queue_nums <= 0:
         return None
@@ -148,7 +179,7 @@ def retry_queue_id(topic: str, broker_name: str, queue_id: int, queue_offset: in
 
 
 def retry_seed(topic: str, broker_name: str, queue_id: int) -> int:
-    """The queue's part of the hash: CRC-32 of "topic NUL broker NUL queue" in UTF-8, in the upper 32 bits of 64."""
+    """The queue's part of the hash: the CRC-32 of "topic NUL broker NUL queue" in UTF-8, in the upper 32 of 64 bits."""
     text = f"{topic}\0{broker_name}\0{queue_id}"
     return zlib.crc32(text.encode("utf-8", "surrogatepass")) << 32 & _MASK_64
 
@@ -161,15 +192,15 @@ def origin_message_id(message: MessageExt) -> str:
 
 
 def message_id(offset_msg_id: str | None, topic: str, broker_name: str, queue_id: int, queue_offset: int) -> str:
-    """The offset message id; a message born in the lake has none and is named by its place."""
+    """The offset message id; for a message born in the lake, which has none, ``topic/broker/queue/offset``."""
     return offset_msg_id or f"{topic}/{broker_name}/{queue_id}/{queue_offset}"
 
 
 def property_edits(send_back: SendBack, topic: str, own_id: str) -> PropertyEdits:
     """What changes in the properties of a failed message when its copy is stored (rules 10.3, 11.2).
 
-    ``topic`` and ``own_id`` (``message_id``) are the failed message's own and count at its first failure only. For all
-    messages of one queue with one route only ``own_id`` differs.
+    ``topic`` and ``own_id`` (its ``message_id``) are those of the failed message; they matter at its first failure
+    only. Among messages of one queue with the same route only ``own_id`` differs.
     """
     put = {MessageConst.WAIT_STORE_MSG_OK: "false"}
     first = {MessageConst.RETRY_TOPIC: topic, MessageConst.ORIGIN_MESSAGE_ID: own_id}
@@ -188,19 +219,19 @@ def sent_away_edits(send_back: SendBack, topic: str, own_key: str, max_reconsume
 
     ``own_key``: the message's UNIQ_KEY, its ``message_id`` where it has none. WAIT stays as the producer set it.
     """
-    now = {
+    put = {
         MessageConst.RECONSUME_TIME: str(send_back.reconsume_times),
         MessageConst.MAX_RECONSUME_TIMES: str(max_reconsume_times),
         MessageConst.DELAY_TIME_LEVEL: NOT_DELAYED,
     }
     first = {MessageConst.ORIGIN_MESSAGE_ID: own_key}
-    came_from = {MessageConst.RETRY_TOPIC: topic}
-    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):  # a listener sees the topic of the first failure again
-        first |= came_from
+    origin = {MessageConst.RETRY_TOPIC: topic}
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):  # the topic of the first failure stays, as a listener sees it
+        first |= origin
     else:
-        now |= came_from
+        put |= origin
     remove = (MessageConst.TRANSACTION_PREPARED, MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID)
-    return PropertyEdits(now, first, remove)
+    return PropertyEdits(put, first, remove)
 
 
 DELIVERED_EDITS = PropertyEdits(
@@ -208,12 +239,12 @@ DELIVERED_EDITS = PropertyEdits(
     put_if_absent={},
     remove=(MessageConst.DELAY_TIME_LEVEL, MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID),
 )
-"""What changes when a due message is copied from the schedule topic to its real one."""
+"""What changes when a due message is copied from the schedule topic to its real topic."""
 
 
 def delivered_edits(topic: str, store_timestamp: int, now_ms: int) -> PropertyEdits:
-    """``DELIVERED_EDITS``; a copy out of the timer topic also gets the times (UTC ms) when it was stored there and when it
-    left (rules 11.4)."""
+    """``DELIVERED_EDITS``; a copy out of the timer topic also gets the times (UTC ms) when it was stored there and when
+    it left (rules 11.4)."""
     if topic != TIMER_TOPIC:
         return DELIVERED_EDITS
     times = {MessageConst.TIMER_DEQUEUE_MS: str(now_ms)}
@@ -221,6 +252,6 @@ def delivered_edits(topic: str, store_timestamp: int, now_ms: int) -> PropertyEd
 
 
 def rolled_edits(store_timestamp: int) -> PropertyEdits:
-    """What changes when a message moves on within the timer topic; it does so once."""
+    """What changes when a message rolls within the timer topic, which it does once."""
     enqueued = {MessageConst.TIMER_ENQUEUE_MS: str(store_timestamp)}
     return PropertyEdits({MessageConst.TIMER_ROLL_TIMES: "1"}, enqueued)
