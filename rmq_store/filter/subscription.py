@@ -117,7 +117,8 @@ def build_subscription_data(
     if not parts:
         raise WrongUse(f"topic {topic}: the expression {expression!r} names no tag; write '*' or 'TagA || TagB'")
     tags = frozenset(tag for part in parts if (tag := part.strip(JAVA_BLANKS)))
-    return SubscriptionData(topic, expression, ExpressionType.TAG, tags, frozenset(map(tags_code, tags)), version)
+    codes = frozenset(map(tags_code, tags))
+    return SubscriptionData(topic, expression, tags=tags, codes=codes, sub_version=version)
 
 
 def _selector(topic: str, expression: str | None) -> sql92.BooleanExpression:

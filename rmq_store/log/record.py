@@ -351,20 +351,20 @@ def _parts(data: Bytes, position: int) -> _Parts | Refused:
     except struct.error:
         return Refused("the data ends inside the record")
     parts = _Parts(
-        head,
-        born_address,
-        born_port,
-        store_timestamp,
-        store_address,
-        store_port,
-        reconsume_times,
-        prepared,
-        body_start,
-        body_length,
-        topic_start,
-        topic_length,
-        topic_start + topic_length + 2,
-        properties_length,
+        head=head,
+        born_address=born_address,
+        born_port=born_port,
+        store_timestamp=store_timestamp,
+        store_address=store_address,
+        store_port=store_port,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared,
+        body_start=body_start,
+        body_length=body_length,
+        topic_start=topic_start,
+        topic_length=topic_length,
+        properties_start=topic_start + topic_length + 2,
+        properties_length=properties_length,
     )
     return parts if parts.end <= len(data) else Refused("the data ends inside the record")
 
