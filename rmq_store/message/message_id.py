@@ -77,7 +77,7 @@ def decode_offset_message_id(message_id: str) -> OffsetMessageId:
     """``MessageDecoder#decodeMessageId``. As in RocketMQ, the length alone chooses between IPv4 and IPv6, and an IPv4
     address inside an IPv6 one is IPv4.
 
-    :raises BadData: not 32 or 56 hex digits, or a port above 65535. RocketMQ reads other letters as some digit and
+    :raises BadData: not 32 or 56 hex digits, or a port above 65535. RocketMQ reads other characters as some digit and
         ignores what follows 56 digits.
     """
     raw = _hex_bytes(message_id, "an offset message id")

@@ -26,26 +26,26 @@ class Lines(NamedTuple):
 
 def read_lines(data: bytes, now_ms: int, topic: str | None = None) -> Lines:
     """The messages of a file, to be sent now; ``topic``: of the lines that name none. Blank lines are left out."""
-    found = Lines([], [])
+    lines = Lines([], [])
     for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
             continue
         try:
             message = message_of(_object(line), topic)
         except WrongUse as error:
-            found.problems.append((number, str(error)))
+            lines.problems.append((number, str(error)))
             continue
-        found.messages.append(message)
-        found.problems.extend((number, problem) for problem in problems_of(message, now_ms))
-    return found
+        lines.messages.append(message)
+        lines.problems.extend((number, problem) for problem in problems_of(message, now_ms))
+    return lines
 
 
-def message_of(said: Mapping[str, Any], topic: str | None = None) -> Message:
+def message_of(fields: Mapping[str, Any], topic: str | None = None) -> Message:
     """The message that an object describes. Raises WrongUse for a field that is unknown, missing or of another type."""
-    unknown = sorted(said.keys() - _FIELDS.keys())
+    unknown = sorted(fields.keys() - _FIELDS.keys())
     if unknown:
         raise WrongUse(f"there is no field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
-    read = {name: _FIELDS[name](name, value) for name, value in said.items() if value is not None}
+    read = {name: _FIELDS[name](name, value) for name, value in fields.items() if value is not None}
     bodies = [read.pop(name) for name in ("body", "body_base64") if name in read]
     if len(bodies) != 1:
         raise WrongUse("a message has a body, as 'body' (text) or as 'body_base64'")
@@ -59,12 +59,12 @@ def message_of(said: Mapping[str, Any], topic: str | None = None) -> Message:
 
 def _object(line: bytes) -> Mapping[str, Any]:
     try:
-        said = json.loads(line.decode())
+        value = json.loads(line.decode())
     except ValueError as error:  # no UTF-8, or no JSON
         raise WrongUse(f"not a line of JSON: {error}") from error
-    if not isinstance(said, dict):
+    if not isinstance(value, dict):
         raise WrongUse(f"not an object: {line[:40]!r}")
-    return said
+    return value
 
 
 # --- fields ----------------------------------------------------------------------------------------------------------

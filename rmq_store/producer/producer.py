@@ -111,10 +111,10 @@ def problems_of(message: Message, now_ms: int) -> list[str]:
 def check_messages(messages: Sequence[Message], now_ms: int) -> None:
     """Raise WrongUse unless all can be sent; it names every problem (the first 20) with the message's number from 1."""
     numbered = enumerate(messages, 1)
-    found = [f"message {n}: {problem}" for n, message in numbered for problem in problems_of(message, now_ms)]
-    if found:
-        more = f"; and {len(found) - 20} more" if len(found) > 20 else ""
-        raise WrongUse(f"{'; '.join(found[:20])}{more}. Nothing was sent.")
+    problems = [f"message {n}: {problem}" for n, message in numbered for problem in problems_of(message, now_ms)]
+    if problems:
+        more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
+        raise WrongUse(f"{'; '.join(problems[:20])}{more}. Nothing was sent.")
     if not messages:
         raise WrongUse("there is no message to send")
 
@@ -182,13 +182,13 @@ def _check_text(what: str, text: str) -> None:
 
 
 def _check_one_delay(message: Message) -> None:
-    asked = {
+    delays = {
         "delay_level": message.delay_level > 0,
         "delay_ms": message.delay_ms is not None,
         "deliver_at": message.deliver_at is not None,
     }
-    if sum(asked.values()) > 1:
-        raise WrongUse(f"{' and '.join(name for name in asked if asked[name])}: a message asks for one delay")
+    if sum(delays.values()) > 1:
+        raise WrongUse(f"{' and '.join(name for name in delays if delays[name])}: a message asks for one delay")
 
 
 def _check_queue(message: Message) -> None:
@@ -229,9 +229,9 @@ def place(
 ) -> Placed:
     """The message as it is stored. ``queue``: where it is to be read; ``lane``: the broker name of the queues that a
     delayed one waits in until then (rules 11.2, 11.4). Raises WrongUse as ``timer.place``."""
-    found = timer.place(queue.topic, queue.queue_id, stored_properties(message, unique_key), now_ms, levels)
-    stored_in = MessageQueue(found.topic, lane if found.waits else queue.broker_name, found.queue_id)
-    return Placed(message, stored_in, found.properties, found.delay_ms, found.deliver_at)
+    stored = timer.place(queue.topic, queue.queue_id, stored_properties(message, unique_key), now_ms, levels)
+    stored_in = MessageQueue(stored.topic, lane if stored.waits else queue.broker_name, stored.queue_id)
+    return Placed(message, stored_in, stored.properties, stored.delay_ms, stored.deliver_at)
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------

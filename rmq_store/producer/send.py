@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.commit.positions import Positions, max_id, send_id
+from rmq_store.commit.request import Status
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
@@ -28,7 +29,7 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import did_you_mean, listed
 
 ATTEMPTS = 30
-"""How often a send plans again after another one was quicker. Each time somebody has got on."""
+"""How often a send plans again after another send committed first. Each time that other send has made progress."""
 
 MOST_QUEUES = 1024
 
@@ -42,35 +43,43 @@ class SentTo:
     first_offset: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendReport:
-    """``status``: committed, already_committed or dry_run. ``delayed``: how many of the messages wait for their time.
-    ``created``: topics that are new in the shard, with their queues. ``warnings``: what went wrong after the commit."""
+    """What one commit of a send did, or would do."""
 
-    status: str
+    status: Status
+    """committed, already_committed or dry_run."""
     shard: str
     request_id: str
     sent: tuple[SentTo, ...]
     delayed: int
+    """How many of the messages wait for their time."""
     created: Mapping[str, int]
+    """Topics that are new in the shard, with their numbers of queues."""
     commit_id: str | None = None
+    """None in a dry run."""
     warnings: tuple[str, ...] = ()
+    """What went wrong after the commit."""
 
     @property
     def messages(self) -> int:
         return sum(one.count for one in self.sent)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendPlan:
-    """``by_queue``: the messages of each queue in their order, queues in RocketMQ's. ``new``: queues to be made.
-    ``created``: as in the report. ``digest``: of the messages, to know them again."""
+    """Where the messages of a send go."""
 
     by_queue: Mapping[MessageQueue, Sequence[Placed]]
+    """The messages of each queue in their order; the queues in RocketMQ's order."""
     new: tuple[MessageQueue, ...]
+    """Queues that the commit makes."""
     topics: tuple[str, ...]
+    """Sorted."""
     created: Mapping[str, int]
+    """As in the report."""
     digest: str
+    """``digest`` of the messages: a request that comes again must have the same ones."""
 
     @property
     def placed(self) -> list[Placed]:
@@ -90,13 +99,14 @@ def plan_send(
     """Where the messages go. ``lane``: of those that wait, the shard's ``lane("")``. ``create_queues``: so many for a
     topic that the shard does not have; None: refuse it.
 
-    Turns begin at a queue that follows from the request, so another attempt of it does the same. Raises WrongUse.
+    Messages without a queue or a sharding key take turns, from a queue that follows from the request id: another
+    attempt of the request chooses the same queues. Raises WrongUse.
     """
     topics = tuple(sorted({message.topic for message in messages}))
     queues = {topic: queue_count(positions, topic) for topic in topics}
     created = {topic: _to_create(positions, topic, create_queues) for topic in topics if not queues[topic]}
     queues |= created
-    ours = [MessageQueue(topic, local_broker, queue_id) for topic in topics for queue_id in range(queues[topic])]
+    known = [MessageQueue(topic, local_broker, queue_id) for topic in topics for queue_id in range(queues[topic])]
     turns = dict.fromkeys(topics, zlib.crc32(request_id.encode()))
     now_ms = host.now_ms()
     keys = unique_keys(host.entropy(10), now_ms)
@@ -106,14 +116,14 @@ def plan_send(
         if message.queue_id is None and message.sharding_key is None:
             turns[message.topic] += 1
         queue = MessageQueue(message.topic, local_broker, chosen)
-        placed = place(message, queue, next(keys), now_ms, levels, lane)
+        placed = place(message, queue, next(keys), now_ms, levels=levels, lane=lane)
         by_queue[placed.queue].append(placed)
     return SendPlan(
-        {queue: by_queue[queue] for queue in sorted(by_queue)},
-        tuple(queue for queue in ours if positions.get(max_id(queue)) is None),
-        topics,
-        created,
-        digest(messages),
+        by_queue={queue: by_queue[queue] for queue in sorted(by_queue)},
+        new=tuple(queue for queue in known if positions.get(max_id(queue)) is None),
+        topics=topics,
+        created=created,
+        digest=digest(messages),
     )
 
 
@@ -133,34 +143,34 @@ _NO_DELAY = {"delay_ms": None, "deliver_at": None}
 
 def digest(messages: Sequence[Message]) -> str:
     """What the messages are, in 64 hex digits: the same for the same ones in the same order."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for m in messages:
         facts = (m.topic, m.tags, m.keys, sorted(m.properties.items()), m.delay_level, m.queue_id, m.sharding_key)
         delay = {"delay_ms": m.delay_ms, "deliver_at": m.deliver_at}
-        asked = [delay] if delay != _NO_DELAY else []  # requests of before stay the same
-        found.update(json.dumps([*facts, len(m.body), *asked]).encode())
-        found.update(m.body)
-    return found.hexdigest()
+        delays = [delay] if delay != _NO_DELAY else []  # so that the digests of older requests stay valid
+        sha256.update(json.dumps([*facts, len(m.body), *delays]).encode())
+        sha256.update(m.body)
+    return sha256.hexdigest()
 
 
 def segments(plan: SendPlan, path: str) -> tuple[Produced, ...]:
     """The plan's queues as runs of rows of one file."""
-    found, row = [], 0
+    runs, row = [], 0
     for queue, placed in plan.by_queue.items():
         codes = {one.tags_code for one in placed}
         how = placed[0]
         few = tuple(sorted(codes)) if not how.waits and len(codes) <= FEW_TAGS_CODES else None
-        found.append(
+        runs.append(
             Produced(queue, 0, len(placed), row, path, deliver_at=how.deliver_at, delay_ms=how.delay_ms, tags_codes=few)
         )
         row += len(placed)
-    return tuple(found)
+    return tuple(runs)
 
 
 def send_proposal(
     commit_id: str, request_id: str, actor: Actor, positions: Positions, plan: SendPlan, file: StagedFile
 ) -> Proposal:
-    """The messages as a commit. It expects that nobody sent to the topics in between, nor made their queues."""
+    """The messages as a commit. It expects that no other send to these topics was committed in between."""
     sends = {send_id(topic): positions.get(send_id(topic)) for topic in plan.topics}
     ctl = Ctl(
         commit_id,
@@ -186,16 +196,16 @@ def send_proposal(
     )
 
 
-def sent(status: str, shard: str, ctl: Ctl) -> SendReport:
-    """The report of a send that stands in the log."""
+def sent(status: Status, shard: str, ctl: Ctl) -> SendReport:
+    """The report of a committed send, from its ctl row."""
     return SendReport(
-        status,
-        shard,
-        ctl.request_id,
-        tuple(SentTo(segment.queue, segment.count, segment.base) for segment in ctl.produced),
-        ctl.parameter("delayed"),
-        ctl.parameter("created"),
-        ctl.commit_id,
+        status=status,
+        shard=shard,
+        request_id=ctl.request_id,
+        sent=tuple(SentTo(segment.queue, segment.count, segment.base) for segment in ctl.produced),
+        delayed=ctl.parameter("delayed"),
+        created=ctl.parameter("created"),
+        commit_id=ctl.commit_id,
     )
 
 
@@ -206,14 +216,19 @@ def sent_before(shard: str, ctl: Ctl, messages: Sequence[Message]) -> SendReport
             f"the request {ctl.request_id} sent other messages ({sum(s.count for s in ctl.produced)} of them, commit "
             f"{ctl.commit_id}). Nothing was sent; give these a request of their own."
         )
-    return sent("already_committed", shard, ctl)
+    return sent(Status.ALREADY_COMMITTED, shard, ctl)
 
 
 def would_send(shard: str, request_id: str, plan: SendPlan) -> SendReport:
     """The report of a dry run."""
-    to = tuple(SentTo(queue, len(placed), None) for queue, placed in plan.by_queue.items())
-    delayed = sum(one.waits for one in plan.placed)
-    return SendReport("dry_run", shard, request_id, to, delayed, plan.created)
+    return SendReport(
+        status=Status.DRY_RUN,
+        shard=shard,
+        request_id=request_id,
+        sent=tuple(SentTo(queue, len(placed), None) for queue, placed in plan.by_queue.items()),
+        delayed=sum(one.waits for one in plan.placed),
+        created=plan.created,
+    )
 
 
 def wait_s(attempt: int, host: Host) -> float:
