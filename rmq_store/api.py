@@ -213,7 +213,7 @@ class Store:
         request = ConsumeRequest(
             request_id_of(request_id, "consume", self.host),
             self.actor,
-            until_ms=_ms(until),
+            until_ms=None if until is None else _ms(until),
             max_messages=max_messages,
         )
         return self._consumed(group, request, scope, engine)
@@ -233,8 +233,10 @@ class Store:
         What fails is retried under that name: ``deliver``, then ``consume(group, replay=report.group)``. Raises as
         ``consume`` does.
         """
-        request = ConsumeRequest(request_id_of(request_id, "replay", self.host), self.actor, until_ms=_ms(until))
-        return self._consumed(*as_replay(group, topic, _ms(since) or 0, request), engine)
+        request = ConsumeRequest(
+            request_id_of(request_id, "replay", self.host), self.actor, until_ms=None if until is None else _ms(until)
+        )
+        return self._consumed(*as_replay(group, topic, _ms(since), request), engine)
 
     def deliver(self, *, now: Time | None = None, request_id: str | None = None) -> list[DeliverReport]:
         """Deliver what is due of the delay levels and of the timer; a report per commit, at least one per shard.
@@ -242,7 +244,9 @@ class Store:
         ``now``: what counts as the present; None is this host's clock. Raises HeldByAnother.
         """
         id_ = request_id_of(request_id, "deliver", self.host)
-        deliver_in = partial(deliver, self.lake, actor=self.actor, host=self.host, now_ms=_ms(now))
+        deliver_in = partial(
+            deliver, self.lake, actor=self.actor, host=self.host, now_ms=None if now is None else _ms(now)
+        )
         return [report for shard in self.lake.shards() for report in deliver_all(id_, partial(deliver_in, shard))]
 
     def _consumed(
@@ -337,10 +341,8 @@ class Store:
         return self.query("SELECT * FROM audit ORDER BY ALL")
 
 
-def _ms(time: Time | None) -> int | None:
+def _ms(time: Time) -> int:
     """Epoch ms. Raises WrongUse for a ``datetime`` without a zone, for seconds (see ``parse_time``) and for other types."""
-    if time is None:
-        return None
     if isinstance(time, datetime):
         return parse_consume_timestamp(time)
     if isinstance(time, bool) or not isinstance(time, int):

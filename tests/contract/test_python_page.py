@@ -75,6 +75,8 @@ def test_values_that_would_be_misread_are_refused(store: rmq_store.Store) -> Non
         store.consume(ORDERS, until=seconds)
     with pytest.raises(WrongUse, match="looks like seconds"):
         store.replay(ORDERS, "Orders", since=seconds)
+    with pytest.raises(WrongUse, match="invalid time None"):
+        store.replay(ORDERS, "Orders", since=None)  # type: ignore[arg-type]
     for wrong in (text, 1_795_392_000_000.0, True):
         with pytest.raises(WrongUse, match=r"invalid time .*: give a datetime with a zone, or epoch milliseconds"):
             store.deliver(now=wrong)  # type: ignore[arg-type]
