@@ -8,7 +8,7 @@ is committed, unless ``salvage`` says to skip and record it. The broker's offset
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -189,22 +189,26 @@ def import_store(
                 end=end,
                 notes=configs.notes,
             )
-        imported = import_id(broker_name)
-        expect = {imported: positions.get(imported)}
-        expect |= {app_id: positions.get(app_id) for app_id in advance}
-        advance |= {imported: end}
-        newest = dict.fromkeys(
-            (app_id for app_id, offset in advance.items() if kind_of(app_id) == PositionKind.MAX and not offset), 0
-        )
-        newest |= {max_id(s.queue): s.max_store_timestamp or 0 for s in ctl.produced}
-        staged = tuple(file for result in results for file in result.files)
         reached("3.staged")
         claim.stop_renewing()
-        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance, staged, newest))
-        committed = commit(shard, proposal, host, started_ms=started_ms)
+        proposal = _proposal(ctl, advance | {import_id(broker_name): end}, results, positions)
+        committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     warnings = follow_up(shard, host)
     reached("7.dispatched")
     return replace(_report(Status.COMMITTED, shard, request, committed.ctl, configs), warnings=warnings)
+
+
+def _proposal(ctl: Ctl, advance: Mapping[str, int], results: Iterable[ImportResult], positions: Positions) -> Proposal:
+    """The import as a commit. It expects that no position in ``advance`` has moved since ``positions`` were read."""
+    emptied = [app_id for app_id, offset in advance.items() if kind_of(app_id) == PositionKind.MAX and not offset]
+    newest_ms = {max_id(segment.queue): segment.max_store_timestamp or 0 for segment in ctl.produced}
+    return Proposal(
+        ctl,
+        expect={app_id: positions.get(app_id) for app_id in advance},
+        advance=advance,
+        files=tuple(file for result in results for file in result.files),
+        updated_ms=dict.fromkeys(emptied, 0) | newest_ms,
+    )
 
 
 def _commit_of(shard: Shard, request: ImportRequest) -> Ctl | None:
