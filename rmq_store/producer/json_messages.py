@@ -18,14 +18,16 @@ from rmq_store.producer.producer import Message, problems_of
 
 
 class Lines(NamedTuple):
-    """What a file holds: its messages, and what is wrong with it, each with its line number from 1."""
+    """The content of a file."""
 
     messages: list[Message]
     problems: list[tuple[int, str]]
+    """(line number from 1, what is wrong)."""
 
 
 def read_lines(data: bytes, now_ms: int, topic: str | None = None) -> Lines:
-    """The messages of a file, to be sent now; ``topic``: of the lines that name none. Blank lines are left out."""
+    """The messages of a file, to be sent at ``now_ms`` (UTC ms). ``topic``: of lines without one. Blank lines are
+    skipped."""
     lines = Lines([], [])
     for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
@@ -41,30 +43,30 @@ def read_lines(data: bytes, now_ms: int, topic: str | None = None) -> Lines:
 
 
 def message_of(fields: Mapping[str, Any], topic: str | None = None) -> Message:
-    """The message that an object describes. Raises WrongUse for a field that is unknown, missing or of another type."""
+    """The message of a JSON object. Raises WrongUse for a field that is unknown, missing or of another type."""
     unknown = sorted(fields.keys() - _FIELDS.keys())
     if unknown:
-        raise WrongUse(f"there is no field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
-    read = {name: _FIELDS[name](name, value) for name, value in fields.items() if value is not None}
-    bodies = [read.pop(name) for name in ("body", "body_base64") if name in read]
+        raise WrongUse(f"unknown field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
+    values = {name: _FIELDS[name](name, value) for name, value in fields.items() if value is not None}
+    bodies = [values.pop(name) for name in ("body", "body_base64") if name in values]
     if len(bodies) != 1:
-        raise WrongUse("a message has a body, as 'body' (text) or as 'body_base64'")
-    named = read.pop("topic", topic)
-    if named is None:
+        raise WrongUse("a message needs one body: give either 'body' (text) or 'body_base64'")
+    topic = values.pop("topic", topic)
+    if topic is None:
         raise WrongUse("the topic is missing: name it in the line, or for all lines with --topic")
-    if "queue" in read:
-        read["queue_id"] = read.pop("queue")
-    return Message(named, bodies[0], **read)
+    if "queue" in values:
+        values["queue_id"] = values.pop("queue")
+    return Message(topic, bodies[0], **values)
 
 
 def _object(line: bytes) -> Mapping[str, Any]:
     try:
-        value = json.loads(line.decode())
-    except ValueError as error:  # no UTF-8, or no JSON
+        fields = json.loads(line.decode())
+    except ValueError as error:  # not UTF-8, or not JSON
         raise WrongUse(f"not a line of JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise WrongUse(f"not an object: {line[:40]!r}")
-    return value
+    if not isinstance(fields, dict):
+        raise WrongUse(f"not a JSON object: {line[:40]!r}")
+    return fields
 
 
 # --- fields ----------------------------------------------------------------------------------------------------------
@@ -86,7 +88,7 @@ def _body(name: str, value: Any) -> bytes:
     try:
         return _text(name, value).encode()
     except UnicodeEncodeError as error:
-        raise WrongUse(f"{name} holds half a character (U+D800 to U+DFFF)") from error
+        raise WrongUse(f"{name} contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character") from error
 
 
 def _base64(name: str, value: Any) -> bytes:

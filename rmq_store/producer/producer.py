@@ -2,10 +2,11 @@
 
 Nothing is sent here: ``send.py`` makes a commit of it. Differences from a broker, on purpose:
 
-- separators of the stored form (U+0001, U+0002) in a property are refused; a broker stores them and reads another text
-- a tag with ``||`` is refused: no subscription can select it
-- a message asks for one delay; of several a broker takes the level
-- retry topics, dead letters and RocketMQ's own topics take nothing from outside; a broker lets some of them through
+- the separators of the stored form (U+0001, U+0002) are refused in a property; a broker stores them and reads another
+  text
+- a tag with ``||`` is refused, because no subscription can select it
+- a message has at most one delay; of several a broker uses the level
+- retry topics, dead-letter topics and RocketMQ's own topics are refused; a broker allows some of them
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from rmq_store.message.properties import check_user_property, tags_code
 from rmq_store.message.validators import check_body, check_properties, check_topic, is_system_topic, may_be_sent_to
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4
-"""Queues of a topic that a first message makes: ``DefaultMQProducer.defaultTopicQueueNums``; the broker allows 8."""
+"""Queues of a new topic: ``DefaultMQProducer#defaultTopicQueueNums``; the broker allows 8."""
 
 BORN_HOST = "127.0.0.1|0"
-"""Messages sent here come from this host, and from no port."""
+"""BORNHOST of messages that are sent here: there is no producer on another host."""
 
 BROKER_PROPERTIES: Mapping[str, str] = {
     MessageConst.MSG_REGION: "DefaultRegion",
@@ -51,35 +52,40 @@ _NO_TAG = "||"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to send.
-
-    ``delay_level``: 0 or below is none, a level above the highest counts as that one. ``delay_ms`` or ``deliver_at`` (UTC
-    ms): any other delay, up to three days; what is over already is none. At most one of the three. ``queue_id``: this
-    queue; ``sharding_key``: messages with one key share a queue and keep their order; without either the queues take turns.
-    """
+    """One message to send. At most one of the three delays is set, and at most one of queue and sharding key; without
+    either the queues take turns."""
 
     topic: str
     body: bytes
+    """1 byte to 4 MiB."""
     tags: str | None = None
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    """User properties."""
     delay_level: int = 0
+    """0 or below: no delay; a level above the highest means the highest."""
     delay_ms: int | None = None
+    """Up to three days; 0 or below: no delay."""
     deliver_at: int | None = None
+    """UTC ms, up to three days ahead; a time in the past means no delay."""
     queue_id: int | None = None
     sharding_key: str | None = None
+    """Messages with one key go to one queue and keep their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A message with the queue it is stored in, which is one of a lane while it waits. ``delay_ms`` (of a level),
-    ``deliver_at`` (of the timer): as in ``Produced``, all of one queue have the same."""
+    """A message and how it is stored. All messages of one send in one queue have the same ``delay_ms`` and
+    ``deliver_at``, those of ``Produced``."""
 
     message: Message
     queue: MessageQueue
+    """Where it is stored: a queue of the sending lane while it waits."""
     properties: Mapping[str, str]
     delay_ms: int | None = None
+    """The delay of its level."""
     deliver_at: int | None = None
+    """When the timer delivers it, UTC ms."""
 
     @property
     def waits(self) -> bool:
@@ -94,7 +100,7 @@ class Placed:
 
 
 def problems_of(message: Message, now_ms: int) -> list[str]:
-    """Everything that is wrong with a message, as sentences; none: it can be sent now, or later."""
+    """Everything that is wrong with a message, as sentences; if empty, it can be sent at ``now_ms`` (UTC ms)."""
     checks: list[Callable[[], None]] = [
         lambda: _check_topic(message.topic),
         lambda: _check_body(message.body),
@@ -132,9 +138,11 @@ def _check_topic(topic: str) -> None:
     if not may_be_sent_to(topic):
         raise WrongUse(f"sending to topic {topic} is forbidden")
     if is_system_topic(topic):
-        raise WrongUse(f"topic {topic} belongs to the system: send to one of your own")
+        raise WrongUse(f"topic {topic} is a system topic: send to a topic of your own")
     if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
-        raise WrongUse(f"topic {topic} takes what its group failed on: send to a topic that the group subscribes")
+        raise WrongUse(
+            f"topic {topic} is for the failed messages of its group: send to a topic that the group subscribes"
+        )
 
 
 def _check_body(body: bytes) -> None:
@@ -149,7 +157,7 @@ def _check_tags(tags: str | None) -> None:
     if not tags.strip():
         raise WrongUse("the tag is blank: leave it out")
     if _NO_TAG in tags:
-        raise WrongUse(f"the tag {tags!r} holds {_NO_TAG!r}, so that no subscription can select it")
+        raise WrongUse(f"the tag {tags!r} contains {_NO_TAG!r}, so no subscription can select it")
     _check_text("the tag", tags)
 
 
@@ -172,37 +180,39 @@ def _property_check(name: str, value: str) -> Callable[[], None]:
 
 
 def _check_text(what: str, text: str) -> None:
-    """The stored form knows no escaping, and is UTF-8."""
+    """The stored form is UTF-8 without escaping."""
     if any(separator in text for separator in _SEPARATORS):
-        raise WrongUse(f"{what} {text!r} holds U+0001 or U+0002, which end a property in the stored form")
+        raise WrongUse(f"{what} {text!r} contains U+0001 or U+0002, which end a property in the stored form")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise WrongUse(f"{what} {text!r} holds half a character (U+D800 to U+DFFF)") from error
+        raise WrongUse(
+            f"{what} {text!r} contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
+        ) from error
 
 
 def _check_one_delay(message: Message) -> None:
-    delays = {
+    is_set = {
         "delay_level": message.delay_level > 0,
         "delay_ms": message.delay_ms is not None,
         "deliver_at": message.deliver_at is not None,
     }
-    if sum(delays.values()) > 1:
-        raise WrongUse(f"{' and '.join(name for name in delays if delays[name])}: a message asks for one delay")
+    if sum(is_set.values()) > 1:
+        raise WrongUse(f"a message has one delay, this one has {' and '.join(name for name in is_set if is_set[name])}")
 
 
 def _check_queue(message: Message) -> None:
     if message.queue_id is not None and message.sharding_key is not None:
         raise WrongUse("a message has a queue or a sharding key, not both")
     if message.queue_id is not None and message.queue_id < 0:
-        raise WrongUse(f"there is no queue {message.queue_id}")
+        raise WrongUse(f"queue {message.queue_id} does not exist: queue ids begin at 0")
     if message.sharding_key == "":
         raise WrongUse("the sharding key is empty: leave it out")
 
 
 def _check_as_stored(message: Message, now_ms: int) -> None:
-    """The moment it is to be delivered at, and the size as a broker measures: with what it adds, and with what a delayed
-    message carries."""
+    """The time of delivery, and the size of the properties as a broker measures it: with those that it adds and those
+    of a delayed message."""
     stored = timer.place(message.topic, 0, stored_properties(message, _ANY_UNIQUE_KEY), now_ms, DelayLevels())
     check_properties({**stored.properties, **BROKER_PROPERTIES})
 
@@ -211,13 +221,14 @@ def _check_as_stored(message: Message, now_ms: int) -> None:
 
 
 def select_queue(message: Message, queues: int, turn: int) -> int:
-    """Which of ``queues`` queues: the one it names, the one of its key (``SelectMessageQueueByHash``), else by turn.
+    """The queue id, in ``[0, queues)``: the message's own, that of its key (``SelectMessageQueueByHash``), else by
+    turn.
 
-    Raises WrongUse for a queue that is not there, as the broker answers INVALID_PARAMETER.
+    Raises WrongUse for a queue that does not exist, as a broker answers INVALID_PARAMETER.
     """
     if message.queue_id is not None:
         if message.queue_id >= queues:
-            raise WrongUse(f"topic {message.topic} has queues 0 to {queues - 1}, and no queue {message.queue_id}")
+            raise WrongUse(f"topic {message.topic} has no queue {message.queue_id}, only 0 to {queues - 1}")
         return message.queue_id
     if message.sharding_key is not None:
         return abs(tags_code(message.sharding_key)) % queues
@@ -225,20 +236,20 @@ def select_queue(message: Message, queues: int, turn: int) -> int:
 
 
 def place(
-    message: Message, queue: MessageQueue, unique_key: str, now_ms: int, levels: DelayLevels, lane: str
+    message: Message, queue: MessageQueue, unique_key: str, now_ms: int, *, levels: DelayLevels, lane: str
 ) -> Placed:
-    """The message as it is stored. ``queue``: where it is to be read; ``lane``: the broker name of the queues that a
-    delayed one waits in until then (rules 11.2, 11.4). Raises WrongUse as ``timer.place``."""
-    stored = timer.place(queue.topic, queue.queue_id, stored_properties(message, unique_key), now_ms, levels)
-    stored_in = MessageQueue(stored.topic, lane if stored.waits else queue.broker_name, stored.queue_id)
-    return Placed(message, stored_in, stored.properties, stored.delay_ms, stored.deliver_at)
+    """The message as it is stored. ``queue``: where consumers read it; ``lane``: the broker name of the queues in which
+    a delayed one waits (rules 11.2, 11.4). Raises WrongUse as ``timer.place`` does."""
+    placement = timer.place(queue.topic, queue.queue_id, stored_properties(message, unique_key), now_ms, levels)
+    stored_in = MessageQueue(placement.topic, lane if placement.waits else queue.broker_name, placement.queue_id)
+    return Placed(message, stored_in, placement.properties, placement.delay_ms, placement.deliver_at)
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------
 
 
 def stored_properties(message: Message, unique_key: str) -> dict[str, str]:
-    """The user's properties and what the client puts beside them."""
+    """The user's properties and those that a client adds."""
     properties = dict(message.properties)
     if message.tags is not None:
         properties[MessageConst.TAGS] = message.tags
@@ -256,9 +267,9 @@ def stored_properties(message: Message, unique_key: str) -> dict[str, str]:
 
 
 def unique_keys(entropy: bytes, now_ms: int) -> Iterator[str]:
-    """UNIQ_KEYs for one send (``MessageClientIDSetter``, rules 1.8). ``entropy``: 10 bytes, in place of address, process and
-    class loader; then the milliseconds of the month in UTC, and a counter. When the counter is used up, the next
-    millisecond is taken."""
+    """UNIQ_KEYs for one send (``MessageClientIDSetter``, rules 1.8). ``entropy``: 10 bytes, in place of address,
+    process and class loader; then the milliseconds of the month in UTC, and a counter. When the counter is used up, the
+    next millisecond is taken."""
     month = datetime.fromtimestamp(now_ms // 1000, UTC).replace(day=1, hour=0, minute=0, second=0)
     since_ms = now_ms - int(month.timestamp()) * 1000
     for n in count():

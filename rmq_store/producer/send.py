@@ -1,11 +1,11 @@
-"""What a send writes: messages into queues of the lake, as a decision over positions; one commit a call.
+"""What a send writes: messages into queues of the lake, decided from positions; one commit per call.
 
-A queue that a broker filled belongs to that broker, so messages sent here go to queues of the shard's own broker name,
-``lake-<shard>``. A topic that came with an import gets as many of these as the broker has, so that a sharding key means
-the same queue number in both.
+A queue that was imported belongs to its broker, so messages that are sent here go to queues of the shard's own broker
+name, ``lake-<shard>``. An imported topic gets as many of these as it has on the broker, so that a sharding key gives
+the same queue id in both.
 
-Offsets are taken at the commit. Sends to one topic share a position (``snd/``): the later of two plans again, sees the
-queues that the other one made, and finds its own request if another attempt of it was quicker.
+Offsets are assigned at the commit. Sends to one topic share a position (``snd/``): the later of two plans again, then
+sees the queues that the other one created, and finds its own request if another attempt of it has committed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.commit.positions import Positions, max_id, send_id
@@ -29,9 +29,10 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import did_you_mean, listed
 
 ATTEMPTS = 30
-"""How often a send plans again after another send committed first. Each time that other send has made progress."""
+"""How often a send plans after other sends have committed first. Each time one of them has made progress."""
 
 MOST_QUEUES = 1024
+"""The most queues of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,17 @@ class SentTo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendReport:
-    """What one commit of a send did, or would do."""
+    """What a send did."""
 
     status: Status
-    """committed, already_committed or dry_run."""
+    """COMMITTED, ALREADY_COMMITTED or DRY_RUN."""
     shard: str
     request_id: str
     sent: tuple[SentTo, ...]
     delayed: int
     """How many of the messages wait for their time."""
     created: Mapping[str, int]
-    """Topics that are new in the shard, with their numbers of queues."""
+    """Topics that are new in the shard, with their number of queues."""
     commit_id: str | None = None
     """None in a dry run."""
     warnings: tuple[str, ...] = ()
@@ -68,18 +69,17 @@ class SendReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPlan:
-    """Where the messages of a send go."""
+    """What a send will commit."""
 
     by_queue: Mapping[MessageQueue, Sequence[Placed]]
-    """The messages of each queue in their order; the queues in RocketMQ's order."""
-    new: tuple[MessageQueue, ...]
-    """Queues that the commit makes."""
+    """The messages of each queue in their order; queues in RocketMQ's order."""
+    new_queues: tuple[MessageQueue, ...]
+    """Queues that do not exist yet."""
     topics: tuple[str, ...]
-    """Sorted."""
     created: Mapping[str, int]
-    """As in the report."""
+    """As in ``SendReport``."""
     digest: str
-    """``digest`` of the messages: a request that comes again must have the same ones."""
+    """Of the messages (``digest``)."""
 
     @property
     def placed(self) -> list[Placed]:
@@ -96,31 +96,33 @@ def plan_send(
     create_queues: int | None,
     host: Host,
 ) -> SendPlan:
-    """Where the messages go. ``lane``: of those that wait, the shard's ``lane("")``. ``create_queues``: so many for a
-    topic that the shard does not have; None: refuse it.
+    """The plan of a send. ``lane``: of messages that wait, the shard's ``lane("")``. ``create_queues``: the number of
+    queues of a new topic; None: refuse a new topic.
 
-    Messages without a queue or a sharding key take turns, from a queue that follows from the request id: another
-    attempt of the request chooses the same queues. Raises WrongUse.
+    The first queue in turn follows from the request id, so another attempt of the request makes the same plan. Raises
+    WrongUse for an unknown topic or queue.
     """
     topics = tuple(sorted({message.topic for message in messages}))
     queues = {topic: queue_count(positions, topic) for topic in topics}
     created = {topic: _to_create(positions, topic, create_queues) for topic in topics if not queues[topic]}
     queues |= created
-    known = [MessageQueue(topic, local_broker, queue_id) for topic in topics for queue_id in range(queues[topic])]
+    local_queues = [
+        MessageQueue(topic, local_broker, queue_id) for topic in topics for queue_id in range(queues[topic])
+    ]
     turns = dict.fromkeys(topics, zlib.crc32(request_id.encode()))
     now_ms = host.now_ms()
     keys = unique_keys(host.entropy(10), now_ms)
     by_queue: dict[MessageQueue, list[Placed]] = defaultdict(list)
     for message in messages:
-        chosen = select_queue(message, queues[message.topic], turns[message.topic])
+        queue_id = select_queue(message, queues[message.topic], turns[message.topic])
         if message.queue_id is None and message.sharding_key is None:
             turns[message.topic] += 1
-        queue = MessageQueue(message.topic, local_broker, chosen)
+        queue = MessageQueue(message.topic, local_broker, queue_id)
         placed = place(message, queue, next(keys), now_ms, levels=levels, lane=lane)
         by_queue[placed.queue].append(placed)
     return SendPlan(
         by_queue={queue: by_queue[queue] for queue in sorted(by_queue)},
-        new=tuple(queue for queue in known if positions.get(max_id(queue)) is None),
+        new_queues=tuple(queue for queue in local_queues if positions.get(max_id(queue)) is None),
         topics=topics,
         created=created,
         digest=digest(messages),
@@ -128,7 +130,7 @@ def plan_send(
 
 
 def queue_count(positions: Positions, topic: str) -> int:
-    """The queues of a topic at one broker, as far as this shard knows; 0: it does not know the topic."""
+    """The most queues that the topic has at one broker of this shard; 0: the shard does not have the topic."""
     return max((queue.queue_id + 1 for queue in positions.queues_of(topic)), default=0)
 
 
@@ -142,35 +144,34 @@ _NO_DELAY = {"delay_ms": None, "deliver_at": None}
 
 
 def digest(messages: Sequence[Message]) -> str:
-    """What the messages are, in 64 hex digits: the same for the same ones in the same order."""
-    sha256 = hashlib.sha256()
+    """SHA-256 of the messages, as hex: equal for equal messages in the same order."""
+    hash_ = hashlib.sha256()
     for m in messages:
         facts = (m.topic, m.tags, m.keys, sorted(m.properties.items()), m.delay_level, m.queue_id, m.sharding_key)
         delay = {"delay_ms": m.delay_ms, "deliver_at": m.deliver_at}
-        delays = [delay] if delay != _NO_DELAY else []  # so that the digests of older requests stay valid
-        sha256.update(json.dumps([*facts, len(m.body), *delays]).encode())
-        sha256.update(m.body)
-    return sha256.hexdigest()
+        delays = [delay] if delay != _NO_DELAY else []  # so the digests of older versions stay the same
+        hash_.update(json.dumps([*facts, len(m.body), *delays]).encode())
+        hash_.update(m.body)
+    return hash_.hexdigest()
 
 
 def segments(plan: SendPlan, path: str) -> tuple[Produced, ...]:
-    """The plan's queues as runs of rows of one file."""
-    runs, row = [], 0
+    """The plan's queues as segments of one file."""
+    produced, row = [], 0
     for queue, placed in plan.by_queue.items():
         codes = {one.tags_code for one in placed}
-        how = placed[0]
-        few = tuple(sorted(codes)) if not how.waits and len(codes) <= FEW_TAGS_CODES else None
-        runs.append(
-            Produced(queue, 0, len(placed), row, path, deliver_at=how.deliver_at, delay_ms=how.delay_ms, tags_codes=few)
-        )
+        first = placed[0]
+        few = tuple(sorted(codes)) if not first.waits and len(codes) <= FEW_TAGS_CODES else None
+        segment = Produced(queue, 0, len(placed), row, path, tags_codes=few)
+        produced.append(replace(segment, deliver_at=first.deliver_at, delay_ms=first.delay_ms))
         row += len(placed)
-    return tuple(runs)
+    return tuple(produced)
 
 
 def send_proposal(
     commit_id: str, request_id: str, actor: Actor, positions: Positions, plan: SendPlan, file: StagedFile
 ) -> Proposal:
-    """The messages as a commit. It expects that no other send to these topics was committed in between."""
+    """The messages as a commit. It expects that no other send to the topics came in between or created their queues."""
     sends = {send_id(topic): positions.get(send_id(topic)) for topic in plan.topics}
     ctl = Ctl(
         commit_id,
@@ -187,17 +188,18 @@ def send_proposal(
         ),
         produced=segments(plan, file.path),
     )
+    max_ids = [max_id(queue) for queue in plan.new_queues]
     return Proposal(
-        ctl,
-        sends | {max_id(queue): None for queue in plan.new},
-        {app_id: (before or 0) + 1 for app_id, before in sends.items()} | {max_id(queue): 0 for queue in plan.new},
-        (file,),
-        {max_id(queue): 0 for queue in plan.new},
+        ctl=ctl,
+        expect=sends | dict.fromkeys(max_ids),
+        advance={app_id: (before or 0) + 1 for app_id, before in sends.items()} | dict.fromkeys(max_ids, 0),
+        files=(file,),
+        updated_ms=dict.fromkeys(max_ids, 0),
     )
 
 
 def sent(status: Status, shard: str, ctl: Ctl) -> SendReport:
-    """The report of a committed send, from its ctl row."""
+    """The report of a send that is in the log."""
     return SendReport(
         status=status,
         shard=shard,
@@ -213,8 +215,8 @@ def sent_before(shard: str, ctl: Ctl, messages: Sequence[Message]) -> SendReport
     """The report of a request that was committed before. Raises WrongUse when it sent other messages than these."""
     if ctl.parameter("digest") != digest(messages):
         raise WrongUse(
-            f"the request {ctl.request_id} sent other messages ({sum(s.count for s in ctl.produced)} of them, commit "
-            f"{ctl.commit_id}). Nothing was sent; give these a request of their own."
+            f"request id {ctl.request_id} was already used for other messages ({sum(s.count for s in ctl.produced)} of "
+            f"them, commit {ctl.commit_id}). Nothing was sent; use a new id."
         )
     return sent(Status.ALREADY_COMMITTED, shard, ctl)
 
@@ -240,8 +242,7 @@ def _to_create(positions: Positions, topic: str, create_queues: int | None) -> i
     if create_queues is None:
         known = user_topics(positions)
         raise WrongUse(
-            f"there is no topic {topic}{did_you_mean(topic, known)}; known: {listed(known)}. A new one is made when you "
-            "ask for it (--create)"
+            f"there is no topic {topic}{did_you_mean(topic, known)}; known: {listed(known)}. --create makes it"
         )
     if isinstance(create_queues, bool) or not 1 <= create_queues <= MOST_QUEUES:  # True would be stored as such
         raise WrongUse(f"a topic has 1 to {MOST_QUEUES} queues, not {create_queues}")

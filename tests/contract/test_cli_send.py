@@ -103,7 +103,7 @@ def test_a_file_is_sent_in_parts_that_can_be_resumed(empty: Rmq, monkeypatch: py
     write_lines(empty.folder / "orders.jsonl", [{"body": f"{n}"} for n in range(5)] + [{"body": "5"}] * 2)
     again = empty(*asked)
     assert again.exit_code == 2
-    assert f"{DAY}-orders~3 sent other messages" in again.err
+    assert f"{DAY}-orders~3 was already used for other messages" in again.err
     write_lines(empty.folder / "orders.jsonl", [{"body": f"{n}"} for n in range(5)])
     assert {c["status"] for c in empty.json(*asked)["commits"]} == {"already_committed"}
     assert bodies(empty) == ["0", "1", "2", "3", "4"]
@@ -146,7 +146,7 @@ def test_a_dry_run_writes_nothing_not_even_a_shard(empty: Rmq) -> None:
         (("--topic", "Orders", "--create", "--delay", "soon", "text"), "invalid duration 'soon'"),
         (("--topic", "Orders", "--create", "--delay", "4d", "text"), "the maximum is 3 days"),
         (("--topic", "Orders", "--create", "--deliver-at", "2026-11-20T08:00:00", "text"), "zone"),
-        (("--topic", "Orders", "--create", "--delay", "5s", "--delay-level", "2", "text"), "asks for one delay"),
+        (("--topic", "Orders", "--create", "--delay", "5s", "--delay-level", "2", "text"), "a message has one delay"),
         (("--topic", "Orders", "--file", "orders.jsonl", "--delay", "5s"), "each line has its own delay_ms"),
         (("--topic", "Orders", "--file", "orders.jsonl", "--tag", "x"), "each line has its own tags"),
         (("--topic", "Orders", "--file", "no-such.jsonl"), "no-such.jsonl cannot be read"),

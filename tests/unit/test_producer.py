@@ -54,9 +54,9 @@ REFUSED = {
     "has characters other than": {"topic": "a.b"},
     "is too long: 128": {"topic": "T" * 128},
     "is forbidden": {"topic": "SCHEDULE_TOPIC_XXXX"},
-    "belongs to the system": {"topic": "rmq_sys_wheel_timer"},
-    "takes what its group failed on": {"topic": "%RETRY%billing"},
-    "%DLQ%billing takes": {"topic": "%DLQ%billing"},
+    "is a system topic": {"topic": "rmq_sys_wheel_timer"},
+    "is for the failed messages of its group": {"topic": "%RETRY%billing"},
+    "%DLQ%billing is for": {"topic": "%DLQ%billing"},
     "at least one byte": {"body": b""},
     "4194305 bytes": {"body": bytes(BODY_MAX_BYTES + 1)},
     "the tag is blank": {"tags": " "},
@@ -66,17 +66,17 @@ REFUSED = {
     "the body is text": {"body": "x"},
     "Property<TAGS> is used by system": {"properties": {"TAGS": "x"}},
     "can not be null or blank": {"properties": {"region": " "}},
-    "the property region 'a\\x02b' holds": {"properties": {"region": "a\x02b"}},
-    "the name of the property 'a\\x01' holds": {"properties": {"a\x01": "b"}},
-    "half a character": {"properties": {"region": "\ud800"}},
-    "delay_level and delay_ms: a message asks for one delay": {"delay_level": 3, "delay_ms": 5000},
-    "delay_ms and deliver_at: a message": {"delay_ms": 5000, "deliver_at": NOON + 5000},
+    "the property region 'a\\x02b' contains": {"properties": {"region": "a\x02b"}},
+    "the name of the property 'a\\x01' contains": {"properties": {"a\x01": "b"}},
+    "an unpaired surrogate": {"properties": {"region": "\ud800"}},
+    "a message has one delay, this one has delay_level and delay_ms": {"delay_level": 3, "delay_ms": 5000},
+    "delay_ms and deliver_at": {"delay_ms": 5000, "deliver_at": NOON + 5000},
     "Property<TIMER_DELAY_MS> is used by system": {"properties": {"TIMER_DELAY_MS": "5000"}},
     "a delay of 259201 s is too long, the maximum is 3 days": {"delay_ms": 3 * DAY_MS + 1000},
     "a delay of 345600 s is too long, the maximum is 3 days": {"deliver_at": NOON + 4 * DAY_MS},
     "TIMER_DELIVER_MS must be a whole number": {"deliver_at": 10**400 - 1},
     "a queue or a sharding key": {"queue_id": 0, "sharding_key": "s"},
-    "no queue -1": {"queue_id": -1},
+    "queue -1 does not exist": {"queue_id": -1},
     "the sharding key is empty": {"sharding_key": ""},
 }
 
@@ -128,7 +128,7 @@ def test_a_queue_is_named_or_hashed_or_the_next(said: dict[str, Any], turn: int,
 
 
 def test_a_message_that_waits_says_where_it_belongs() -> None:
-    placed = place(message(delay_level=3, tags="t"), QUEUE, "U", NOON, DelayLevels(), "lake-local~")
+    placed = place(message(delay_level=3, tags="t"), QUEUE, "U", NOON, levels=DelayLevels(), lane="lake-local~")
     assert placed.queue == MessageQueue("SCHEDULE_TOPIC_XXXX", "lake-local~", 2)
     assert placed.delay_ms == 10_000
     assert placed.properties == {
@@ -150,7 +150,7 @@ def test_a_message_that_waits_says_where_it_belongs() -> None:
     ],
 )
 def test_a_message_with_a_moment_of_its_own_waits_in_the_timer(said: dict[str, Any], stored: dict[str, str]) -> None:
-    placed = place(message(**said), QUEUE, "U", NOON, DelayLevels(), "lake-local~")
+    placed = place(message(**said), QUEUE, "U", NOON, levels=DelayLevels(), lane="lake-local~")
     assert placed.queue == MessageQueue("rmq_sys_wheel_timer", "lake-local~", (NOON + 7000) // 1000 % 512)
     assert (placed.waits, placed.delay_ms, placed.deliver_at) == (True, None, NOON + 7000)
     assert placed.properties == {
@@ -165,12 +165,12 @@ def test_a_message_with_a_moment_of_its_own_waits_in_the_timer(said: dict[str, A
 
 @pytest.mark.parametrize("said", [{"deliver_at": NOON}, {"delay_ms": 0}, {"delay_ms": -5}])
 def test_a_moment_that_is_over_is_no_delay(said: dict[str, Any]) -> None:
-    placed = place(message(**said), QUEUE, "U", NOON, DelayLevels(), "lane")
+    placed = place(message(**said), QUEUE, "U", NOON, levels=DelayLevels(), lane="lane")
     assert (placed.queue, placed.waits) == (QUEUE, False)
 
 
 def test_a_message_that_does_not_wait_lies_in_its_queue() -> None:
-    placed = place(message(delay_level=0), QUEUE, "U", NOON, DelayLevels(), "lane")
+    placed = place(message(delay_level=0), QUEUE, "U", NOON, levels=DelayLevels(), lane="lane")
     assert (placed.queue, placed.delay_ms, placed.properties) == (QUEUE, None, {"WAIT": "true", "UNIQ_KEY": "U"})
 
 
@@ -232,16 +232,16 @@ def test_problems_are_told_with_their_lines() -> None:
         "the tag is blank",
         "not a line of JSON",
         "not a line of JSON",
-        "not an object",
+        "not a JSON object",
     ]
 
 
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ({"boddy": "x"}, "no field 'boddy'"),
-        ({}, "a message has a body"),
-        ({"body": "x", "body_base64": "eA=="}, "a message has a body"),
+        ({"boddy": "x"}, "unknown field 'boddy'"),
+        ({}, "a message needs one body"),
+        ({"body": "x", "body_base64": "eA=="}, "a message needs one body"),
         ({"body": {"a": 1}}, "body must be text"),
         ({"body_base64": "%"}, "not base64"),
         ({"body": "x", "properties": {"price": 7}}, "the property price must be text, it is 7"),
@@ -251,7 +251,7 @@ def test_problems_are_told_with_their_lines() -> None:
         ({"body": "x", "delay_level": "three"}, "delay_level must be a whole number"),
         ({"body": "x", "delay_ms": "90s"}, "delay_ms must be a whole number"),
         ({"body": "x", "queue": True}, "queue must be a whole number"),
-        ({"body": "\ud800"}, "half a character"),
+        ({"body": "\ud800"}, "an unpaired surrogate"),
     ],
 )
 def test_a_field_of_another_kind_is_refused(said: dict[str, Any], text: str) -> None:
