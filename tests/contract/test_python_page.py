@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,6 +57,18 @@ def test_a_dry_run_of_a_send_writes_nothing(tmp_path: Path) -> None:
         store.send([Message("Orders", b"1")])
     with pytest.raises(WrongUse, match="there is no message to send"):
         store.send([])
+
+
+def test_a_store_that_was_deleted_or_replaced_since_it_was_opened_takes_no_message(store: rmq_store.Store) -> None:
+    """Tables without ``store.json`` could not be opened again."""
+    shutil.rmtree(store.root)
+    with pytest.raises(rmq_store.StoreUnusable, match="no store at"):
+        store.send([Message("Orders", b"3")], create_queues=1)
+    assert not Path(store.root).exists()
+    other = rmq_store.create_store(store.root)
+    with pytest.raises(rmq_store.StoreUnusable, match="was replaced since it was opened"):
+        store.send([Message("Orders", b"3")], create_queues=1)
+    assert other.lake.shard_names() == []
 
 
 def test_messages_of_a_generator_are_sent(store: rmq_store.Store) -> None:

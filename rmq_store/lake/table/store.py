@@ -99,9 +99,15 @@ class LakeStore:
         return [Shard(self.root, known) for known in names if name in (None, known)]
 
     def create_shard(self, name: str) -> Shard:
-        """The shard; its tables and its entry are made where they are missing. Raises WrongUse for an invalid name."""
+        """The shard; its tables and its entry are made where they are missing.
+
+        Raises WrongUse for an invalid name, and StoreUnusable when the store was deleted or replaced since it was opened:
+        tables beside no ``store.json`` could not be opened again.
+        """
         if not _SHARD_NAME.fullmatch(name):
             raise WrongUse(f"invalid shard name {name!r}: use at most 100 letters, digits, - and _ (--shard)")
+        if LakeStore.open(self.root).store_id != self.store_id:
+            raise StoreUnusable(f"the store at {self.root.location} was replaced since it was opened: open it again")
         shard = Shard.create(self.root, name)
         self.root.create_exclusively(f"{_SHARDS}/{name}.json", json.dumps({"name": name}).encode())
         return shard
