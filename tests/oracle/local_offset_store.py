@@ -1,7 +1,8 @@
 """The offsets of a broadcasting consumer, in a file of its own: RocketMQ's ``LocalFileOffsetStore`` (rules 4).
 
-The file is passed in (``broker_files.local_offsets`` has the one that RocketMQ writes), so the rules here touch no disk.
-Where RocketMQ logs that neither file nor ``.bak`` can be read and goes on without storing anything, storing raises.
+The file is an argument (``broker_files.local_offsets`` has the one that RocketMQ writes), so nothing here touches a
+disk. If neither the file nor its ``.bak`` can be read, persisting raises; RocketMQ logs that and continues without
+persisting.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.oracle.offset_store import NOT_FOUND, OffsetStore
 
 
 class OffsetsFile(Protocol):
-    """Where the offsets are kept. Reading raises BadData when there is something that cannot be read."""
+    """Where the offsets are stored. Reading raises BadData when the file exists and cannot be read."""
 
     def read(self) -> Mapping[MessageQueue, int]: ...
 
@@ -23,7 +24,7 @@ class OffsetsFile(Protocol):
 
 
 class LocalFileOffsetStore(OffsetStore):
-    """Offsets of one client and group. A file that cannot be read answers -1 here, never -2."""
+    """Offsets of one client and group. If the file cannot be read, ``read_offset`` returns -1, never -2."""
 
     _unreadable = NOT_FOUND
 
@@ -32,7 +33,7 @@ class LocalFileOffsetStore(OffsetStore):
         self._file = file
 
     def load(self) -> None:
-        """Take the file's offsets into memory.
+        """Read the file's offsets into memory.
 
         :raises BadData: neither the file nor its ``.bak`` can be read; RocketMQ's client does not start then.
         """
@@ -44,7 +45,8 @@ class LocalFileOffsetStore(OffsetStore):
             self._write([queue])
 
     def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        """Queues that are not named, or not known here, keep what the file says: two clients may share it."""
+        """Other queues, and queues that memory does not have, keep their offset in the file: two clients may share
+        it."""
         if queues:
             self._write([queue for queue in in_hash_map_order(self._offsets) if queue in queues])
 

@@ -25,26 +25,27 @@ class BatchMessage(NamedTuple):
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
     """The body of a batch (``MessageDecoder#encodeMessages``): TOTALSIZE, MAGIC 0, BODYCRC 0, FLAG, BODYLEN and BODY,
     PROPSLEN (2) and PROPS of each. Raises WrongUse when properties are too long for their length field."""
-    found = []
+    parts = []
     for message in messages:
         properties = message.properties_text.encode("utf-8", "surrogatepass")
         if len(properties) > PROPERTIES_MAX_BYTES:
             raise WrongUse(f"properties of {len(properties)} bytes are above the limit of {PROPERTIES_MAX_BYTES}")
         size = _HEAD.size + len(message.body) + _SHORT.size + len(properties)
         head = _HEAD.pack(size, 0, 0, message.flag, len(message.body))
-        found += [head, message.body, _SHORT.pack(len(properties)), properties]
-    return b"".join(found)
+        parts += [head, message.body, _SHORT.pack(len(properties)), properties]
+    return b"".join(parts)
 
 
 def decode_batch(data: bytes | bytearray | memoryview) -> list[BatchMessage]:
-    """The messages of a batch body (``MessageDecoder#decodeMessages``). Raises BadData when it ends within one, or a
-    size does not fit; RocketMQ reads on by the lengths of body and properties and does not compare."""
-    found, at = [], 0
+    """The messages of a batch body (``MessageDecoder#decodeMessages``). Raises BadData when it ends within a message,
+    or a size does not match; RocketMQ uses the lengths of body and properties and does not compare them with the
+    size."""
+    messages, at = [], 0
     while at < len(data):
         message, size = _batch_message(memoryview(data)[at:], at)
-        found.append(message)
+        messages.append(message)
         at += size
-    return found
+    return messages
 
 
 def _batch_message(data: memoryview, at: int) -> tuple[BatchMessage, int]:

@@ -1,7 +1,7 @@
 """The offsets of a consumer in its own memory, what both of RocketMQ's offset stores have in common (rules 4).
 
-A store's own file says what lies behind the memory: ``local_offset_store`` a file of this client (broadcasting),
-``remote_offset_store`` the broker (clustering).
+``local_offset_store`` persists them to a file of this client (broadcasting), ``remote_offset_store`` to the broker
+(clustering).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rmq_store.message.message import MessageQueue
 NOT_FOUND: Final = -1
 """There is no offset: ConsumeFromWhere decides."""
 READ_FAILED: Final = -2
-"""It is not known whether there is one: nothing may start from here."""
+"""It is not known whether there is one, so consumption must not start."""
 
 
 class ReadOffsetType(StrEnum):
@@ -29,10 +29,11 @@ class ReadOffsetType(StrEnum):
 
 @dataclass(slots=True)
 class ControllableOffset:
-    """One queue's offset. ``frozen``: it takes no update any more, only another freeze."""
+    """One queue's offset."""
 
     value: int
     frozen: bool = False
+    """Updates are ignored; only another freeze changes the value."""
 
     def update(self, offset: int, increase_only: bool = False) -> None:
         if not self.frozen:
@@ -43,25 +44,25 @@ class ControllableOffset:
 
 
 class OffsetStore(ABC):
-    """RocketMQ's ``OffsetStore``; offsets are the next to consume."""
+    """RocketMQ's ``OffsetStore``. An offset is that of the next message to consume."""
 
     _unreadable: ClassVar[int] = READ_FAILED
-    """What reading answers when the store cannot be read."""
+    """What ``read_offset`` returns when the store cannot be read."""
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, ControllableOffset] = {}
 
     def update_offset(self, queue: MessageQueue, offset: int, increase_only: bool) -> None:
-        """Set the offset, or raise it only. A frozen queue stays as it is."""
+        """Set the offset, with ``increase_only`` only to a higher one. A frozen queue keeps its offset."""
         known = self._offsets.setdefault(queue, ControllableOffset(offset))
         known.update(offset, increase_only)
 
     def update_and_freeze_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset and take no update of this queue until it is removed (after OFFSET_ILLEGAL)."""
+        """Set the offset and ignore updates of this queue until it is removed (after OFFSET_ILLEGAL)."""
         self._offsets.setdefault(queue, ControllableOffset(offset)).update_and_freeze(offset)
 
     def read_offset(self, queue: MessageQueue, kind: ReadOffsetType) -> int:
-        """The offset, ``NOT_FOUND`` or ``READ_FAILED``. What is read from the store goes into memory as well."""
+        """The offset, ``NOT_FOUND`` or ``READ_FAILED``. An offset that is read from the store also goes into memory."""
         known = self._offsets.get(queue)
         if known is not None and kind is not ReadOffsetType.READ_FROM_STORE:
             return known.value
@@ -77,12 +78,12 @@ class OffsetStore(ABC):
         return stored
 
     def remove_offset(self, queue: MessageQueue) -> None:
-        """Forget the queue in memory; what is stored stays."""
+        """Remove the queue from memory; the store keeps its offset."""
         self._offsets.pop(queue, None)
 
     @abstractmethod
     def persist(self, queue: MessageQueue) -> None:
-        """Store the offset of one queue; one that memory does not know is left as it is."""
+        """Store the offset of one queue; nothing happens if memory does not have the queue."""
 
     @abstractmethod
     def persist_all(self, queues: Collection[MessageQueue]) -> None:
@@ -90,4 +91,4 @@ class OffsetStore(ABC):
 
     @abstractmethod
     def _read_store(self, queue: MessageQueue) -> int | None:
-        """What is stored, None without an offset. Raises RmqError or OSError when that cannot be said."""
+        """The stored offset, None without one. Raises RmqError or OSError when the store cannot be read."""

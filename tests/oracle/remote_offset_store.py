@@ -18,7 +18,7 @@ class OffsetBroker(Protocol):
 
 
 class RemoteBrokerOffsetStore(OffsetStore):
-    """Offsets of one group. Every round sends the whole table again, so a lost update is repaired by the next one."""
+    """Offsets of one group. Every round sends the whole table again, so the next round replaces a lost update."""
 
     def __init__(self, broker: OffsetBroker) -> None:
         super().__init__()
@@ -29,9 +29,9 @@ class RemoteBrokerOffsetStore(OffsetStore):
             self._broker.update_offset(queue, self._offsets[queue].value)
 
     def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        """Queues that are not named belong to somebody else by now: they are forgotten and not sent.
+        """Other queues belong to another consumer by now: they are removed from memory and not sent.
 
-        An error of the broker ends the round; RocketMQ logs it and goes on with the next queue.
+        An error of the broker ends the round; RocketMQ logs it and continues with the next queue.
         """
         if not queues:
             return

@@ -13,7 +13,7 @@ from rmq_store.message.perm_name import is_readable
 
 
 class ResponseCode(IntEnum):
-    """RocketMQ's codes, as far as rules here speak of them."""
+    """RocketMQ's response codes (``ResponseCode``), as far as the rules need them."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -28,7 +28,7 @@ class ResponseCode(IntEnum):
 
 
 def check_pull(group: SubscriptionGroupConfig | None, topic: TopicConfig | None, queue_id: int) -> ResponseCode:
-    """Whether a consumer may read from a queue (``PullMessageProcessor``); what it gets there is another rule's affair."""
+    """Whether a consumer may read from a queue (``PullMessageProcessor#processRequest``)."""
     if group is None:
         return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     if not group.consume_enable:
@@ -43,7 +43,8 @@ def check_pull(group: SubscriptionGroupConfig | None, topic: TopicConfig | None,
 
 
 def check_commit(group: SubscriptionGroupConfig | None, topic: TopicConfig | None) -> ResponseCode:
-    """Whether an offset may be committed (``ConsumerManageProcessor#updateConsumerOffset``): of any queue and any size."""
+    """Whether an offset may be committed (``ConsumerManageProcessor#updateConsumerOffset``); queue and offset are
+    free."""
     if group is None:
         return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     return ResponseCode.TOPIC_NOT_EXIST if topic is None else ResponseCode.SUCCESS
