@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from rmq_store.lake.broker.record_columns import HEAD
 from rmq_store.log.consume_queue import UNIT_BYTES
-from rmq_store.log.record import BLANK_MAGIC, encode, new_record
+from rmq_store.log.record import BLANK_MAGIC
+from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.message.properties import tags_code
 from rmq_store.message.sys_flag import body_crc
 

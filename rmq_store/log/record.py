@@ -1,4 +1,5 @@
-"""A record of the commit log: bytes <-> fields. This file is the rule; ``lake/broker/records.py`` must answer the same.
+"""A record of the commit log: from bytes to fields; ``record_encoder`` is the other way. ``lake/broker/records.py`` does
+the same in columns and must give the same result.
 
 Layout (``MessageExtEncoder``, rules 1.1), big-endian; an IPv6 host takes 20 bytes instead of 8::
 
@@ -19,16 +20,14 @@ Left out: the optional record CRC in the property ``__CRC32#`` (``forceVerifyPro
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from rmq_store.errors import BadData
 from rmq_store.message.java_text import decoded, parse_number
 from rmq_store.message.message import MessageExt
-from rmq_store.message.message_const import PROPERTIES_MAX_BYTES, SCHEDULE_TOPIC, MessageConst
-from rmq_store.message.message_id import host_bytes, host_text, offset_message_id
-from rmq_store.message.properties import parse_properties, properties_text
+from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
+from rmq_store.message.message_id import host_text, offset_message_id
+from rmq_store.message.properties import parse_properties
 from rmq_store.message.sys_flag import ZLIB_ONLY, Decompressors, MessageSysFlag, body_crc, plain_body
 
 MESSAGE_MAGIC_V1: Final = -626843481
@@ -43,13 +42,16 @@ STORE_TIMES: Final = range(253_402_300_800_000)
 
 Bytes = bytes | bytearray | memoryview
 
-_HEAD: Final = struct.Struct(">iiiiiqqiq")
-_TAIL: Final = struct.Struct(">iqi")
+RECORD_HEAD: Final = struct.Struct(">iiiiiqqiq")
+"""TOTALSIZE to BORNTIMESTAMP."""
+RECORD_TAIL: Final = struct.Struct(">iqi")
+"""RECONSUMETIMES to BODYLEN."""
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
 _BYTE: Final = struct.Struct(">b")
-_TOPIC_LENGTH: Final = {MESSAGE_MAGIC_V1: _BYTE, MESSAGE_MAGIC_V2: _SHORT}
+TOPIC_LENGTH: Final = {MESSAGE_MAGIC_V1: _BYTE, MESSAGE_MAGIC_V2: _SHORT}
+"""The form of TOPICLEN by magic code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def check(data: Bytes, position: int = 0, *, check_crc: bool = True) -> Checked:
     magic = _INT.unpack_from(data, position + 4)[0]
     if magic == BLANK_MAGIC:
         return Checked(True, 0)
-    if magic not in _TOPIC_LENGTH:
+    if magic not in TOPIC_LENGTH:
         return Checked(False, -1, f"unknown magic code {magic & 0xFFFFFFFF:08X}")
     if total_size < 0:
         return Checked(False, -1, f"TOTALSIZE {total_size} is negative")
@@ -170,7 +172,7 @@ def decode(data: Bytes, position: int = 0, *, check_crc: bool = False) -> Record
     """The client's decoding of the record at ``position``; ``store_size`` is its TOTALSIZE, right or wrong."""
     if len(data) - position < 8:
         return Refused("the data ends inside the record")
-    if _INT.unpack_from(data, position + 4)[0] not in _TOPIC_LENGTH:
+    if _INT.unpack_from(data, position + 4)[0] not in TOPIC_LENGTH:
         return Refused(f"unknown magic code {_INT.unpack_from(data, position + 4)[0] & 0xFFFFFFFF:08X}")
     parts = _parts(data, position)
     if isinstance(parts, Refused):
@@ -179,7 +181,7 @@ def decode(data: Bytes, position: int = 0, *, check_crc: bool = False) -> Record
         if not 0 <= port <= 65535:
             return Refused(f"{port} is not a port")
     total_size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born_timestamp = parts.head
-    body = bytes(data[parts.body_start : parts.topic_start - _TOPIC_LENGTH[magic].size])
+    body = bytes(data[parts.body_start : parts.topic_start - TOPIC_LENGTH[magic].size])
     if check_crc and body and body_crc(body) != crc:
         return Refused(f"BODYCRC is {crc}, the CRC of the stored body is {body_crc(body)}")
     return Record(
@@ -201,101 +203,6 @@ def decode(data: Bytes, position: int = 0, *, check_crc: bool = False) -> Record
         stored_body=body,
         properties_text=_text(data, parts.properties_start, parts.properties_length),
     )
-
-
-def encode(record: Record) -> bytes:
-    """The record's bytes. TOTALSIZE is computed; magic code, CRC and flags are taken from the record.
-
-    :raises BadData: a length does not fit its field, or the address of a host contradicts the sysFlag.
-    """
-    topic = record.topic.encode()
-    properties = record.properties_text.encode()
-    topic_length = _TOPIC_LENGTH.get(record.magic)
-    if topic_length is None:
-        raise BadData(f"unknown magic code {record.magic & 0xFFFFFFFF:08X}")
-    if len(topic) > (1 << (8 * topic_length.size - 1)) - 1:
-        raise BadData(f"a topic of {len(topic)} bytes does not fit into a record of this version; V2 allows 32767")
-    if len(properties) > PROPERTIES_MAX_BYTES:
-        raise BadData(f"properties of {len(properties)} bytes are longer than {PROPERTIES_MAX_BYTES}")
-    return b"".join(
-        (
-            _HEAD.pack(
-                encoded_size(record),
-                record.magic,
-                record.body_crc,
-                record.queue_id,
-                record.flag,
-                record.queue_offset,
-                record.commit_log_offset,
-                record.sys_flag,
-                record.born_timestamp,
-            ),
-            _host(record.born_host, record.sys_flag & MessageSysFlag.BORNHOST_V6_FLAG),
-            _LONG.pack(record.store_timestamp),
-            _host(record.store_host, record.sys_flag & MessageSysFlag.STOREHOSTADDRESS_V6_FLAG),
-            _TAIL.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.stored_body)),
-            record.stored_body,
-            topic_length.pack(len(topic)),
-            topic,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
-    )
-
-
-def encoded_size(record: Record) -> int:
-    """Bytes of the record (``MessageExtEncoder#calMsgLength``): 91 + parts for V1 and IPv4."""
-    v6_hosts = bool(record.sys_flag & MessageSysFlag.BORNHOST_V6_FLAG) + bool(
-        record.sys_flag & MessageSysFlag.STOREHOSTADDRESS_V6_FLAG
-    )
-    parts = len(record.stored_body) + len(record.topic.encode()) + len(record.properties_text.encode())
-    return 91 + (record.magic == MESSAGE_MAGIC_V2) + 12 * v6_hosts + parts
-
-
-def new_record(
-    *,
-    topic: str,
-    queue_id: int,
-    queue_offset: int,
-    commit_log_offset: int,
-    stored_body: bytes,
-    properties: Mapping[str, str | None],
-    born_timestamp: int,
-    store_timestamp: int,
-    born_host: str = "127.0.0.1|0",
-    store_host: str = "127.0.0.1|10911",
-    flag: int = 0,
-    sys_flag: int = 0,
-    reconsume_times: int = 0,
-    prepared_transaction_offset: int = 0,
-) -> Record:
-    """A record as a broker writes it: version, CRC, size and the IPv6 bits follow from the arguments."""
-    for host, bit in (
-        (born_host, MessageSysFlag.BORNHOST_V6_FLAG),
-        (store_host, MessageSysFlag.STOREHOSTADDRESS_V6_FLAG),
-    ):
-        sys_flag = sys_flag | bit if len(host_bytes(host)[0]) == 16 else sys_flag & ~bit
-    is_v2 = len(topic.encode("utf-16-be")) // 2 > V1_TOPIC_MAX
-    record = Record(
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        commit_log_offset=commit_log_offset,
-        store_size=0,
-        magic=MESSAGE_MAGIC_V2 if is_v2 else MESSAGE_MAGIC_V1,
-        body_crc=body_crc(stored_body),
-        flag=flag,
-        sys_flag=sys_flag,
-        born_timestamp=born_timestamp,
-        born_host=born_host,
-        store_timestamp=store_timestamp,
-        store_host=store_host,
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_transaction_offset,
-        stored_body=stored_body,
-        properties_text=properties_text(properties),
-    )
-    return replace(record, store_size=encoded_size(record))
 
 
 def message_ext(record: Record, broker_name: str, decompressors: Decompressors = ZLIB_ONLY) -> MessageExt:
@@ -333,16 +240,16 @@ def parse_level(text: str) -> int | None:
 def _parts(data: Bytes, position: int) -> _Parts | Refused:
     """The parts of a record whose magic code is known."""
     try:
-        head = _HEAD.unpack_from(data, position)
+        head = RECORD_HEAD.unpack_from(data, position)
         sys_flag = head[7]
-        at = position + _HEAD.size
+        at = position + RECORD_HEAD.size
         born_address, born_port, at = _read_host(data, at, sys_flag & MessageSysFlag.BORNHOST_V6_FLAG)
         store_timestamp = _LONG.unpack_from(data, at)[0]
         store_address, store_port, at = _read_host(data, at + 8, sys_flag & MessageSysFlag.STOREHOSTADDRESS_V6_FLAG)
-        reconsume_times, prepared, body_length = _TAIL.unpack_from(data, at)
-        body_start = at + _TAIL.size
+        reconsume_times, prepared, body_length = RECORD_TAIL.unpack_from(data, at)
+        body_start = at + RECORD_TAIL.size
         topic_field = body_start + max(body_length, 0)
-        topic_length_of = _TOPIC_LENGTH[head[1]]
+        topic_length_of = TOPIC_LENGTH[head[1]]
         topic_length = topic_length_of.unpack_from(data, topic_field)[0]
         if topic_length < 0:
             return Refused(f"topic length {topic_length} is negative")
@@ -373,13 +280,6 @@ def _read_host(data: Bytes, at: int, is_v6: int) -> tuple[bytes, int, int]:
     size = 16 if is_v6 else 4
     port = _INT.unpack_from(data, at + size)[0]
     return bytes(data[at : at + size]), port, at + size + 4
-
-
-def _host(host: str, is_v6: int) -> bytes:
-    address, port = host_bytes(host)
-    if len(address) != (16 if is_v6 else 4):
-        raise BadData(f"host {host!r} contradicts the IPv6 bits of the sysFlag")
-    return address + _INT.pack(port)
 
 
 def _text(data: Bytes, start: int, length: int) -> str:

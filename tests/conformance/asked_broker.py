@@ -18,7 +18,8 @@ from typing import Any
 from rmq_store.broker_files.config_files import DataVersion, SubscriptionGroupConfig, TopicConfig, write_config
 from rmq_store.broker_files.config_texts import consumer_offsets_text, subscription_groups_text, topics_text
 from rmq_store.broker_files.consumer_offset_manager import ConsumerOffsetManager, key_of
-from rmq_store.log.record import Record, encode, new_record
+from rmq_store.log.record import Record
+from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.message.message_const import MessageConst
 from rmq_store.message.message_id import decode_offset_message_id
 from rmq_store.message.validators import REPLY_TOPIC_POSTFIX

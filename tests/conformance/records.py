@@ -7,17 +7,8 @@ from typing import Any
 
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.records import DECOMPRESSORS
-from rmq_store.log.record import (
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
-    Record,
-    check,
-    decode,
-    encode,
-    encoded_size,
-    message_ext,
-    new_record,
-)
+from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record, check, decode, message_ext
+from rmq_store.log.record_encoder import encode, encoded_size, new_record
 from rmq_store.message.properties import properties_text
 from tests.conformance.checks import Line, Outcomes, by_kind, per_line, same
 from tests.oracle.message_batch import BatchMessage, decode_batch, encode_batch

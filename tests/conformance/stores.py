@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmq_store.broker_files.broker_json import parse, render
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.log.consume_queue import entry_of
-from rmq_store.log.record import encode
+from rmq_store.log.record_encoder import encode
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import Outcomes, same

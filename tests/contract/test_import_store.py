@@ -44,7 +44,7 @@ from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.log.commit_log import item_at
-from rmq_store.log.record import encode, new_record
+from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.sys_flag import MAX_BODY_BYTES

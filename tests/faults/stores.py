@@ -23,7 +23,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
-from rmq_store.log.record import encode, new_record
+from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport

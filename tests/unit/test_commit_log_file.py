@@ -17,7 +17,8 @@ from rmq_store.broker_files.mapped_file_queue import MissingFiles, mapped_file_q
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.records import record_batches
 from rmq_store.log.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, walk
-from rmq_store.log.record import Record, encode, new_record
+from rmq_store.log.record import Record
+from rmq_store.log.record_encoder import encode, new_record
 
 Extract = Callable[[str], Path]
 

@@ -28,7 +28,8 @@ from rmq_store.errors import BadData, RmqError
 from rmq_store.lake.broker.records import record_batches
 from rmq_store.log.commit_log import Damage, walk
 from rmq_store.log.consume_queue import FILLER, ConsumeQueueEntry
-from rmq_store.log.record import Record, encode, message_ext, new_record
+from rmq_store.log.record import Record, message_ext
+from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.settings.settings import load_settings

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import BadData
-from rmq_store.log.record import MESSAGE_MAGIC_V1, Record, check, encode, encoded_size, new_record
+from rmq_store.log.record import MESSAGE_MAGIC_V1, Record, check
+from rmq_store.log.record_encoder import encode, encoded_size, new_record
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.conformance import records
 from tests.conformance.checks import passed

@@ -20,7 +20,8 @@ from rmq_store.errors import BadData
 from rmq_store.lake.broker.records import DECOMPRESSORS, SCHEMA, record_batches
 from rmq_store.log.commit_log import Blank, Damage, FileEnd, MoreBytes, NothingWritten, Stop, Unsupported, walk
 from rmq_store.log.consume_queue import entry_of, entry_tags_code
-from rmq_store.log.record import BLANK_MAGIC, MESSAGE_MAGIC_V2, Record, encode, encoded_size, new_record
+from rmq_store.log.record import BLANK_MAGIC, MESSAGE_MAGIC_V2, Record
+from rmq_store.log.record_encoder import encode, encoded_size, new_record
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.unit import vectors
 
