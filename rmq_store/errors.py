@@ -105,8 +105,8 @@ class DerivedTableDamaged(BadData):
         advice = f"Nothing is lost: {self._REBUILD}"
         if other_history:
             advice = (
-                "If the commit log is the older of the two, restore its newer state first: the store does not have what the "
-                f"log lacks. Otherwise {self._REBUILD}"
+                "If the commit log is the older of the two, restore its newer state first: the store does not have "
+                f"what the log lacks. Otherwise {self._REBUILD}"
             )
         super().__init__(f"{facts} {advice}")
 

@@ -1,1 +1,1 @@
-"""Which messages a subscription takes: tags and SQL92 expressions."""
+"""RocketMQ's message filters: tags and SQL92 expressions."""

@@ -131,8 +131,8 @@ def _selector(topic: str, expression: str | None) -> sql92.BooleanExpression:
     if rest:  # a broker uses the part before it (rules 7.8)
         at = len(expression) - len(rest) + 1
         raise WrongUse(
-            f"topic {topic}: the SQL92 expression {expression!r} is complete before character {at}, and RocketMQ silently "
-            f"ignores {rest!r}: remove it, or join it with AND or OR"
+            f"topic {topic}: the SQL92 expression {expression!r} is complete before character {at}, and RocketMQ "
+            f"silently ignores {rest!r}: remove it, or join it with AND or OR"
         )
     return tree
 

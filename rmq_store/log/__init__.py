@@ -1,1 +1,1 @@
-"""The records of a commit log and the entries of a consume queue, byte for byte, and what reading them answers."""
+"""RocketMQ's CommitLog and ConsumeQueue: their records and entries byte for byte, and the status of a read offset."""

@@ -3,13 +3,13 @@
 A window reads ranges of rows and pulls nothing, but it has the same cases when it begins at a group's offset. It never
 moves that offset silently, as a client does after a correction:
 
-| status                | the offset is                | corrected to  | a window                                         |
-|-----------------------|------------------------------|---------------|--------------------------------------------------|
-| FOUND                 | readable                     | behind what was read | reads from there                          |
-| OFFSET_OVERFLOW_ONE   | the end                      | the end       | has nothing to do                                |
-| OFFSET_OVERFLOW_BADLY | beyond the end               | the end       | is refused, and says how to move it              |
-| OFFSET_TOO_SMALL      | below the first readable one | that one      | stops, or goes on and records what is ``lost``   |
-| NO_MESSAGE_IN_QUEUE   | in a queue that never had one | 0            | has nothing to do, or is refused beyond offset 0 |
+| status                | the offset is              | corrected to   | a window                                       |
+|-----------------------|----------------------------|----------------|------------------------------------------------|
+| FOUND                 | readable                   | after the read | reads from there                               |
+| OFFSET_OVERFLOW_ONE   | max                        | max            | has nothing to do                              |
+| OFFSET_OVERFLOW_BADLY | above max                  | max            | is refused and says how to move the offset     |
+| OFFSET_TOO_SMALL      | below min                  | min            | stops, or goes on and records what is ``lost`` |
+| NO_MESSAGE_IN_QUEUE   | in a queue without history | 0              | has nothing to do, or is refused above 0       |
 
 The other statuses depend on what comes after a readable offset. A window reads on there: NO_MATCHED_MESSAGE is
 ``filtered``; MESSAGE_WAS_REMOVING and OFFSET_FOUND_NULL are holes, which are ``lost``.

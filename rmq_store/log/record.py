@@ -1,5 +1,5 @@
-"""A record of the commit log: from bytes to fields; ``record_encoder`` is the other way. ``lake/broker/records.py`` does
-the same in columns and must give the same result.
+"""A record of the commit log: from bytes to fields; ``record_encoder`` is the other way. ``lake/broker/records.py``
+does it in columns and must give the same result.
 
 Layout (``MessageExtEncoder``, rules 1.1), big-endian; an IPv6 host takes 20 bytes instead of 8::
 

@@ -1,1 +1,1 @@
-"""RocketMQ's message: its fields, ids, properties, flags and checks, and the texts and hashes of Java that they rest on."""
+"""RocketMQ's message: fields, ids, properties, flags and checks, and the Java texts and hashes that they need."""

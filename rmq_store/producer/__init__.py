@@ -1,1 +1,1 @@
-"""RocketMQ's producer: what ``rmq send`` puts into the lake."""
+"""RocketMQ's producer: the checks, queue and stored form of messages that ``rmq send`` writes into the lake."""

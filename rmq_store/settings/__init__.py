@@ -1,1 +1,1 @@
-"""Groups and topics as ``consumers.toml`` describes them."""
+"""The settings of consumer groups in ``consumers.toml``, with RocketMQ's names and defaults."""

@@ -244,7 +244,7 @@ def _client_problems(groups: Iterable[GroupSettings]) -> dict[str, list[str]]:
         other = first.setdefault(group.name.partition("@")[0], group)
         if _versioned(group) != _versioned(other):
             problems[group.name] = [
-                f"subscriptions and subscription_version must be those of {other.name}: all clients of a group share them"
+                f"subscriptions and subscription_version must be those of {other.name}: clients of one group share them"
             ]
     return problems
 
@@ -345,7 +345,7 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         problems.append("consume_timeout applies only with mode concurrently and message_model CLUSTERING")
     if values["max_minutes"] is not None and values["absorb_duplicates"] is not None:
         problems.append(
-            "max_minutes cannot be combined with absorb_duplicates, which goes through a window's messages several times"
+            "max_minutes cannot be combined with absorb_duplicates, which reads a window's messages several times"
         )
     if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
         problems.append("suspend_tries_per_window applies only with mode orderly")

@@ -1,1 +1,2 @@
-"""Helpers that know nothing of messages: the host (clock, chance, ids), times, numbers, ranges, redaction of secrets."""
+"""Helpers that are independent of RocketMQ: clock and ids, times, numbers, ranges, small files, redaction of
+secrets."""

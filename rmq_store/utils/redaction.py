@@ -19,7 +19,7 @@ _LEAST_SECRET = 6
 
 _IN_URL: Final = re.compile(
     r"""://(?:(?:[^\s/@"'<>]*+@)++|[^\s/@:"'<>]*+:(?!\d{1,5}/)[^\s@"'<>]*+@?)"""
-)  # second form: a secret with a slash, but not a port with a path. Without @ it is skipped at once: no later :// has one
+)  # second form: a secret with a slash, but no port with a path. Without @ it is skipped at once: no later :// has one
 _LONGEST_IN_URL = 1280
 """The most characters that a URL may have before ``@`` where the text is cut."""
 

@@ -303,7 +303,7 @@ def test_clients_of_one_group_have_one_subscription() -> None:
     client = SMALL.replace('name = "orders"', 'name = "orders@a"\nmessage_model = "BROADCASTING"')
     other = client.replace("orders@a", "orders@b")
     assert [group.name for group in load_settings(client + other, "x").groups] == ["orders@a", "orders@b"]
-    must = "group orders@b: subscriptions and subscription_version must be those of orders@a: all clients of a group share them"
+    must = "group orders@b: subscriptions and subscription_version must be those of orders@a: clients of one group share them"
     assert problems(client + other + 'expression = "TagA"') == [must]
     assert problems(client + other.replace("\nlistener", "\nsubscription_version = 2\nlistener")) == [must]
 
