@@ -23,7 +23,7 @@ from typing import Any
 
 from rmq_store.commit.ctl import Blocked
 from rmq_store.commit.positions import QueueRange, Tally, tally
-from rmq_store.consumer.ask import ask
+from rmq_store.consumer.call_listener import call_listener
 from rmq_store.consumer.consume_result_orderly import (
     OrderlyMessage,
     OrderlyResult,
@@ -169,7 +169,7 @@ class _InOrder:
         """Call the listener with one batch, and decide what becomes of it."""
         messages = [self._messages[offset] for offset in taken]
         context = partial(ConsumeOrderlyContext, self._queue, self._rules.group)
-        self._status, self._answer, auto_commit, suspend_ms = ask(
+        self._status, self._answer, auto_commit, suspend_ms = call_listener(
             self._listener, (self._queue, taken[0]), messages, context, self._read
         )
         status = self._status

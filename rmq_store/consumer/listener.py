@@ -29,7 +29,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, TypeVar
 
-from rmq_store.consumer.own_process import OwnProcess
+from rmq_store.consumer.listener_process import OwnProcess
 from rmq_store.consumer.retry import origin_message_id
 from rmq_store.errors import ListenerError, WrongUse, is_stop, text_of
 from rmq_store.message.message import MessageExt, MessageQueue

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.consumer.ask import ask
+from rmq_store.consumer.call_listener import call_listener
 from rmq_store.consumer.listener import (
     ACKED,
     NOT_REACHED,
@@ -204,17 +204,19 @@ def test_an_answer_that_cannot_be_read_names_listener_queue_and_offset(raised: B
 
     listener = Listener(ListenerKind.MESSAGE, lambda *_: None, None, "shop:Orders")
     with pytest.raises(ListenerError) as told:
-        ask(listener, (QUEUE, 17), [], context, read)
+        call_listener(listener, (QUEUE, 17), [], context, read)
     assert f"listener shop:Orders, {QUEUE}, batch at offset 17: its answer cannot be read" in str(told.value)
     assert (told.value.__cause__, told.value.__context__) == (None, None)
 
 
-# --- asking -----------------------------------------------------------------------------------------------------------
+# --- calling -----------------------------------------------------------------------------------------------------------
 
 
 def heard(function: Any, n: int = 4, **switches: Any) -> tuple[Answer, ...]:
     read = partial(judge, **switches)
-    return ask(Listener(ListenerKind.MESSAGE, function, None, "test"), (QUEUE, 0), list(range(n)), context, read)
+    return call_listener(
+        Listener(ListenerKind.MESSAGE, function, None, "test"), (QUEUE, 0), list(range(n)), context, read
+    )
 
 
 def test_a_listener_that_yields_keeps_what_it_said_before_it_failed() -> None:
@@ -302,7 +304,7 @@ def test_a_listener_cannot_end_the_process() -> None:
 
 FORKS = """
 import os, sys
-from rmq_store.consumer.ask import ask
+from rmq_store.consumer.call_listener import call_listener
 from rmq_store.consumer.listener import Listener, ListenerKind
 
 def fork(then):
@@ -318,7 +320,7 @@ def fail():
 
 for then in (lambda: "CONSUME_SUCCESS", fail, lambda: sys.exit(5), lambda: sys.exit(), lambda: os._exit(9)):
     listener = Listener(ListenerKind.MESSAGE, fork(then), None, "test")
-    print(ask(listener, ("a queue", 0), [1], object, lambda answer, *_: answer), flush=True)
+    print(call_listener(listener, ("a queue", 0), [1], object, lambda answer, *_: answer), flush=True)
 """
 
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Blocked, Produced, StagedFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
-from rmq_store.consumer.ask import ask
+from rmq_store.consumer.call_listener import call_listener
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
 from rmq_store.consumer.consume_result import (
     DroppedRange,
@@ -43,7 +43,7 @@ from rmq_store.consumer.listener import (
     judge,
     load_listener,
 )
-from rmq_store.consumer.own_process import OwnProcess
+from rmq_store.consumer.listener_process import OwnProcess
 from rmq_store.consumer.pull import Slice, rows_per_time_check
 from rmq_store.errors import ListenerError
 from rmq_store.filter.subscription import SubscriptionData
@@ -265,7 +265,9 @@ def _ask(
     if listener.kind is ListenerKind.BATCH:
         view = batch if listener.columns is None else batch.select(list(listener.columns))
         began_ms = job.now_ms()
-        mask, answers = ask(listener, (slice_.queue, int(offsets[0])), view, context, partial(judge_batch, **switches))
+        mask, answers = call_listener(
+            listener, (slice_.queue, int(offsets[0])), view, context, partial(judge_batch, **switches)
+        )
         took_ms = job.now_ms() - began_ms
         return _unless_expired(mask, answers, batch.num_rows, took_ms, timeout_ms)
     views = MessageViews(slice_, offsets, batch)
@@ -277,7 +279,7 @@ def _ask(
     began_ms = now_ms()
     for begin in range(0, batch.num_rows, size):
         end = min(begin + size, batch.num_rows)
-        judged = ask(listener, (slice_.queue, int(offsets[begin])), views.messages(begin, end), context, read)
+        judged = call_listener(listener, (slice_.queue, int(offsets[begin])), views.messages(begin, end), context, read)
         ended_ms = now_ms()
         began_ms, took_ms = ended_ms, ended_ms - began_ms
         if judged is None:

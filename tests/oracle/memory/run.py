@@ -9,7 +9,7 @@ from functools import partial
 
 from rmq_store.commit.ctl import Blocked, Produced, Proposal, StagedFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally, tally
-from rmq_store.consumer.ask import ask
+from rmq_store.consumer.call_listener import call_listener
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
 from rmq_store.consumer.consume_result import (
     DroppedRange,
@@ -21,7 +21,7 @@ from rmq_store.consumer.consume_result import (
 )
 from rmq_store.consumer.duplicates import AbsorbRule, Keyed, acks_count_since, key_tally, take_turn
 from rmq_store.consumer.listener import Answer, ConsumeConcurrentlyContext, Listener, judge
-from rmq_store.consumer.own_process import OwnProcess
+from rmq_store.consumer.listener_process import OwnProcess
 from rmq_store.consumer.pull import Slice, cover, rows_per_time_check
 from rmq_store.consumer.retry import PropertyEdits, SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.message.message import MessageQueue
@@ -292,7 +292,7 @@ class Run:
         context = partial(ConsumeConcurrentlyContext, queue, group.name)
         began_ms = self.host.now_ms()
         read = partial(judge, all_or_nothing=group.all_or_nothing, secrets=self.listener.secrets)
-        judged = ask(self.listener, (queue, batch[0].queue_offset), messages, context, read)
+        judged = call_listener(self.listener, (queue, batch[0].queue_offset), messages, context, read)
         took_ms = self.host.now_ms() - began_ms
         answers = clean_expired_msg(judged, took_ms, group.consume_timeout_ms)
         offsets = [message.queue_offset for message in batch]

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from rmq_store.consumer.own_process import OwnProcess
+from rmq_store.consumer.listener_process import OwnProcess
 
 REAL = os._exit
 

@@ -7,7 +7,7 @@ from traceback import clear_frames
 from typing import Any, TypeAlias, TypeVar
 
 from rmq_store.consumer.listener import ConsumeFailed, Listener, type_and_text
-from rmq_store.consumer.own_process import OwnProcess
+from rmq_store.consumer.listener_process import OwnProcess
 from rmq_store.errors import ListenerError, is_stop, text_of
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.redaction import cleaned
@@ -19,7 +19,7 @@ Read: TypeAlias = Callable[[Any, int, Context, BaseException | None], Result]
 ``judge``."""
 
 
-def ask(
+def call_listener(
     listener: Listener,
     begin: tuple[MessageQueue, int],
     messages: Any,
