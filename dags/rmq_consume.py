@@ -6,10 +6,10 @@ the offsets. If there is nothing to consume, the run succeeds after its first ta
 `nothing_to_do` says why. A scheduled run also succeeds when the topic does not exist yet; a run that a person triggered
 fails and names the topic.
 
-**The window.** It always begins at the committed offset. It ends before the first message that was stored at or after
-the parameter `until`, else the run's partition key, else the end of its data interval; without any of these it has no
-upper bound. A run with a logical date has a data interval, the last complete one: to consume everything, trigger
-without a logical date.
+**The window.** It always begins at the committed offset. It ends before the first message that was stored at or after a
+time: the parameter `until`; if it is empty, the run's partition key; if there is none, the end of its data interval.
+Without any of these it has no upper bound. A run with a logical date has a data interval, the last complete one: to
+consume everything, trigger without a logical date.
 
 **Running it again.** A run is one request: if you retry it, clear it or run it twice, its messages are committed once.
 A cleared run that was complete answers `already_committed`.
@@ -18,7 +18,7 @@ A cleared run that was complete answers `already_committed`.
 `rmq_reset_offset` moves the group's own offsets. Airflow's backfill is refused: a window begins at the committed
 offset, so a backfill would do nothing.
 
-There is one such DAG for each group in `$RMQ_SETTINGS`. You may trigger it by hand at any time.
+There is one such DAG for each group in `$RMQ_SETTINGS`. You may trigger it manually at any time.
 """
 
 from __future__ import annotations

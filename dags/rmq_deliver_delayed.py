@@ -1,14 +1,14 @@
-"""Deliver messages that are due: from their delay level to their real topic.
+"""Deliver retries and delayed messages that are due to their topics.
 
-**What it does.** Moves what is due by this host's clock, over all delay levels and shards, oldest first, in one commit
-per shard (in several if very many messages are due). Messages are never delivered early, and usually within one
-interval of the schedule.
+**What it does.** Copies the retries and delayed messages that are due by this host's clock to their topics, from all
+delay levels and the timer, oldest first, in one commit per shard (in several if more than 100,000 messages are due).
+Messages are never delivered early, and usually within one interval of the schedule.
 
 **Running it again.** A message is delivered once. A run that finds nothing due commits nothing and starts no JVM.
 
 **When not to use it.** To retry a message before its delay is over: the delay is part of RocketMQ's rules.
 
-Runs every minute (`$RMQ_DELIVER_SCHEDULE`). Triggering it by hand is harmless.
+Runs every minute (`$RMQ_DELIVER_SCHEDULE`). Triggering it manually is harmless.
 """
 
 from __future__ import annotations

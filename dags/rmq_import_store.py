@@ -1,16 +1,16 @@
 """Import a broker's files: new messages of its store directory go into the commit log.
 
 **What it does.** Reads the files from the end of the last import on, checks every record, and commits messages, queues
-and the broker's own data about its groups, all or nothing. The broker may be running. A damaged record stops the import
-and is named with file and position; with `salvage` it is skipped and recorded. A body that is larger than
-`max_body_bytes` when it is decompressed also stops the import, even with `salvage`: the message is sound, so it must
-not be lost.
+and the broker's own data about its groups, all or nothing. The broker may be running. A damaged record stops the
+import, with an error that names the file and the position; with `salvage` it is skipped and recorded. A body that is
+larger than `max_body_bytes` after decompression also stops the import, even with `salvage`: the message is not damaged,
+so it must not be lost.
 
 **Running it again.** A second import of the same files changes nothing.
 
 **When not to use it.** After the broker's cut-over: its import is closed permanently.
 
-Triggered by a person, or by the job that copied the files. The source must be inside one of `$RMQ_IMPORT_ROOTS`.
+Never scheduled: a person triggers it, or the job that copied the files. The source must be inside one of `$RMQ_IMPORT_ROOTS`.
 """
 
 from __future__ import annotations

@@ -21,10 +21,13 @@ from rmq_operators import Answer, is_redrive_dry_run, redrive_dead_letters
 PARAMS = {
     "group": needed("Group"),
     "all": Param(
-        False, type="boolean", title="All", description="All dead letters of the group; otherwise select some below."
+        False,
+        type="boolean",
+        title="All",
+        description="All dead letters of the group. Otherwise select some with the fields below.",
     ),
-    "from": moment("From", "Only messages dead-lettered at or after this time."),
-    "until": moment("Until", "Only messages dead-lettered before this time."),
+    "from": moment("From", "Only messages that became dead letters at or after this time."),
+    "until": moment("Until", "Only messages that became dead letters before this time."),
     "original_topic": optional("Original topic", "Only messages that the group first read from this topic."),
     "keys": Param(
         [],
@@ -40,9 +43,12 @@ PARAMS = {
         title="Dead letters",
         description="BROKER:QUEUE:OFFSET, such as lake-broker-a:0:17, from the view dead_letters.",
     ),
-    "limit": optional("Limit", "At most this many from each shard, oldest first.", kind="integer", minimum=1),
+    "limit": optional(
+        "Limit", "At most this many dead letters from each shard, oldest first.", kind="integer", minimum=1
+    ),
     "to_topic": optional(
-        "To topic", "For all groups that read it. Default: the group's retry topic, for this group only."
+        "To topic",
+        "Send to this topic, for all groups that read it. Default: the group's retry topic, for this group only.",
     ),
     "reason": needed("Reason", "Recorded permanently in the commit log."),
     "dry_run": Param(True, type="boolean", title="Dry run", description="Only list what would be sent."),

@@ -1,4 +1,4 @@
-"""Replay: consume a topic's messages from a time on again, with the listener of a group.
+"""Replay: consume a topic again from a given time, with the listener of a group.
 
 **What it does.** Consumes the messages that were stored in [from, until) under a replay group of its own, whose name is
 in the answer. The live group's offsets do not move. Messages that fail are retried under the replay group; to consume
@@ -6,7 +6,7 @@ these retries once they have been delivered, trigger this DAG with the replay gr
 
 **Running it again.** A run is one replay: a cleared run that was complete answers `already_committed`. A new run is a
 new replay. To repeat a replay over the same messages, trigger this DAG with the replay group as `group` and a reason in
-`reprocess`: that is the replay's next attempt, and the view `windows` shows the newest one.
+`reprocess`: that is the replay's next attempt. In the view `windows`, the newest attempt has `attempt = attempts`.
 
 **When not to use it.** To move the group's own offsets back: use `rmq_reset_offset`.
 

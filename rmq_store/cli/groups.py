@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
-    """Delete a group: its offsets become void, its waiting retries are dropped.
+    """Delete a group: its offsets are removed, its waiting retries are dropped.
 
     The next window of that name creates it again, as a new group: remove a scheduled group from the settings first. Dead
     letters stay and can be redriven. For a broadcasting group, name one client: GROUP@CLIENT.

@@ -140,8 +140,8 @@ def track(
     """Show which groups have consumed a message, with the outcome, each retry and each redrive.
 
     The types are RocketMQ's CONSUMED, CONSUMED_BUT_FILTERED and NOT_CONSUME_YET; and RETRYING, DEAD, DROPPED, LOST,
-    SKIPPED and DUPLICATE, all of which RocketMQ shows as CONSUMED. A unique key stands for the first message that has
-    it.
+    SKIPPED and DUPLICATE, all of which RocketMQ shows as CONSUMED. With a unique key, the first message that has it
+    is shown.
     """
     output = Output(options.as_json)
     store = open_store(options.root)

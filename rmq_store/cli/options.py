@@ -114,7 +114,7 @@ SettingsOption = Annotated[
     typer.Option(
         "--settings",
         metavar="FILE",
-        help="The consumer groups. Default: $RMQ_SETTINGS, else consumers.toml.",
+        help="The file with the consumer groups. Default: $RMQ_SETTINGS, else consumers.toml.",
         rich_help_panel=COMMON,
     ),
 ]

@@ -52,11 +52,15 @@ class SelectionOptions:
     every: Annotated[bool, typer.Option("--all", help="All dead letters of the group.")] = False
     since: Annotated[
         int | None,
-        typer.Option("--from", metavar="TIME", parser=TIME, help="Only messages dead-lettered at or after this time."),
+        typer.Option(
+            "--from", metavar="TIME", parser=TIME, help="Only messages that became dead letters at or after this time."
+        ),
     ] = None
     until: Annotated[
         int | None,
-        typer.Option("--until", metavar="TIME", parser=TIME, help="Only messages dead-lettered before this time."),
+        typer.Option(
+            "--until", metavar="TIME", parser=TIME, help="Only messages that became dead letters before this time."
+        ),
     ] = None
     original_topic: Annotated[
         str | None, typer.Option("--original-topic", metavar="TOPIC", help="Only messages first read from this topic.")
@@ -111,8 +115,9 @@ def redrive(
 ) -> None:
     """Send dead letters of a group again, each once.
 
-    They go to the group's retry topic, which only this group reads, and their retry count restarts at 0. Options that
-    select dead letters narrow each other. A dead letter that any request has sent again before is not sent a second time.
+    They go to the group's retry topic, which only this group reads, and their retry count restarts at 0. If you
+    give several options that select dead letters, a dead letter must match all of them. A dead letter that another request
+    has already sent again is not sent a second time.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)

@@ -59,7 +59,10 @@ class MessageOptions:
     delay_level: Annotated[
         int | None,
         typer.Option(
-            "--delay-level", metavar="N", parser=count_from(0), help="Deliver after a delay: level 1 (1 s) to 18 (2 h)."
+            "--delay-level",
+            metavar="N",
+            parser=count_from(0),
+            help="Deliver after the delay of this level. By default the levels are 1 (1 s) to 18 (2 h).",
         ),
     ] = None
     delay: Annotated[
@@ -152,9 +155,9 @@ def send(
 ) -> None:
     """Send messages, checked as RocketMQ's client and broker check them.
 
-    They go to queues of the lake's own (lake-SHARD), never to those of an imported broker. All messages are checked before
-    any is written. Large files are sent in commits of at most 10,000 messages; after a failure, run the same request with
-    the same messages to send the rest.
+    They go to the lake's own queues (broker name lake-SHARD), never to those of an imported broker. All messages
+    are checked before any is written. More than 10,000 messages are sent in several commits; after a failure, run the
+    same request with the same messages to send the rest.
     """
     output, host = Output(options.as_json), Host()
     create_queues = destination.create_queues()

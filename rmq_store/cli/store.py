@@ -187,9 +187,9 @@ def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:
     """Take over a broker's groups and delayed messages.
 
     The store takes over the offsets of the broker's groups and the retries in its delay levels. Messages in its timer are
-    not taken over; the answer counts them. What the broker's log shows as delivered is not delivered again, also when
-    the broker was killed before it recorded that. Nothing can be imported from the broker afterwards, and this cannot be
-    undone: stop the broker and import once more before.
+    not taken over; the answer counts them. Retries that the broker's log shows as delivered are not delivered again,
+    also when the broker was killed before it recorded that. First stop the broker and import once more: afterwards
+    nothing can be imported from it, and a cut-over cannot be undone.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)

@@ -105,12 +105,12 @@ def consume(
     clients: ClientsOption = None,
     options: WindowOptions,
 ) -> None:
-    """Consume one window of a group.
+    """Consume the unread messages of a group.
 
-    It reads from the committed offsets to the end of each queue, or to the given bounds. A window is one commit per
-    shard: its offsets, retries and dead letters become visible together. Where the group's settings limit a window,
-    windows follow each other until all is read. When there is nothing to read, nothing is written and Spark is not
-    started.
+    It reads from the committed offsets to the end of each queue, or to the given bounds, usually in one window per shard.
+    A window is one commit: its offsets, retries and dead letters become visible together. If the group's settings limit
+    a window, more windows follow until everything is read. When there is nothing to read, nothing is written and Spark
+    is not started.
 
     Several consumers may share a group's queues, each with its own id: the group's allocate strategy distributes the
     queues, as in RocketMQ. A queue that another request holds is skipped; when all are held, the command ends with exit
