@@ -1,8 +1,7 @@
-"""The platform as a Python library: a store, and what is done with it. ``import rmq_store`` offers these names.
+"""The Python API: a store and its operations. ``import rmq_store`` offers these names.
 
-A method does what the command of the same name does, by the same functions. It raises the command's errors, RmqError with
-a class for each kind, and returns its report as a value. Where a method works in several shards or commits, it returns a
-report for each. ``docs/python.md`` shows all of it.
+A method does the same as the command of its name. It raises the command's errors, subclasses of RmqError, and returns a
+report. A method that works in several shards or commits returns a report for each of them. ``docs/python.md`` shows all of it.
 
 A time is a ``datetime`` with a zone, or epoch milliseconds. A ``request_id`` begins with its UTC date, ``YYYY-MM-DD``: the
 same id with the same arguments is the same request and is done once; None makes a new one.
@@ -55,11 +54,10 @@ Time = datetime | int
 
 
 def create_store(root: str | os.PathLike[str], *, levels: str | None = None, actor: str | None = None) -> Store:
-    """Make the store at ``root``, a folder or ``s3://bucket/prefix``, unless it is there, and open it.
+    """Create the store at ``root``, a folder or ``s3://bucket/prefix``, if it does not exist, and open it.
 
-    ``levels``: the delay levels, as a broker's ``messageDelayLevel``; None: RocketMQ's 18, or those of the store that is
-    there. ``actor``: as in ``open_store``. Raises StoreUnusable, and WrongUse for other levels than those of the store
-    that is there.
+    ``levels``: the delay levels, as in a broker's ``messageDelayLevel``; None: RocketMQ's 18, or those of the existing
+    store. ``actor``: as in ``open_store``. Raises StoreUnusable, and WrongUse if the existing store has other levels.
     """
     store, _ = LakeStore.init(Root.parse(os.fspath(root)), levels=levels)
     return Store(store, actor_of(actor))
@@ -68,7 +66,8 @@ def create_store(root: str | os.PathLike[str], *, levels: str | None = None, act
 def open_store(root: str | os.PathLike[str], *, actor: str | None = None) -> Store:
     """Open the store at ``root``, a folder or ``s3://bucket/prefix`` (credentials from the ``AWS_*`` variables).
 
-    ``actor``: who acts, as the history records it; None: the user of this process. Raises StoreUnusable when there is none.
+    ``actor``: who makes the requests, for the history; None: the user of this process. Raises StoreUnusable when there is
+    no store.
     """
     return Store(LakeStore.open(Root.parse(os.fspath(root))), actor_of(actor))
 
@@ -79,11 +78,11 @@ def consumer_group(
     subscriptions: Mapping[str, str | Mapping[str, str]],
     **settings: Any,
 ) -> GroupSettings:
-    """The settings of a group, as a ``[[group]]`` of ``consumers.toml`` says them.
+    """The settings of a group, like a ``[[group]]`` of ``consumers.toml``.
 
     ``listener``: a function or class of a module, or its name, ``module:attribute``. ``subscriptions``: by topic the tags,
     ``"TagA || TagB"`` or ``"*"``, or ``{"expression": "price > 100", "type": "SQL92"}``. ``settings``: the other keys of
-    ``docs/settings.md``. Raises WrongUse with everything that is wrong.
+    ``docs/settings.md``. Raises WrongUse, which lists all problems.
     """
     tables = [
         {"topic": topic} | ({"expression": expression} if isinstance(expression, str) else dict(expression))
@@ -97,7 +96,7 @@ class ConsumeReport:
     """What a request of a group did, in all its shards."""
 
     group: str
-    """A replay's own group, where it was one."""
+    """For a replay: the replay group."""
     request_id: str
     shards: tuple[Consumption, ...]
 
@@ -108,7 +107,7 @@ class ConsumeReport:
 
     @property
     def outcomes(self) -> dict[Outcome, int]:
-        """Messages per outcome that there was."""
+        """The number of messages per outcome; outcomes without messages are left out."""
         sums = {outcome: sum(shard.outcomes.get(outcome, 0) for shard in self.shards) for outcome in Outcome}
         return {outcome: count for outcome, count in sums.items() if count}
 
@@ -118,7 +117,7 @@ class ConsumeReport:
 
     @property
     def warnings(self) -> list[str]:
-        """What went wrong after a commit."""
+        """Errors after a commit, such as a failed dispatch."""
         return [warning for shard in self.shards for window in shard.windows for warning in window.warnings]
 
 
@@ -127,7 +126,7 @@ class Store:
     """An opened store. Make one with ``create_store`` or ``open_store``."""
 
     lake: LakeStore
-    """For what this class does not offer: the functions of ``rmq_store.lake`` take it."""
+    """The store as the functions of ``rmq_store.lake`` take it, for what this class does not offer."""
     actor: Actor
     host: Host = field(default_factory=Host)
 
@@ -148,9 +147,9 @@ class Store:
         engine: Engine | None = None,
         request_id: str | None = None,
     ) -> ImportReport:
-        """Import what is new in a broker's store directory, a folder or ``s3://bucket/prefix``: all or nothing.
+        """Import the new messages of a broker's store directory, a folder or ``s3://bucket/prefix``: all or nothing.
 
-        ``shard``: None is one with the broker's name. ``salvage``: skip what is damaged or missing, and record it.
+        ``shard``: None is the shard with the broker's name. ``salvage``: skip what is damaged or missing, and record it.
         ``engine``: as in ``consume``. Raises BadData, WrongUse, HeldByAnother.
         """
         request = broker_import.ImportRequest(
@@ -174,8 +173,8 @@ class Store:
     ) -> list[SendReport]:
         """Send messages into queues of the lake; a report per commit, which holds at most 10,000 messages.
 
-        All are checked first. ``create_queues``: how many queues a topic gets that is not there; None: it is refused.
-        ``shard``: None is the one with the topic. Raises WrongUse.
+        All messages are checked before the first commit. ``create_queues``: create a topic that does not exist, with this
+        number of queues; None: such a topic is refused. ``shard``: None is the shard with the topic. Raises WrongUse.
         """
         messages = list(messages)  # a generator can be read only once
         check_messages(messages, self.host.now_ms())
@@ -196,12 +195,14 @@ class Store:
         engine: Engine | None = None,
         request_id: str | None = None,
     ) -> ConsumeReport:
-        """Consume what the group has not consumed yet: its windows, one after the other, a commit per window and shard.
+        """Consume what the group has not consumed yet, shard by shard, in one window or more; each window is one commit.
 
-        ``until``: what was stored before it. ``max_messages``: at most so many of each shard. ``replay``: the group name of
-        a replay's report; what the replay left to its retries is consumed. ``engine``: where the listener runs, None is
-        this process; with Spark ``spark_jobs.engine.SparkEngine.of(session)``. (The setting ``engine`` of the group is for
-        the command line and the DAGs.) Raises WrongUse, NothingThere, HeldByAnother, ListenerError, StaleAttempt.
+        ``until``: only messages stored before this time. ``max_messages``: at most this many from each shard. ``replay``:
+        consume the retries of a replay instead; the value is the ``group`` of its report. ``engine``: where the listener
+        runs; None: in this process; for Spark ``spark_jobs.engine.SparkEngine.of(session)``. (The setting ``engine`` of the
+        group applies to the command line and the DAGs only.)
+
+        Raises WrongUse, NothingThere, HeldByAnother, ListenerError, StaleAttempt.
         """
         if max_messages is not None and max_messages < 1:
             raise WrongUse(f"invalid max_messages {max_messages}: it must be 1 or more")
@@ -228,9 +229,10 @@ class Store:
         engine: Engine | None = None,
         request_id: str | None = None,
     ) -> ConsumeReport:
-        """Consume a topic again from a time on, under a group name of its own: the group's offsets do not move.
+        """Consume the messages of a topic that were stored in [``since``, ``until``) again, under a replay group's name: the
+        group's own offsets do not move.
 
-        What fails is retried under that name: ``deliver``, then ``consume(group, replay=report.group)``. Raises as
+        A message that fails is retried under that name: ``deliver``, then ``consume(group, replay=report.group)``. Raises as
         ``consume`` does.
         """
         request = ConsumeRequest(
@@ -239,9 +241,9 @@ class Store:
         return self._consumed(*as_replay(group, topic, _ms(since), request), engine)
 
     def deliver(self, *, now: Time | None = None, request_id: str | None = None) -> list[DeliverReport]:
-        """Deliver what is due of the delay levels and of the timer; a report per commit, at least one per shard.
+        """Deliver the retries and delayed messages that are due; a report per commit, at least one per shard.
 
-        ``now``: what counts as the present; None is this host's clock. Raises HeldByAnother.
+        ``now``: deliver what is due by this time; None: now, by this host's clock. Raises HeldByAnother.
         """
         id_ = request_id_of(request_id, "deliver", self.host)
         deliver_in = partial(
@@ -278,10 +280,11 @@ class Store:
         dry_run: bool = False,
         request_id: str | None = None,
     ) -> list[MoveReport]:
-        """Move a group's offsets of one topic; a report per shard. A window that runs cannot commit after it.
+        """Move a group's offsets of one topic; a report per shard. A window that was running cannot commit after it.
 
-        ``to``: a time (the first message stored at or after it), an offset, the first readable message or the end.
-        ``queues``: none is all of the topic. ``reason`` is recorded; only a ``dry_run`` may go without. Raises WrongUse.
+        ``to``: a ``datetime`` (the first message stored at or after it), an offset, "min" (the first readable message) or
+        "max" (the end). ``queues``: empty means all queues of the topic. ``reason`` is recorded; it may be empty only for a
+        ``dry_run``. Raises WrongUse.
         """
         target, value = _target(to)
         request = ResetRequest(
@@ -312,7 +315,7 @@ class Store:
         """Send dead letters of a group again, each once; a report per shard that has some.
 
         ``dead_letters``: which of them. ``to_topic``: None is the group's retry topic, which only this group reads. ``limit``:
-        at most so many of each shard, oldest first. ``reason`` is recorded. Raises WrongUse, HeldByAnother.
+        at most this many from each shard, oldest first. ``reason`` is recorded. Raises WrongUse, HeldByAnother.
         """
         request = RedriveRequest(
             group=group.name,
@@ -333,7 +336,7 @@ class Store:
     # --- what the tables say -----------------------------------------------------------------------------------------
 
     def query(self, text: str) -> pa.Table:
-        """The answer to one SELECT over the views of ``docs/sql.md``. Raises WrongUse for SQL that is wrong or writes."""
+        """The rows of one SELECT over the views of ``docs/sql.md``. Raises WrongUse for SQL that is invalid or writes."""
         return sql.query(self.lake, text, host=self.host)
 
     def audit(self) -> pa.Table:

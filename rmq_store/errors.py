@@ -44,7 +44,7 @@ def _without_init(kind: type[RmqError], *args: object) -> RmqError:
 
 
 class WrongUse(RmqError):
-    """The call itself is wrong: unknown group, bad time, contradicting options."""
+    """The call itself is wrong: an unknown group, an invalid time, options that contradict each other."""
 
     exit_code = 2
 
@@ -148,7 +148,7 @@ class StaleAttempt(RmqError):
 
 
 class CommitOutcomeUnknown(RmqError):
-    """It is not known whether the commit was made. Change nothing; look at the store first."""
+    """It is not known whether the commit was made. Change nothing; when the store answers again, run the same request."""
 
 
 class Terminated(BaseException):

@@ -1,8 +1,8 @@
 """Whether a commit may be made: the decision of step 4 of the commit protocol as a pure function.
 
-The guards and what happens without each were found by an exhaustive search
-(``docs/decisions/0001-one-commit-point.md``): epoch, claim and offsets are all compared with the plan; bases are taken
-now, never from an earlier try.
+Epoch, claim and offsets are all compared with the plan; bases are assigned at the decision, never taken over from an
+earlier try. An exhaustive search showed that each of these guards is needed (``docs/decisions/0001-one-commit-point.md``
+says what happens without it).
 
 An example: group orders has consumed ``[120, 180)`` of a queue, and one message of it waits for its first retry.
 
@@ -13,9 +13,9 @@ An example: group orders has consumed ``[120, 180)`` of a queue, and one message
 | ``off/orders/OrderEvents/a/0``              | 120     | 180            | 120                       | 90              |
 | ``max/SCHEDULE_TOPIC_XXXX/lake-a~orders/2`` |         | (see below)    | 40                        | 40              |
 
-Unchanged, it is ``Decided``: the positions become those of *advance*, and ``max/...`` becomes 41, since the retry copy got
-base 40. After a reset it is refused with StaleAttempt: "grp/orders was 2 and is 3; off/orders/OrderEvents/a/0 was 120 and
-is 90". Then nothing is written, and no reader ever sees the copy.
+If nothing has changed, the commit is ``Decided``: the positions become those of *advance*, and ``max/...`` becomes 41, since
+the retry copy got base 40. After a reset the commit is refused with StaleAttempt: "grp/orders was 2 and is 3;
+off/orders/OrderEvents/a/0 was 120 and is 90". Then nothing is written, and no reader ever sees the copy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from rmq_store.utils.host import day_of
 MAX_SKEW_MS = 60_000
 MAX_RUN_AGE_MS = 24 * 3600 * 1000
 MOST_DAYS_AHEAD = 2
-"""A request's id may be dated so many days after the day of its commits: for time zones, and clocks that step back."""
+"""The date of a request id may be at most this many days after the day of its commits: for time zones, and clocks that
+are set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ def check_age(ctl: Ctl, started_ms: int, now_ms: int) -> None:
 
 
 def first_day(request_id: str) -> str:
-    """The first UTC day, ``YYYY-MM-DD``, on which commits of a request may lie; "" for any, where its id has no date."""
+    """The first UTC day, ``YYYY-MM-DD``, on which a request may have commits; "", which is before every day, if its id has no
+    date."""
     try:
         return (date.fromisoformat(request_id[:10]) - timedelta(days=MOST_DAYS_AHEAD)).isoformat()
     except (ValueError, OverflowError):
@@ -99,7 +101,8 @@ def first_day(request_id: str) -> str:
 
 
 def check_day(ctl: Ctl) -> None:
-    """Raise ClockSkew for a decided commit on a day on which its request is not searched for: it would be done twice."""
+    """Raise ClockSkew for a decided commit before the ``first_day`` of its request: the same request, run again, would not
+    find this commit and would be done twice."""
     day = day_of(ctl.store_timestamp)
     if day < first_day(ctl.request_id):
         raise ClockSkew(
@@ -110,9 +113,10 @@ def check_day(ctl: Ctl) -> None:
 
 
 def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew_ms: int = MAX_SKEW_MS) -> Decided:
-    """Step 4 without its effects: compare with the plan, assign bases, choose the store timestamp.
+    """Step 4 without its effects: compare the positions with the plan, assign bases, choose the store timestamp (UTC ms).
 
-    Raises StaleAttempt when anything that the plan read has moved, ClockSkew when a clock cannot be right.
+    Raises StaleAttempt when a position that the plan read has changed, and ClockSkew when the clocks differ by more than
+    ``max_skew_ms``, or a produced queue has a message that is further ahead of this host's clock than that.
     """
     compare(proposal, positions)
     store_timestamp = _store_timestamp(proposal, positions, clocks, max_skew_ms)
@@ -128,11 +132,11 @@ def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew
 
 
 _NAMED = 8
-"""Positions that an error names at most; an import that was overtaken has hundreds."""
+"""The most positions that an error names; an import that was overtaken has hundreds."""
 
 
 def compare(proposal: Proposal, positions: Positions) -> None:
-    """Raise StaleAttempt, with the facts, when anything that the plan read has moved."""
+    """Raise StaleAttempt, which names the positions, when a position that the plan read has changed."""
     moved = _moved(proposal, positions)
     if moved:
         listed = "; ".join(

@@ -21,11 +21,11 @@ At its 17th failure, with ``reconsume_times`` 16, it goes to ``%DLQ%orders``, qu
 
 Differences from a broker, on purpose:
 
-- the retry queue follows from the message's origin (``retry_queue_id``), not from chance, so a rerun chooses the same;
-- without retry queues (``retry_queue_nums`` 0) a failed message is a dead letter; the broker answers success and drops
-  it;
-- a copy that leaves the schedule topic loses DELAY, REAL_TOPIC and REAL_QID. The broker's stored copy keeps them, so
-  that a dead letter that is sent again may be delayed again;
+- the retry queue is computed from the message's origin (``retry_queue_id``), not random, so a rerun chooses the same;
+- without retry queues (``retry_queue_nums`` 0) a failed message becomes a dead letter; the broker answers success and
+  drops it;
+- a copy that leaves the schedule topic loses DELAY, REAL_TOPIC and REAL_QID. The broker's copy keeps them, so a dead
+  letter that is sent again may be delayed again there;
 - a message over the limit of an orderly group becomes a dead letter at once and keeps its born host and timestamp; the
   client sends a new message, which also has the MIN_OFFSET and MAX_OFFSET of the client's pull;
 - the retry policy of a group is applied; ``consumerSendMsgBack`` ignores it, only pop consumers and the proxy use it.
@@ -214,7 +214,7 @@ def property_edits(send_back: SendBack, topic: str, own_id: str) -> PropertyEdit
 
 
 def sent_away_edits(send_back: SendBack, topic: str, own_key: str, max_reconsume_times: int) -> PropertyEdits:
-    """The same for a dead letter of an orderly group, which its client sends as a new message
+    """``property_edits`` for a dead letter of an orderly group, which RocketMQ's client sends as a new message
     (``ConsumeMessageOrderlyService#sendMessageBack``, rules 10.5).
 
     ``own_key``: the message's UNIQ_KEY, its ``message_id`` where it has none. WAIT stays as the producer set it.
@@ -252,6 +252,6 @@ def delivered_edits(topic: str, store_timestamp: int, now_ms: int) -> PropertyEd
 
 
 def rolled_edits(store_timestamp: int) -> PropertyEdits:
-    """What changes when a message rolls within the timer topic, which it does once."""
+    """What changes when a message moves once within the timer topic, from a queue of a longer span to that of its second."""
     enqueued = {MessageConst.TIMER_ENQUEUE_MS: str(store_timestamp)}
     return PropertyEdits({MessageConst.TIMER_ROLL_TIMES: "1"}, enqueued)

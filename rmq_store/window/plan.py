@@ -1,7 +1,7 @@
 """Planning a window: which offsets a request of a consumer group takes next in one shard.
 
-``Planner.plan`` decides, in four steps: subscription, queues, bounds, ranges. It reads one snapshot of the positions; what
-else it must look up (offsets by time, observed offsets) comes from a ``ShardView``. ``consumer/start.py`` has the rule for
+``Planner.plan`` decides, in four steps: subscription, queues, bounds, ranges. It reads one snapshot of the positions;
+everything else (offsets by time, observed offsets) comes from a ``ShardView``. ``consumer/start.py`` has the rule for
 a group's first offset in a queue, ``ranges.py`` cuts ranges by bounds and caps.
 """
 
@@ -128,17 +128,17 @@ class Planner:
         claims its queues, and after. The second time ``before`` is the first plan, and ``claimed`` are the queues that
         the claim got.
 
-        - **One subscription.** A subscription that is older than the recorded one, or another one of the same version, is
-          refused before anything is read.
+        - **One subscription.** A subscription that is older than the recorded one, or a changed one with the same version,
+          is refused before anything is read.
         - **A request is idempotent.** Its queues and its bounds are chosen once, by part 1, and recorded in that part's
-          commit. Later parts and other attempts use them, so what is stored after part 1 belongs to another request.
+          commit. Later parts and other attempts use them, so messages stored after part 1 belong to another request.
         - **Caps cut a request into parts.** ``max_messages`` and ``max_bytes`` of the group limit a window, ``max_messages``
           of the request all its parts. ``unfinished`` names the queues in which the request wants more than this window
           takes; the request is complete when there are none.
         - **Claims of other requests.** A queue that another request has claimed is left out of the ranges and stays
           unfinished: the next part tries it again.
-        - **Lost offsets.** What retention removed before the group read it raises OffsetOutOfRange, or is recorded as lost
-          if the group's ``on_offset_out_of_range`` is "skip". An offset never moves silently.
+        - **Lost offsets.** Messages that retention removed before the group read them raise OffsetOutOfRange, or are recorded
+          as lost if the group's ``on_offset_out_of_range`` is "skip". An offset never moves silently.
 
         Example: a group with ``max_messages = 40`` has the committed offsets 70 and 10 in two queues, which hold [0, 100)
         and [0, 40). A request without ``until_ms`` takes all of it in two windows::

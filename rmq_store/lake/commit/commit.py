@@ -1,23 +1,26 @@
-"""The commit protocol (``docs/decisions/0001-one-commit-point.md``). Explored exhaustively; every sentence removes a
-violation that was found. The steps, with the places where a test may stop the process:
+"""The commit protocol (``docs/decisions/0001-one-commit-point.md``). Its states were explored exhaustively; each rule below
+prevents a violation that was found. The steps:
 
 1. *Plan*    (``lake/window``) look for the request, read positions, choose ranges, take a new commit id.
 2. *Claim*   (``claim.py``)   a small commit on ``own/…``, made by the steps below.
-3. *Run*     (``consume_slice.py``) tasks write data files under names no other attempt uses. Orphans are harmless.
-             A file that the store did not take is tried again (``stage.py``): the rows are what listeners answered.
-4. *Decide*  reload; my commit id is there: I have committed, go to 7. Compare epoch, claim and offsets with the plan:
-             any difference means drop (StaleAttempt). Take the bases now. Choose the store timestamp, or stop with
-             ClockSkew, also where the request would not be looked for on its day. Write the one-row ctl file.
-5. *Commit*  validate every file, then one transaction on exactly this handle with all files and one ``txn`` per
-             position. Few rounds inside delta-rs; the waiting is done here, with jitter and a deadline.
-6. *Read back*, after a success too (a PUT held back while the log was cleaned can land in a freed slot and be reported
-             as success). My commit id is there: done. Else go to 4, which drops when something moved. Before any other
-             failure is reported, a *release* commit takes the slot that an unanswered PUT might still fill; if that
-             cannot be confirmed either: CommitOutcomeUnknown. An error's text never says what happened. Before the
-             first PUT nothing can have happened: steps 4 and 5 are tried again, since a run may have taken hours; only
-             an error that waiting cannot clear ends it at once.
-7. *Follow up* the handle is moved; dispatch and the rest can be resumed by anyone (``dispatch.py``), so what goes wrong
-             with them is a warning.
+3. *Run*     (``consume_slice.py``) tasks write data files under names that no other attempt uses. Files that are never
+             committed are harmless. A failed write is tried again (``stage.py``), since the listener has already run.
+4. *Decide*  reload the log. If this commit's id is there, it has been committed: go to 7. Compare epoch, claim and
+             offsets with the plan: any difference ends the attempt (StaleAttempt). Assign the bases. Choose the store
+             timestamp, or raise ClockSkew, also if the request's date is too far in the future to find this commit
+             again (``check_day``). Write the one-row ctl file.
+5. *Commit*  validate every file, then make one transaction on exactly this table version, with all files and one
+             ``txn`` per position. delta-rs retries little; the retries are made here, with jitter and a deadline.
+6. *Read back*, also after a success (a delayed PUT can write a log entry whose version was cleaned up meanwhile, and be
+             reported as a success). If this commit's id is there: done. Else go to 4, which ends the attempt if a
+             position has changed. Before any other failure is reported, a *release* commit takes the log version that an
+             unanswered PUT might still write; if that cannot be confirmed either: CommitOutcomeUnknown. The text of an
+             error does not show whether a PUT was made. Before the first PUT nothing can have been committed: steps 4
+             and 5 are tried again, since a run may have taken hours; only an error that waiting cannot clear ends it at
+             once.
+7. *Follow up* dispatch and reports. Any later command can resume a dispatch (``dispatch.py``), so an error is a warning.
+
+A test may stop the process at each of ``STEPS``.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ def _nothing(step: str) -> None:
 
 
 on_step: Callable[[str], None] = _nothing
-"""Called with every step that has been reached. Tests replace it to kill the process there."""
+"""Called with each step when it is reached. Tests replace it to kill the process there."""
 
 
 def reached(step: str) -> None:
@@ -97,7 +100,7 @@ class Committed:
 
 
 def commit(shard: Shard, proposal: Proposal, host: Host, *, started_ms: int, quiet: bool = False) -> Committed:
-    """Steps 4 to 6 for one proposal. ``started_ms``: when its run began; ``quiet`` commits report no steps (claims).
+    """Steps 4 to 6 for one proposal. ``started_ms``: when its run began, UTC ms. ``quiet``: do not call ``on_step`` (claims).
 
     Raises StaleAttempt, ClockSkew, EvidenceMismatch, StagedFileGone, StoreUnusable (nothing was committed) and
     CommitOutcomeUnknown.
