@@ -115,9 +115,9 @@ def redrive(
 ) -> None:
     """Send dead letters of a group again, each once.
 
-    They go to the group's retry topic, which only this group reads, and their retry count restarts at 0. If you
-    give several options that select dead letters, a dead letter must match all of them. A dead letter that another request
-    has already sent again is not sent a second time.
+    They go to the group's retry topic, which only this group reads, and their retry count restarts at 0. If several
+    options select dead letters, a dead letter must match all of them. A dead letter that another request has already
+    sent again is not sent a second time.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)

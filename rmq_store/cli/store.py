@@ -187,7 +187,7 @@ def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:
     """Take over a broker's groups and delayed messages.
 
     The store takes over the offsets of the broker's groups and the retries in its delay levels. Messages in its timer are
-    not taken over; the answer counts them. Retries that the broker's log shows as delivered are not delivered again,
+    not taken over; the answer counts them. Messages that the broker's log shows as delivered are not delivered again,
     also when the broker was killed before it recorded that. First stop the broker and import once more: afterwards
     nothing can be imported from it, and a cut-over cannot be undone.
     """
