@@ -69,7 +69,7 @@ def test_a_queue_that_was_given_away_finishes_its_messages_but_stores_no_offset(
 
 
 def test_a_commit_without_anything_taken_is_refused() -> None:
-    with pytest.raises(WrongUse, match="nothing is being consumed"):
+    with pytest.raises(WrongUse, match="no message of the queue is being consumed"):
         finish(ProcessQueue(), [], OrderlyResult(Taken.COMMIT))
 
 
