@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import absorb, commands, commits, import_files, moves, windows
+from benchmarks import absorb, commands, commits, import_files, moves, requests, windows
 from benchmarks.bench import Bench, json_text, machine
 from benchmarks.table import Measurement, Section, document, table
 
@@ -40,6 +40,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "command": Scenario(commands.TITLE, commands.measure),
     "deliver": Scenario(moves.DELIVER_TITLE, moves.measure_deliver),
     "seek": Scenario(moves.SEEK_TITLE, moves.measure_seek),
+    "requests": Scenario(requests.TITLE, requests.measure),
     "history": Scenario(commits.HISTORY_TITLE, commits.measure_history),
 }
 

@@ -37,6 +37,8 @@ BROKER = "broker-a"
 SLOTS = 2
 DAY = "2024-11-20"
 ACTOR = Actor("benchmarks", "benchmarks")
+IMPORTED_FILE_BYTES = 64 << 20
+"""The size of a broker's commit log file whose messages windows work on."""
 
 
 class WrongResult(Exception):
@@ -120,16 +122,20 @@ class Bench:
         """A store with this many messages, imported once from a broker's store directory."""
 
         def write(fresh: Path) -> None:
-            broker, log = self.broker(messages, 64 << 20)
-            self.say(f"importing {messages:,} messages to work on")
-            store, _ = LakeStore.init(Root.parse(str(fresh)))
-            engine = LocalEngine(self.host)
-            request = ImportRequest(broker_name=BROKER, shard_name=BROKER, request_id=f"{DAY}-data", actor=ACTOR)
-            import_store(store, Root.parse(str(broker)), request, self.host, engine)
-            check_imported(Lake(fresh, messages), log)
-            shutil.rmtree(broker)
+            self.import_into(Root.parse(str(fresh)), messages)
+            check_imported(Lake(fresh, messages), BrokerLog(messages, IMPORTED_FILE_BYTES))
 
         return Lake(made_once(self.folder / "data" / f"lake-{messages}", write), messages)
+
+    def import_into(self, root: Root, messages: int) -> LakeStore:
+        """A new store at ``root``, with this many messages imported from a broker's store directory."""
+        broker, _ = self.broker(messages, IMPORTED_FILE_BYTES)
+        self.say(f"importing {messages:,} messages to work on")
+        store, _ = LakeStore.init(root)
+        request = ImportRequest(broker_name=BROKER, shard_name=BROKER, request_id=f"{DAY}-data", actor=ACTOR)
+        import_store(store, Root.parse(str(broker)), request, self.host, LocalEngine(self.host))
+        shutil.rmtree(broker)
+        return store
 
     def copy(self, lake: Lake) -> tuple[LakeStore, Shard]:
         """A store with the same files. They are hard links: neither Delta nor this project changes a file."""

@@ -20,15 +20,6 @@ from rmq_store.window.consume_request import ConsumeRequest
 TITLE = "command line, from process start"
 MESSAGES = 20_000
 GROUP = "caught-up"
-_SETTINGS = f"""
-[[group]]
-name = "{GROUP}"
-listener = "benchmarks.listeners:Named"
-consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
-
-[[group.subscription]]
-topic = "{TOPIC}"
-"""
 _RUNS = 5
 
 
@@ -37,15 +28,15 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     request, group = ConsumeRequest(f"{DAY}-all", ACTOR), group_of(GROUP, "Named")
     consume_window(store, shard, group, request, lambda plan: LocalEngine(bench.host), host=bench.host)
     settings = Path(store.root.location).with_suffix(".toml")
-    settings.write_text(_SETTINGS)
+    settings.write_text(settings_text(GROUP, "Named"))
     environment = os.environ | {"RMQ_ROOT": store.root.location, "RMQ_SETTINGS": str(settings)}
 
     def empty_window() -> None:
-        answer = _answer("consume", "--group", GROUP, environment=environment)
-        check("the empty window", (answer["status"], [w["engine"] for w in answer["windows"]]), ("empty", ["none"]))
+        report = answer("consume", "--group", GROUP, environment=environment)
+        check("the empty window", (report["status"], [w["engine"] for w in report["windows"]]), ("empty", ["none"]))
 
     def sql() -> None:
-        check("the answer", _rmq("sql", "select 1 as one", "--format", "csv", environment=environment), "one\n1")
+        check("the answer", rmq("sql", "select 1 as one", "--format", "csv", environment=environment), "one\n1")
 
     cases: dict[str, Callable[[], float]] = {
         "rmq consume": lambda: seconds(empty_window),
@@ -62,13 +53,28 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield row("command.python", "start Python, do nothing", "python", is_peer=True)
 
 
-def _rmq(*arguments: str, environment: dict[str, str]) -> str:
+def settings_text(group: str, listener: str) -> str:
+    """The settings of ``bench.group_of`` as a part of ``consumers.toml``."""
+    return f"""
+[[group]]
+name = "{group}"
+listener = "benchmarks.listeners:{listener}"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+
+[[group.subscription]]
+topic = "{TOPIC}"
+"""
+
+
+def rmq(*arguments: str, environment: dict[str, str]) -> str:
+    """The standard output of a command that succeeds. Raises WrongResult when it fails."""
     command = [str(Path(sys.executable).with_name("rmq")), *arguments]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     check(f"exit code of rmq {arguments[0]} ({run.stderr.strip()})", run.returncode, 0)
     return run.stdout.strip()
 
 
-def _answer(*arguments: str, environment: dict[str, str]) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(_rmq(*arguments, "--json", environment=environment))
-    return answer
+def answer(*arguments: str, environment: dict[str, str]) -> dict[str, Any]:
+    """The JSON answer of a command that succeeds. Raises WrongResult when it fails."""
+    document: dict[str, Any] = json.loads(rmq(*arguments, "--json", environment=environment))
+    return document

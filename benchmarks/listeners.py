@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 NAMED = ("body", "keys", "queue_offset")
 _FAILING_REMAINDER = 5
+FAILING_QUEUE = 3
 
 
 def failing(end: int, every: int) -> range:
@@ -46,6 +47,15 @@ class NamedFails10(Named):
     """10 % fail."""
 
     every = 10
+
+
+class QueueFails(Named):
+    """All messages of queue ``FAILING_QUEUE`` fail."""
+
+    columns = ("body", "queue_id")
+
+    def consume_batch(self, batch: pa.RecordBatch) -> pa.Array:
+        return pc.not_equal(batch.column("queue_id"), FAILING_QUEUE)
 
 
 class Keyed(Named):

@@ -1,44 +1,16 @@
-"""A real S3 server for tests: S3Proxy on loopback, with files behind it and keys made up for the run."""
+"""A real S3 server for tests, on loopback."""
 
 from __future__ import annotations
 
-import secrets
-import socket
-import subprocess
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import boto3
 import pytest
-from botocore.config import Config
 
+from benchmarks.s3_server import S3Server, s3_server_in
 from rmq_store.lake.table.object_store import Root
-from spark_jobs.jars import present_jars
-from spark_jobs.java import find_java
-from spark_jobs.progress import signs_of, wait_for_progress
 
-
-@dataclass(frozen=True, slots=True)
-class S3Server:
-    """``env`` is what a user would export to reach it."""
-
-    endpoint: str
-    env: Mapping[str, str]
-    process_id: int
-
-    def new_bucket(self) -> str:
-        name = f"bucket-{uuid.uuid4().hex[:12]}"
-        boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name=self.env["AWS_REGION"],
-            aws_access_key_id=self.env["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=self.env["AWS_SECRET_ACCESS_KEY"],
-            config=Config(s3={"addressing_style": "path"}),
-        ).create_bucket(Bucket=name)
-        return name
+__all__ = ["S3Root", "S3Server", "s3_root", "s3_server"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,70 +27,10 @@ class S3Root:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    folder = tmp_path_factory.mktemp("s3proxy")
-    (folder / "data").mkdir()
-    port = _free_port()
-    endpoint = f"http://127.0.0.1:{port}"
-    key_id, secret = f"test{secrets.token_hex(6)}", secrets.token_hex(20)
-    settings = folder / "s3proxy.conf"
-    settings.write_text(
-        f"s3proxy.endpoint={endpoint}\n"
-        "s3proxy.authorization=aws-v2-or-v4\n"
-        f"s3proxy.identity={key_id}\n"
-        f"s3proxy.credential={secret}\n"
-        "jclouds.provider=filesystem\n"
-        "jclouds.identity=unused\n"
-        "jclouds.credential=unused\n"
-        f"jclouds.filesystem.basedir={folder / 'data'}\n"
-    )
-    log_file = folder / "log"
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            [
-                find_java() / "bin" / "java",
-                "-Xmx512m",
-                f"-Djava.io.tmpdir={folder}",
-                *("-jar", present_jars("test")[0]),
-                *("--properties", settings),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        _wait_until_it_answers(process, port, log_file)
-        env = {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ACCESS_KEY_ID": key_id,
-            "AWS_SECRET_ACCESS_KEY": secret,
-            "AWS_REGION": "us-east-1",
-        }
-        yield S3Server(endpoint, env, process.pid)
-    finally:
-        process.kill()
-        process.wait()
+    with s3_server_in(tmp_path_factory.mktemp("s3proxy")) as server:
+        yield server
 
 
 @pytest.fixture
 def s3_root(s3_server: S3Server) -> S3Root:
     return S3Root(f"s3://{s3_server.new_bucket()}/stores/one", dict(s3_server.env))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log_file: Path) -> None:
-    def answers() -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            if process.poll() is None:
-                return False
-            shown = log_file.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"the S3 server has ended. Its log ends:\n{shown}") from None
-        return True
-
-    wait_for_progress(answers, lambda: signs_of([process.pid], [log_file]), "the S3 server is still starting", print)

@@ -1,0 +1,181 @@
+"""A proxy on loopback in front of an S3 server: it records every request and makes each of them slower.
+
+The ``Host`` header is forwarded unchanged, because signatures (SigV4) cover it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+DELAY_S = 0.03
+"""About the time to the first byte of a small object on S3 within a region."""
+
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "expect", "proxy-connection", "te", "upgrade"})
+_OF_THE_ANSWER = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
+
+
+class Kind(StrEnum):
+    """The kinds of requests that have prices of their own."""
+
+    LIST = "LIST"
+    GET = "GET"
+    HEAD = "HEAD"
+    PUT = "PUT"
+    POST = "POST"
+    DELETE = "DELETE"
+
+
+PRICES = {
+    Kind.LIST: 0.005,
+    Kind.PUT: 0.005,
+    Kind.POST: 0.005,
+    Kind.GET: 0.0004,
+    Kind.HEAD: 0.0004,
+    Kind.DELETE: 0.0,
+}
+"""US$ per 1,000 requests: S3 Standard, us-east-1, list price."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Request:
+    """One request, as the client saw it."""
+
+    kind: Kind
+    key: str
+    """The object; for a LIST or a HEAD of a bucket ""."""
+    status: int
+    """Of the answer."""
+    start_s: float
+    end_s: float
+    """Seconds of a monotonic clock: the request is in [start_s, end_s)."""
+
+
+def kind_of(method: str, target: str) -> Kind:
+    """The kind of a path-style request. Raises ValueError for a method that S3 does not have."""
+    _, key = _bucket_and_key(target)
+    return Kind.LIST if method == "GET" and not key else Kind(method)
+
+
+def serial(requests: Iterable[S3Request]) -> int:
+    """The length of the longest chain in which each request begins after the one before it has ended."""
+    length, free_at_s = 0, float("-inf")
+    for request in sorted(requests, key=lambda request: request.end_s):
+        if request.start_s >= free_at_s:
+            length, free_at_s = length + 1, request.end_s
+    return length
+
+
+def by_kind(requests: Iterable[S3Request]) -> dict[Kind, int]:
+    """The number of requests of each kind that occurs."""
+    counts = Counter(request.kind for request in requests)
+    return {kind: counts[kind] for kind in Kind if counts[kind]}
+
+
+def dollars(requests: Iterable[S3Request]) -> float:
+    """The price of the requests in US$, without transfer and storage."""
+    return sum(PRICES[request.kind] for request in requests) / 1000
+
+
+class S3Proxy:
+    """The proxy, running inside ``with``. ``requests`` has those that were answered, in the order of their ends."""
+
+    def __init__(self, server: str, delay_s: float = DELAY_S) -> None:
+        """``server``: the ``http://host:port`` of the real server. ``delay_s``: added to each request."""
+        self.requests: list[S3Request] = []
+        self.delay_s = delay_s
+        self._address = urlsplit(server).netloc
+        self._http = _Server(("127.0.0.1", 0), _handler_of(self))
+        self._thread = threading.Thread(target=self._http.serve_forever, name="s3-proxy", daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """For ``AWS_ENDPOINT_URL``."""
+        return f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def forward(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer one request with the answer of the real server, and record it."""
+        start_s = time.monotonic()
+        is_chunked = "Transfer-Encoding" in handler.headers
+        length = int(handler.headers.get("Content-Length", 0))
+        body = _read_chunks(handler.rfile) if is_chunked else handler.rfile.read(length)
+        time.sleep(self.delay_s)
+        # A connection for each request: one that is kept may be closed by the server at the wrong moment.
+        server = HTTPConnection(self._address)
+        try:
+            server.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in handler.headers.items():
+                if name.lower() not in _HOP_BY_HOP:
+                    server.putheader(name, value)
+            server.putheader("Connection", "close")
+            server.endheaders(body or None, encode_chunked=is_chunked)
+            answer = server.getresponse()
+            content = answer.read()
+        finally:
+            server.close()
+        head = [f"HTTP/1.1 {answer.status} {answer.reason}"]
+        head += [f"{name}: {value}" for name, value in answer.getheaders() if name.lower() not in _OF_THE_ANSWER]
+        # The answer to a HEAD has the length of the object and no content.
+        size = answer.getheader("Content-Length", "0") if handler.command == "HEAD" else len(content)
+        head.append(f"Content-Length: {size}")
+        # Recorded before the client can go on, so that its requests are complete when its call returns.
+        _, key = _bucket_and_key(handler.path)
+        kind = kind_of(handler.command, handler.path)
+        self.requests.append(S3Request(kind, key, answer.status, start_s, time.monotonic()))
+        handler.wfile.write("\r\n".join([*head, "", ""]).encode("latin-1") + content)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def _handler_of(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def _forward(self) -> None:
+            proxy.forward(self)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _forward
+
+        def log_message(self, format: str, *args: object) -> None:
+            """``requests`` is the log."""
+
+    return Handler
+
+
+def _bucket_and_key(target: str) -> tuple[str, str]:
+    bucket, _, key = urlsplit(target).path.removeprefix("/").partition("/")
+    return bucket, unquote(key)
+
+
+def _read_chunks(body: BufferedIOBase) -> bytes:
+    """The content of a body in chunks (RFC 9112, 7.1), which is at its end afterwards. The client here is pyarrow."""
+    content = b""
+    while size := int(body.readline().partition(b";")[0], 16):
+        content += body.read(size)
+        body.readline()
+    while body.readline().strip():
+        pass  # trailers
+    return content
