@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import absorb, commands, commits, import_files, moves, requests, windows
+from benchmarks import absorb, commands, commits, growth, import_files, moves, requests, windows
 from benchmarks.bench import Bench, json_text, machine
 from benchmarks.table import Measurement, Section, document, table
 
@@ -36,12 +36,12 @@ SCENARIOS: Mapping[str, Scenario] = {
     "import": Scenario(import_files.TITLE, import_files.measure),
     "window": Scenario(windows.TITLE, windows.measure),
     "absorb": Scenario(absorb.TITLE, absorb.measure),
-    "commit": Scenario(commits.COMMIT_TITLE, commits.measure_commit),
+    "commit": Scenario(commits.TITLE, commits.measure),
     "command": Scenario(commands.TITLE, commands.measure),
     "deliver": Scenario(moves.DELIVER_TITLE, moves.measure_deliver),
     "seek": Scenario(moves.SEEK_TITLE, moves.measure_seek),
     "requests": Scenario(requests.TITLE, requests.measure),
-    "history": Scenario(commits.HISTORY_TITLE, commits.measure_history),
+    "growth": Scenario(growth.TITLE, growth.measure),
 }
 
 
@@ -54,7 +54,7 @@ class Sizes:
     rounds: int
     """Rounds that are measured, after one to warm up."""
     windows: int
-    """Windows of a history."""
+    """Windows that ``growth`` makes."""
 
 
 FULL, QUICK = Sizes(5_000_000, 3, 1_000), Sizes(200_000, 1, 60)
@@ -74,7 +74,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--rounds", type=_at_least_one, metavar="N", help=f"rounds that are measured; default {FULL.rounds}"
     )
     parser.add_argument(
-        "--windows", type=_at_least_one, metavar="N", help=f"windows of a history; default {FULL.windows:,}"
+        "--windows", type=_at_least_one, metavar="N", help=f"windows that growth makes; default {FULL.windows:,}"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample to a file")
     parser.add_argument("--keep", action="store_true", help="keep the messages in var/bench for the next run")

@@ -94,7 +94,7 @@ class Bench:
     rounds: int
     """Rounds that are measured, after one to warm up."""
     windows: int
-    """Windows of a history."""
+    """Windows that ``growth`` makes."""
     quick: bool
     """Small sizes: to see that the benchmarks work, not how fast the system is."""
     say: Callable[[str], None]

@@ -1,0 +1,133 @@
+"""CPU time of small windows, of delivery and of queries in a store with few windows, and in the same one with many."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.bench import ACTOR, DAY, Bench, Lake, check, group_of
+from benchmarks.broker_log import QUEUES
+from benchmarks.small_windows import WHOLE, SmallWindows
+from benchmarks.table import Measurement, Target
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.deliver import deliver
+from rmq_store.window.deliver import deliver_all
+
+TITLE = "CPU time of this process, local disk, before and after many windows"
+WINDOW_MESSAGES = 2 * QUEUES
+RETRIES = 2
+"""Messages that fail in a window of the group ``two``."""
+HOUR_MS = 3_600_000
+VIEWS = ("lag", "audit", "messages")
+SAME = Target("<=", 1.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A group whose windows fail nothing or a little, and the target of a window in ms."""
+
+    group: str
+    what: str
+    listener: str
+    target: Target
+
+
+CASES = (
+    Case("none", "none fail", "Named", Target("<=", 50)),
+    Case("two", f"{RETRIES} fail", "QueueFails", Target("<=", 80)),
+)
+
+
+def cpu_ms(work: Callable[[], object]) -> float:
+    """The CPU time of this process, with all its threads, during ``work()``."""
+    started = time.process_time()
+    work()
+    return (time.process_time() - started) * 1000
+
+
+def measure(bench: Bench) -> Iterator[Measurement]:
+    few = 10 if bench.quick else 30  # windows of each group that warm up, and that are timed at each point
+    each = -(-bench.windows // len(CASES))
+    store, shard = bench.copy(bench.lake((each + 3 * few) * WINDOW_MESSAGES))
+    groups = {
+        case.group: SmallWindows(
+            store, shard, group_of(case.group, case.listener), WINDOW_MESSAGES, bench.host, time.process_time
+        )
+        for case in CASES
+    }
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            for windows in groups.values():
+                windows.run(1)
+
+    def point() -> dict[str, tuple[float, ...]]:
+        """CPU ms of a window of each group, of each view, and of delivery per message."""
+        for windows in groups.values():
+            windows.ms.clear()
+        run(few)
+        samples = {name: tuple(windows.ms[WHOLE]) for name, windows in groups.items()}
+        samples |= bench.in_turns({view: partial(_of_view, store, view) for view in VIEWS})
+        for windows in groups.values():
+            windows.check()
+        samples["deliver"] = (_of_delivery(bench, store, groups["two"].windows * RETRIES),)
+        return samples
+
+    run(few)
+    first = sum(windows.windows for windows in groups.values())
+    fresh = point()
+    while (count := min(each - groups["two"].windows, 100)) > 0:
+        run(count)
+        newest = ", ".join(f"{name} {statistics.median(w.ms[WHOLE][-few:]):.0f}" for name, w in groups.items())
+        bench.say(f"{2 * groups['two'].windows:,} windows, now CPU ms: {newest}")
+    last = sum(windows.windows for windows in groups.values())
+    yield from _rows(fresh, point(), f"{first:,}", f"{last:,}")
+
+
+def _rows(
+    fresh: dict[str, tuple[float, ...]], after: dict[str, tuple[float, ...]], first: str, last: str
+) -> Iterator[Measurement]:
+    targets = {case.group: case.target for case in CASES}
+    names = {case.group: f"window of {WINDOW_MESSAGES} messages, {case.what}" for case in CASES}
+    names |= {view: f"view {view}, store just opened" for view in VIEWS}
+    names["deliver"] = "delivery of all retries, for each"
+    for key, what in names.items():
+        for point, windows, samples in (("fresh", first, fresh[key]), ("after", last, after[key])):
+            name = f"{what}, after {windows} windows"
+            target = targets.get(key)
+            yield Measurement(f"growth.{key}.{point}", name, "CPU ms", samples, target=target, more_is_better=False)
+        ratio = statistics.median(after[key]) / statistics.median(fresh[key])
+        name = f"{what}: growth from {first} to {last} windows"
+        target = SAME if key in targets else None
+        yield Measurement(f"growth.{key}", name, "times", (ratio,), target=target, more_is_better=False)
+
+
+def _of_view(store: LakeStore, view: str) -> float:
+    def count() -> None:
+        rows = query(LakeStore.open(store.root), f"SELECT count(*) AS rows FROM {view}").column("rows")[0].as_py()
+        check(f"rows of {view}", rows > 0, view != "audit")
+
+    return cpu_ms(count)
+
+
+def _of_delivery(bench: Bench, store: LakeStore, waiting: int) -> float:
+    """CPU ms of one message, when all that wait are delivered; in a copy of the store, since the measured one keeps them."""
+    copy, shard = bench.copy(Lake(Path(store.root.location), 0))
+    now_ms = bench.host.now_ms() + HOUR_MS
+    counts: list[int] = []
+
+    def run() -> None:
+        reports = deliver_all(
+            f"{DAY}-deliver", lambda part: deliver(copy, shard, part, ACTOR, bench.host, now_ms=now_ms)
+        )
+        counts.extend(report.delivered for report in reports)
+
+    took_ms = cpu_ms(run)
+    check("delivered", sum(counts), waiting)
+    bench.say(f"{waiting:,} retries delivered in {took_ms:,.0f} CPU ms")
+    return took_ms / waiting
