@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import absorb, commands, commits, growth, import_files, moves, requests, windows
+from benchmarks import absorb, commands, commits, groups, growth, import_files, moves, requests, windows, writers
 from benchmarks.bench import Bench, json_text, machine
 from benchmarks.table import Measurement, Section, document, table
 
@@ -41,6 +41,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "deliver": Scenario(moves.DELIVER_TITLE, moves.measure_deliver),
     "seek": Scenario(moves.SEEK_TITLE, moves.measure_seek),
     "requests": Scenario(requests.TITLE, requests.measure),
+    "groups": Scenario(groups.TITLE, groups.measure),
+    "writers": Scenario(writers.TITLE, writers.measure),
     "growth": Scenario(growth.TITLE, growth.measure),
 }
 

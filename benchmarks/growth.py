@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.bench import ACTOR, DAY, Bench, Lake, check, group_of
+from benchmarks.bench import ACTOR, DAY, Bench, Lake, check, cpu_ms, group_of
 from benchmarks.broker_log import QUEUES
 from benchmarks.small_windows import WHOLE, SmallWindows
 from benchmarks.table import Measurement, Target
@@ -41,13 +41,6 @@ CASES = (
     Case("none", "none fail", "Named", Target("<=", 50)),
     Case("two", f"{RETRIES} fail", "QueueFails", Target("<=", 80)),
 )
-
-
-def cpu_ms(work: Callable[[], object]) -> float:
-    """The CPU time of this process, with all its threads, during ``work()``."""
-    started = time.process_time()
-    work()
-    return (time.process_time() - started) * 1000
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:

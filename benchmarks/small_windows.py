@@ -18,8 +18,9 @@ from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest
 
+PLAN = "1.planned"
 PARTS = {
-    "1.planned": "plan",
+    PLAN: "plan",
     "2.claimed": "claim",
     "3.staged": "run the listener, stage",
     "6.read-back": "commit (steps 4 to 6)",

@@ -1,0 +1,139 @@
+"""Commits of windows by several writers of one shard at once, each of a group of its own and with handles of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from benchmarks.bench import ACTOR, BROKER, DAY, Bench, check
+from benchmarks.broker_log import TOPIC
+from benchmarks.s3_proxy import DELAY_S, Kind, S3Proxy
+from benchmarks.s3_server import s3_server_in
+from benchmarks.table import Measurement, Target
+from rmq_store.commit.ctl import Action, Consumed, Ctl, Proposal
+from rmq_store.commit.positions import Outcome, QueueRange, grp_id, off_id, tally
+from rmq_store.lake.commit.commit import commit
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
+
+TITLE = "commits by several writers of one shard, threads with handles of their own"
+QUEUE = MessageQueue(TOPIC, BROKER, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a number of writers did together."""
+
+    commits: int
+    cpu_s: float
+    """CPU time of this process. On S3 it includes the proxy."""
+    wall_s: float
+
+
+def measure(bench: Bench) -> Iterator[Measurement]:
+    counts = (1, 8) if bench.quick else (1, 2, 4, 8, 16)
+    yield from _local(bench, counts, 3 if bench.quick else 20)
+    yield from _s3(bench, counts, 2 if bench.quick else 5)
+
+
+def _local(bench: Bench, counts: Sequence[int], each: int) -> Iterator[Measurement]:
+    samples: dict[int, Sample] = {}
+    for count in counts:
+        store, _ = LakeStore.init(Root.parse(str(bench.new_folder("writers"))))
+        samples[count] = Writers(store, count, bench.host).measured(each)
+        bench.say(f"local disk, {_named(count)}: {samples[count]}")
+    cpu_ms = {count: 1000 * sample.cpu_s / sample.commits for count, sample in samples.items()}
+    for count, value in cpu_ms.items():
+        name = f"local disk, {_named(count)}: a commit"
+        yield Measurement(f"writers.cpu.{count}", name, "CPU ms", (value,), more_is_better=False)
+    name, ratio = "local disk: a commit, 8 writers relative to one", cpu_ms[8] / cpu_ms[1]
+    yield Measurement("writers.cpu", name, "times", (ratio,), target=Target("<=", 1.5), more_is_better=False)
+    yield from _rates("writers.rate", "local disk", samples)
+
+
+def _s3(bench: Bench, counts: Sequence[int], each: int) -> Iterator[Measurement]:
+    folder = bench.new_folder("s3")
+    folder.mkdir(parents=True)
+    what = f"S3 at {DELAY_S * 1000:.0f} ms"
+    samples: dict[int, Sample] = {}
+    puts: dict[int, float] = {}
+    with s3_server_in(folder) as server, S3Proxy(server.endpoint) as proxy:
+        for count in counts:
+            proxy.delay_s = 0
+            environment = {**server.env, "AWS_ENDPOINT_URL": proxy.endpoint}
+            store, _ = LakeStore.init(Root.parse(f"s3://{server.new_bucket()}/store", environment))
+            writers = Writers(store, count, bench.host)
+            proxy.delay_s = DELAY_S
+            proxy.requests.clear()
+            samples[count] = writers.measured(each)
+            entries = [sent for sent in proxy.requests if sent.kind == Kind.PUT and "/_delta_log/" in sent.key]
+            puts[count] = len(entries) / samples[count].commits
+            bench.say(f"{what}, {_named(count)}: {samples[count]}, {puts[count]:.3g} PUTs a commit")
+    yield from _rates("writers.s3.rate", what, samples)
+    for count, value in puts.items():
+        name = f"{what}, {_named(count)}: PUTs of log entries a commit"
+        yield Measurement(f"writers.s3.puts.{count}", name, "requests", (value,), more_is_better=False)
+
+
+def _rates(key: str, what: str, samples: Mapping[int, Sample]) -> Iterator[Measurement]:
+    rates = {count: sample.commits / sample.wall_s for count, sample in samples.items()}
+    for count, rate in rates.items():
+        yield Measurement(f"{key}.{count}", f"{what}, {_named(count)}", "commits/s", (rate,))
+    name = f"{what}: commits/s, 8 writers relative to one"
+    yield Measurement(key, name, "times", (rates[8] / rates[1],), target=Target(">=", 2.0))
+
+
+def _named(count: int) -> str:
+    return "1 writer" if count == 1 else f"{count} writers"
+
+
+class Writers:
+    """Writers of one new shard, each with a commit behind it that does not count."""
+
+    def __init__(self, store: LakeStore, count: int, host: Host) -> None:
+        store.create_shard(BROKER)
+        self._store = store
+        self._host = host
+        self._groups = [f"writer-{number}" for number in range(count)]
+        self._shards = [LakeStore.open(store.root).shards(BROKER)[0] for _ in self._groups]
+        self._commit(range(1))
+
+    def measured(self, each: int) -> Sample:
+        """``each`` commits by each writer. Raises WrongResult unless all of them are there afterwards."""
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        self._commit(range(1, each + 1))
+        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        positions = self._store.shards(BROKER)[0].positions()
+        offsets = [positions.get(off_id(group, QUEUE)) for group in self._groups]
+        check("offsets", offsets, [each + 1] * len(self._groups))
+        return Sample(each * len(self._groups), cpu_s, wall_s)
+
+    def _commit(self, offsets: range) -> None:
+        def write(shard: Shard, group: str) -> None:
+            for offset in offsets:
+                commit(shard, _proposal(group, offset, self._host), self._host, started_ms=self._host.now_ms())
+
+        with ThreadPoolExecutor(len(self._groups)) as pool:
+            list(pool.map(write, self._shards, self._groups))
+
+
+def _proposal(group: str, offset: int, host: Host) -> Proposal:
+    """The commit of a window of one message that was acked."""
+    range_ = QueueRange(QUEUE, offset, offset + 1)
+    ctl = Ctl(
+        host.new_commit_id(),
+        Action.CONSUME,
+        ACTOR,
+        group=group,
+        epoch=0,
+        window_id=f"{group}-0-{offset}",
+        request_id=f"{DAY}-{group}-{offset}",
+        consumed=(Consumed(range_, 0, {Outcome.ACKED: tally([offset])}),),
+    )
+    expect = {grp_id(group): 0 if offset else None, off_id(group, QUEUE): offset or None}
+    return Proposal(ctl, expect, {grp_id(group): 0, off_id(group, QUEUE): offset + 1})
