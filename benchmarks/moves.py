@@ -2,55 +2,89 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow.dataset as ds
 
-from benchmarks.bench import ACTOR, BROKER, DAY, Bench, Lake, check, group_of
+from benchmarks.bench import ACTOR, BROKER, DAY, Bench, Lake, check, cpu_ms, group_of, made_once
 from benchmarks.broker_log import FIRST_STORE_TIMESTAMP, MESSAGES_A_MS, QUEUES, TOPIC
+from benchmarks.small_windows import SmallWindows
 from benchmarks.table import Measurement, Target
 from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
-from rmq_store.lake.window.engine import LocalEngine
-from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
-from rmq_store.window.consume_request import ConsumeRequest
 
-DELIVER_TITLE = "delivery of retries that are due, this process"
+DELIVER_TITLE = "delivery of retries that wait, this process"
 SEEK_TITLE = "seek by time"
-DELIVERED = 100_000
+WAITING, SEGMENTS = 100_000, 1_000
+FAILING = "all-fail"
 HOUR_MS = 3_600_000
 
 
 def measure_deliver(bench: Bench) -> Iterator[Measurement]:
-    messages = DELIVERED // 10 if bench.quick else DELIVERED
-    store, shard = bench.copy(bench.lake(messages))
-    number = 0
-
-    def rate() -> float:
-        nonlocal number
-        number += 1
-        name = f"all-fail-{number}"
-        request, group = ConsumeRequest(f"{DAY}-{name}", ACTOR), group_of(name, "AllFail")
-        consume_window(store, shard, group, request, lambda plan: LocalEngine(bench.host), host=bench.host)
-        due_ms = bench.host.now_ms() + HOUR_MS
-        started = time.perf_counter()
-        report = deliver(store, shard, f"{DAY}-deliver-{number}", ACTOR, bench.host, now_ms=due_ms)
-        took = time.perf_counter() - started
-        check("delivered", (report.status, report.delivered, report.more), ("committed", messages, False))
-        back = MessageQueue(retry_topic(name), shard.local_broker, 0)
-        check("messages in the retry topic", shard.positions().max_offset(back), messages)
-        return messages / took / 1000
-
-    samples = bench.in_turns({"deliver": rate})
-    yield Measurement(
-        "deliver", f"{messages:,} messages in one commit", "k messages/s", samples["deliver"], target=Target(">=", 20)
+    messages, segments = (WAITING // 50, SEGMENTS // 50) if bench.quick else (WAITING, SEGMENTS)
+    many, one = _with_retries(bench, messages, segments), _with_retries(bench, messages, 1)
+    samples = bench.in_turns(
+        {
+            "many": lambda: messages / _seconds_to_deliver(bench, many) / 1000,
+            "one": lambda: messages / _seconds_to_deliver(bench, one) / 1000,
+            "none": lambda: _ms_of_nothing_due(bench, many),
+        }
     )
+    what = f"{messages:,} messages in {segments:,} segments, one commit"
+    yield Measurement("deliver", what, "k messages/s", samples["many"], target=Target(">=", 50))
+    yield Measurement("deliver.one", f"{messages:,} messages in one segment", "k messages/s", samples["one"])
+    what = f"nothing due, {messages:,} messages wait in {segments:,} segments, store just opened"
+    target = Target("<=", 50)
+    yield Measurement("deliver.none", what, "CPU ms", samples["none"], target=target, more_is_better=False)
+
+
+def _with_retries(bench: Bench, messages: int, windows: int) -> Lake:
+    """The lake after windows of one group in which every message failed: each leaves a segment that waits."""
+    lake = bench.lake(messages)
+
+    def write(fresh: Path) -> None:
+        shutil.copytree(lake.folder, fresh, copy_function=os.link, dirs_exist_ok=True)
+        store = LakeStore.open(Root.parse(str(fresh)))
+        bench.say(f"{windows:,} windows in which {messages:,} messages fail")
+        group = group_of(FAILING, "AllFail")
+        small = SmallWindows(store, store.shards(BROKER)[0], group, messages // windows, bench.host)
+        small.run(windows)
+        small.check()
+
+    return Lake(made_once(bench.folder / "data" / f"retries-{messages}-{windows}", write), messages)
+
+
+def _seconds_to_deliver(bench: Bench, lake: Lake) -> float:
+    """Deliver everything that waits, in a copy of the lake."""
+    store, shard = bench.copy(lake)
+    now_ms = bench.host.now_ms() + HOUR_MS
+    started = time.perf_counter()
+    report = deliver(store, shard, f"{DAY}-deliver", ACTOR, bench.host, now_ms=now_ms)
+    took = time.perf_counter() - started
+    check("delivered", (report.status, report.delivered, report.more), ("committed", lake.messages, False))
+    back = MessageQueue(retry_topic(FAILING), shard.local_broker, 0)
+    check("messages in the retry topic", shard.positions().max_offset(back), lake.messages)
+    shutil.rmtree(store.root.location)
+    return took
+
+
+def _ms_of_nothing_due(bench: Bench, lake: Lake) -> float:
+    def look() -> None:
+        store = LakeStore.open(Root.parse(str(lake.folder)))
+        shard = store.shards(BROKER)[0]
+        report = deliver(store, shard, f"{DAY}-none", ACTOR, bench.host, now_ms=bench.host.now_ms() - 24 * HOUR_MS)
+        check("nothing is due", (report.status, report.delivered), ("empty", 0))
+
+    return cpu_ms(look)
 
 
 def measure_seek(bench: Bench) -> Iterator[Measurement]:
