@@ -162,7 +162,10 @@ class Bench:
     @cached_property
     def spark(self) -> SparkSession:
         self.say("starting Spark")
-        conf = {"spark.sql.parquet.compression.codec": "zstd"}
+        conf = {
+            "spark.sql.parquet.compression.codec": "zstd",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",  # faster for the peers with a listener
+        }
         session = open_session("benchmarks", master=f"local[{SLOTS}]", conf=conf)
         warm_up(session)
         return session

@@ -98,6 +98,11 @@ def _layout() -> np.dtype[np.void]:
 _LAYOUT = _layout()
 
 
+def queue_ends(messages: int) -> list[int]:
+    """The number of messages in each queue of a log of ``messages`` messages."""
+    return [(messages - queue_id + QUEUES - 1) // QUEUES for queue_id in range(QUEUES)]
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
     """The files of a broker. Message ``i`` is in queue ``i % QUEUES``."""

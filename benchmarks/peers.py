@@ -1,7 +1,7 @@
 """Other ways to process the same rows in the same session: what a team would write without this project.
 
-All of them read the message columns of the same Parquet files, and write zstd as this project does. The copies commit
-all rows; ``mapInArrow`` runs the same listener and stores nothing, which is less than a window does.
+All of them read the same Parquet files, and write zstd as this project does. ``docs/speed.md`` says what each does more or
+less than a window.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from benchmarks import listeners
 from benchmarks.bench import Bench, Lake, check, column_sums
+from benchmarks.broker_log import queue_ends
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS
 
 if TYPE_CHECKING:
@@ -40,9 +41,29 @@ class Peer:
     """Do the work once, check and remove its result; returns the duration of the work."""
 
 
+def consuming_streams(bench: Bench, lake: Lake) -> list[Peer]:
+    """The closest to a window: a stream with the same listener that stores its progress and what failed."""
+
+    def peer(key: str, what: str, listener: listeners.Named) -> Peer:
+        return Peer(
+            f"peer.consume-{key}",
+            f"Delta stream: AvailableNow, mapInArrow, appends what failed; {what}",
+            "consuming stream",
+            lambda: _consumed(bench, lake, listener),
+        )
+
+    return [
+        peer("named", "3 columns, 0 % fail", listeners.Named()),
+        peer("named-83", "3 columns, 1.2 % fail", listeners.NamedFails83()),
+        peer("named-10", "3 columns, 10 % fail", listeners.NamedFails10()),
+        peer("all-83", "all columns, 1.2 % fail", listeners.EverythingFails83()),
+    ]
+
+
 def peers(bench: Bench, lake: Lake) -> list[Peer]:
     """All peers."""
     return [
+        *consuming_streams(bench, lake),
         Peer("peer.parquet", "Spark: read, write Parquet", "Parquet", lambda: _copied(bench, lake, _spark_parquet)),
         Peer("peer.append", "Spark: read, append to Delta", "append", lambda: _copied(bench, lake, _delta_append)),
         Peer(
@@ -101,11 +122,17 @@ def _delta_append(bench: Bench, lake: Lake, target: Path) -> None:
 def _available_now(bench: Bench, lake: Lake, target: Path) -> None:
     """Exactly-once as Delta's documentation shows it: a micro-batch writes with its own number as txnVersion."""
 
+    rows = bench.spark.readStream.format("delta").load(lake.commitlog).where("kind = 'msg'").select(*MESSAGE_COLUMNS)
+    _run(bench, rows, target)
+
+
+def _run(bench: Bench, rows: DataFrame, target: Path) -> None:
+    """Run the stream to the end of what is there, and append its rows to a Delta table."""
+
     def write(batch: DataFrame, number: int) -> None:
         writer = batch.write.format("delta").mode("append").option("txnAppId", "benchmarks")
         writer.option("txnVersion", number).save(str(target))
 
-    rows = bench.spark.readStream.format("delta").load(lake.commitlog).where("kind = 'msg'").select(*MESSAGE_COLUMNS)
     checkpoint = bench.new_folder("checkpoint")
     stream = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
     stream.trigger(availableNow=True).start().awaitTermination()
@@ -134,4 +161,25 @@ def _mapped(bench: Bench, lake: Lake, columns: Sequence[str], listener: listener
     took = time.perf_counter() - started
     totals = {name: pc.sum(result.column(name)).as_py() for name in ("rows", "acked")}
     check("mapInArrow", totals, {"rows": lake.messages, "acked": lake.messages})
+    return took
+
+
+def _consumed(bench: Bench, lake: Lake, listener: listeners.Named) -> float:
+    """The failures go to a table of their own, each micro-batch once, by txnAppId and txnVersion."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.filter(pc.invert(listener.consume_batch(batch)))
+
+    target = bench.new_folder("failures")
+    columns = MESSAGE_COLUMNS if listener.columns is None else list(listener.columns)
+    started = time.perf_counter()
+    rows = bench.spark.readStream.format("delta").load(lake.commitlog).where("kind = 'msg'").select(*columns)
+    _run(bench, rows.mapInArrow(stage, rows.schema), target)
+    took = time.perf_counter() - started
+    ends = queue_ends(lake.messages)
+    failed = [offset for end in ends for offset in listeners.failing(end, listener.every)]
+    sums = column_sums(_files(target), ["queue_offset"]) if failed else {"rows": 0, "queue_offset": 0}
+    check("what failed", sums, {"rows": len(failed), "queue_offset": sum(failed)})
+    shutil.rmtree(target)
     return took
