@@ -157,6 +157,6 @@ def _nothing(shard: str, positions: Positions, group: str) -> str:
             f"group {group} is broadcasting: each client has its own offsets. Delete the clients: {', '.join(clients)}"
         )
     if positions.get(del_id(group)) is not None:
-        at = format_time(positions.updated_ms.get(del_id(group), 0))
+        at = format_time(positions.updated_ms(del_id(group)))
         return f"group {group} was deleted in shard {shard} at {at} and has not been created again: nothing to delete"
     return f"group {group} has nothing to delete in shard {shard}"

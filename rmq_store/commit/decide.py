@@ -211,7 +211,7 @@ def _store_timestamp(proposal: Proposal, positions: Positions, clocks: Clocks, m
             f"{max_skew_ms} ms. Nothing was written. Set the clock and run the same request again."
         )
     born_here = {segment.queue for segment in proposal.ctl.produced if segment.base is None}
-    newest, queue = max(((positions.updated_ms.get(max_id(q), 0), q) for q in born_here), default=(0, None))
+    newest, queue = max(((positions.updated_ms(max_id(q)), q) for q in born_here), default=(0, None))
     if newest - clocks.own_ms > max_skew_ms:
         raise ClockSkew(
             f"{queue} holds a message of {newest} ms, more than {max_skew_ms} ms ahead of this host's clock "

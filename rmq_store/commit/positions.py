@@ -9,8 +9,8 @@ ranges are half-open.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -223,30 +223,63 @@ class SubVersion(NamedTuple):
         return cls(value >> _HASH_BITS, value & (1 << _HASH_BITS) - 1)
 
 
-@dataclass(frozen=True, slots=True)
+# --- positions -------------------------------------------------------------------------------------------------------
+
+_Txns = Mapping[str, tuple[int, int]]
+"""By application id the number and the ``lastUpdated`` of its ``txn``."""
+_Index = Mapping[str, Mapping[str, _Txns]]
+"""By the kind, and by the encoded part after it: the group, topic or broker."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Positions:
-    """All positions of a shard in one version of its commit log."""
+    """All positions of a shard in one version of its commit log. A value: ``advanced`` makes the next one.
+
+    What a method costs follows the ids that it returns, not the ids of the shard.
+    """
 
     version: int
-    values: Mapping[str, int]
-    """By application id; ABSENT: deleted."""
-    updated_ms: Mapping[str, int] = field(default_factory=dict)
-    """The ``lastUpdated`` of each ``txn``, UTC ms."""
+    _index: _Index
+
+    def __init__(self, version: int, values: Mapping[str, int], updated_ms: Mapping[str, int] | None = None) -> None:
+        """``values``: the numbers by application id; ABSENT: deleted. ``updated_ms``: the ``lastUpdated`` of each ``txn``, UTC
+        ms; 0 where it is missing."""
+        object.__setattr__(self, "version", version)
+        object.__setattr__(self, "_index", _indexed(values, updated_ms or {}))
+
+    def advanced(self, version: int, values: Mapping[str, int], updated_ms: Mapping[str, int]) -> Positions:
+        """The positions of a later version, with what the versions between changed. Copies only what has changed."""
+        advanced = Positions(version, {})
+        object.__setattr__(advanced, "_index", _merged(self._index, _indexed(values, updated_ms)))
+        return advanced
 
     def get(self, app_id: str) -> int | None:
         """The number, or None when it was never set or has been deleted."""
-        value = self.values.get(app_id)
+        value, _ = self._txn(app_id)
         return None if value == ABSENT else value
 
-    def prefixed(self, prefix: str) -> Iterable[tuple[str, int]]:
-        """The ids that begin like this, with their numbers."""
-        return (
-            (app_id, value) for app_id, value in self.values.items() if app_id.startswith(prefix) and value != ABSENT
-        )
+    def updated_ms(self, app_id: str) -> int:
+        """The ``lastUpdated`` of the ``txn``, UTC ms; 0 when it is not known."""
+        return self._txn(app_id)[1]
 
-    def of_kind(self, kind: PositionKind) -> Iterable[tuple[str, int]]:
+    def _txn(self, app_id: str) -> tuple[int, int]:
+        kind, part = _place(app_id)
+        return self._index.get(kind, {}).get(part, {}).get(app_id, (ABSENT, 0))
+
+    def items(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Every ``txn``, deleted positions included: the application id, and its number and ``lastUpdated``."""
+        return (item for parts in self._index.values() for txns in parts.values() for item in txns.items())
+
+    def prefixed(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """The ids that begin like this, with their numbers. ``prefix``: encoded text, at least a kind and its slash."""
+        kind, *encoded = prefix.split("/")
+        parts = self._index.get(kind, {})
+        several = [parts.get(encoded[0], {})] if len(encoded) > 1 else parts.values()
+        return ((app_id, value) for app_id, value in _present(several) if app_id.startswith(prefix))
+
+    def of_kind(self, kind: PositionKind) -> Iterator[tuple[str, int]]:
         """The ids of a kind, with their numbers."""
-        return self.prefixed(f"{kind}/")
+        return _present(self._index.get(kind, {}).values())
 
     def offsets_of(self, group: str) -> dict[MessageQueue, int]:
         """The group's next offset in every queue of which it has one."""
@@ -265,6 +298,35 @@ class Positions:
 
     def max_offset(self, queue: MessageQueue) -> int:
         return self.get(max_id(queue)) or 0
+
+
+def _place(app_id: str) -> tuple[str, str]:
+    """Where the index has an id: its kind and the encoded part after it, "" if there is none."""
+    kind, _, rest = app_id.partition("/")
+    return kind, rest.partition("/")[0]
+
+
+def _indexed(
+    values: Mapping[str, int], updated_ms: Mapping[str, int]
+) -> dict[str, dict[str, dict[str, tuple[int, int]]]]:
+    index: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
+    for app_id, value in values.items():
+        kind, part = _place(app_id)
+        index.setdefault(kind, {}).setdefault(part, {})[app_id] = value, updated_ms.get(app_id, 0)
+    return index
+
+
+def _merged(index: _Index, changes: _Index) -> _Index:
+    """Shares what has not changed with ``index``."""
+    merged = dict(index)
+    for kind, parts in changes.items():
+        before = index.get(kind, {})
+        merged[kind] = {**before, **{part: {**before.get(part, {}), **txns} for part, txns in parts.items()}}
+    return merged
+
+
+def _present(several: Iterable[_Txns]) -> Iterator[tuple[str, int]]:
+    return ((app_id, value) for txns in several for app_id, (value, _) in txns.items() if value != ABSENT)
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------

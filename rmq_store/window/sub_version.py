@@ -117,7 +117,7 @@ def checked_subscription(
         only consume retries write the position too, so the whole log may be needed.
         """
         name = None if group.broadcasting else group.name
-        for since_ms in (positions.updated_ms.get(app_id, 0) - MAX_RUN_AGE_MS, 0):
+        for since_ms in (positions.updated_ms(app_id) - MAX_RUN_AGE_MS, 0):
             windows = [ctl for ctl in shard.windows_since(name, since_ms) if sub_id(ctl.group or "") == app_id]
             if recorded and (recorders := [ctl for ctl in windows if is_recorder(ctl, recorded)]):
                 return recorders[-1]

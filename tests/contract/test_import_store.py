@@ -94,8 +94,8 @@ class Lake:
     def positions(self) -> dict[str, int]:
         """What imports move, without claims."""
         shards = self.store.shards()
-        values = shards[0].positions().values if shards else {}
-        return {app_id: value for app_id, value in values.items() if not app_id.startswith("own/")}
+        items = shards[0].positions().items() if shards else ()
+        return {app_id: value for app_id, (value, _) in items if not app_id.startswith("own/")}
 
 
 @pytest.fixture

@@ -415,7 +415,7 @@ class World(ABC):
         places = {m.offset_msg_id: f"{m.queue}/{m.queue_offset}" for several in stored.values() for m in several}
         groups = sorted({ctl.group for ctl in ctls if ctl.group})
         return {
-            "positions": {app_id: _value(app_id, value) for app_id, value in sorted(positions.values.items())},
+            "positions": {app_id: _value(app_id, value) for app_id, (value, _) in sorted(positions.items())},
             "messages": {str(queue): [_message(m, places) for m in stored[queue]] for queue in queues},
             "due": {str(queue): self.due_at(queue) for queue in queues},
             "commits": [_ctl(ctl) for ctl in ctls],

@@ -64,7 +64,7 @@ def assert_refused(shard: Shard, lake: Lake, proposal: Proposal, error: type[Exc
     shard.commitlog.refresh()
     assert shard.commitlog.version == version
     assert shard.ctl_of(proposal.ctl.commit_id) is None
-    assert shard.positions().values.keys().isdisjoint(proposal.advance)
+    assert dict(shard.positions().items()).keys().isdisjoint(proposal.advance)
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------

@@ -149,13 +149,13 @@ def test_store_times_of_a_queue_never_fall() -> None:
 
 
 def test_a_queue_with_messages_from_the_future_stops_the_commit() -> None:
-    positions = Positions(1, {}, {max_id(DLQ): NOW + MAX_SKEW_MS + 1})
+    positions = Positions(1, {max_id(DLQ): 1}, {max_id(DLQ): NOW + MAX_SKEW_MS + 1})
     with pytest.raises(ClockSkew, match=r"%DLQ%g.*60000 ms ahead"):
         decide(Proposal(a_ctl(produced=(segment(),)), {}, {}), positions, clocks())
 
 
 def test_messages_of_queues_that_are_not_written_do_not_matter() -> None:
-    positions = Positions(1, {}, {max_id(Q): NOW + 10 * MAX_SKEW_MS})
+    positions = Positions(1, {max_id(Q): 1}, {max_id(Q): NOW + 10 * MAX_SKEW_MS})
     assert decide(Proposal(a_ctl(produced=(segment(),)), {}, {}), positions, clocks()).ctl.store_timestamp == NOW
 
 

@@ -71,7 +71,7 @@ def test_a_snapshot_of_the_positions_does_not_change() -> None:
     log = shard()
     before = log.positions()
     put(log, 0, max_id(Q))
-    assert (before.version, dict(before.values)) == (0, {})
+    assert (before.version, dict(before.items())) == (0, {})
 
 
 def test_shards_are_made_once_and_found_by_name() -> None:

@@ -69,7 +69,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     return OffsetsExport(
         offsets=offsets,
         delays=delays,
-        version=DataVersion(timestamp=max(positions.updated_ms.values(), default=0)),
+        version=DataVersion(timestamp=max((updated_ms for _, (_, updated_ms) in positions.items()), default=0)),
         waiting_retries=_waiting_retries(shard, positions, gone),
         waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
         waiting_levels=_waiting_levels(positions, broker_name, delays.table),

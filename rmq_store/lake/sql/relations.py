@@ -128,7 +128,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 def position_rows(shard: str, positions: Positions) -> list[dict[str, Any]]:
     """One row per present position."""
     rows = []
-    for app_id, value in positions.values.items():
+    for app_id, (value, updated_ms) in positions.items():
         if value == ABSENT:
             continue
         kind, *parts = split_id(app_id)
@@ -136,7 +136,7 @@ def position_rows(shard: str, positions: Positions) -> list[dict[str, Any]]:
         if "queue_id" in row:
             row["queue_id"] = int(row["queue_id"])
         known = {"shard": shard, "app_id": app_id, "kind": kind, "value": value}
-        rows.append(row | known | {"updated_ms": positions.updated_ms.get(app_id) or None})
+        rows.append(row | known | {"updated_ms": updated_ms or None})
     return rows
 
 

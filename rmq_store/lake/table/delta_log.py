@@ -85,12 +85,13 @@ class DeltaLog:
     def _advanced(self, known: Positions, version: int) -> Positions:
         if known.version == version:
             return known
-        values, updated_ms = dict(known.values), dict(known.updated_ms)
+        values: dict[str, int] = {}
+        updated_ms: dict[str, int] = {}
         for _, actions in self.actions(known.version, version):
             for txn in (action["txn"] for action in actions if "txn" in action):
                 values[txn["appId"]] = txn["version"]
                 updated_ms[txn["appId"]] = txn.get("lastUpdated") or 0
-        return Positions(version, values, updated_ms)
+        return known.advanced(version, values, updated_ms)
 
     def _last_checkpoint(self) -> int:
         """The version of the newest checkpoint, -1 when there is none. ``_last_checkpoint`` is only a hint: if its text is

@@ -105,12 +105,7 @@ class MemoryShard:
                     raise Conflict(", ".join(sorted(touched & decided.positions.keys())))
             paths = tuple(file.path for file in files)
             self._commits.append((decided.ctl, frozenset(decided.positions), paths))
-            before = self._positions
-            self._positions = Positions(
-                len(self._commits),
-                {**before.values, **decided.positions},
-                {**before.updated_ms, **decided.updated_ms},
-            )
+            self._positions = self._positions.advanced(len(self._commits), decided.positions, decided.updated_ms)
 
     # --- ctl rows ---
 
