@@ -27,7 +27,7 @@ _LOOK_BACK_MS = 10 * LEASE_S * 1000
 _FREE = "free"
 
 CtlsSince = Callable[[int], Iterable[Ctl]]
-"""The commits whose ids were made at a time (UTC ms) or later, oldest first."""
+"""The commits of the wish's group (None: all) whose ids were made at a time (UTC ms) or later, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

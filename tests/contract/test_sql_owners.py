@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_store.commit.claim import LEASE_S, Wish
-from rmq_store.commit.ctl import Action
+from rmq_store.commit.ctl import Action, Ctl
 from rmq_store.commit.positions import own_queue_id
-from rmq_store.errors import ListenerError, StaleAttempt
+from rmq_store.errors import HeldByAnother, ListenerError, StaleAttempt
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.shard import Shard
 from rmq_store.utils.host import Host
 from tests.contract.engines import LakeWorld
 from tests.contract.test_engines_rebalance import ONE, TWO, share
@@ -96,3 +99,29 @@ def test_other_work_is_owned_as_a_whole(lake: LakeWorld) -> None:
     assert rows(lake, "scope, group_name, topic, queue_id, client_id, ended_by", "topic IS NULL") == [
         ("~deliver", "CID_RMQ_SYS_SCHEDULE", None, None, None, "committed")
     ]
+
+
+def test_naming_the_holder_of_a_queue_reads_the_commits_of_its_group_only(
+    lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wish(group: str, number: int) -> Wish:
+        return Wish(f"{DAY}-{number}", ANA, group, queues=(own_queue_id(group, orders(0)),))
+
+    with ExitStack() as claims:
+        for group in ("billing", "orders", "shipping"):
+            claims.enter_context(claimed(lake.shard, wish(group, 1), lake.host))
+        reads: list[str] = []
+        shard = Shard(lake.shard.root, lake.shard.name)
+        ctls_in = shard.ctls_in
+
+        def counted(paths: Sequence[str]) -> list[Ctl]:
+            reads.extend(paths)
+            return ctls_in(paths)
+
+        monkeypatch.setattr(shard, "ctls_in", counted)
+        with (
+            pytest.raises(HeldByAnother, match=f"request {DAY}-1 of ana"),
+            claimed(shard, wish("orders", 2), lake.host),
+        ):
+            pass
+        assert len(reads) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from deltalake.exceptions import DeltaError
 
@@ -86,7 +87,8 @@ def claimed(shard: Shard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
 def _take(shard: Shard, wish: Wish, host: Host) -> Taken:
     while True:
         positions, now_ms = shard.positions(), host.now_ms()
-        taken = take(wish, host.new_commit_id(), shard.name, positions, ctls_since=shard.ctls_since, now_ms=now_ms)
+        ctls_since = partial(shard.ctls_since, group=wish.group)  # its claims are made by its own commits only
+        taken = take(wish, host.new_commit_id(), shard.name, positions, ctls_since=ctls_since, now_ms=now_ms)
         with suppress(StaleAttempt):  # another run took one first: read again who holds it
             commit(shard, taken.proposal(), host, started_ms=now_ms, quiet=True)
             return taken
