@@ -21,7 +21,6 @@ from rmq_store.commit.positions import (
     Positions,
     cutover_id,
     del_id,
-    group_of,
     ids_of,
     off_id,
     sub_id,
@@ -150,7 +149,7 @@ def is_gone(positions: Positions, group: str) -> bool:
 
 
 def _nothing(shard: str, positions: Positions, group: str) -> str:
-    names = {group_of(app_id) for app_id, _ in positions.of_kind(PositionKind.OFFSET)}
+    names = positions.names(PositionKind.OFFSET)
     of_group = (name for name in names if name.startswith(f"{group}@") and replayed_group(name) is None)
     if clients := sorted(name for name in of_group if not is_gone(positions, name)):
         return (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
 from rmq_store.admin.reset import checked_offset
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
-from rmq_store.commit.positions import Positions, off_id
+from rmq_store.commit.positions import Positions, max_id, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.suggestions import listed
@@ -71,5 +71,4 @@ class SetOffsetsRequest:
 
 def unknown_queues(queues: Mapping[MessageQueue, int], shards: Sequence[Positions]) -> list[MessageQueue]:
     """The queues that no shard has, in RocketMQ's order."""
-    known = {queue for positions in shards for queue in positions.all_queues()}
-    return sorted(set(queues) - known)
+    return sorted(queue for queue in queues if all(positions.get(max_id(queue)) is None for positions in shards))

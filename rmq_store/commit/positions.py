@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from rmq_store.commit.position_index import Index, Txn, Txns, indexed, merged, txn_of, under
 from rmq_store.message.message import MessageQueue
 
 ABSENT = -1
@@ -76,7 +77,11 @@ class PositionKind(StrEnum):
 
 
 def _joined(kind: PositionKind, *parts: str | int) -> str:
-    return "/".join([kind, *(quote(str(part), safe="") for part in parts)])
+    return "/".join([kind, *map(_encoded, parts)])
+
+
+def _encoded(part: str | int) -> str:
+    return quote(str(part), safe="")
 
 
 def grp_id(group: str) -> str:
@@ -225,70 +230,73 @@ class SubVersion(NamedTuple):
 
 # --- positions -------------------------------------------------------------------------------------------------------
 
-_Txns = Mapping[str, tuple[int, int]]
-"""By application id the number and the ``lastUpdated`` of its ``txn``."""
-_Index = Mapping[str, Mapping[str, _Txns]]
-"""By the kind, and by the encoded part after it: the group, topic or broker."""
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Positions:
     """All positions of a shard in one version of its commit log. A value: ``advanced`` makes the next one.
 
-    What a method costs follows the ids that it returns, not the ids of the shard.
+    The cost of a method follows the ids that it returns, not the ids of the shard.
     """
 
     version: int
-    _index: _Index
+    _index: Index
 
     def __init__(self, version: int, values: Mapping[str, int], updated_ms: Mapping[str, int] | None = None) -> None:
         """``values``: the numbers by application id; ABSENT: deleted. ``updated_ms``: the ``lastUpdated`` of each ``txn``, UTC
         ms; 0 where it is missing."""
         object.__setattr__(self, "version", version)
-        object.__setattr__(self, "_index", _indexed(values, updated_ms or {}))
+        object.__setattr__(self, "_index", indexed(values, updated_ms or {}))
 
     def advanced(self, version: int, values: Mapping[str, int], updated_ms: Mapping[str, int]) -> Positions:
-        """The positions of a later version, with what the versions between changed. Copies only what has changed."""
+        """The positions of a later version, with the changes of the versions between. Copies only what they change."""
         advanced = Positions(version, {})
-        object.__setattr__(advanced, "_index", _merged(self._index, _indexed(values, updated_ms)))
+        object.__setattr__(advanced, "_index", merged(self._index, indexed(values, updated_ms)))
         return advanced
+
+    def items(self) -> Iterator[tuple[str, Txn]]:
+        """Every ``txn``, deleted positions included: the application id, and its number and ``lastUpdated``."""
+        return (item for kind in self._index for txns in under(self._index, kind) for item in txns.items())
 
     def get(self, app_id: str) -> int | None:
         """The number, or None when it was never set or has been deleted."""
-        value, _ = self._txn(app_id)
+        value, _ = txn_of(self._index, app_id) or _UNKNOWN
         return None if value == ABSENT else value
 
     def updated_ms(self, app_id: str) -> int:
         """The ``lastUpdated`` of the ``txn``, UTC ms; 0 when it is not known."""
-        return self._txn(app_id)[1]
-
-    def _txn(self, app_id: str) -> tuple[int, int]:
-        kind, part = _place(app_id)
-        return self._index.get(kind, {}).get(part, {}).get(app_id, (ABSENT, 0))
-
-    def items(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Every ``txn``, deleted positions included: the application id, and its number and ``lastUpdated``."""
-        return (item for parts in self._index.values() for txns in parts.values() for item in txns.items())
+        _, updated_ms = txn_of(self._index, app_id) or _UNKNOWN
+        return updated_ms
 
     def prefixed(self, prefix: str) -> Iterator[tuple[str, int]]:
         """The ids that begin like this, with their numbers. ``prefix``: encoded text, at least a kind and its slash."""
-        kind, *encoded = prefix.split("/")
-        parts = self._index.get(kind, {})
-        several = [parts.get(encoded[0], {})] if len(encoded) > 1 else parts.values()
-        return ((app_id, value) for app_id, value in _present(several) if app_id.startswith(prefix))
+        kind, *parts = prefix.split("/")[:-1]
+        several = _present(under(self._index, kind, *parts[:2]))
+        return ((app_id, value) for app_id, value in several if app_id.startswith(prefix))
 
     def of_kind(self, kind: PositionKind) -> Iterator[tuple[str, int]]:
         """The ids of a kind, with their numbers."""
-        return _present(self._index.get(kind, {}).values())
+        return _present(under(self._index, kind))
+
+    def names(self, kind: PositionKind) -> set[str]:
+        """The first part of the ids of a kind: the groups of OFFSET, the topics of MAX, the brokers of IMPORT."""
+        firsts = self._index.get(kind, {})
+        return {unquote(first) for first in firsts if any(_present(under(self._index, kind, first)))}
+
+    def brokers_of(self, topic: str) -> set[str]:
+        """The brokers that have queues of a topic, in ``queues_of``."""
+        first = _encoded(topic)
+        brokers = self._index.get(PositionKind.MAX, {}).get(first, {})
+        return {unquote(name) for name in brokers if any(_present(under(self._index, PositionKind.MAX, first, name)))}
 
     def offsets_of(self, group: str) -> dict[MessageQueue, int]:
         """The group's next offset in every queue of which it has one."""
         return {queue_of(app_id): value for app_id, value in self.prefixed(ids_of(PositionKind.OFFSET, group))}
 
-    def queues_of(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that hold or held messages, in RocketMQ's order
+    def queues_of(self, topic: str, broker_name: str | None = None) -> list[MessageQueue]:
+        """The queues of a topic, or of one broker of it, that hold or held messages, in RocketMQ's order
         (``MessageQueue#compareTo``, rules 6.1)."""
-        return sorted(queue_of(app_id) for app_id, _ in self.prefixed(_joined(PositionKind.MAX, topic) + "/"))
+        parts = (topic,) if broker_name is None else (topic, broker_name)
+        return sorted(queue_of(app_id) for app_id, _ in self.prefixed(_joined(PositionKind.MAX, *parts) + "/"))
 
     def all_queues(self) -> list[MessageQueue]:
         return sorted(queue_of(app_id) for app_id, _ in self.of_kind(PositionKind.MAX))
@@ -300,32 +308,11 @@ class Positions:
         return self.get(max_id(queue)) or 0
 
 
-def _place(app_id: str) -> tuple[str, str]:
-    """Where the index has an id: its kind and the encoded part after it, "" if there is none."""
-    kind, _, rest = app_id.partition("/")
-    return kind, rest.partition("/")[0]
+_UNKNOWN: Txn = (ABSENT, 0)
 
 
-def _indexed(
-    values: Mapping[str, int], updated_ms: Mapping[str, int]
-) -> dict[str, dict[str, dict[str, tuple[int, int]]]]:
-    index: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
-    for app_id, value in values.items():
-        kind, part = _place(app_id)
-        index.setdefault(kind, {}).setdefault(part, {})[app_id] = value, updated_ms.get(app_id, 0)
-    return index
-
-
-def _merged(index: _Index, changes: _Index) -> _Index:
-    """Shares what has not changed with ``index``."""
-    merged = dict(index)
-    for kind, parts in changes.items():
-        before = index.get(kind, {})
-        merged[kind] = {**before, **{part: {**before.get(part, {}), **txns} for part, txns in parts.items()}}
-    return merged
-
-
-def _present(several: Iterable[_Txns]) -> Iterator[tuple[str, int]]:
+def _present(several: Iterable[Txns]) -> Iterator[tuple[str, int]]:
+    """The positions that are not deleted."""
     return ((app_id, value) for txns in several for app_id, (value, _) in txns.items() if value != ABSENT)
 
 

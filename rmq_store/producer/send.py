@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
-from rmq_store.commit.positions import Positions, max_id, send_id
+from rmq_store.commit.positions import PositionKind, Positions, max_id, send_id
 from rmq_store.commit.request import Status
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import WrongUse
@@ -136,8 +136,7 @@ def queue_count(positions: Positions, topic: str) -> int:
 
 def user_topics(positions: Positions) -> list[str]:
     """The topics that can be sent to, sorted."""
-    topics = {queue.topic for queue in positions.all_queues()}
-    return sorted(topic for topic in topics if is_user_topic(topic))
+    return sorted(topic for topic in positions.names(PositionKind.MAX) if is_user_topic(topic))
 
 
 _NO_DELAY = {"delay_ms": None, "deliver_at": None}

@@ -150,8 +150,14 @@ def delayed(positions: Positions, group: str) -> list[QueueRange]:
 
     A broker's own level queues are not among them, also after its cut-over: they hold the messages of all groups.
     """
-    queues = (*positions.queues_of(SCHEDULE_TOPIC), *positions.queues_of(TIMER_TOPIC))
-    ranges = (_waiting_range(positions, queue) for queue in queues if queue.broker_name.partition("~")[2] == group)
+    queues = [
+        queue
+        for topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
+        for lane_name in sorted(positions.brokers_of(topic))
+        if lane_name.partition("~")[2] == group
+        for queue in positions.queues_of(topic, lane_name)
+    ]
+    ranges = (_waiting_range(positions, queue) for queue in queues)
     return [range_ for range_ in ranges if len(range_)]
 
 

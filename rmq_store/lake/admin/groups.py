@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP
-from rmq_store.commit.positions import PositionKind, group_of
+from rmq_store.commit.positions import PositionKind
 from rmq_store.errors import WrongUse
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.plan import ShardLookup
@@ -33,7 +33,7 @@ def _of_positions(store: LakeStore) -> Iterator[str]:
     for shard in store.shards():
         positions = shard.positions()
         for kind in (PositionKind.EPOCH, PositionKind.OFFSET):
-            yield from (group_of(app_id) for app_id, _ in positions.of_kind(kind))
+            yield from positions.names(kind)
 
 
 def _observed(store: LakeStore) -> Iterator[str]:

@@ -53,7 +53,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     """What was committed on queues of ``broker_name``, and what its newest import observed. Reads only."""
     shard.commitlog.refresh()
     positions = shard.positions()
-    deleted = {group_of(app_id) for app_id, _ in positions.of_kind(PositionKind.DELETED)}
+    deleted = positions.names(PositionKind.DELETED)
     gone = frozenset(group for group in deleted if is_gone(positions, group))
     stored = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
     committed = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from rmq_store.commit.claim import Held
 from rmq_store.commit.ctl import Action
-from rmq_store.commit.positions import Outcome
+from rmq_store.commit.positions import Outcome, PositionKind
 from rmq_store.commit.request import Status, overall
 from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.errors import NothingThere, WrongUse
@@ -59,7 +59,7 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Sh
     """The shards that have one of the topics. Raises NothingThere, with the known topics, when none does."""
     having = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
     if not having:
-        topics_there = {queue.topic for shard in shards for queue in shard.positions().all_queues()}
+        topics_there = {topic for shard in shards for topic in shard.positions().names(PositionKind.MAX)}
         known = sorted(topic for topic in topics_there if not (topic.startswith("%") or is_system_topic(topic)))
         missing = " or ".join(topics)
         raise NothingThere(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
