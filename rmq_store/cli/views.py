@@ -60,7 +60,7 @@ def groups(*, options: StoreOptions) -> None:
 def lag(*, group: OfGroupOption = None, options: SettingsOptions) -> None:
     """Show how far each group is behind, queue by queue."""
     empty = "no group has offsets" if group is None else f"no offsets of {group}"
-    _show_group(options, "lag", group, empty=empty)
+    _show_group(options, "lag", group, positions_of=group, empty=empty)
 
 
 def progress(*, group: GroupOption, options: SettingsOptions) -> None:
@@ -74,7 +74,7 @@ def progress(*, group: GroupOption, options: SettingsOptions) -> None:
     from rmq_store.lake.sql.sql import query
 
     check_group(store, group, optional_settings(options.settings))
-    lags = _rows(query(store, f"SELECT * FROM lag WHERE group_name = {quoted(group)} ORDER BY ALL"))
+    lags = _rows(query(store, f"SELECT * FROM lag WHERE group_name = {quoted(group)} ORDER BY ALL", group=group))
     last: dict[tuple[str, MessageQueue], int] = {}
     for shard in store.shards():
         last_read = {_queue(row): row["next_offset"] - 1 for row in lags if row["shard"] == shard.name}
@@ -133,15 +133,18 @@ def _show(options: StoreOptions, view: str, *, empty: str) -> int:
     return _print_view(options, view, _query(options.root, f"SELECT * FROM {view} ORDER BY ALL"), empty)
 
 
-def _show_group(options: SettingsOptions, view: str, group: str | None, *, empty: str) -> int:
-    """``_show`` of the rows of one group; None: of all. Raises WrongUse for an unknown group: a misspelt one would
-    otherwise look healthy."""
+def _show_group(
+    options: SettingsOptions, view: str, group: str | None, *, positions_of: str | None = None, empty: str
+) -> int:
+    """``_show`` of the rows of one group; None: of all. ``positions_of``: the group whose positions the view needs, None: of
+    all. Raises WrongUse for an unknown group: a misspelt one would otherwise look healthy."""
     if group is None:
         return _show(options, view, empty=empty)
     store = open_store(options.root)
     from rmq_store.lake.read.message_search import quoted
 
-    table = _query(options.root, f"SELECT * FROM {view} WHERE group_name = {quoted(group)} ORDER BY ALL")
+    text = f"SELECT * FROM {view} WHERE group_name = {quoted(group)} ORDER BY ALL"
+    table = _query(options.root, text, group=positions_of)
     if not table.num_rows:
         check_group(store, group, optional_settings(options.settings))
     return _print_view(options, view, table, empty)
@@ -198,11 +201,11 @@ def _query_text(query: str | None, file: str | None) -> str:
     return sys.stdin.read() if query == "-" else str(query)
 
 
-def _query(root: str | None, text: str) -> pa.Table:
+def _query(root: str | None, text: str, group: str | None = None) -> pa.Table:
     store = open_store(root)
     from rmq_store.lake.sql.sql import query
 
-    table = query(store, text)
+    table = query(store, text, group=group)
     return table.rename_columns(_unique(table.column_names))
 
 

@@ -253,9 +253,12 @@ class Positions:
         object.__setattr__(advanced, "_index", merged(self._index, indexed(values, updated_ms)))
         return advanced
 
-    def items(self) -> Iterator[tuple[str, Txn]]:
-        """Every ``txn``, deleted positions included: the application id, and its number and ``lastUpdated``."""
-        return (item for kind in self._index for txns in under(self._index, kind) for item in txns.items())
+    def items(self, kind: PositionKind | None = None, name: str | None = None) -> Iterator[tuple[str, Txn]]:
+        """Every ``txn``, deleted positions included: the application id, and its number and ``lastUpdated``. ``kind``: those of
+        a kind only; ``name``: of one of its ``names``."""
+        kinds = self._index if kind is None else (kind,)
+        first = None if name is None else _encoded(name)
+        return (item for one in kinds for txns in under(self._index, one, first) for item in txns.items())
 
     def get(self, app_id: str) -> int | None:
         """The number, or None when it was never set or has been deleted."""

@@ -42,7 +42,7 @@ def test_audit_finds_nothing_in_a_sound_store(imported: Rmq) -> None:
 
 def test_audit_is_exit_code_1_when_something_is_found(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     found = pa.table({"shard": ["broker-a"], "problem": ["gap"], "begin_offset": [7]})
-    monkeypatch.setattr("rmq_store.lake.sql.sql.query", lambda store, text: found)
+    monkeypatch.setattr("rmq_store.lake.sql.sql.query", lambda store, text, **options: found)
     answer = imported("audit")
     assert (answer.exit_code, answer.err) == (1, "")
     assert answer.out.splitlines()[-1].split() == ["broker-a", "gap", "7"]

@@ -22,21 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action
-from rmq_store.commit.positions import ABSENT, Positions, split_id
 from rmq_store.lake.commit.dispatch import COMMITS, undispatched
+from rmq_store.lake.sql.position_rows import POSITIONS, SHARD, position_rows
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host
-
-SHARD = pa.field("shard", pa.string())
 
 
 def _stored(schema: pa.Schema) -> pa.Schema:
@@ -95,51 +92,6 @@ class LiveFiles:
 
 # --- relations that are made in memory ------------------------------------------------------------------------------------
 
-POSITIONS = pa.schema(
-    [
-        SHARD,
-        pa.field("app_id", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("group_name", pa.string()),
-        pa.field("topic", pa.string()),
-        pa.field("broker_name", pa.string()),
-        pa.field("queue_id", pa.int32()),
-        pa.field("value", pa.int64()),
-        pa.field("updated_ms", pa.int64()),
-    ]
-)
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "off": ("group_name", "topic", "broker_name", "queue_id"),
-    "pas": ("group_name", "topic", "broker_name", "queue_id"),
-    "blk": ("group_name", "topic", "broker_name", "queue_id"),
-    "max": ("topic", "broker_name", "queue_id"),
-    "min": ("topic", "broker_name", "queue_id"),
-    "own": ("group_name", "topic", "broker_name", "queue_id"),
-    "grp": ("group_name",),
-    "sub": ("group_name",),
-    "red": ("group_name",),
-    "del": ("group_name",),
-    "import": ("broker_name",),
-    "cutover": ("broker_name",),
-}
-"""The columns for the parts of an application id, by its kind (``rmq_store/commit/positions.py``)."""
-
-
-def position_rows(shard: str, positions: Positions) -> list[dict[str, Any]]:
-    """One row per present position."""
-    rows = []
-    for app_id, (value, updated_ms) in positions.items():
-        if value == ABSENT:
-            continue
-        kind, *parts = split_id(app_id)
-        row: dict[str, Any] = dict(zip(_PARTS.get(kind, ()), parts, strict=False))
-        if "queue_id" in row:
-            row["queue_id"] = int(row["queue_id"])
-        known = {"shard": shard, "app_id": app_id, "kind": kind, "value": value}
-        rows.append(row | known | {"updated_ms": updated_ms or None})
-    return rows
-
-
 LIVE_FILES = pa.schema([SHARD, pa.field("file", pa.string())])
 
 
@@ -147,9 +99,11 @@ class Snapshot:
     """The newest versions of a store's shards; every relation is of the same version of its shard's commit log.
 
     ``names``: the relations that will be read. Only their tables are opened. ``host``: its clock is the view ``clock``.
+    ``group``: leave out the positions of the other groups.
     """
 
-    def __init__(self, store: LakeStore, names: Collection[str], host: Host) -> None:
+    def __init__(self, store: LakeStore, names: Collection[str], host: Host, group: str | None = None) -> None:
+        self._group = group
         self._now_ms = host.now_ms()
         self._shards = store.shards()
         self._filesystem_root = store.root.filesystem()[1]
@@ -160,8 +114,8 @@ class Snapshot:
             shard.commitlog.refresh()
 
     def positions(self) -> pa.Table:
-        rows = [row for shard in self._shards for row in position_rows(shard.name, shard.positions())]
-        return pa.Table.from_pylist(rows, schema=POSITIONS)
+        shards = [position_rows(shard.name, shard.positions(), self._group) for shard in self._shards]
+        return pa.concat_tables([POSITIONS.empty_table(), *shards])
 
     def files(self, name: str) -> list[LiveFiles]:
         """The live files of a ``FILE_RELATIONS``, by shard."""

@@ -45,13 +45,14 @@ _NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
 """How DuckDB names an unknown relation. Its own suggestions come from its catalogue, which lacks most of the views."""
 
 
-def query(store: LakeStore, text: str, *, host: Host = _HOST) -> pa.Table:
+def query(store: LakeStore, text: str, *, group: str | None = None, host: Host = _HOST) -> pa.Table:
     """The answer to one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN), over a snapshot taken now.
 
-    ``host``: its clock is the time of the views. Raises WrongUse with DuckDB's message for SQL that is wrong or does
+    ``group``: the positions of other groups are left out, for a query that needs one group's only. ``host``: its clock is
+    the time of the views. Raises WrongUse with DuckDB's message for SQL that is wrong or does
     anything but read, StoreUnusable when the store's files cannot be read.
     """
-    with open_duckdb(store, words_of(text) & _KNOWN or None, host=host) as connection:
+    with open_duckdb(store, words_of(text) & _KNOWN or None, group=group, host=host) as connection:
         try:
             statements = connection.extract_statements(text)
             if len(statements) != 1 or statements[0].type not in _READS:
@@ -85,19 +86,19 @@ def _message(error: duckdb.Error) -> str:
 
 
 def open_duckdb(
-    store: LakeStore, mentioned: Collection[str] | None = None, *, host: Host = _HOST
+    store: LakeStore, mentioned: Collection[str] | None = None, *, group: str | None = None, host: Host = _HOST
 ) -> duckdb.DuckDBPyConnection:
     """A connection with the views, over a snapshot taken now; close it, or use it in ``with``.
 
     ``mentioned``: only the relations among these words, with what they need, are there, which opens less of the store;
-    None: all. ``host``: its clock is the time of the views.
+    None: all. ``group`` and ``host``: see ``query``.
     """
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
     # DuckDB makes it when a query spills and removes it when the connection is closed; connections must not share one.
     scratch = Path(tempfile.gettempdir(), f"rmq-sql-{random_name()}")
     connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
     try:
-        _register(connection, store, Snapshot(store, names, host), names)
+        _register(connection, store, Snapshot(store, names, host, group), names)
         # In a process without a main file DuckDB draws it on standard output, which is for answers.
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET lock_configuration = true")

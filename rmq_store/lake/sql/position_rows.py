@@ -1,0 +1,90 @@
+"""The relation ``positions``: all positions as rows, their application ids decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.position_index import Txn
+from rmq_store.commit.positions import ABSENT, PositionKind, Positions
+
+SHARD = pa.field("shard", pa.string())
+POSITIONS = pa.schema(
+    [
+        SHARD,
+        pa.field("app_id", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("group_name", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("broker_name", pa.string()),
+        pa.field("queue_id", pa.int32()),
+        pa.field("value", pa.int64()),
+        pa.field("updated_ms", pa.int64()),
+    ]
+)
+_OF_GROUP = ("group_name", "topic", "broker_name", "queue_id")
+_OF_QUEUE = ("topic", "broker_name", "queue_id")
+_OF_BROKER = ("broker_name",)
+_PARTS: Mapping[PositionKind, tuple[str, ...]] = {
+    PositionKind.OFFSET: _OF_GROUP,
+    PositionKind.PASS: _OF_GROUP,
+    PositionKind.BLOCKED: _OF_GROUP,
+    PositionKind.CLAIM: _OF_GROUP,
+    PositionKind.EPOCH: _OF_GROUP,
+    PositionKind.SUBSCRIPTION: _OF_GROUP,
+    PositionKind.REDRIVES: _OF_GROUP,
+    PositionKind.DELETED: _OF_GROUP,
+    PositionKind.MAX: _OF_QUEUE,
+    PositionKind.MIN: _OF_QUEUE,
+    PositionKind.IMPORT: _OF_BROKER,
+    PositionKind.CUTOVER: _OF_BROKER,
+}
+"""The columns for the parts of an application id after its kind; an id may have fewer parts."""
+
+
+def position_rows(shard: str, positions: Positions, group: str | None = None) -> pa.Table:
+    """One row per present position of a shard (schema POSITIONS). ``group``: without those of other groups."""
+    present = [(app_id, *txn) for app_id, txn in _items(positions, group) if txn[0] != ABSENT]
+    app_ids, values, updated_ms = zip(*present, strict=True) if present else ((), (), ())
+    ids = pa.array(app_ids, pa.string())
+    parts = pc.split_pattern(ids, "/")
+    kinds = _part(parts, 0)
+    columns = {
+        "shard": pa.repeat(pa.scalar(shard, pa.string()), len(ids)),
+        "app_id": ids,
+        "kind": kinds,
+        "value": pa.array(values, pa.int64()),
+        "updated_ms": pa.array([ms or None for ms in updated_ms], pa.int64()),
+    }
+    for name in _OF_GROUP:
+        decoded = pa.nulls(len(ids), pa.string())
+        for place in range(1, 1 + len(_OF_GROUP)):
+            of_kinds = [str(kind) for kind, names in _PARTS.items() if names[place - 1 : place] == (name,)]
+            if of_kinds:
+                decoded = pc.if_else(pc.is_in(kinds, pa.array(of_kinds)), _decoded(_part(parts, place)), decoded)
+        columns[name] = decoded.cast(POSITIONS.field(name).type)
+    return pa.table({name: columns[name] for name in POSITIONS.names}, schema=POSITIONS)
+
+
+def _items(positions: Positions, group: str | None) -> Iterator[tuple[str, Txn]]:
+    if group is None:
+        return positions.items()
+    return chain.from_iterable(
+        positions.items(kind, group if _PARTS.get(kind) == _OF_GROUP else None) for kind in PositionKind
+    )
+
+
+def _part(parts: pa.ListArray, place: int) -> pa.Array:
+    """An item of each list, null where the list is shorter."""
+    return pc.list_slice(parts, place, place + 1, return_fixed_size_list=True).flatten()
+
+
+def _decoded(encoded: pa.Array) -> pa.Array:
+    """Few different names are in many ids, so each is decoded once."""
+    names = encoded.dictionary_encode()
+    decoded = pa.array([unquote(name) for name in names.dictionary.to_pylist()], pa.string())
+    return decoded.take(names.indices)
