@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,20 @@ def test_naming_the_holder_of_a_queue_reads_the_commits_of_its_group_only(
         ):
             pass
         assert len(reads) == 1
+
+
+def test_the_owners_of_one_group_are_worked_out_from_its_own_claims(lake: LakeWorld) -> None:
+    with ExitStack() as claims:
+        for group in ("billing", "orders", "shipping"):
+            wish = Wish(f"{DAY}-1", ANA, group, queues=tuple(own_queue_id(group, orders(n)) for n in range(2)))
+            claims.enter_context(claimed(lake.shard, wish, lake.host))
+        select = "SELECT * FROM queue_owners WHERE group_name = 'orders'"
+        plan = query(lake.store, f"EXPLAIN (ANALYZE, FORMAT json) {select}").column("explain_value")[0].as_py()
+        operators = [one for root in json.loads(plan)["operator"] for one in operators_of(root)]
+        assert [one["intermediate_rows"] for one in operators if one["type"] == "WINDOW"] == [2, 2]
+
+
+def operators_of(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield root
+    for child in root.get("children", ()):
+        yield from operators_of(child)

@@ -1,18 +1,23 @@
 -- One row per claim: who held a queue, or work that only one run may do at a time, from when until when.
 -- needs: ctl, ctl_claims, clock
-WITH taken AS (
+WITH claims AS (
     SELECT
         c.*,
-        lead(store_timestamp) OVER (PARTITION BY shard, app_id ORDER BY claim_number) AS next_claimed_at,
-        lead(commit_id) OVER (PARTITION BY shard, app_id ORDER BY claim_number) AS next_commit_id
+        max(CASE WHEN action <> 'release' THEN lease_end_s * 1000 END) OVER one_claim AS lease_end,
+        max(CASE WHEN action = 'release' THEN commit_id END) OVER one_claim AS release_commit_id,
+        max(CASE WHEN action = 'release' THEN store_timestamp END) OVER one_claim AS released_at
     FROM ctl_claims c
-    WHERE action = 'claim'
+    -- An id belongs to one group. Partitions that name it let the engines apply a condition on the group first.
+    WINDOW one_claim AS (PARTITION BY shard, group_name, app_id, claim_number)
 ),
-leases AS (
-    SELECT shard, app_id, claim_number, max(lease_end_s) * 1000 AS lease_end
-    FROM ctl_claims
-    WHERE action IN ('claim', 'renew')
-    GROUP BY shard, app_id, claim_number
+taken AS (
+    SELECT
+        c.*,
+        lead(store_timestamp) OVER later AS next_claimed_at,
+        lead(commit_id) OVER later AS next_commit_id
+    FROM claims c
+    WHERE action = 'claim'
+    WINDOW later AS (PARTITION BY shard, group_name, app_id ORDER BY claim_number)
 ),
 -- The commit of a run names the commit of its claims. A run that committed nothing releases its claims by a list, and the
 -- release of a withdrawn window names their commit.
@@ -23,29 +28,21 @@ ends AS (
     FROM ctl
     WHERE action NOT IN ('claim', 'renew')
 ),
-releases AS (
-    SELECT shard, app_id, claim_number, max(commit_id) AS commit_id, max(store_timestamp) AS store_timestamp
-    FROM ctl_claims
-    WHERE action = 'release'
-    GROUP BY shard, app_id, claim_number
-),
 judged AS (
     SELECT
-        t.*, l.lease_end,
+        t.*,
         CASE
             WHEN e.commit_id IS NOT NULL AND e.action <> 'release' THEN 'committed'
-            WHEN e.commit_id IS NOT NULL OR r.commit_id IS NOT NULL THEN 'released'
-            WHEN t.next_claimed_at < l.lease_end THEN 'taken over'
-            WHEN t.next_claimed_at IS NOT NULL OR l.lease_end <= k.now_ms THEN 'lease ended'
+            WHEN e.commit_id IS NOT NULL OR t.release_commit_id IS NOT NULL THEN 'released'
+            WHEN t.next_claimed_at < t.lease_end THEN 'taken over'
+            WHEN t.next_claimed_at IS NOT NULL OR t.lease_end <= k.now_ms THEN 'lease ended'
         END AS ended_by,
-        coalesce(e.store_timestamp, r.store_timestamp) AS ended_at,
-        coalesce(e.commit_id, r.commit_id) AS ended_commit_id,
+        coalesce(e.store_timestamp, t.released_at) AS ended_at,
+        coalesce(e.commit_id, t.release_commit_id) AS ended_commit_id,
         split_part(t.app_id, '/', 5) <> '' AS is_queue
     FROM taken t
     CROSS JOIN clock k
-    JOIN leases l ON l.shard = t.shard AND l.app_id = t.app_id AND l.claim_number = t.claim_number
     LEFT JOIN ends e ON e.shard = t.shard AND e.claim_commit_id = t.commit_id
-    LEFT JOIN releases r ON r.shard = t.shard AND r.app_id = t.app_id AND r.claim_number = t.claim_number
 )
 SELECT
     shard,
