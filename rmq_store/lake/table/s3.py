@@ -100,6 +100,7 @@ def arrow_filesystem(options: Options) -> pyarrow.fs.S3FileSystem:
         region=known["AWS_REGION"],
         scheme=scheme or "https",
         endpoint_override=host or None,
+        allow_delayed_open=True,  # a file of less than 10 MB is one PUT, without the two requests of a multipart upload
     )
 
 

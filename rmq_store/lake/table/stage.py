@@ -143,27 +143,30 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
     compression: str | dict[str, str] = "zstd"
     if _HASH in names:
         compression = {name: "none" if name == _HASH else "zstd" for name in names}
+    # First in memory: closing a stream creates the file, also where an error ended the encoding in the middle.
+    encoded = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        encoded,
+        rows.schema,
+        compression=compression,
+        use_dictionary=dictionary,
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _GROWING},
+        store_schema=False,
+        write_statistics=_HASH not in names,
+    ) as writer:
+        for begin, end in row_groups(rows.num_rows, file.runs, file.row_group_rows):
+            writer.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
+    content = encoded.getvalue()
     filesystem, base = root.filesystem()
     target = f"{base}/{table_path}/{file.path}"
     if root.is_local:
         filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
     with filesystem.open_output_stream(target) as sink:
-        with pq.ParquetWriter(
-            sink,
-            rows.schema,
-            compression=compression,
-            use_dictionary=dictionary,
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _GROWING},
-            store_schema=False,
-            write_statistics=_HASH not in names,
-        ) as writer:
-            for begin, end in row_groups(rows.num_rows, file.runs, file.row_group_rows):
-                writer.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
-        size = sink.tell()
+        sink.write(content)
     return StagedFile(
         path=file.path,
         kind=file.kind,
-        size=size,
+        size=content.size,
         rows=rows.num_rows,
         stats=statistics(rows, file.stats),
         store_day=file.store_day,

@@ -1,0 +1,74 @@
+"""How many requests a file in S3 costs, counted by a proxy in front of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rmq_store.errors import StoreUnusable
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.stage import NewFile, stage
+from rmq_store.message.message import MessageQueue
+from tests.lake_fixtures import message
+from tests.s3 import CountedRoot, S3Root, counted
+
+PATH = "t/kind=msg/file.parquet"
+
+
+@pytest.fixture
+def counted_root(s3_root: S3Root) -> Iterator[CountedRoot]:
+    with counted(s3_root) as root:
+        yield root
+
+
+def messages(bodies: list[bytes]) -> pa.Table:
+    queue = MessageQueue("Orders", "broker-a", 0)
+    rows = [message(queue, n, n, commit_id="c", part=0, rel=n, body=body) for n, body in enumerate(bodies)]
+    return pa.Table.from_pylist(rows, schema=tables.MSG)
+
+
+def test_a_small_file_is_one_request(counted_root: CountedRoot) -> None:
+    stage(counted_root.root, "t", NewFile(kind="msg", name="file", rows=messages([b"{}"] * 20), runs=[0]))
+    assert counted_root.of(PATH) == ["PUT"]
+
+
+def test_a_large_file_arrives_whole(counted_root: CountedRoot) -> None:
+    rng = np.random.default_rng(1)
+    bodies = [rng.bytes(1 << 20) for _ in range(24)]
+    file = stage(counted_root.root, "t", NewFile(kind="msg", name="file", rows=messages(bodies), runs=[0]))
+    assert counted_root.root.size(PATH) == file.size > 24 << 20
+    assert counted_root.of(PATH).count("POST") == 2  # a multipart upload
+
+
+@pytest.mark.parametrize("rows", [2, 24], ids=["small", "large"])
+def test_no_part_of_a_file_appears_when_it_cannot_be_encoded(
+    counted_root: CountedRoot, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    rng = np.random.default_rng(1)
+    table = messages([rng.bytes(1 << 20) for _ in range(rows)])
+    write_table = pq.ParquetWriter.write_table
+    groups = 0
+
+    def fail_at_the_last(writer: pq.ParquetWriter, part: pa.Table, **options: Any) -> None:
+        nonlocal groups
+        groups += 1
+        if groups == rows // 2:
+            raise MemoryError
+        write_table(writer, part, **options)
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", fail_at_the_last)
+    with pytest.raises(MemoryError):
+        stage(counted_root.root, "t", NewFile(kind="msg", name="file", rows=table, runs=[0], row_group_rows=2))
+    assert counted_root.root.list() == []
+
+
+def test_a_file_for_a_missing_bucket_is_refused_at_once(s3_root: S3Root) -> None:
+    with counted(S3Root("s3://no-such-bucket/stores/one", s3_root.env)) as missing:
+        with pytest.raises(StoreUnusable, match="no-such-bucket"):
+            stage(missing.root, "t", NewFile(kind="msg", name="file", rows=messages([b"{}"]), runs=[0]))
+        assert missing.of(PATH) == ["PUT"]
