@@ -7,8 +7,9 @@ was skipped when a damaged log was salvaged, or is gone from the broker (MESSAGE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 
 from rmq_store.commit.ctl import Produced
 from rmq_store.commit.positions import QueueRange
@@ -54,6 +55,26 @@ def rows_per_time_check(batch_max_size: int) -> int:
     """How many messages a window with ``max_minutes`` reads between two looks at the clock: whole batches, at least
     ``LEAST_ROWS_PER_TIME_CHECK``."""
     return -(-LEAST_ROWS_PER_TIME_CHECK // batch_max_size) * batch_max_size
+
+
+def by_file(slices: Sequence[Slice]) -> list[Slice]:
+    """The same slices, those of one file together. A queue's slices stay in their order.
+
+    Files are in an order that all queues agree on: every queue names them in the order of their commits. Where the queues
+    do not agree, the slices stay as they are.
+    """
+    files: TopologicalSorter[str] = TopologicalSorter()
+    last: dict[MessageQueue, str] = {}
+    of_file: dict[str, list[Slice]] = {}
+    for slice_ in slices:
+        before = last.get(slice_.queue, slice_.file)
+        files.add(slice_.file, *(() if before == slice_.file else (before,)))
+        last[slice_.queue] = slice_.file
+        of_file.setdefault(slice_.file, []).append(slice_)
+    try:
+        return [slice_ for file in files.static_order() for slice_ in of_file[file]]
+    except CycleError:
+        return list(slices)
 
 
 def cover(range_: QueueRange, segments: Iterable[Produced]) -> tuple[list[Slice], list[QueueRange]]:

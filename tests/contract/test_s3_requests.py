@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.stage import NewFile, stage
+from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
-from tests.lake_fixtures import message
+from tests.lake_fixtures import Bench, SmallStore, message
 from tests.s3 import CountedRoot, S3Root, counted
 
 PATH = "t/kind=msg/file.parquet"
@@ -72,3 +74,15 @@ def test_a_file_for_a_missing_bucket_is_refused_at_once(s3_root: S3Root) -> None
         with pytest.raises(StoreUnusable, match="no-such-bucket"):
             stage(missing.root, "t", NewFile(kind="msg", name="file", rows=messages([b"{}"]), runs=[0]))
         assert missing.of(PATH) == ["PUT"]
+
+
+def test_a_window_reads_a_small_file_of_many_queues_by_one_request(counted_root: CountedRoot) -> None:
+    store, _ = LakeStore.init(counted_root.root)
+    bench = Bench(store.create_shard("broker-a"))
+    queues = [MessageQueue("Orders", "broker-a", queue_id) for queue_id in range(8)]
+    bench.import_messages({queue: [message(queue, offset, offset) for offset in range(20)] for queue in queues})
+    (file,) = bench.shard.commitlog.files(pc.field("partition.kind") == "msg").column("path").to_pylist()
+    counted_root.requests.clear()
+    report = SmallStore(store).consume("broker-a", "2026-11-20-one")
+    assert sum(report.counts().values()) == 8 * 20
+    assert counted_root.of(f"broker-a/commitlog/{file}") == ["GET"]

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store.consumer.pull import Slice
 from rmq_store.errors import BadData
-from rmq_store.lake.read import slice_reader
+from rmq_store.lake.read.open_files import SEVERAL, Footer
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
@@ -58,7 +58,7 @@ def test_made_columns_are_those_that_reading_gives(tmp_path: Path, monkeypatch: 
     reader = SliceReader(Root.parse(str(tmp_path)), "t", slice_)
     made, made_some = _read(tmp_path, slice_, None)[1], reader.rows(some)
     assert set(reader._constants(reader._groups(0, ROWS), MESSAGE_COLUMNS, 1)) > {"topic", "tags", "body", "magic"}
-    monkeypatch.setattr(slice_reader, "_only_value", lambda chunk: slice_reader._SEVERAL)
+    monkeypatch.setattr(Footer, "only_value", lambda footer, group, column: SEVERAL)
     assert made.equals(_read(tmp_path, slice_, None)[1])
     assert made_some.equals(reader.rows(some))
     assert made.column("flag").to_pylist() == flags.tolist()

@@ -6,67 +6,61 @@ shows that, and such a column is not read but made, once per slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rmq_store.commit.ctl import lake_message_id
 from rmq_store.consumer.pull import Slice
 from rmq_store.errors import BadData, MissingFile
+from rmq_store.lake.read.open_files import SEVERAL, OpenFiles
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 
 BATCH_ROWS = 16_384
-_NAMES_OF_PROPERTIES = ("properties.key_value.key",)
 MESSAGE_COLUMNS = [*(f.name for f in tables.RECORD), *(f.name for f in tables.PAYLOAD)]
 
 
 class SliceReader:
-    """Reads the rows of one slice from its file.
+    """Reads the rows of one slice from its file. ``files``: those of the task, which its slices share; None: its own.
 
     Raises MissingFile when the file is gone, BadData when it is damaged or does not have the rows of its segment.
     """
 
-    def __init__(self, root: Root, table: str, slice_: Slice) -> None:
+    def __init__(self, root: Root, table: str, slice_: Slice, files: OpenFiles | None = None) -> None:
         self._slice = slice_
         self._root = root
         self._table = table
-        self._path = f"{root.filesystem()[1]}/{table}/{slice_.file}"
+        self._path = f"{table}/{slice_.file}"
+        self._files = files or OpenFiles(root)
         with self._explained():
-            self._footer = _footer(root, self._path)
+            self._footer = self._files.footer(self._path)
         self._starts = self._footer.starts
 
     def batches(
         self, columns: Sequence[str] | None, most: int = BATCH_ROWS
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         """(queue offsets, rows) of the slice, in order, at most ``most`` rows at a time. ``columns`` None: all of a message."""
-        first, last = self._slice.first_row, self._slice.first_row + len(self._slice)
-        groups = self._groups(first, last)
+        first = self._slice.first_row
         names = self._stored(columns)
-        constant = self._constants(groups, names, min(most, len(self._slice)))
-        read = ["rel", *(name for name in names if name not in constant)]
-        row = int(self._starts[groups[0]])
         expected = first
-        for batch in self._read(groups, read, most):
-            begin, end = max(first - row, 0), min(last - row, batch.num_rows)
-            row += batch.num_rows
-            if begin >= end:
-                continue
-            part = batch.slice(begin, end - begin)
-            rel = part.column(0).to_numpy(zero_copy_only=False)
-            if rel[0] != expected or rel[-1] - rel[0] != len(rel) - 1 or (np.diff(rel) != 1).any():
-                raise BadData(f"{self._path}: rows of {self._slice.queue} are not contiguous from rel {expected} on")
-            expected += len(rel)
-            yield rel - first + self._slice.begin, _joined(part, constant, names)
-        if expected != last:
+        for groups in self._whole_or_shared():
+            constant = self._constants(groups, names, min(most, len(self._slice)))
+            read = ["rel", *(name for name in names if name not in constant)]
+            for part in self._read(groups, read, most):
+                rel = part.column(0).to_numpy(zero_copy_only=False)
+                if rel[0] != expected or rel[-1] - rel[0] != len(rel) - 1 or (np.diff(rel) != 1).any():
+                    raise BadData(
+                        f"{self._path}: rows of {self._slice.queue} are not contiguous from rel {expected} on"
+                    )
+                expected += len(rel)
+                yield rel - first + self._slice.begin, _joined(part, constant, names)
+        if expected != first + len(self._slice):
             raise BadData(f"{self._path} ends before offset {self._slice.end} of {self._slice.queue}")
 
     def rows(self, offsets: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
@@ -74,19 +68,24 @@ class SliceReader:
         rows = offsets - self._slice.begin + self._slice.first_row
         groups, firsts = np.unique(np.searchsorted(self._starts, rows, side="right") - 1, return_index=True)
         names = self._stored(columns)
-        constant = self._constants(groups.tolist(), names, len(rows))
-        read = [name for name in names if name not in constant]
-        # A few rows of many: the names of properties stay dictionary-encoded until the rows are chosen.
-        parts: list[pa.Table] = []
-        with self._explained():
-            file = self._open(_NAMES_OF_PROPERTIES)
-            for group, of_group in zip(groups.tolist(), np.split(rows, firsts[1:]), strict=True) if read else ():
-                table = file.read_row_group(group, columns=read, use_threads=False)
-                parts.append(_plain(table.take(pa.array(of_group - self._starts[group]))))
-        varying = {name: pa.chunked_array([part.column(name).chunk(0) for part in parts]) for name in read}
-        by_name = constant | varying
-        table = pa.table({name: by_name[name] for name in names})
+        parts = [
+            self._rows_of(group, of_group, names)
+            for group, of_group in zip(groups.tolist(), np.split(rows, firsts[1:]), strict=True)
+        ]
+        table = pa.concat_tables(parts)
         return self.with_ids(table, offsets) if "offset_msg_id" in names else table
+
+    def _rows_of(self, group: int, rows: npt.NDArray[np.int64], names: Sequence[str]) -> pa.Table:
+        """Some rows of a row group, by their numbers in the file."""
+        columns = self._constants([group], names, len(rows))
+        if read := [name for name in names if name not in columns]:
+            shared = not self._has_whole(group)
+            with self._explained():
+                table = self._files.row_group(self._path, group, read, shared=shared)
+            # The names of properties stay dictionary-encoded until the rows are chosen.
+            chosen = _plain(table.take(pa.array(rows - self._starts[group])))
+            columns |= {name: chosen.column(name) for name in read}
+        return pa.table({name: columns[name] for name in names})
 
     def with_ids(self, table: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
         """The rows, with the ids of those that were born in the lake: these follow from their place."""
@@ -98,19 +97,32 @@ class SliceReader:
         return table.set_column(table.column_names.index("offset_msg_id"), "offset_msg_id", pc.coalesce(ids, own))
 
     def _read(self, groups: list[int], columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
-        # A task has one core; several cores run several tasks.
+        """The slice's rows in some row groups, which it has whole or which is one that it shares."""
+        [group, *_] = groups
         with self._explained():
-            yield from self._open().iter_batches(most, row_groups=groups, columns=list(columns), use_threads=False)
+            if self._has_whole(group):
+                yield from self._files.batches(self._path, groups, columns, most)
+            else:
+                begin, end = self._part_of(group)
+                table = self._files.row_group(self._path, group, columns, shared=True)
+                yield from _plain(table.slice(begin, end - begin)).to_batches(max_chunksize=most)
 
-    def _open(self, as_numbers: Sequence[str] = ()) -> pq.ParquetFile:
-        """The file; the columns ``as_numbers`` come dictionary-encoded."""
-        source = self._root.filesystem()[0].open_input_file(self._path)
-        return pq.ParquetFile(
-            source,
-            metadata=self._footer.metadata,
-            pre_buffer=not self._root.is_local,
-            read_dictionary=list(as_numbers),
-        )
+    def _whole_or_shared(self) -> Iterator[list[int]]:
+        """The slice's row groups in order: neighbours of which it has every row together, others one by one."""
+        first, last = self._slice.first_row, self._slice.first_row + len(self._slice)
+        for is_whole, neighbours in groupby(self._groups(first, last), key=self._has_whole):
+            groups = list(neighbours)
+            yield from [groups] if is_whole else [[group] for group in groups]
+
+    def _has_whole(self, group: int) -> bool:
+        """Whether all rows of the row group are of this slice."""
+        return self._part_of(group) == (0, int(self._starts[group + 1] - self._starts[group]))
+
+    def _part_of(self, group: int) -> tuple[int, int]:
+        """The rows ``[begin, end)`` of the row group that are of this slice."""
+        start, end = int(self._starts[group]), int(self._starts[group + 1])
+        first, last = self._slice.first_row, self._slice.first_row + len(self._slice)
+        return max(first - start, 0), min(last, end) - start
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -156,15 +168,13 @@ class SliceReader:
 
     def _constants(self, groups: Sequence[int], columns: Sequence[str], rows: int) -> dict[str, pa.Array]:
         """The columns with one value, or none at all, in all rows of these row groups, as arrays of so many rows."""
-        chunks = [self._footer.metadata.row_group(group) for group in groups]
         constants = {}
         for name in columns:
             field = self._footer.schema.field(name)
             if pa.types.is_nested(field.type):
                 continue
-            index = self._footer.leaves[name]
-            values = {_only_value(group.column(index)) for group in chunks}
-            if len(values) == 1 and (value := values.pop()) is not _SEVERAL:
+            values = {self._footer.only_value(group, name) for group in groups}
+            if len(values) == 1 and (value := values.pop()) is not SEVERAL:
                 constants[name] = pa.repeat(pa.scalar(value, field.type), rows)
         return constants
 
@@ -173,21 +183,6 @@ def _is_damage(error: Exception) -> bool:
     """Whether the bytes are wrong, so that reading them again would not help. Arrow raises ArrowInvalid then, or, inside a
     data page, an OSError that is neither the operating system's nor S3's."""
     return not isinstance(error, OSError) or (error.errno is None and "AWS Error" not in str(error))
-
-
-_SEVERAL = object()
-
-
-def _only_value(chunk: pq.ColumnChunkMetaData) -> Any:
-    """The value of every row of a column chunk, None for nulls only, _SEVERAL when its statistics do not show one."""
-    statistics = chunk.statistics
-    if statistics is None or not statistics.has_null_count:
-        return _SEVERAL
-    if statistics.null_count == chunk.num_values:
-        return None
-    if statistics.null_count or not statistics.has_min_max or statistics.min != statistics.max:
-        return _SEVERAL
-    return statistics.min
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -206,25 +201,3 @@ def _joined(part: pa.RecordBatch, constant: dict[str, pa.Array], names: Sequence
     rows = part.num_rows
     arrays = [constant[name].slice(0, rows) if name in constant else part.column(name) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
-
-
-@dataclass(frozen=True, slots=True)
-class _Footer:
-    metadata: pq.FileMetaData
-    schema: pa.Schema
-    starts: npt.NDArray[np.int64]
-    """The first row of each row group, and last the number of rows."""
-    leaves: Mapping[str, int]
-    """The index of each flat column in ``metadata``."""
-
-
-@lru_cache(maxsize=256)
-def _footer(root: Root, path: str) -> _Footer:
-    """A file never changes, and one file is read slice by slice."""
-    filesystem, _ = root.filesystem()
-    with filesystem.open_input_file(path) as source:
-        metadata = pq.read_metadata(source)
-    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    return _Footer(metadata, metadata.schema.to_arrow_schema(), starts, leaves)

@@ -103,6 +103,15 @@ class Root:
                 return _read_file(self._path(relative), begin, end)
             return s3.get(self._options, self._bucket, self._key(relative), begin, end)
 
+    def tail(self, relative: str, most: int) -> tuple[bytes, int]:
+        """The last ``most`` bytes, or all where there are fewer, and the size in bytes. One request in S3."""
+        with self._explained(f"read the end of {relative}"):
+            if self.is_local:
+                path = self._path(relative)
+                size = path.stat().st_size
+                return _read_file(path, max(size - most, 0), size), size
+            return s3.tail(self._options, self._bucket, self._key(relative), most)
+
     def size(self, relative: str) -> int:
         """Size in bytes."""
         with self._explained(f"read the size of {relative}"):

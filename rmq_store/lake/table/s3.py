@@ -126,14 +126,18 @@ def creator_of(options: Options, bucket: str, key: str) -> str | None:
     return str(metadata.get(_CREATED_BY, ""))
 
 
-@tenacity.retry(
+_retry_broken_bodies = tenacity.retry(
     retry=tenacity.retry_if_exception_type((IncompleteReadError, ResponseStreamingError, ReadTimeoutError)),
     wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
     stop=tenacity.stop_after_attempt(4),
     reraise=True,
 )
+"""The client's own retries end where the body begins, so a broken body is requested again here."""
+
+
+@_retry_broken_bodies
 def get(options: Options, bucket: str, key: str, begin: int, end: int | None) -> bytes:
-    """Bytes ``[begin, end)``. The client's own retries end where the body begins, so a broken body is requested again here."""
+    """Bytes ``[begin, end)``."""
     s3 = client(options)
     try:
         if begin == 0 and end is None:
@@ -145,6 +149,20 @@ def get(options: Options, bucket: str, key: str, begin: int, end: int | None) ->
         if code_of(error) in _PAST_THE_END:
             return b""
         raise
+
+
+@_retry_broken_bodies
+def tail(options: Options, bucket: str, key: str, most: int) -> tuple[bytes, int]:
+    """The last ``most`` bytes, or all where there are fewer, and the size of the object in bytes."""
+    try:
+        answer = client(options).get_object(Bucket=bucket, Key=key, Range=f"bytes=-{most}")
+        content = answer["Body"].read()
+    except ClientError as error:
+        if code_of(error) in _PAST_THE_END:  # it is empty
+            return b"", 0
+        raise
+    size = answer.get("ContentRange", "").rpartition("/")[2]
+    return content, int(size) if size else len(content)
 
 
 def code_of(error: BaseException) -> str:

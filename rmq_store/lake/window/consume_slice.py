@@ -5,7 +5,8 @@ with the copies of the failed messages. No message goes through the JVM, and no 
 evidence: per range, how many offsets had which outcome, and the sums of their hashes.
 
 - Only the columns that the listener names are read, with ``rel`` (the row's place in the file) and what the filter needs.
-- The order is that of the file. Offsets follow from ``rel``, and each batch is checked to have no gap in it.
+- Slices of one file follow each other, so that a row group which they share is read once.
+- The order of a slice is that of the file. Offsets follow from ``rel``, and each batch is checked to have no gap in it.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ from rmq_store.consumer.listener import (
     load_listener,
 )
 from rmq_store.consumer.listener_process import OwnProcess
-from rmq_store.consumer.pull import Slice, rows_per_time_check
+from rmq_store.consumer.pull import Slice, by_file, rows_per_time_check
 from rmq_store.errors import ListenerError
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.read.filter import Mask, filter_columns, matching
 from rmq_store.lake.read.message_view import MessageViews
+from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.evidence import hashes, tally_of
@@ -98,12 +100,13 @@ def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     waits: dict[MessageQueue, int] = {}
     blocked: list[Blocked] = []
     dropped: list[DroppedRange] = []
+    files = OpenFiles(job.root)
     if rules is None:
-        for number, slice_ in enumerate(task.slices):
+        for number, slice_ in enumerate(by_file(task.slices)):
             if number and (slice_.queue in waits or job.is_over()):
                 waits.setdefault(slice_.queue, slice_.begin)
                 continue
-            end, tallies, failed, drops = _consume(job, listener, task, slice_)
+            end, tallies, failed, drops = _consume(job, listener, task, slice_, files)
             if end < slice_.end:
                 waits[slice_.queue] = end
             ranges.append(RangeResult(QueueRange(slice_.queue, slice_.begin, end), tallies))
@@ -111,7 +114,7 @@ def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
             dropped += drops
     else:
         for queue, slices in groupby(task.slices, key=lambda slice_: slice_.queue):
-            result = _consume_in_order(job, rules, listener, queue, list(slices))
+            result = _consume_in_order(job, rules, listener, queue, list(slices), files)
             ranges.append(result.range)
             failures += result.failures
             blocked += result.blocked
@@ -152,11 +155,11 @@ def _not_acked(
 
 
 def _consume(
-    job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Slice
+    job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Slice, files: OpenFiles
 ) -> tuple[int, dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
     """Consume a slice: the offset at which it ends, the tallies, the failed messages with their rows, the dropped ranges."""
     subscription = job.subscription(slice_.queue.topic)
-    reader = SliceReader(job.root, job.table, slice_)
+    reader = SliceReader(job.root, job.table, slice_, files)
     void_before = job.void_before(slice_.queue)
     columns = with_epoch(_columns_for(listener, subscription), void_before)
     tallies = _Tallies()
@@ -341,10 +344,15 @@ class _QueueResult:
 
 
 def _consume_in_order(
-    job: ConsumeJob, rules: OrderlyRules, listener: Listener, queue: MessageQueue, slices: Sequence[Slice]
+    job: ConsumeJob,
+    rules: OrderlyRules,
+    listener: Listener,
+    queue: MessageQueue,
+    slices: Sequence[Slice],
+    files: OpenFiles,
 ) -> _QueueResult:
     """Consume a queue in order. Messages over the retry limit are its failures, and become dead letters."""
-    pulled = _Pulled(job, listener, slices)
+    pulled = _Pulled(job, listener, slices, files)
     tried = [blocked for blocked in job.tried if blocked.range.queue == queue]
     result = consume_orderly(listener, queue, pulled.messages(), rules, tried=tried, is_over=job.is_over)
     end = slices[-1].end if result.waits_at is None else result.waits_at
@@ -353,7 +361,7 @@ def _consume_in_order(
         dead = [one for one in result.dead if slice_.begin <= one.offset < slice_.end]
         if dead:
             offsets = np.array([one.offset for one in dead], dtype=np.int64)
-            rows = SliceReader(job.root, job.table, slice_).rows(offsets, COPY_COLUMNS)
+            rows = SliceReader(job.root, job.table, slice_, files).rows(offsets, COPY_COLUMNS)
             times = pa.array([one.reconsume_times for one in dead], pa.int32())
             rows = rows.set_column(rows.column_names.index("reconsume_times"), "reconsume_times", times)
             failures.append(Failures(queue, job.passes[queue], offsets, [one.answer for one in dead], rows))
@@ -376,8 +384,8 @@ def _consume_in_order(
 class _Pulled:
     """The messages of a queue that match the subscription, read lazily; counts those that do not."""
 
-    def __init__(self, job: ConsumeJob, listener: Listener, slices: Sequence[Slice]) -> None:
-        self._job, self._slices = job, slices
+    def __init__(self, job: ConsumeJob, listener: Listener, slices: Sequence[Slice], files: OpenFiles) -> None:
+        self._job, self._slices, self._files = job, slices, files
         self._subscription = job.subscription(slices[0].queue.topic)
         columns = _columns_for(listener, self._subscription)
         self._void_before = job.void_before(slices[0].queue)
@@ -387,7 +395,8 @@ class _Pulled:
 
     def messages(self) -> Iterator[MessageExt]:
         for slice_ in self._slices:
-            for offsets, batch in SliceReader(self._job.root, self._job.table, slice_).batches(self._columns):
+            reader = SliceReader(self._job.root, self._job.table, slice_, self._files)
+            for offsets, batch in reader.batches(self._columns):
                 if self._void_before is not None:
                     is_void = void_rows(batch, self._void_before)
                     self._void.append(offsets[is_void])
