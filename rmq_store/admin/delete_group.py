@@ -30,7 +30,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import dlq_topic, retry_topic
 from rmq_store.message.validators import is_system_group
 from rmq_store.utils.times import format_time
-from rmq_store.window.deliver import delayed
+from rmq_store.window.due import delayed
 from rmq_store.window.shard_view import ShardView
 
 

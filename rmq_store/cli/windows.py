@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from rmq_store.settings.settings import GroupSettings
     from rmq_store.window.consume import WindowReport
     from rmq_store.window.consume_request import ConsumeRequest, Scope
-    from rmq_store.window.deliver import DeliverReport, WaitingRetries
+    from rmq_store.window.deliver import DeliverReport
+    from rmq_store.window.due import WaitingRetries
     from rmq_store.window.plan import Plan
 
 MaxMessagesOption = Annotated[

@@ -38,7 +38,7 @@ from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import uuid7_ms
 from rmq_store.window.consume_request import ConsumeRequest, identity_parameters
-from rmq_store.window.deliver import SegmentsOf, WaitingRetries, waiting_retries
+from rmq_store.window.due import SegmentsOf, WaitingRetries, waiting_retries
 from rmq_store.window.plan import Plan, Planner, request_parameters
 
 

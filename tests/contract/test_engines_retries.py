@@ -15,7 +15,8 @@ from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, Gr
 from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from rmq_store.window.deliver import DeliverReport, WaitingRetries, deliver_all
+from rmq_store.window.deliver import DeliverReport, deliver_all
+from rmq_store.window.due import WaitingRetries
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

@@ -13,7 +13,7 @@ from rmq_store.commit.positions import Positions, QueueRange, cutover_id, max_id
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.message.message import MessageQueue
-from rmq_store.window.deliver import Due, next_due_ms, select_due
+from rmq_store.window.due import Due, next_due_ms, select_due
 
 NOW = 1_717_416_000_000
 LOCAL = "lake-a"
@@ -96,6 +96,41 @@ def test_a_living_brokers_own_queues_are_left_to_it_until_its_cut_over() -> None
 def test_a_waiting_message_that_cannot_be_found_stops_the_delivery() -> None:
     with pytest.raises(BadData, match=r"has no message at \[5, 7\): nothing was delivered"):
         chosen([waiting(3, 0, 5, 0), waiting(3, 7, 5, 0)])
+
+
+def test_a_hole_behind_what_is_not_due_stops_nothing_yet() -> None:
+    _, moved = chosen([waiting(3, 0, 5, 0), waiting(3, 5, 1, 1), waiting(3, 7, 5, 2)])
+    assert moved == [("lake-a~g:3", 0, 5)]
+
+
+@pytest.mark.parametrize(("due", "most"), [(0, 1), (1, 2), (100, 2 * 100)])
+def test_of_many_waiting_messages_few_more_than_are_due_are_looked_up(due: int, most: int) -> None:
+    segments = [waiting(3, n, 1, 0 if n < due else 1) for n in range(8_000)]
+    pieces: list[QueueRange] = []
+
+    def segments_of(ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, Sequence[Produced]]:
+        pieces.extend(ranges)
+        return {range_.queue: segments[range_.begin : range_.end] for range_ in ranges}
+
+    values = {max_id(lane(3)): len(segments)}
+    (one,) = select_due(Positions(1, values), segments_of, LOCAL, DelayLevels(), now_ms=NOW, cap=1000)
+    assert len(one.slices) == due
+    assert pieces[0] == QueueRange(lane(3), 0, 1)
+    assert sum(map(len, pieces)) <= most
+
+
+def test_a_queue_with_more_than_the_cap_is_not_looked_up_to_its_end() -> None:
+    segments = [waiting(3, 10 * n, 10, 0) for n in range(1000)]
+    looked_up = 0
+
+    def segments_of(ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, Sequence[Produced]]:
+        nonlocal looked_up
+        looked_up += sum(map(len, ranges))
+        return {lane(3): [s for r in ranges for s in segments[r.begin // 10 : -(-r.end // 10)]]}
+
+    (one,) = select_due(Positions(1, {max_id(lane(3)): 10_000}), segments_of, LOCAL, DelayLevels(), now_ms=NOW, cap=100)
+    assert (one.range, one.capped) == (QueueRange(lane(3), 0, 100), True)
+    assert looked_up <= 2 * 100
 
 
 def test_delivering_as_of_a_moment_in_the_past_does_not_take_what_waits_for_a_mistake() -> None:

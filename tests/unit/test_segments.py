@@ -31,6 +31,40 @@ def test_ranges_are_joined_where_they_touch(ranges: list[tuple[int, int]], toget
     assert _disjoint(QueueRange(Q, begin, end) for begin, end in ranges) == together
 
 
+@pytest.fixture
+def consumequeue_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files of ``consumequeue`` that were read, once for each time."""
+    reads: list[str] = []
+    original = LakeTable.read_each
+
+    def reading(table: LakeTable, paths: Iterable[str], *more: Any, **named: Any) -> Any:
+        paths = list(paths)
+        reads.extend(path for path in paths if table.path.endswith("consumequeue"))
+        return original(table, paths, *more, **named)
+
+    monkeypatch.setattr(LakeTable, "read_each", reading)
+    return reads
+
+
+def test_a_delivery_reads_the_segments_up_to_the_first_that_is_not_due_each_once(
+    tmp_path: Path, consumequeue_reads: list[str]
+) -> None:
+    """Twelve windows failed a second apart; each has a file of ``consumequeue``."""
+    world = LakeWorld(tmp_path)
+    for turn in range(12):
+        world.fill(orders(0), several(1, first=turn))
+        world.consume(group(), f"{DAY}-c{turn}", fail)
+        world.clock.advance(1000 if turn < 11 else -1_001)
+    reads = []
+    for turn in range(3):
+        consumequeue_reads.clear()
+        report = world.deliver(f"{DAY}-d{turn}")
+        reads.append((report.delivered, len(consumequeue_reads)))
+        world.clock.advance(1 if turn == 0 else 4_000)
+    assert reads == [(0, 1), (1, 2), (4, 8)]
+    assert len(set(consumequeue_reads)) == 8
+
+
 def test_a_delivery_reads_no_more_after_a_long_history_while_another_group_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

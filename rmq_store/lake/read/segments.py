@@ -22,9 +22,12 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 
 
-def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
+def segments_of(
+    shard: Shard, ranges: Sequence[QueueRange], *, fresh: bool = True
+) -> Mapping[MessageQueue, list[Produced]]:
     """The segments that overlap the ranges, by queue, in offset order. Files are chosen by their statistics.
 
+    ``fresh`` False: the handle of ``consumequeue`` has just been refreshed.
     Raises DerivedTableDamaged when ``consumequeue`` lacks segments that the commit log has.
     """
     by_queue = {range_.queue: range_ for range_ in ranges if len(range_)}
@@ -32,7 +35,8 @@ def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQu
     if not by_queue:
         return segments
     table = shard.consumequeue
-    table.refresh()
+    if fresh:
+        table.refresh()
     rows = [
         *_dispatched(shard, by_queue.values()),
         *(r for ctl in undispatched(shard, table) for r in consumequeue_rows(ctl)),
@@ -86,30 +90,36 @@ def _disjoint(ranges: Iterable[QueueRange]) -> list[tuple[int, int]]:
 
 
 def waiting_segments(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
-    """As ``segments_of``, for level queues: each segment is due as a whole at its ``deliver_at``.
+    """As ``segments_of``, for level queues: each segment is due as a whole at its ``deliver_at``. The handle of
+    ``consumequeue`` has just been refreshed.
 
     That is so for segments born in the lake. The messages of a broker's own level queue were stored one after the other:
     their segments are split by the second in which messages are due, each part due with its last message.
     """
+    range_of = {range_.queue: range_ for range_ in ranges}
     return {
-        queue: [part for segment in segments for part in _by_second(shard, segment)]
-        for queue, segments in segments_of(shard, ranges).items()
+        queue: [part for segment in segments for part in _by_second(shard, segment, range_of[queue])]
+        for queue, segments in segments_of(shard, ranges, fresh=False).items()
     }
 
 
-def _by_second(shard: Shard, segment: Produced) -> list[Produced]:
+def _by_second(shard: Shard, segment: Produced, range_: QueueRange) -> list[Produced]:
+    """The parts of the segment that overlap the range."""
     if segment.min_store_timestamp == segment.max_store_timestamp:
         return [segment]
     rows = shard.commitlog.rows(segment.file, segment.first_row, segment.count, ["deliver_at"])
     due_at = rows.column("deliver_at").to_numpy()
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(due_at // 1000)) + 1, [len(due_at)]]).tolist()
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(due_at // 1000)) + 1, [len(due_at)]])
+    base = segment.base or 0
+    first = max(np.searchsorted(starts, range_.begin - base, side="right") - 1, 0)
+    last = np.searchsorted(starts, range_.end - base, side="left")
     return [
         replace(
             segment,
-            base=(segment.base or 0) + begin,
+            base=base + begin,
             count=end - begin,
             first_row=segment.first_row + begin,
             deliver_at=int(due_at[begin:end].max()),
         )
-        for begin, end in pairwise(starts)
+        for begin, end in pairwise(starts[first : last + 1].tolist())
     ]

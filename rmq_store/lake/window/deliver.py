@@ -1,6 +1,6 @@
 """Delivery of due retries and delayed messages to their topics, in one commit per shard over all levels and the timer.
 
-``rmq_store/window/deliver.py`` has the rules: what is due, where it goes, and what the commit records.
+``rmq_store/window/due.py`` says what is due, ``rmq_store/window/deliver.py`` where it goes and what the commit records.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ from rmq_store.window.deliver import (
     CAUSE,
     DeliverReport,
     DeliverRequest,
-    Due,
     Step,
     already_delivered,
     committed_delivery,
     deliver_proposal,
     moved_to,
     nothing_due,
-    select_due,
     step,
 )
+from rmq_store.window.due import Due, select_due, still_due
 
 
 def deliver(
@@ -77,7 +76,7 @@ def deliver(
         shard.commitlog.refresh()
         positions = shard.positions()
         # Another delivery may have committed before this one got the claim.
-        due = _plan(store, shard, request, host)
+        due = _plan(store, shard, request, host, due)
         if isinstance(due, DeliverReport):
             claim.release()
             return due
@@ -103,11 +102,17 @@ def deliver(
     return replace(committed_delivery(shard.name, committed.ctl, due), warnings=warnings)
 
 
-def _plan(store: LakeStore, shard: Shard, request: DeliverRequest, host: Host) -> list[Due] | DeliverReport:
-    """What is due, or the report that there is nothing to do for this request."""
+def _plan(
+    store: LakeStore, shard: Shard, request: DeliverRequest, host: Host, before: Sequence[Due] = ()
+) -> Sequence[Due] | DeliverReport:
+    """What is due, or the report that there is nothing to do for this request. ``before``: what an earlier plan chose; the
+    answer while no other delivery has moved any of it."""
     if parts := shard.ctls_of_request(request.request_id, SCHEDULE_GROUP, Action.DELIVER):
         return already_delivered(shard.name, parts[0])
     positions = shard.positions()
+    if before and still_due(positions, before):
+        return before
+    shard.consumequeue.refresh()
     clock_ms = host.now_ms()  # read after the positions, so that what they hold is not from the future
     due = select_due(
         positions,

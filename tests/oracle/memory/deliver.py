@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -17,15 +18,14 @@ from rmq_store.window.deliver import (
     CAUSE,
     DeliverReport,
     DeliverRequest,
-    Due,
     already_delivered,
     committed_delivery,
     deliver_proposal,
     moved_to,
     nothing_due,
-    select_due,
     step,
 )
+from rmq_store.window.due import Due, select_due, still_due
 from tests.oracle.memory.claim import claimed
 from tests.oracle.memory.commit import commit, tally_of_range
 from tests.oracle.memory.rows import MessageRow, Provenance, Stored
@@ -58,7 +58,7 @@ def deliver(
         shard.on_step("2.claimed")
         positions = shard.positions()
         # Another delivery may have committed before this one got the claim.
-        due = _plan(store, shard, request, host)
+        due = _plan(store, shard, request, host, due)
         if isinstance(due, DeliverReport):
             claim.release()
             return due
@@ -88,11 +88,16 @@ def deliver(
     return committed_delivery(shard.name, committed.ctl, due)
 
 
-def _plan(store: MemoryStore, shard: MemoryShard, request: DeliverRequest, host: Host) -> list[Due] | DeliverReport:
-    """What is due, or the report that there is nothing to do for this request."""
+def _plan(
+    store: MemoryStore, shard: MemoryShard, request: DeliverRequest, host: Host, before: Sequence[Due] = ()
+) -> Sequence[Due] | DeliverReport:
+    """What is due, or the report that there is nothing to do for this request. ``before``: what an earlier plan chose; the
+    answer while no other delivery has moved any of it."""
     if parts := shard.ctls_of_request(request.request_id, SCHEDULE_GROUP, Action.DELIVER):
         return already_delivered(shard.name, parts[0])
     positions = shard.positions()
+    if before and still_due(positions, before):
+        return before
     clock_ms = host.now_ms()  # read after the positions, so that what they hold is not from the future
     due = select_due(
         positions,

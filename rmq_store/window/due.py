@@ -1,0 +1,224 @@
+"""What waits, and what of it is due: decided from positions and segments.
+
+A queue of a delay level or of the timer is in the order of due times, and a segment of it is due as a whole. So its first
+message tells whether anything in it is due, and a queue is read only up to its first segment that is not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced, lane
+from rmq_store.commit.decide import MAX_SKEW_MS
+from rmq_store.commit.positions import Positions, QueueRange, cutover_id, off_id
+from rmq_store.consumer.delay import DelayLevels
+from rmq_store.consumer.pull import Slice, cover
+from rmq_store.consumer.start import Start, StartRule
+from rmq_store.consumer.timer import longest_wait_ms
+from rmq_store.errors import BadData
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
+
+SegmentsOf = Callable[[Sequence[QueueRange]], Mapping[MessageQueue, Sequence[Produced]]]
+"""The segments that overlap some ranges, by queue, in offset order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What to move from one queue."""
+
+    queue: MessageQueue
+    slices: tuple[tuple[int, Slice], ...]
+    """In offset order, each with the time (UTC ms) at which it is due."""
+    next_due_ms: int | None
+    """When the first segment that is not due yet will be (UTC ms). None: there is none, or more than the cap is due."""
+    capped: bool
+    """Whether the cap left something that is due."""
+
+    @property
+    def range(self) -> QueueRange:
+        return QueueRange(self.queue, self.slices[0][1].begin, self.slices[-1][1].end)
+
+
+def select_due(
+    positions: Positions,
+    segments_of: SegmentsOf,
+    local_broker: str,
+    levels: DelayLevels,
+    *,
+    now_ms: int,
+    cap: int,
+    clock_ms: int | None = None,
+) -> list[Due]:
+    """Per waiting queue what is due at ``now_ms`` (UTC ms), oldest first over all queues, up to ``cap`` messages.
+
+    A due time further ahead than the longest delay counts as due, as in
+    ScheduleMessageService.DeliverDelayedMessageTimerTask#correctDeliverTimestamp (rules 11.3). ``clock_ms``: the real time,
+    if ``now_ms`` is another one; the later of the two is compared, so that a delivery "as of yesterday" does not deliver
+    everything. Another host's clock may be ahead by ``MAX_SKEW_MS``, as at every commit.
+
+    ``segments_of`` is called with the first message of each queue, then with more of the queues in which all of that is
+    due. Raises BadData for a hole in a queue before its first message that is not due.
+    """
+    latest_ms = max(now_ms, clock_ms or now_ms) + MAX_SKEW_MS
+    ranges = (_waiting_range(positions, queue) for queue in waiting_queues(positions, local_broker))
+    queues = [_WaitingQueue(r, now_ms, latest_ms + longest_wait_ms(r.queue, levels), cap) for r in ranges if len(r)]
+    while unread := [queue for queue in queues if len(queue.unread)]:
+        segments = segments_of([queue.next_piece() for queue in unread])
+        for queue in unread:
+            queue.look_at(segments.get(queue.unread.queue, ()))
+    return _capped(queues, cap)
+
+
+@dataclass(slots=True)
+class _WaitingQueue:
+    """What is known of a queue while it is read from its first message to the first one that is not due."""
+
+    unread: QueueRange
+    """What is not looked at yet; empty when the first message that is not due is known."""
+    now_ms: int
+    furthest_ms: int
+    """A due time (UTC ms) after this one can only come from a wrong clock."""
+    cap: int
+    due: list[tuple[int, int, Slice]] = field(default_factory=list)
+    """In offset order: (latest due time so far, its own due time, slice)."""
+    messages: int = 0
+    """How many messages are in ``due``."""
+    next_due_ms: int | None = None
+
+    def next_piece(self) -> QueueRange:
+        """The first message, then each time as many as were due so far."""
+        begin, end = self.unread.begin, self.unread.end
+        return replace(self.unread, end=min(begin + max(1, self.messages), end))
+
+    def look_at(self, segments: Sequence[Produced]) -> None:
+        """``segments``: those that overlap ``next_piece``."""
+        end = max([self.next_piece().end, *(_end(segment) for segment in segments[-1:])])
+        piece = replace(self.unread, end=min(end, self.unread.end))
+        nothing = replace(self.unread, begin=self.unread.end)
+        for due_at, slice_ in _with_due(piece, segments):
+            if self.now_ms < due_at <= self.furthest_ms:
+                self.unread, self.next_due_ms = nothing, due_at
+                return
+            # Within a queue the order of offsets wins over due times that fall: its offset can only move forwards.
+            reached = max(due_at, self.due[-1][0]) if self.due else due_at
+            self.due.append((reached, due_at, slice_))
+            self.messages += len(slice_)
+            if self.messages > self.cap:
+                self.unread = nothing
+                return
+        self.unread = replace(self.unread, begin=piece.end)
+
+
+def waiting_queues(positions: Positions, local_broker: str) -> list[MessageQueue]:
+    """The queues that the lake delivers: those of its lanes, and a broker's own level queues after the broker's cut-over.
+
+    A broker's own timer queue is not among them: it is in no order, and only the broker's timer log knows what of it was
+    delivered.
+    """
+    lanes = lane(local_broker, "")
+    levels = [
+        queue
+        for queue in positions.queues_of(SCHEDULE_TOPIC)
+        if queue.broker_name.startswith(lanes) or positions.get(cutover_id(queue.broker_name))
+    ]
+    return levels + [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name.startswith(lanes)]
+
+
+def delayed(positions: Positions, group: str) -> list[QueueRange]:
+    """The ranges that wait in a group's lane, per queue.
+
+    A broker's own level queues are not among them, also after its cut-over: they hold the messages of all groups.
+    """
+    queues = [
+        queue
+        for topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
+        for lane_name in sorted(positions.brokers_of(topic))
+        if lane_name.partition("~")[2] == group
+        for queue in positions.queues_of(topic, lane_name)
+    ]
+    ranges = (_waiting_range(positions, queue) for queue in queues)
+    return [range_ for range_ in ranges if len(range_)]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRetries:
+    """The retries of a group that are not delivered yet."""
+
+    retries: int
+    next_due_ms: int
+    """When the first of them is due (UTC ms); it may be past, as a delivery has to run."""
+
+
+def waiting_retries(positions: Positions, segments_of: SegmentsOf, group: str) -> WaitingRetries | None:
+    """The group's retries that wait; None: there are none. The first message of each queue is the first one due in it."""
+    waiting = delayed(positions, group)
+    if not waiting:
+        return None
+    heads = [replace(range_, end=range_.begin + 1) for range_ in waiting]
+    segments = segments_of(heads)
+    due = [due_at for head in heads for due_at, _ in _with_due(head, segments.get(head.queue, ()))]
+    return WaitingRetries(sum(map(len, waiting)), min(due))
+
+
+def next_due_ms(due: Sequence[Due]) -> int | None:
+    """When the next waiting message is due (UTC ms); None: nothing waits."""
+    return min((one.next_due_ms for one in due if one.next_due_ms is not None), default=None)
+
+
+def still_due(positions: Positions, due: Sequence[Due]) -> bool:
+    """Whether everything in ``due`` is still the first that waits in its queue: no other delivery has moved any of it."""
+    return all(start_in(positions, one.queue).offset == one.range.begin for one in due if one.slices)
+
+
+def start_in(positions: Positions, queue: MessageQueue) -> Start:
+    """Where the system group goes on in a queue; in a new queue at its first message."""
+    stored = positions.get(off_id(SCHEDULE_GROUP, queue))
+    return (
+        Start(positions.min_offset(queue), StartRule.FIRST_OFFSET)
+        if stored is None
+        else Start(stored, StartRule.STORED)
+    )
+
+
+def _waiting_range(positions: Positions, queue: MessageQueue) -> QueueRange:
+    return QueueRange(queue, start_in(positions, queue).offset, positions.max_offset(queue))
+
+
+def _with_due(range_: QueueRange, segments: Sequence[Produced]) -> Iterator[tuple[int, Slice]]:
+    """The slices of a range up to its first hole, in offset order, each with its due time (UTC ms). ``segments``: in offset
+    order. Raises BadData at the hole."""
+    slices, holes = cover(range_, segments)
+    bases = [segment.base or 0 for segment in segments]
+    hole = holes[0] if holes else None
+    for slice_ in slices:
+        if hole is not None and hole.begin < slice_.begin:
+            break
+        yield segments[bisect_right(bases, slice_.begin) - 1].deliver_at or 0, slice_
+    if hole is not None:
+        raise BadData(f"{range_.queue} has no message at [{hole.begin}, {hole.end}): nothing was delivered")
+
+
+def _end(segment: Produced) -> int:
+    return (segment.base or 0) + segment.count
+
+
+def _capped(queues: Sequence[_WaitingQueue], cap: int) -> list[Due]:
+    chosen: dict[MessageQueue, list[tuple[int, Slice]]] = defaultdict(list)
+    capped: set[MessageQueue] = set()
+    rest = cap
+    due = [item for queue in queues for item in queue.due]
+    for _, due_at, slice_ in sorted(due, key=lambda item: (item[0], item[2].queue, item[2].begin)):
+        if rest <= 0:
+            capped.add(slice_.queue)
+            continue
+        head = slice_.cut(rest)[0]
+        if len(head) < len(slice_):
+            capped.add(slice_.queue)
+        chosen[slice_.queue].append((due_at, head))
+        rest -= len(head)
+    next_due = {waiting.unread.queue: waiting.next_due_ms for waiting in queues}
+    return [Due(queue, tuple(chosen[queue]), next_due[queue], queue in capped) for queue in sorted(next_due)]
