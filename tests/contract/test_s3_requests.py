@@ -82,7 +82,7 @@ def test_a_window_reads_a_small_file_of_many_queues_by_one_request(counted_root:
     queues = [MessageQueue("Orders", "broker-a", queue_id) for queue_id in range(8)]
     bench.import_messages({queue: [message(queue, offset, offset) for offset in range(20)] for queue in queues})
     (file,) = bench.shard.commitlog.files(pc.field("partition.kind") == "msg").column("path").to_pylist()
-    counted_root.requests.clear()
+    counted_root.proxy.requests.clear()
     report = SmallStore(store).consume("broker-a", "2026-11-20-one")
     assert sum(report.counts().values()) == 8 * 20
     assert counted_root.of(f"broker-a/commitlog/{file}") == ["GET"]
