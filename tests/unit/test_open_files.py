@@ -10,20 +10,31 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_store.commit.positions import Outcome
 from rmq_store.consumer.pull import Slice, by_file
+from rmq_store.consumer.start import ConsumeFromWhere
+from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.read import open_files
 from rmq_store.lake.read.open_files import TAIL_BYTES, OpenFiles
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.arrow_maps import edit_maps
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.stage import LONG_RUN_ROWS, NewFile, stage
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window import retry_rows
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
-from tests.lake_fixtures import message
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.window.consume_request import ConsumeRequest
+from tests.lake_fixtures import ALICE, Bench, message
 
 COLUMNS = ["queue_id", "queue_offset", "keys", "properties", "body"]
 
@@ -143,6 +154,53 @@ def test_parts_of_slices_are_the_rows_of_the_file(
             some = np.array(sorted(data.draw(st.sets(st.integers(part.begin, part.end - 1), min_size=1))))
             rows = SliceReader(root, "t", part, files).rows(some, COLUMNS)
             assert rows.equals(expected.select(COLUMNS).take(some - part.begin))
+
+
+# --- a window --------------------------------------------------------------------------------------------------------
+
+
+class Fourth:
+    """Fails one message of four; reads one column."""
+
+    columns = ("queue_offset",)
+
+    def consume_batch(self, batch: pa.RecordBatch) -> pa.Array:
+        return pc.not_equal(pc.bit_wise_and(batch.column("queue_offset"), 3), 1)
+
+
+def test_what_fails_in_many_queues_is_read_and_copied_once(
+    tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = LakeStore.init(Root.parse(str(tmp_path)))
+    bench = Bench(store.create_shard("broker-a"))
+    queues = [MessageQueue("Orders", "broker-a", queue_id) for queue_id in range(8)]
+    imported = {queue: [message(queue, offset, offset) for offset in range(20)] for queue in queues}
+    bench.import_messages(imported)
+    group = GroupSettings(
+        "shop",
+        f"{__name__}:Fourth",
+        (build_subscription_data("Orders", "*"),),
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    edits: list[int] = []
+
+    def counted_edit(maps: pa.Array, *edit: Any) -> pa.Array:
+        edits.append(len(maps))
+        return edit_maps(maps, *edit)
+
+    monkeypatch.setattr(retry_rows, "edit_maps", counted_edit)
+    calls.clear()
+    request = ConsumeRequest("2026-11-20-one", ALICE)
+    report = consume_window(store, bench.shard, group, request, lambda plan: LocalEngine(bench.host), bench.host)
+    assert (calls["read_row_group"], edits) == (2, [40])  # the column of the listener, then the others
+    assert report.counts()[Outcome.RETRIED] == 40
+    (segment,) = bench.shard.ctl_of(report.commit_id or "").produced  # type: ignore[union-attr]
+    copies = pq.read_table(tmp_path / "broker-a" / "commitlog" / segment.file, partitioning=None)
+    origins = [(row["origin_queue_id"], row["origin_queue_offset"]) for row in copies.to_pylist()]
+    assert origins == [(queue_id, offset) for queue_id in range(8) for offset in (1, 5, 9, 13, 17)]
+    failed = [imported[queues[queue_id]][offset] for queue_id, offset in origins]
+    for name in ("body", "keys", "born_timestamp", "tags"):
+        assert copies.column(name).to_pylist() == [row[name] for row in failed]
 
 
 # --- the order of a task's slices ------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ class OpenFiles:
         self._root = root
         self._sources: dict[str, pa.NativeFile] = {}
         self._groups: dict[tuple[str, int, tuple[str, ...]], pa.Table] = {}
+        self._bytes = 0
 
     def footer(self, path: str) -> Footer:
         footer = _FOOTERS.get((self._root, path))
@@ -77,15 +78,16 @@ class OpenFiles:
     def row_group(self, path: str, group: int, columns: Sequence[str], *, shared: bool) -> pa.Table:
         """A row group; the names of properties are dictionary-encoded. ``shared``: other slices may need it too."""
         key = (path, group, tuple(columns))
-        rows = self._groups.pop(key, None)
-        if rows is None:
-            file = self._parquet(path, dictionary=[_NAMES_OF_PROPERTIES])
-            rows = file.read_row_group(group, columns=list(columns), use_threads=False)
-        if shared:
+        if rows := self._groups.pop(key, None):
             self._groups[key] = rows  # now the newest
-            kept = sum(table.nbytes for table in self._groups.values())
-            while kept > KEPT_BYTES and len(self._groups) > 1:
-                kept -= self._groups.pop(next(iter(self._groups))).nbytes
+            return rows
+        file = self._parquet(path, dictionary=[_NAMES_OF_PROPERTIES])
+        rows = file.read_row_group(group, columns=list(columns), use_threads=False)
+        if shared:
+            self._groups[key] = rows
+            self._bytes += rows.nbytes
+            while self._bytes > KEPT_BYTES and len(self._groups) > 1:
+                self._bytes -= self._groups.pop(next(iter(self._groups))).nbytes
         return rows
 
     def _parquet(self, path: str, dictionary: Sequence[str] = ()) -> pq.ParquetFile:

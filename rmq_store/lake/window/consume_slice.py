@@ -20,7 +20,6 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Blocked, Produced, StagedFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
@@ -57,7 +56,8 @@ from rmq_store.lake.table.evidence import hashes, tally_of
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.window.batch_answers import judge_batch
 from rmq_store.lake.window.consume_job import NO_OFFSETS, ConsumeJob, ConsumeTask, Offsets, RangeResult, TaskResult
-from rmq_store.lake.window.retry_rows import COPY_COLUMNS, PROPERTY_COLUMNS, Failures, retry_rows
+from rmq_store.lake.window.failed_rows import FailedSlice, failures_by_file
+from rmq_store.lake.window.retry_rows import COPY_COLUMNS, Failures, Origin, retry_rows
 from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume import orderly_rules
@@ -102,16 +102,17 @@ def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     dropped: list[DroppedRange] = []
     files = OpenFiles(job.root)
     if rules is None:
+        consumed: list[_Consumed] = []
         for number, slice_ in enumerate(by_file(task.slices)):
             if number and (slice_.queue in waits or job.is_over()):
                 waits.setdefault(slice_.queue, slice_.begin)
                 continue
-            end, tallies, failed, drops = _consume(job, listener, task, slice_, files)
-            if end < slice_.end:
-                waits[slice_.queue] = end
-            ranges.append(RangeResult(QueueRange(slice_.queue, slice_.begin, end), tallies))
-            failures += failed
-            dropped += drops
+            consumed.append(_consume(job, listener, task, slice_, files))
+            if consumed[-1].end < slice_.end:
+                waits[slice_.queue] = consumed[-1].end
+        failures = failures_by_file(job, files, [one.failed for one in consumed if one.failed])
+        ranges = [one.result() for one in consumed]
+        dropped = [drop for one in consumed for drop in one.dropped]
     else:
         for queue, slices in groupby(task.slices, key=lambda slice_: slice_.queue):
             result = _consume_in_order(job, rules, listener, queue, list(slices), files)
@@ -148,16 +149,32 @@ def _not_acked(
     failures: Sequence[Failures], dropped: Sequence[DroppedRange]
 ) -> tuple[tuple[MessageQueue, Offsets], ...]:
     drops = ((item.range.queue, np.arange(item.range.begin, item.range.end)) for item in dropped)
-    return (*((several.queue, several.offsets) for several in failures), *drops)
+    return (*((origin.queue, origin.offsets) for several in failures for origin in several.origins), *drops)
 
 
 # --- one slice -------------------------------------------------------------------------------------------------------
 
 
-def _consume(
-    job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Slice, files: OpenFiles
-) -> tuple[int, dict[Outcome, Tally], list[Failures], list[DroppedRange]]:
-    """Consume a slice: the offset at which it ends, the tallies, the failed messages with their rows, the dropped ranges."""
+@dataclass(slots=True)
+class _Consumed:
+    """What became of a slice up to ``end``. ``tallies``: without those of ``failed``."""
+
+    slice: Slice
+    end: int
+    tallies: _Tallies
+    failed: FailedSlice | None = None
+    dropped: Sequence[DroppedRange] = ()
+
+    def result(self) -> RangeResult:
+        """The evidence, once it is known which of the failed messages are dead."""
+        if self.failed is not None:
+            hashed = hashes(self.failed.offsets)
+            self.tallies.add(Outcome.DEAD, hashed[self.failed.dead])
+            self.tallies.add(Outcome.RETRIED, hashed[~self.failed.dead])
+        return RangeResult(QueueRange(self.slice.queue, self.slice.begin, self.end), self.tallies.by_outcome())
+
+
+def _consume(job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Slice, files: OpenFiles) -> _Consumed:
     subscription = job.subscription(slice_.queue.topic)
     reader = SliceReader(job.root, job.table, slice_, files)
     void_before = job.void_before(slice_.queue)
@@ -201,18 +218,14 @@ def _consume(
         tallies.add(Outcome.DROPPED, hashes(np.concatenate(void)))
         dropped = void_ranges(slice_.queue, np.concatenate(void).tolist())
     if not answers:
-        return end, tallies.by_outcome(), [], dropped
+        return _Consumed(slice_, end, tallies, dropped=dropped)
     offsets = np.concatenate(failed_offsets)
     if job.group.broadcasting:
         tallies.add(Outcome.DROPPED, hashes(offsets))
-        return end, tallies.by_outcome(), [], dropped_ranges(slice_.queue, zip(offsets.tolist(), answers, strict=True))
-    rows = _completed(reader, pa.Table.from_batches(failed_rows), offsets)
-    failures = Failures(slice_.queue, job.passes[slice_.queue], offsets, answers, rows)
-    dead = failures.dead(job)
-    hashed = hashes(offsets)
-    tallies.add(Outcome.DEAD, hashed[dead])
-    tallies.add(Outcome.RETRIED, hashed[~dead])
-    return end, tallies.by_outcome(), [failures], dropped
+        dropped = dropped_ranges(slice_.queue, zip(offsets.tolist(), answers, strict=True))
+        return _Consumed(slice_, end, tallies, dropped=dropped)
+    several = FailedSlice(slice_, offsets, answers, pa.Table.from_batches(failed_rows))
+    return _Consumed(slice_, end, tallies, several, dropped)
 
 
 def _timed_batches(
@@ -227,19 +240,6 @@ def _timed_batches(
     for offsets, batch in batches:
         for begin in range(0, len(offsets), rows):
             yield offsets[begin : begin + rows], batch.slice(begin, rows)
-
-
-def _completed(reader: SliceReader, rows: pa.Table, offsets: Offsets) -> pa.Table:
-    """The rows of failed messages with all COPY_COLUMNS. Columns that the listener did not name are read only now."""
-    missing = [name for name in COPY_COLUMNS if name not in rows.column_names]
-    columns = {name: rows.column(name) for name in rows.column_names}
-    if names := [name for name in missing if name not in PROPERTY_COLUMNS]:
-        more = reader.rows(offsets, names)
-        columns |= {name: more.column(name) for name in names}
-    properties = {name: PROPERTY_COLUMNS[name] for name in missing if name in PROPERTY_COLUMNS}
-    columns |= {name: pc.map_lookup(columns["properties"], key, "first") for name, key in properties.items()}
-    whole = pa.table({name: columns[name] for name in COPY_COLUMNS})
-    return whole if "offset_msg_id" in missing else reader.with_ids(whole, offsets)
 
 
 def _columns_for(listener: Listener, subscription: SubscriptionData) -> list[str] | None:
@@ -364,7 +364,8 @@ def _consume_in_order(
             rows = SliceReader(job.root, job.table, slice_, files).rows(offsets, COPY_COLUMNS)
             times = pa.array([one.reconsume_times for one in dead], pa.int32())
             rows = rows.set_column(rows.column_names.index("reconsume_times"), "reconsume_times", times)
-            failures.append(Failures(queue, job.passes[queue], offsets, [one.answer for one in dead], rows))
+            origin = Origin(queue, job.passes[queue], offsets)
+            failures.append(Failures([origin], [one.answer for one in dead], rows))
     tallies = {
         Outcome.ACKED: result.acked,
         Outcome.FILTERED: pulled.filtered_below(end),

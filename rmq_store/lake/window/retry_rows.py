@@ -23,33 +23,46 @@ from rmq_store.lake.window.consume_job import ConsumeJob, Offsets
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst
 
-Route = tuple[SendBack, npt.NDArray[np.int64]]
+Numbers = npt.NDArray[np.int64]
+Route = tuple[SendBack, str, Numbers]
+"""Where messages of an origin topic go, and their indexes."""
 
 
-@dataclass(slots=True)
-class Failures:
-    """The failed messages of one queue, in offset order."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where failed messages come from: offsets of one queue, ascending."""
 
     queue: MessageQueue
     pass_: int
     offsets: Offsets
+
+
+@dataclass(slots=True)
+class Failures:
+    """Failed messages of some queues: those of each origin, one origin after the other."""
+
+    origins: Sequence[Origin]
     answers: Sequence[Answer]
     """What the listener answered, per message."""
     rows: pa.Table
     """Their rows, with COPY_COLUMNS."""
     _routes: list[Route] | None = field(default=None, init=False, repr=False)
 
+    def __len__(self) -> int:
+        return len(self.answers)
+
     def routes(self, job: ConsumeJob) -> list[Route]:
-        """Where the messages go: each destination with the indexes of its messages."""
         if self._routes is None:
             self._routes = self._new_routes(job)
         return self._routes
 
     def _new_routes(self, job: ConsumeJob) -> list[Route]:
-        count = len(self.offsets)
+        count = len(self)
         levels = np.fromiter((answer.delay_level for answer in self.answers), dtype=np.int64, count=count)
         times = self.rows.column("reconsume_times").to_numpy()
-        arguments = (levels, times, self._retry_queues(job.group.retry_queue_nums))
+        names = sorted({origin.queue.topic for origin in self.origins})
+        topics = self.of_origins([names.index(origin.queue.topic) for origin in self.origins])
+        arguments = (levels, times, self._retry_queues(job.group.retry_queue_nums), topics)
         which = np.zeros(count, dtype=np.int64)
         for values in arguments:
             distinct, place = np.unique(values, return_inverse=True)
@@ -57,19 +70,24 @@ class Failures:
         routes = []
         for combination in np.unique(which):
             chosen = np.flatnonzero(which == combination)
-            level, reconsume_times, retry_queue = (int(values[chosen[0]]) for values in arguments)
-            routes.append((self._route(job, level, reconsume_times, retry_queue), chosen))
+            level, reconsume_times, retry_queue, topic = (int(values[chosen[0]]) for values in arguments)
+            routes.append((self._route(job, level, reconsume_times, retry_queue), names[topic], chosen))
         return routes
 
-    def _retry_queues(self, nums: int) -> npt.NDArray[np.int64]:
+    def of_origins(self, values: Sequence[int]) -> Numbers:
+        """For each message the value of its origin."""
+        return np.repeat(np.array(values, dtype=np.int64), [len(origin.offsets) for origin in self.origins])
+
+    def _retry_queues(self, nums: int) -> Numbers:
         """The retry queue of each message; -1 where the group has no retry queues."""
         if nums <= 1:
-            return np.full(len(self.offsets), nums - 1, dtype=np.int64)
-        queue = self.queue
+            return np.full(len(self), nums - 1, dtype=np.int64)
         chosen = (
-            retry_queue_id(queue.topic, queue.broker_name, queue.queue_id, o, nums) for o in self.offsets.tolist()
+            retry_queue_id(queue.topic, queue.broker_name, queue.queue_id, offset, nums)
+            for queue, offsets in ((origin.queue, origin.offsets.tolist()) for origin in self.origins)
+            for offset in offsets
         )
-        return np.fromiter(chosen, dtype=np.int64, count=len(self.offsets))
+        return np.fromiter(chosen, dtype=np.int64, count=len(self))
 
     def _route(self, job: ConsumeJob, delay_level: int, reconsume_times: int, retry_queue: int) -> SendBack:
         return route(
@@ -84,8 +102,8 @@ class Failures:
 
     def dead(self, job: ConsumeJob) -> npt.NDArray[np.bool_]:
         """Which messages become dead letters."""
-        dead = np.zeros(len(self.offsets), dtype=np.bool_)
-        for send_back, chosen in self.routes(job):
+        dead = np.zeros(len(self), dtype=np.bool_)
+        for send_back, _, chosen in self.routes(job):
             dead[chosen] = send_back.dead
         return dead
 
@@ -107,12 +125,12 @@ class Segment:
 def retry_rows(failures: Iterable[Failures], job: ConsumeJob, part: int) -> tuple[pa.Table, list[Segment]]:
     """All copies as one table of schema MSG, sorted by queue and origin, and its segments. ``part``: the task's number."""
     by_target: dict[tuple[MessageQueue, int | None], list[pa.Table]] = {}
-    for failed in sorted(failures, key=lambda f: (f.queue, int(f.offsets[0]))):
-        for send_back, chosen in failed.routes(job):
+    for failed in failures:
+        for send_back, topic, chosen in failed.routes(job):
             target = _target(send_back, job)
-            by_target.setdefault(target, []).append(_copies(failed, chosen, send_back, target[0], job))
+            by_target.setdefault(target, []).append(_copies(failed, chosen, send_back, topic, target[0], job))
     tables_, segments, row = [], [], 0
-    for (queue, delay_ms), parts in sorted(by_target.items(), key=lambda item: item[0][0]):
+    for (queue, delay_ms), parts in sorted(by_target.items(), key=_by_queue_and_delay):
         copies = pa.concat_tables(parts).sort_by(
             [
                 (name, "ascending")
@@ -133,6 +151,11 @@ def retry_rows(failures: Iterable[Failures], job: ConsumeJob, part: int) -> tupl
     for name, value in constant.items():
         whole = whole.append_column(name, _repeat(value, whole.num_rows, tables.MSG.field(name).type))
     return whole.select(tables.MSG.names).cast(tables.MSG), segments
+
+
+def _by_queue_and_delay(item: tuple[tuple[MessageQueue, int | None], object]) -> tuple[MessageQueue, int]:
+    (queue, delay_ms), _ = item
+    return queue, delay_ms or 0
 
 
 def _target(send_back: SendBack, job: ConsumeJob) -> tuple[MessageQueue, int | None]:
@@ -161,37 +184,42 @@ PROPERTY_COLUMNS = {
 
 
 def _copies(
-    failed: Failures, chosen: npt.NDArray[np.int64], send_back: SendBack, queue: MessageQueue, job: ConsumeJob
+    failed: Failures, chosen: Numbers, send_back: SendBack, topic: str, queue: MessageQueue, job: ConsumeJob
 ) -> pa.Table:
+    """The copies of the ``chosen`` messages, which were first stored in ``topic``, for ``queue``."""
     n = len(chosen)
     is_all = n == failed.rows.num_rows
     rows = failed.rows if is_all else failed.rows.take(pa.array(chosen))
     answers = failed.answers if is_all else [failed.answers[row] for row in chosen.tolist()]
     own_ids = rows.column("offset_msg_id")
     if job.group.mode == "orderly":
-        edits = sent_away_edits(send_back, failed.queue.topic, "", job.group.max_reconsume_times)
+        edits = sent_away_edits(send_back, topic, "", job.group.max_reconsume_times)
         own_ids = pc.coalesce(rows.column("unique_key"), own_ids)
     else:
-        edits = property_edits(send_back, failed.queue.topic, "")
+        edits = property_edits(send_back, topic, "")
     per_row = {name: own_ids.combine_chunks() if value == "" else value for name, value in edits.put_if_absent.items()}
     columns = {name: rows.column(name) for name in _COPIED}
     columns |= {name: pa.nulls(n, tables.MSG.field(name).type) for name in _OF_THE_STORE}
     columns["properties"] = edit_maps(rows.column("properties").combine_chunks(), edits.put, per_row, edits.remove)
-    origin = failed.queue
     constant = {
         "topic": queue.topic,
         "broker_name": queue.broker_name,
         "queue_id": queue.queue_id,
         "reconsume_times": send_back.reconsume_times,
         "attempt": send_back.reconsume_times,
-        "pass": failed.pass_,
-        "origin_topic": origin.topic,
-        "origin_broker_name": origin.broker_name,
-        "origin_queue_id": origin.queue_id,
+        "origin_topic": topic,
         "cause": str(send_back.cause),
     }
     columns |= {name: _repeat(value, n, tables.MSG.field(name).type) for name, value in constant.items()}
-    columns["origin_queue_offset"] = pa.array(failed.offsets[chosen])
+    which = pa.array(failed.of_origins(range(len(failed.origins)))[chosen])
+    of_origins = {
+        "pass": [origin.pass_ for origin in failed.origins],
+        "origin_broker_name": [origin.queue.broker_name for origin in failed.origins],
+        "origin_queue_id": [origin.queue.queue_id for origin in failed.origins],
+    }
+    for name, values in of_origins.items():
+        columns[name] = pa.array(values, tables.MSG.field(name).type).take(which)
+    columns["origin_queue_offset"] = pa.array(np.concatenate([origin.offsets for origin in failed.origins])[chosen])
     columns["error_type"] = pa.array([answer.error_type for answer in answers], pa.string())
     columns["error_text"] = pa.array([answer.error_text for answer in answers], pa.string())
     return pa.table(columns)
