@@ -1,0 +1,184 @@
+"""The rows that a delivery stores: copies of what is due, on whole columns.
+
+``step`` in ``rmq_store/window/deliver.py`` has the rule; here it is called once per distinct case.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import SCHEDULE_GROUP
+from rmq_store.consumer.pull import Slice
+from rmq_store.consumer.timer import is_coarse
+from rmq_store.errors import BadData
+from rmq_store.lake.read.slice_rows import rows_of_slices
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.arrow_maps import edit_maps
+from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst
+from rmq_store.window.deliver import CAUSE, Step, step
+from rmq_store.window.due import Due
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+_KEPT = (
+    "unique_key", "keys", "tags", "tags_code", "magic", "stored_body_size", "body_crc", "sys_flag", "flag",
+    "born_timestamp", "born_host", "reconsume_times", "prepared_transaction_offset", "epoch", "properties", "body",
+)  # fmt: skip
+"""What a copy has of its message. The rest is new with its place, or is decided here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring rows of the copies that go to one queue."""
+
+    queue: MessageQueue
+    count: int
+    first_row: int
+    due_ms: int
+    """When the first of them is due (UTC ms)."""
+
+
+def delivered_rows(shard: Shard, due: Sequence[Due], commit_id: str, now_ms: int) -> tuple[pa.Table, list[Run]]:
+    """The copies of what is due, sorted by their queue, due time, and place before; and their runs.
+
+    Raises MissingFile and BadData for a segment that cannot be read, BadData for a message that does not say where it goes.
+    """
+    moves = [(slice_, due_at) for one in due for due_at, slice_ in one.slices]
+    slices = [slice_ for slice_, _ in moves]
+    rows = rows_of_slices(shard.root, shard.commitlog.path, slices, _KEPT)
+    slice_of = np.repeat(np.arange(len(slices)), [len(slice_) for slice_ in slices])
+    offsets = np.concatenate([np.arange(slice_.begin, slice_.end) for slice_ in slices])
+    steps, step_of = _steps(moves, slice_of, rows, now_ms)
+    due_ms = np.array([one.due_ms for one in steps])[step_of]
+    targets, target_of = _targets(shard, slices, slice_of, steps, step_of, rows)
+    origins = sorted({slice_.queue for slice_ in slices})
+    place = {queue: number for number, queue in enumerate(origins)}
+    origin_of = np.array([place[slice_.queue] for slice_ in slices])[slice_of]
+
+    order = np.lexsort((offsets, origin_of, due_ms, target_of))
+    number = len(order)
+    columns = {field.name: pa.nulls(number, field.type) for field in tables.MSG}
+    columns |= {name: rows.column(name) for name in _KEPT}
+    columns["properties"] = _properties(steps, step_of, rows.column("properties").combine_chunks())
+    if (np.diff(order) != 1).any():
+        columns |= {name: columns[name].take(pa.array(order)) for name in _KEPT}
+    columns |= _queue_columns("", targets, target_of[order])
+    columns |= _queue_columns("origin_", origins, origin_of[order])
+    columns |= {"origin_queue_offset": pa.array(offsets[order]), "rel": pa.array(np.arange(number))}
+    columns["attempt"] = columns["reconsume_times"]
+    constant = {"commit_id": commit_id, "part": 0, "group_name": SCHEDULE_GROUP, "pass": 0, "cause": CAUSE}
+    columns |= {
+        name: pa.repeat(pa.scalar(value, tables.MSG.field(name).type), number) for name, value in constant.items()
+    }
+    table = pa.table({name: columns[name] for name in tables.MSG.names}).cast(tables.MSG)
+    return table, _runs(targets, target_of[order], due_ms[order])
+
+
+def _steps(
+    moves: Sequence[tuple[Slice, int]], slice_of: Numbers, rows: pa.Table, now_ms: int
+) -> tuple[list[Step], Numbers]:
+    """The distinct steps, and the number of each row's step. The messages of a slice have one, except in a slot of the timer,
+    where it depends on their TIMER_OUT_MS."""
+    coarse = np.array([is_coarse(slice_.queue) for slice_, _ in moves])
+    steps = [step(slice_, due_at, None, now_ms) for slice_, due_at in moves if not is_coarse(slice_.queue)]
+    step_of = (np.cumsum(~coarse) - 1)[slice_of]
+    in_slots = np.flatnonzero(coarse[slice_of])
+    if len(in_slots):
+        timer_outs = _property(rows.column("properties").take(pa.array(in_slots)), MessageConst.TIMER_OUT_MS)
+        numbers: dict[tuple[int, str | None], int] = {}
+        for row, text in zip(in_slots.tolist(), timer_outs.to_pylist(), strict=True):
+            case = (int(slice_of[row]), text)
+            if case not in numbers:
+                slice_, due_at = moves[case[0]]
+                numbers[case] = len(steps)
+                steps.append(step(slice_, due_at, text, now_ms))
+            step_of[row] = numbers[case]
+    return steps, step_of
+
+
+def _targets(
+    shard: Shard, slices: Sequence[Slice], slice_of: Numbers, steps: Sequence[Step], step_of: Numbers, rows: pa.Table
+) -> tuple[list[MessageQueue], Numbers]:
+    """The queues to which the rows go, sorted, and the number of each row's queue: that of its step, else its REAL_TOPIC and
+    REAL_QID on the local broker."""
+    queues: list[MessageQueue] = [one.queue for one in steps if one.queue is not None]
+    stays = np.array([one.queue is not None for one in steps])
+    queue_of = (np.cumsum(stays) - 1)[step_of]
+    leaving = np.flatnonzero(~stays[step_of])
+    if len(leaving):
+        maps = rows.column("properties").take(pa.array(leaving)) if len(leaving) < rows.num_rows else rows["properties"]
+        topics, queue_ids = _property(maps, MessageConst.REAL_TOPIC), _property(maps, MessageConst.REAL_QUEUE_ID)
+        missing = pc.or_(pc.is_null(topics), pc.is_null(queue_ids)).to_numpy(zero_copy_only=False)
+        if missing.any():
+            slice_ = slices[slice_of[leaving[missing.argmax()]]]
+            raise BadData(
+                f"{slice_.queue} [{slice_.begin}, {slice_.end}): a message does not say its REAL_TOPIC and REAL_QID"
+            )
+        topics = topics.dictionary_encode()
+        places = np.stack([topics.indices.to_numpy(), queue_ids.cast(pa.int32()).to_numpy()])
+        distinct, number_of = np.unique(places, axis=1, return_inverse=True)
+        queue_of[leaving] = len(queues) + number_of.reshape(-1)
+        names = topics.dictionary.to_pylist()
+        queues += [MessageQueue(names[topic], shard.local_broker, queue_id) for topic, queue_id in distinct.T.tolist()]
+    targets = sorted(set(queues))
+    place = {queue: number for number, queue in enumerate(targets)}
+    return targets, np.array([place[queue] for queue in queues])[queue_of]
+
+
+def _properties(steps: Sequence[Step], step_of: Numbers, maps: pa.Array) -> pa.Array:
+    """The properties of all rows, edited. Steps that put the same names are one edit of whole columns."""
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number, one in enumerate(steps):
+        edits = one.edits
+        alike[tuple(edits.put.items()), tuple(edits.put_if_absent), edits.remove].append(number)
+    kinds = np.empty(len(steps), np.int64)
+    for kind, numbers in enumerate(alike.values()):
+        kinds[numbers] = kind
+    kind_of = kinds[step_of]
+    parts, places = [], []
+    for kind, numbers in enumerate(alike.values()):
+        of_kind = np.flatnonzero(kind_of == kind)
+        edits = steps[numbers[0]].edits
+        if_absent = {
+            name: pa.array([one.edits.put_if_absent.get(name) for one in steps]).take(pa.array(step_of[of_kind]))
+            for name in edits.put_if_absent
+        }
+        of_rows = maps if len(alike) == 1 else maps.take(pa.array(of_kind))
+        parts.append(edit_maps(of_rows, edits.put, if_absent, edits.remove))
+        places.append(of_kind)
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places))))
+
+
+def _queue_columns(prefix: str, queues: Sequence[MessageQueue], number_of: Numbers) -> dict[str, pa.Array]:
+    """Topic, broker name and queue id of each row's queue."""
+    numbers = pa.array(number_of)
+    return {
+        f"{prefix}topic": pa.array([queue.topic for queue in queues]).take(numbers),
+        f"{prefix}broker_name": pa.array([queue.broker_name for queue in queues]).take(numbers),
+        f"{prefix}queue_id": pa.array([queue.queue_id for queue in queues], pa.int32()).take(numbers),
+    }
+
+
+def _runs(targets: Sequence[MessageQueue], target_of: Numbers, due_ms: Numbers) -> list[Run]:
+    firsts = np.flatnonzero(np.diff(target_of, prepend=-1))
+    counts = np.diff(firsts, append=len(target_of))
+    return [
+        Run(targets[target_of[first]], count, first, int(due_ms[first]))
+        for first, count in zip(firsts.tolist(), counts.tolist(), strict=True)
+    ]
+
+
+def _property(maps: pa.ChunkedArray, name: str) -> pa.Array:
+    return pc.map_lookup(maps.combine_chunks(), pa.scalar(name), "last")
