@@ -10,9 +10,10 @@ import pytest
 
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy
-from rmq_store.lake.read.segments import _disjoint
+from rmq_store.lake.read.segments import _disjoint, segments_of
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.contract.engines import LakeWorld
 from tests.contract.world import DAY, fail, group, orders, several, succeed
 
@@ -65,6 +66,24 @@ def test_a_delivery_reads_the_segments_up_to_the_first_that_is_not_due_each_once
     assert len(set(consumequeue_reads)) == 8
 
 
+def test_segments_of_other_groups_are_not_read(tmp_path: Path, consumequeue_reads: list[str]) -> None:
+    """The lane of each group has five segments, and another offset is looked up in each lane. The names of two lanes differ
+    only after the part that statistics keep."""
+    world = LakeWorld(tmp_path)
+    names = ("one", "two", f"{'long' * 9}-one", f"{'long' * 9}-two")
+    for turn in range(5):
+        world.fill(orders(0), several(1, first=turn))
+        for name in names:
+            world.consume(group(name), f"{DAY}-c{turn}", fail)
+    shard = world.shard
+    lanes = [queue for name in names for queue in shard.positions().queues_of(SCHEDULE_TOPIC, shard.lane(name))]
+    consumequeue_reads.clear()
+    segments = segments_of(shard, [QueueRange(lane, offset, offset + 1) for offset, lane in enumerate(lanes)])
+    bases = {queue: [segment.base for segment in of_queue] for queue, of_queue in segments.items()}
+    assert bases == {lane: [offset] for offset, lane in enumerate(lanes)}
+    assert len(consumequeue_reads) == 1 + 1 + 4
+
+
 def test_a_delivery_reads_no_more_after_a_long_history_while_another_group_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,3 +116,10 @@ def test_a_delivery_reads_no_more_after_a_long_history_while_another_group_waits
             counts.append(len(read))
         world.consume(waits("hasty", 1000), f"{DAY}-r{turn}", succeed)
     assert max(counts[6:]) <= max(counts[:6])
+
+
+def test_a_topic_that_no_file_has_has_no_segments(tmp_path: Path, consumequeue_reads: list[str]) -> None:
+    world = LakeWorld(tmp_path)
+    world.fill(orders(0), several(1))
+    assert segments_of(world.shard, [QueueRange(orders(0, "Another"), 0, 1)]) == {}
+    assert consumequeue_reads == []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,8 +21,10 @@ from rmq_store.lake.commit.holes import refuse_missing
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import LONGEST_STATISTIC
 from rmq_store.message.message import MessageQueue
 
+_QUEUE = ["topic", "broker_name", "queue_id"]
 _COLUMNS = [field.name for field in tables.CONSUMEQUEUE if field.name not in ("action", "store_timestamp", "store_day")]
 
 
@@ -40,7 +44,7 @@ def segments_of(
     if fresh:
         table.refresh()
     rows = [
-        *_dispatched(shard, by_queue.values()),
+        *_dispatched(shard, list(by_queue.values())),
         *(r for ctl in undispatched(shard, table) for r in consumequeue_rows(ctl)),
     ]
     for row in rows:
@@ -56,31 +60,91 @@ def segments_of(
     return segments
 
 
-def _dispatched(shard: Shard, ranges: Iterable[QueueRange]) -> list[dict[str, object]]:
+def _dispatched(shard: Shard, ranges: Sequence[QueueRange]) -> list[dict[str, object]]:
     table = shard.consumequeue
     if not table.files().num_rows:
         return []
     by_topic: dict[str, list[QueueRange]] = defaultdict(list)
     for range_ in ranges:
         by_topic[range_.queue.topic].append(range_)
-    rows = []
-    for topic, of_topic in by_topic.items():
-        begin, end = min(r.begin for r in of_topic), max(r.end for r in of_topic)
-        overlaps = (pc.field("topic") == topic) & (pc.field("base_offset") < end) & (pc.field("end_offset") > begin)
-        # Many files have one row, and a filter is slow on many chunks.
-        rows += table.read(_files_with(table, topic, of_topic), _COLUMNS).combine_chunks().filter(overlaps).to_pylist()
-    return rows
+    paths = {path: None for topic, of_topic in by_topic.items() for path in _files_with(table, topic, of_topic)}
+    return list(_overlapping(table.read(paths, _COLUMNS), ranges).to_pylist())
 
 
-def _files_with(table: LakeTable, topic: str, ranges: Iterable[QueueRange]) -> list[str]:
-    """The files whose statistics allow a segment of one of the ranges. Files between the ranges are left out: the queues of
-    a topic have very different offsets, most of all the schedule queues of different groups."""
+def _overlapping(rows: pa.Table, ranges: Sequence[QueueRange]) -> pa.Table:
+    """The rows of ``consumequeue`` with offsets of one of the ranges."""
+    of_queue = pa.table(
+        {
+            "topic": [range_.queue.topic for range_ in ranges],
+            "broker_name": [range_.queue.broker_name for range_ in ranges],
+            "queue_id": pa.array([range_.queue.queue_id for range_ in ranges], pa.int32()),
+            "begin": [range_.begin for range_ in ranges],
+            "end": [range_.end for range_ in ranges],
+        }
+    )
+    rows = rows.combine_chunks()  # many files have one row
+    places = rows.select([*_QUEUE, "base_offset", "end_offset"]).append_column(
+        "row", pa.array(np.arange(rows.num_rows))
+    )
+    pairs = places.join(of_queue, _QUEUE, join_type="inner", use_threads=False)
+    pairs = pairs.filter((pc.field("base_offset") < pc.field("end")) & (pc.field("end_offset") > pc.field("begin")))
+    return rows.take(pairs.column("row"))
+
+
+_Key: TypeAlias = tuple[str | None, int | None]
+"""Of a file: its broker name, as much as a statistic keeps of it, and its queue id; None: several."""
+
+
+def _files_with(table: LakeTable, topic: str, ranges: Sequence[QueueRange]) -> list[str]:
+    """The files whose statistics allow a segment of one of the ranges, which are all of the topic.
+
+    A file of one queue is compared with the range of that queue only: the queues of a topic have very different offsets, most
+    of all the schedule queues of different groups.
+    """
+    of_key: dict[_Key, list[QueueRange]] = defaultdict(list)
+    for range_ in ranges:
+        broker, queue_id = range_.queue.broker_name[:LONGEST_STATISTIC], range_.queue.queue_id
+        keys: list[_Key] = [(broker, queue_id), (broker, None), (None, queue_id), (None, None)]
+        for key in keys:
+            of_key[key].append(range_)
     files = table.files((pc.field("min.topic") <= topic) & (pc.field("max.topic") >= topic))
-    begins, ends = np.array(_disjoint(ranges)).T
-    first, last = files.column("min.base_offset").to_numpy(), files.column("max.end_offset").to_numpy()
-    nearest = np.searchsorted(ends, first, side="right")
-    overlaps = np.append(begins, np.iinfo(np.int64).max)[nearest] < last
-    return list(files.column("path").filter(pa.array(overlaps)).to_pylist())
+    begins, ends = files.column("min.base_offset").to_numpy(), files.column("max.end_offset").to_numpy()
+    overlapping = np.zeros(files.num_rows, bool)
+    for key, numbers in _by_key(files):
+        if key in of_key:
+            range_begins, range_ends = np.array(_disjoint(of_key[key])).T
+            nearest = np.searchsorted(range_ends, begins[numbers], side="right")
+            overlapping[numbers] = np.append(range_begins, np.iinfo(np.int64).max)[nearest] < ends[numbers]
+    return list(files.column("path").filter(pa.array(overlapping)).to_pylist())
+
+
+def _by_key(files: pa.Table) -> Iterator[tuple[_Key, npt.NDArray[np.int64]]]:
+    """The numbers of the files with each key."""
+    if not files.num_rows:
+        return
+    least, most = (
+        pc.utf8_slice_codeunits(files.column(f"{bound}.broker_name"), 0, LONGEST_STATISTIC) for bound in ("min", "max")
+    )
+    keys = pa.table(
+        {
+            "broker": _only_value(least, most),
+            "queue_id": _only_value(files.column("min.queue_id"), files.column("max.queue_id")),
+            "number": np.arange(files.num_rows),
+        }
+    )
+    groups = keys.group_by(["broker", "queue_id"], use_threads=False).aggregate([("number", "list")])
+    numbers = groups.column("number_list").combine_chunks()
+    of_groups = np.split(numbers.flatten().to_numpy(), numbers.offsets.to_numpy()[1:-1])
+    yield from zip(
+        zip(groups.column("broker").to_pylist(), groups.column("queue_id").to_pylist(), strict=True),
+        of_groups,
+        strict=True,
+    )
+
+
+def _only_value(least: pa.ChunkedArray, most: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Per row the value that both columns have, null where they differ."""
+    return pc.if_else(pc.equal(least, most), least, None)
 
 
 def _disjoint(ranges: Iterable[QueueRange]) -> list[tuple[int, int]]:

@@ -30,7 +30,9 @@ from rmq_store.utils.redaction import cleaned, secret_values
 
 ROW_GROUP_ROWS = 10_000
 LONG_RUN_ROWS = 4_000
-_LONGEST_STATISTIC = 32
+LONGEST_STATISTIC = 32
+"""A text has so many characters at most in a statistic."""
+
 _LAST_CHARACTER = "\U0010ffff"
 _GROWING = {"rel", "queue_offset", "commit_log_offset", "store_timestamp", "born_timestamp", "origin_queue_offset"}
 """Numbers that grow from row to row. Written as their differences, they take a third of the space and a quarter of the
@@ -104,9 +106,9 @@ def statistics(table: pa.Table, columns: Sequence[str]) -> str:
         low_high = pc.min_max(column).as_py()
         least[name], most[name] = low_high["min"], low_high["max"]
         if isinstance(most[name], str):
-            least[name] = least[name][:_LONGEST_STATISTIC]
-            if len(most[name]) > _LONGEST_STATISTIC:
-                most[name] = max(most[name], most[name][:_LONGEST_STATISTIC] + _LAST_CHARACTER)
+            least[name] = least[name][:LONGEST_STATISTIC]
+            if len(most[name]) > LONGEST_STATISTIC:
+                most[name] = max(most[name], most[name][:LONGEST_STATISTIC] + _LAST_CHARACTER)
     return json.dumps(
         {"numRecords": table.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}, ensure_ascii=False
     )
