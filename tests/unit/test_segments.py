@@ -10,12 +10,13 @@ import pytest
 
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy
-from rmq_store.lake.read.segments import _disjoint, segments_of
+from rmq_store.errors import MissingFile
+from rmq_store.lake.read.segments import _disjoint, segments_of, waiting_segments
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.contract.engines import LakeWorld
-from tests.contract.world import DAY, fail, group, orders, several, succeed
+from tests.contract.world import DAY, SHARD, fail, group, orders, several, succeed
 
 Q = MessageQueue("T", "b", 0)
 
@@ -123,3 +124,13 @@ def test_a_topic_that_no_file_has_has_no_segments(tmp_path: Path, consumequeue_r
     world.fill(orders(0), several(1))
     assert segments_of(world.shard, [QueueRange(orders(0, "Another"), 0, 1)]) == {}
     assert consumequeue_reads == []
+
+
+def test_a_segment_of_a_broker_that_cannot_be_split_by_the_second_is_named(tmp_path: Path) -> None:
+    world = LakeWorld(tmp_path)
+    level = MessageQueue(SCHEDULE_TOPIC, SHARD, 16)
+    world.fill(level, several(3))
+    (file,) = tmp_path.rglob("fill-*.parquet")
+    file.unlink()
+    with pytest.raises(MissingFile, match=r"the file of offsets \[0, 3\) of .*queueId=16\], was removed"):
+        waiting_segments(world.shard, [QueueRange(level, 0, 1)])

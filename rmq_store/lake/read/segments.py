@@ -18,6 +18,7 @@ from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.pull import cover
 from rmq_store.lake.commit.dispatch import consumequeue_rows, undispatched
 from rmq_store.lake.commit.holes import refuse_missing
+from rmq_store.lake.read.slice_rows import rows_of_slices
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
@@ -161,7 +162,8 @@ def waiting_segments(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[Mess
     ``consumequeue`` has just been refreshed.
 
     That is so for segments born in the lake. The messages of a broker's own level queue were stored one after the other:
-    their segments are split by the second in which messages are due, each part due with its last message.
+    their segments are split by the second in which messages are due, each part due with its last message. Raises MissingFile
+    or BadData where one cannot be read.
     """
     range_of = {range_.queue: range_ for range_ in ranges}
     return {
@@ -174,10 +176,11 @@ def _by_second(shard: Shard, segment: Produced, range_: QueueRange) -> list[Prod
     """The parts of the segment that overlap the range."""
     if segment.min_store_timestamp == segment.max_store_timestamp:
         return [segment]
-    rows = shard.commitlog.rows(segment.file, segment.first_row, segment.count, ["deliver_at"])
+    base = segment.base or 0
+    slices, _ = cover(QueueRange(segment.queue, base, base + segment.count), [segment])
+    rows = rows_of_slices(shard.root, shard.commitlog.path, slices, ["deliver_at"])
     due_at = rows.column("deliver_at").to_numpy()
     starts = np.concatenate([[0], np.flatnonzero(np.diff(due_at // 1000)) + 1, [len(due_at)]])
-    base = segment.base or 0
     first = max(np.searchsorted(starts, range_.begin - base, side="right") - 1, 0)
     last = np.searchsorted(starts, range_.end - base, side="left")
     return [
