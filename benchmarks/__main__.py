@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
 import signal
 import sys
@@ -19,9 +20,13 @@ from rich.console import Console
 
 from benchmarks import absorb, commands, commits, groups, growth, import_files, moves, requests, windows, writers
 from benchmarks.bench import Bench, json_text, machine
+from benchmarks.speed_page import with_last_run
 from benchmarks.table import Measurement, Section, document, table
 
-FOLDER = Path(__file__).resolve().parents[1] / "var" / "bench"
+CHECKOUT = Path(__file__).resolve().parents[1]
+FOLDER = CHECKOUT / "var" / "bench"
+LAST_RUN = CHECKOUT / "benchmarks" / "last_run.json"
+"""The ``--json`` document of the run that ``docs/speed.md`` shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,12 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--windows", type=_at_least_one, metavar="N", help=f"windows that growth makes; default {FULL.windows:,}"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample to a file")
+    parser.add_argument(
+        "--write-docs",
+        type=Path,
+        metavar="PAGE",
+        help=f"measure nothing: write the last section of docs/speed.md from {LAST_RUN.relative_to(CHECKOUT)}",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the messages in var/bench for the next run")
     chosen = parser.parse_args(arguments)
     if chosen.json and not chosen.json.parent.is_dir():
@@ -95,6 +106,10 @@ def _at_least_one(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 1 if a scenario failed; a target that is not reached is not a failure."""
     chosen = options(arguments)
+    if chosen.write_docs:
+        page = chosen.write_docs.read_text()
+        chosen.write_docs.write_text(with_last_run(page, json.loads(LAST_RUN.read_text())))
+        return 0
     default = QUICK if chosen.quick else FULL
     sizes = Sizes(*(getattr(chosen, name) or getattr(default, name) for name in ("messages", "rounds", "windows")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up as on Ctrl-C
@@ -115,7 +130,7 @@ def _run(chosen: argparse.Namespace, sizes: Sizes) -> list[Section]:
     bench = Bench(folder=FOLDER, **asdict(sizes), quick=chosen.quick, say=say)
     _use_scratch(FOLDER / "run" / "tmp")
     try:
-        sections = [_measured(SCENARIOS[name], bench) for name in chosen.only or SCENARIOS]
+        sections = [measured(SCENARIOS[name], bench) for name in chosen.only or SCENARIOS]
     finally:
         bench.close(keep=chosen.keep)
     caption = (
@@ -140,7 +155,7 @@ def only_one(lock_file: Path) -> Iterator[None]:
         yield
 
 
-def _measured(scenario: Scenario, bench: Bench) -> Section:
+def measured(scenario: Scenario, bench: Bench) -> Section:
     """The measurements of a scenario, until it ended or failed; the other scenarios still run."""
     bench.say(scenario.title)
     measurements: list[Measurement] = []

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -227,11 +228,12 @@ def group_of(name: str, listener: str, *, batch: int = 1) -> GroupSettings:
 
 
 def machine() -> dict[str, object]:
-    """The machine of a run; ``load``: its load average when the run began."""
+    """The machine of a run; ``load``: its load average when the run began. ``day``: UTC."""
     from importlib.metadata import version
 
     packages = ("pyspark", "delta-spark", "deltalake", "pyarrow", "duckdb", "numpy")
     return {
+        "day": datetime.now(UTC).date().isoformat(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load": os.getloadavg()[0],

@@ -59,7 +59,7 @@ class Beside:
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    few = 5 if bench.quick else 20
+    few = min(max(bench.windows // 12, 1), 20)
     stores = [Beside.make(bench, others, EARLIER + few) for others in COUNTS]
     for count in (EARLIER, few):
         for beside in stores:

@@ -44,7 +44,7 @@ CASES = (
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    few = 10 if bench.quick else 30  # windows of each group that warm up, and that are timed at each point
+    few = min(max(bench.windows // 6, 1), 30)  # windows of each group that warm up, and that are timed at each point
     each = -(-bench.windows // len(CASES))
     store, shard = bench.copy(bench.lake((each + 3 * few) * WINDOW_MESSAGES))
     groups = {

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from benchmarks.__main__ import SCENARIOS, only_one, options
+from benchmarks.__main__ import CHECKOUT, LAST_RUN, SCENARIOS, only_one, options
 from benchmarks.broker_log import QUEUES, RECORD_BYTES, TOPIC, BrokerLog
 from benchmarks.listeners import NAMED, Everything, EverythingFails10, Named, NamedFails10, NamedFails83, failing
+from benchmarks.speed_page import with_last_run
 from benchmarks.table import Measurement, Section, Target, at_quantile, document, ratios, shown, table
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.consume_queue_file import list_consume_queues
@@ -106,6 +107,48 @@ def test_the_document_holds_every_sample_and_is_json() -> None:
         {"quick": True},
         {"commits": "broken"},
     )
+
+
+# --- docs/speed.md ---------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_the_last_run() -> None:
+    page = (CHECKOUT / "docs" / "speed.md").read_text()
+    assert page == with_last_run(page, json.loads(LAST_RUN.read_text())), (
+        "run python -m benchmarks --write-docs docs/speed.md"
+    )
+
+
+def test_the_page_names_every_scenario() -> None:
+    page = (CHECKOUT / "docs" / "speed.md").read_text()
+    assert [name for name in SCENARIOS if f"\n| `{name}` |" not in page] == []
+
+
+def test_the_last_section_is_written_from_a_run() -> None:
+    machine = {
+        "day": "2026-11-20",
+        "cores": 2,
+        "memory_bytes": 24 << 30,
+        "load": 0.25,
+        "python": "3.11.7",
+        "versions": {"pyarrow": "1"},
+    }
+    sizes = {"messages": 5_000_000, "rounds": 3, "windows": 1_000, "quick": False}
+    run = document([Section("windows", (OURS, PEER)), Section("commits", (SLOW,), "broken")], machine, sizes)
+    lines = with_last_run("# Speed\n\n## Last measured\n\nold\n", json.loads(json.dumps(run))).splitlines()
+    assert lines[:4] == ["# Speed", "", "## Last measured", ""]
+    assert lines[4:6] == ["On 2026-11-20: 2 cores, 24 GiB, load 0.2 when it began.", "Python 3.11.7, pyarrow 1."]
+    assert "### Windows" in lines
+    assert "| our way | 2.00 | 1.00..3.00 | M/s | 4.00 theirs | >= 2.00 | yes |" in lines
+    assert "| peer: their way | 0.500 | 0.400..9.00 | M/s |  |  |  |" in lines
+    assert "| a commit | 75.0 | 50.0..90.0 | ms |  | <= 60.0 | no |" in lines
+    assert lines[-1] == "Failed: commits: broken"
+    assert "old" not in lines
+
+
+def test_a_page_without_the_section_is_refused() -> None:
+    with pytest.raises(ValueError, match="Last measured"):
+        with_last_run("# Speed\n", {})
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
