@@ -13,7 +13,7 @@ WINDOW_MESSAGES = 800
 FEW = 30
 """Windows that warm up."""
 
-COMMIT = "6.read-back"
+COMMIT = "6.settled"
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:

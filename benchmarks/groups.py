@@ -17,6 +17,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
 
 TITLE = "CPU time of this process beside other groups of 16 queues, local disk"
 COUNTS = (0, 100, 1_000)
@@ -43,7 +44,7 @@ class Beside:
     def make(cls, bench: Bench, others: int, windows: int) -> Beside:
         store, shard = bench.copy(bench.lake(windows * WINDOW_MESSAGES))
         bench.say(f"writing the positions of {others:,} groups")
-        _write_positions(shard, others, bench.host.now_ms())
+        _write_positions(shard, others, bench.host)
         group = group_of(GROUP, "Named")
         return cls(others, store, SmallWindows(store, shard, group, WINDOW_MESSAGES, bench.host, time.process_time))
 
@@ -95,7 +96,7 @@ def _rows(
     yield Measurement(f"groups.{key}", name, "times", (ratio,), target=target, more_is_better=False)
 
 
-def _write_positions(shard: Shard, others: int, now_ms: int) -> None:
+def _write_positions(shard: Shard, others: int, host: Host) -> None:
     """As the groups' own windows leave them: epoch, subscription, and for each queue an offset and a released claim."""
     ends = {max_id(queue): OTHER_OFFSET for queue in OTHER_QUEUES}
     for number in range(COMMITS):
@@ -104,5 +105,5 @@ def _write_positions(shard: Shard, others: int, now_ms: int) -> None:
             positions |= {grp_id(group): 0, sub_id(group): SubVersion(1, 1).packed()}
             positions |= {off_id(group, queue): OTHER_OFFSET for queue in OTHER_QUEUES}
             positions |= {own_queue_id(group, queue): Claim(1, 0).packed() for queue in OTHER_QUEUES}
-        shard.commitlog.put([], positions, now_ms=now_ms)
+        shard.commitlog.put([], positions, host=host)
         shard.commitlog.refresh()

@@ -23,7 +23,7 @@ PARTS = {
     PLAN: "plan",
     "2.claimed": "claim",
     "3.staged": "run the listener, stage",
-    "6.read-back": "commit (steps 4 to 6)",
+    "6.settled": "commit (steps 4 to 6)",
     "7.dispatched": "dispatch",
 }
 """The parts of a window: each ends with this step of ``lake/commit/commit.py``, and begins where the one above ends."""

@@ -20,7 +20,7 @@ off/orders/OrderEvents/a/0 was 120 and is 90". Then nothing is written, and no r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
@@ -39,7 +39,7 @@ from rmq_store.commit.positions import (
     sub_id,
     total,
 )
-from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
+from rmq_store.errors import ClockSkew, EvidenceMismatch, RmqError, StaleAttempt
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import day_of
 
@@ -129,6 +129,25 @@ def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew
         updated_ms[max_id(queue)] = store_timestamp
     ctl = replace(proposal.ctl, produced=produced, store_timestamp=store_timestamp, read_version=positions.version)
     return Decided(ctl, advance, updated_ms)
+
+
+def decide_in_turn(proposals: Sequence[Proposal], positions: Positions, clocks: Clocks) -> list[Decided | RmqError]:
+    """``decide`` for proposals that share an entry: one after another, each on the positions that those before it leave. Who
+    is refused (StaleAttempt, ClockSkew) changes nothing for the others.
+
+    All have one ``read_version``, so their commit ids order them: the proposals must be in that order.
+    """
+    outcomes: list[Decided | RmqError] = []
+    for proposal in proposals:
+        try:
+            decided = decide(proposal, positions, clocks)
+            check_day(decided.ctl)
+        except (StaleAttempt, ClockSkew) as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(decided)
+            positions = positions.advanced(positions.version, decided.positions, decided.updated_ms)
+    return outcomes
 
 
 _NAMED = 8

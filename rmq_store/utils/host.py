@@ -38,6 +38,11 @@ def epoch_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    """A clock that is never set, ms from an unknown moment: only differences mean something."""
+    return time.monotonic_ns() // 1_000_000
+
+
 def random_name() -> str:
     """32 random hex digits, for a name that nothing else uses."""
     return os.urandom(16).hex()

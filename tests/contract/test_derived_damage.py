@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from rmq_store.lake.commit.cursor import COMMIT, cursor_positions
 from rmq_store.lake.commit.dispatch import COMMITS, KINDS, dispatch, staged, undispatched
@@ -17,6 +16,7 @@ from rmq_store.message.message import MessageQueue
 from tests.contract.rmq import ALL_DUE, Rmq
 from tests.contract.test_dispatch import doubled, shard_of
 from tests.faults.answers import NoAnswer, Put, answer_puts, clean_log
+from tests.foreign_tools import protocol_ignored
 from tests.lake_damages import QUEUE
 from tests.lake_fixtures import Bench
 
@@ -27,8 +27,8 @@ OF_ORDERS = "topic = 'OrderEvents' AND queue_id = 0"
 
 def drop_rows(root: Path, where: str) -> None:
     """What somebody's DELETE does to the consume queues of the one shard."""
-    deleted = DeltaTable(str(root / "broker-a" / "consumequeue")).delete(where)
-    assert deleted["num_deleted_rows"]
+    with protocol_ignored(root / "broker-a" / "consumequeue") as table:
+        assert table.delete(where)["num_deleted_rows"]
 
 
 def refused(rmq: Rmq, *arguments: str) -> str:
@@ -203,7 +203,7 @@ def test_a_derived_table_that_records_no_commit_is_accepted(hand: Bench) -> None
     for kind in KINDS:
         recorded = cursor_positions(shard)
         del recorded[COMMIT]
-        kind.table(shard).put(staged(shard, kind, shard.ctls_since(0), hand.host), recorded)
+        kind.table(shard).put(staged(shard, kind, shard.ctls_since(0), hand.host), recorded, host=hand.host)
         kind.table(shard).refresh()
     hand.window("shop", QUEUE, 4, 5, dead=[4])
     assert dispatch(shard, hand.host)
@@ -244,7 +244,7 @@ def test_a_rebuild_to_no_rows_is_not_done_before_they_are_gone(
     silent: list[Put] = []
 
     def answer(put: Put) -> None:
-        if put.table.path.endswith("/offsets") and not silent:
+        if put.table.endswith("/offsets") and not silent:
             silent.append(put)
             raise NoAnswer("silence")
         put.send()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from errno import ENOSPC
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from rmq_store.lake.commit.cursor import COMMITS as COMMITS_AT_CURSOR
 from rmq_store.lake.commit.cursor import cursor_of, cursor_positions
 from rmq_store.lake.commit.dispatch import COMMITS, KINDS, Derived, dispatch, staged, undispatched
 from rmq_store.lake.commit.rebuild import check, rebuild
+from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
 from rmq_store.lake.table.store import LakeStore
@@ -35,7 +37,7 @@ def doubled(shard: Shard, kind: Derived) -> int:
     ctls = [ctl for ctl in shard.ctls_since(0) if kind.claims or ctl.action not in ABOUT_CLAIMS]
     host, table = Host(), kind.table(shard)
     table.refresh()
-    table.put(staged(shard, kind, ctls, host), cursor_positions(shard), metadata={"action": "twice"})
+    table.put(staged(shard, kind, ctls, host), cursor_positions(shard), host=host)
     return sum(len(kind.rows(ctl)) for ctl in ctls)
 
 
@@ -117,12 +119,12 @@ def test_what_is_committed_and_dispatched_beside_a_rebuild_is_kept(
     root, tables = hand.shard.root, []
 
     def answer(put: Put) -> None:
-        if put.action == "rebuild" and put.table.path not in tables:
-            tables.append(put.table.path)
+        if put.action == "rebuild" and put.table not in tables:
+            tables.append(put.table)
             elsewhere = Bench(Shard(root, hand.shard.name))
             elsewhere.window("shop", QUEUE, 3 + len(tables), 4 + len(tables), retried=[3 + len(tables)])
             dispatch(elsewhere.shard, elsewhere.host)
-            if put.table.path.endswith("/commits"):
+            if put.table.endswith("/commits"):
                 doubled(elsewhere.shard, COMMITS)
         put.send()
 
@@ -229,7 +231,9 @@ def test_a_table_without_the_number_of_commits_is_compared_by_their_ids(hand: Be
     for kind in KINDS:
         recorded = cursor_positions(hand.shard)
         del recorded[COMMITS_AT_CURSOR]
-        kind.table(hand.shard).put(staged(hand.shard, kind, hand.shard.ctls_since(0), hand.host), recorded)
+        kind.table(hand.shard).put(
+            staged(hand.shard, kind, hand.shard.ctls_since(0), hand.host), recorded, host=hand.host
+        )
         kind.table(hand.shard).refresh()
     move(hand, 1)
     clean_log(hand.shard.commitlog)
@@ -251,7 +255,7 @@ def undone(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> Rmq:
 
 
 @pytest.mark.parametrize("how", [(), ("--rebuild",)])
-@pytest.mark.parametrize("step", ["commit.dispatch.derived", "table.delta_table.LakeTable.put"])
+@pytest.mark.parametrize("step", ["commit.dispatch.derived", "table.object_store._written"])
 def test_a_full_disk_is_said_in_words(
     undone: Rmq, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], step: str
 ) -> None:
@@ -262,8 +266,13 @@ def test_a_full_disk_is_said_in_words(
     def full(*arguments: object, **options: object) -> None:
         raise DISK_FULL
 
+    def put_at_once(table: LakeTable, *arguments: Any, **options: Any) -> None:
+        put(table, *arguments, **(options | {"patience_ms": 0}))
+
+    put = LakeTable.put
     with monkeypatch.context() as on_a_full_disk:
         on_a_full_disk.setattr(f"rmq_store.lake.{step}", full)
+        on_a_full_disk.setattr(LakeTable, "put", put_at_once)
         answer = undone("dispatch", *how, "--json")
     assert (answer.exit_code, answer.json()["error"]) == (1, "StoreUnusable")
     assert "No space left on device" in answer.json()["message"]

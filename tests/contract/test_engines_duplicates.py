@@ -17,6 +17,7 @@ from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.errors import BadData, HeldByAnother, StaleAttempt
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.delta_log import Content
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.window import duplicates as duplicates_in_lake
 from rmq_store.lake.window.key_files import text_hashes
@@ -330,12 +331,12 @@ def test_keys_that_cannot_be_read_stop_the_next_window(tmp_path: Path, damage: C
 
 
 def test_the_audit_finds_a_window_whose_keys_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = LakeTable.put
+    content = LakeTable.content
 
-    def put_without_keys(self: LakeTable, files: Sequence[StagedFile], *others: Any, **more: Any) -> None:
-        put(self, [file for file in files if file.kind != "key"], *others, **more)
+    def without_keys(self: LakeTable, files: Sequence[StagedFile], *others: Any, **more: Any) -> Content:
+        return content(self, [file for file in files if file.kind != "key"], *others, **more)
 
-    monkeypatch.setattr(LakeTable, "put", put_without_keys)
+    monkeypatch.setattr(LakeTable, "content", without_keys)
     world = LakeWorld(tmp_path)
     world.fill(orders(0), [keyed(0, "A"), keyed(1, "B")])
     world.consume(ONCE, f"{DAY}-1")

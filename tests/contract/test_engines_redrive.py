@@ -208,7 +208,8 @@ def test_a_later_attempt_of_the_same_request_takes_over_and_fences_the_earlier_o
 def test_of_two_redrives_of_a_group_at_once_the_second_is_told_who_is_at_it(world: World) -> None:
     with_letters(world)
     told = canonical_json({"claims": {own_id("~redrive", "billing"): 1}})
-    ctl = Ctl(world.host.new_commit_id(), Action.CLAIM, BEN, request_id=f"{DAY}-r1", parameters=told)
+    commit_id = world.host.new_commit_id()
+    ctl = Ctl(commit_id, Action.CLAIM, BEN, request_id=f"{DAY}-r1", group="billing", parameters=told)
     claim = Claim(1, (world.clock() + 60_000) // 1000)
     world.commit(Proposal(ctl, {}, {own_id("~redrive", "billing"): claim.packed()}))
     with pytest.raises(HeldByAnother, match=rf"broker-a/~redrive/billing is held by request {DAY}-r1 of ben"):

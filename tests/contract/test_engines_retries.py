@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.replay import replay_group
-from rmq_store.commit.ctl import Action, Ctl, Proposal, canonical_json
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Proposal, canonical_json
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.commit.positions import Claim, own_id
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
@@ -351,7 +351,8 @@ def test_of_two_deliveries_at_once_the_second_is_told_who_delivers(world: World)
     world.consume(BILLING, f"{DAY}-1", fail)
     world.clock.advance(10_000)
     said = canonical_json({"claims": {own_id("~deliver"): 1}})
-    told = Ctl(world.host.new_commit_id(), Action.CLAIM, BEN, request_id=f"{DAY}-d1", parameters=said)
+    commit_id = world.host.new_commit_id()
+    told = Ctl(commit_id, Action.CLAIM, BEN, request_id=f"{DAY}-d1", group=SCHEDULE_GROUP, parameters=said)
     claim = Claim(1, (world.clock() + 60_000) // 1000)
     world.commit(Proposal(told, {}, {own_id("~deliver"): claim.packed()}))
     with pytest.raises(HeldByAnother, match=rf"broker-a/~deliver is held by request {DAY}-d1 of ben"):

@@ -1,26 +1,79 @@
-"""What other tools do to a commit log that breaks it (OPTIMIZE, VACUUM, a file removed) is named, never guessed."""
+"""Other tools must not write to a commit log, and those that respect its protocol do not. What the others break (OPTIMIZE,
+DELETE, VACUUM, a file removed) is named, never guessed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from tests.contract.rmq import Rmq
+from tests.foreign_tools import log_of, protocol_ignored
 
 FILES = "SELECT DISTINCT file FROM segments WHERE topic = 'OrderEvents'"
+TABLES = ("commitlog", "consumequeue", "offsets", "commits")
+
+
+def _path(rmq: Rmq, table: str = "commitlog") -> Path:
+    return rmq.root / "broker-a" / table
 
 
 def _commit_log(rmq: Rmq) -> DeltaTable:
-    return DeltaTable(str(rmq.root / "broker-a" / "commitlog"))
+    return DeltaTable(str(_path(rmq)))
 
 
-def _optimized_and_vacuumed(rmq: Rmq) -> None:
-    """As a user does it who has no more use for old files, with the safety of the retention switched off."""
-    table = _commit_log(rmq)
-    table.optimize.compact()
-    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+OPTIMIZE_AND_DELETE: dict[str, Callable[[DeltaTable], object]] = {
+    "OPTIMIZE": lambda table: table.optimize.compact(),
+    "DELETE": lambda table: table.delete("topic = 'OrderEvents'"),
+}
+
+
+def _changed(rmq: Rmq, tool: str, *, vacuumed: bool = False) -> None:
+    """``vacuumed``: as a user does it who has no more use for old files, with the safety of the retention switched off."""
+    with protocol_ignored(_path(rmq)) as table:
+        OPTIMIZE_AND_DELETE[tool](table)
+        if vacuumed:
+            assert table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+WRITES: dict[str, Callable[[DeltaTable], object]] = OPTIMIZE_AND_DELETE | {
+    "UPDATE": lambda table: table.update(updates={"store_day": "'2020-01-01'"}),
+    "RESTORE": lambda table: table.restore(0),
+    "append": lambda table: write_deltalake(table, table.to_pyarrow_table(), mode="append"),
+    "overwrite": lambda table: write_deltalake(table, table.to_pyarrow_table(), mode="overwrite"),
+    "ALTER TABLE": lambda table: table.alter.set_table_properties({"delta.appendOnly": "false"}),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_tool_that_respects_the_protocol_writes_to_no_table(imported: Rmq, write: str) -> None:
+    imported.json("consume", "--group", "orders", "--engine", "local")
+    for name in TABLES:
+        log = log_of(_path(imported, name))
+        before = sorted(entry.name for entry in log.iterdir())
+        if write == "ALTER TABLE" or name != "commits":  # which is empty: there is nothing to optimize or delete
+            with pytest.raises(CommitFailedError, match=r"Unsupported table features.*rmqStore"):
+                WRITES[write](DeltaTable(str(log.parent)))
+        assert sorted(entry.name for entry in log.iterdir()) == before
+    assert imported.json("audit")["audit"] == []
+    assert imported.json("dispatch", "--check")["status"] == "ok"
+
+
+def test_a_vacuum_of_everything_deletes_neither_live_files_nor_those_of_a_running_window(imported: Rmq) -> None:
+    imported.json("consume", "--group", "orders", "--engine", "local")
+    for name in TABLES:
+        table = DeltaTable(str(_path(imported, name)))
+        assert table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True) == []
+        staged = _path(imported, name) / "staged.parquet"
+        staged.touch()
+        with pytest.raises(CommitFailedError, match=r"Unsupported table features.*rmqStore"):
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        assert staged.exists()
+    assert imported.json("audit")["audit"] == []
+    assert imported.json("dispatch", "--check")["status"] == "ok"
 
 
 @pytest.fixture
@@ -29,19 +82,33 @@ def files_of_orders(imported: Rmq) -> list[Path]:
     return [imported.root / "broker-a" / "commitlog" / row["file"] for row in rows]
 
 
-def test_the_audit_names_the_segments_whose_files_an_optimize_took_out(imported: Rmq) -> None:
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_the_audit_names_the_segments_whose_files_an_optimize_took_out(imported: Rmq, checkpoint: bool) -> None:
     segments = imported.json("sql", "SELECT count(*) AS n FROM segments")[0]["n"]
-    _commit_log(imported).optimize.compact()
+    _changed(imported, "OPTIMIZE")
+    if checkpoint:
+        _commit_log(imported).create_checkpoint()
     answer = imported("audit", "--json")
     assert answer.exit_code == 1
     assert [row["problem"] for row in answer.json()["audit"]] == ["segment file not live"] * segments
 
 
-def test_a_vacuum_with_its_own_settings_keeps_what_an_optimize_took_out(imported: Rmq) -> None:
-    _commit_log(imported).optimize.compact()
-    assert _commit_log(imported).vacuum(dry_run=False) == []
-    with pytest.raises(Exception, match="retention"):
-        _commit_log(imported).vacuum(retention_hours=24 * 365, dry_run=False)
+def test_the_audit_names_the_segments_whose_files_a_delete_took_out(imported: Rmq, files_of_orders: list[Path]) -> None:
+    names = ", ".join(f"'{file.relative_to(_path(imported))}'" for file in files_of_orders)
+    (row,) = imported.json("sql", f"SELECT count(*) AS n FROM segments WHERE file IN ({names})")
+    _changed(imported, "DELETE")
+    answer = imported("audit", "--json")
+    assert answer.exit_code == 1
+    assert [row["problem"] for row in answer.json()["audit"]] == ["segment file not live"] * row["n"]
+
+
+@pytest.mark.parametrize("tool", OPTIMIZE_AND_DELETE)
+def test_a_vacuum_with_its_own_settings_keeps_what_another_tool_took_out(imported: Rmq, tool: str) -> None:
+    with protocol_ignored(_path(imported)) as table:
+        OPTIMIZE_AND_DELETE[tool](table)
+        assert table.vacuum(dry_run=False) == []
+        with pytest.raises(Exception, match="retention"):
+            table.vacuum(retention_hours=24 * 365, dry_run=False)
     assert imported.json("consume", "--group", "orders", "--engine", "local")["windows"]
 
 
@@ -57,10 +124,11 @@ REPLAY = ("replay", "--group", "orders", "--topic", "OrderEvents", "--from", "20
     ],
     ids=lambda command: command[0],
 )
-def test_a_window_after_optimize_and_vacuum_names_file_segment_and_cause(
-    imported: Rmq, files_of_orders: list[Path], command: tuple[str, ...]
+@pytest.mark.parametrize("tool", OPTIMIZE_AND_DELETE)
+def test_a_window_after_a_vacuum_names_file_segment_and_cause(
+    imported: Rmq, files_of_orders: list[Path], command: tuple[str, ...], tool: str
 ) -> None:
-    _optimized_and_vacuumed(imported)
+    _changed(imported, tool, vacuumed=True)
     answer = imported(*command, "--json")
     error = answer.json()
     assert (answer.exit_code, error["error"]) == (1, "MissingFile")
@@ -92,18 +160,15 @@ def test_a_file_that_is_no_parquet_any_more_is_named(imported: Rmq, files_of_ord
 @pytest.mark.parametrize("hint", ["garbage{", "[]", '{"version": null}'])
 def test_a_damaged_hint_at_the_last_checkpoint_is_replaced_by_a_listing(imported: Rmq, hint: str) -> None:
     _commit_log(imported).create_checkpoint()
-    (imported.root / "broker-a" / "commitlog" / "_delta_log" / "_last_checkpoint").write_text(hint)
+    (log_of(_path(imported)) / "_last_checkpoint").write_text(hint)
     (window,) = imported.json("consume", "--group", "orders", "--engine", "local")["windows"]
     assert window["status"] == "committed"
 
 
-def test_a_hint_at_a_checkpoint_that_is_not_there_is_named_with_what_to_do(imported: Rmq) -> None:
+def test_a_hint_at_a_checkpoint_that_is_not_there_is_replaced_by_a_listing(imported: Rmq) -> None:
     _commit_log(imported).create_checkpoint()
-    hint = imported.root / "broker-a" / "commitlog" / "_delta_log" / "_last_checkpoint"
-    hint.write_text('{"version": 77, "size": 3}')
-    answer = imported("progress", "--group", "orders", "--json")
-    assert (answer.exit_code, answer.json()["error"]) == (1, "StoreUnusable")
-    assert "_last_checkpoint names the checkpoint of version 77" in answer.json()["message"]
-    hint.unlink()
+    (log_of(_path(imported)) / "_last_checkpoint").write_text('{"version": 77, "size": 3}')
+    assert imported.json("progress", "--group", "orders")
     (window,) = imported.json("consume", "--group", "orders", "--engine", "local")["windows"]
     assert window["status"] == "committed"
+    assert imported.json("audit")["audit"] == []

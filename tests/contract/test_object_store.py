@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
+from rmq_store.lake.table import s3
 from rmq_store.lake.table.object_store import Root, file_source, is_refused
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import stage_ctl
@@ -235,13 +236,19 @@ def test_a_folder_that_cannot_be_made_is_unusable() -> None:
         Root.parse("/proc/no-such-place/store").check_exclusive_create()
 
 
+def server_time(root: Root) -> int:
+    """Of a process that has no answer of the server yet: a recent one, also a refusal, says its time."""
+    s3._CLOCKS.clear()
+    return root.server_time_ms(Host())
+
+
 def every_call(root: Root) -> dict[str, Callable[[], object]]:
     return {
         "read": lambda: root.read("x"),
         "list": root.list,
         "create": lambda: root.create_exclusively("x", b""),
         "delete": lambda: root.delete("x"),
-        "time": lambda: root.server_time_ms(Host()),
+        "time": lambda: server_time(root),
         "check": root.check_reachable,
         "self-check": root.check_exclusive_create,
     }
@@ -281,8 +288,8 @@ def test_each_librarys_refusal_is_known_as_one(s3_root: S3Root, wrong: dict[str,
     said = Ctl("0" * 32, Action.SEND, Actor("tests", "tests"))
     calls: list[Callable[[], object]] = [
         lambda: shard.commitlog,
-        lambda: stage_ctl(root, "s/commitlog", said, 0),
-        lambda: root.server_time_ms(Host()),
+        lambda: stage_ctl(root, "s/commitlog", [said], 0),
+        lambda: server_time(root),
     ]
     for call in calls:
         with pytest.raises((StoreUnusable, OSError)) as caught:

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from shutil import copytree
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
-from rmq_store.lake.table import delta_table
+from rmq_store.commit.append import PutAnswer
+from rmq_store.lake.table import object_store
+from rmq_store.lake.table.delta_log import LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.utils.host import Host
-from tests.faults.stores import Lake
+from tests.faults.stores import HOUR_MS, Lake
 
-_real_put = LakeTable.put
+_real_put = Root.put_once
 
 
-class NoAnswer(DeltaError):
+class NoAnswer(OSError):
     """What a client sees when the store falls silent."""
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """The one object that a commit writes, held back on its way: it still lands where its name is free."""
+    """An entry that is held back on its way: it still lands where its name is free."""
 
     path: Path
     content: bytes
@@ -46,50 +46,64 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Put:
-    """One call of ``LakeTable.put``."""
+    """One attempt to create an entry of a log."""
 
-    table: LakeTable
-    arguments: tuple[Any, ...]
-    options: Mapping[str, Any]
+    root: Root
+    name: str
+    content: bytes
+    answers: list[object_store.Put] = field(default_factory=list)
+
+    @property
+    def table(self) -> str:
+        """``<shard>/<table>``."""
+        return self.name.split(f"/{LOG_FOLDER}/")[0]
+
+    @property
+    def actions(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.content.splitlines()]
 
     @property
     def action(self) -> str:
-        return str(self.options["metadata"]["action"])
+        return str(self.actions[0]["commitInfo"]["operation"]).lower()
 
     @property
     def positions(self) -> Mapping[str, int]:
-        found: Mapping[str, int] = self.arguments[1]
-        return found
+        return {action["txn"]["appId"]: action["txn"]["version"] for action in self.actions if "txn" in action}
 
     def send(self) -> None:
         """The real one."""
-        _real_put(self.table, *self.arguments, **self.options)
+        self.answers.append(_real_put(self.root, self.name, self.content))
 
     def held_back(self) -> InFlight:
-        """What ``send`` would write now. It is made on a copy of the table, so the table is as it was."""
-        log = Path(self.table.root.location, self.table.path)
-        with TemporaryDirectory() as folder:
-            copytree(log, Path(folder, self.table.path))
-            twin = LakeTable.open(Root.parse(folder), self.table.path, self.table.schema, self.table.partition_by)
-            _real_put(twin, *self.arguments, **self.options)
-            twin.refresh()
-            name = f"_delta_log/{twin.version:020}.json"
-            return InFlight(log / name, Path(folder, self.table.path, name).read_bytes())
+        """It is on its way, and not there."""
+        return InFlight(Path(self.root.location, self.name), self.content)
 
 
 def answer_puts(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Put], None]) -> None:
-    """``answer`` takes the place of every put of every table. What it does not send does not happen."""
-    monkeypatch.setattr(LakeTable, "put", lambda table, *arguments, **options: answer(Put(table, arguments, options)))
+    """``answer`` takes the place of every PUT of an entry. What it does not send does not happen; the store says what the
+    last ``send`` was told, or that all is well."""
+
+    def put_once(root: Root, name: str, content: bytes) -> object_store.Put:
+        put = Put(root, name, content)
+        try:
+            answer(put)
+        except NoAnswer as error:
+            return object_store.Put(PutAnswer.SILENT, 0, error)
+        return put.answers[-1] if put.answers else object_store.Put(PutAnswer.CREATED, root.local_time_ms())
+
+    monkeypatch.setattr(Root, "put_once", put_once)
 
 
 def fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on nothing of any log can be read."""
+    """From now on nothing of any log can be read or written."""
 
     def silence(*arguments: object, **options: object) -> None:
-        raise OSError("silence")
+        raise NoAnswer("silence")
 
-    monkeypatch.setattr(DeltaTable, "update_incremental", silence)
-    monkeypatch.setattr(delta_table, "DeltaTable", silence)
+    monkeypatch.setattr(Root, "look_at", silence)
+    monkeypatch.setattr(Root, "names_in", silence)
+    put = object_store.Put(PutAnswer.SILENT, 0, NoAnswer("silence"))
+    monkeypatch.setattr(Root, "put_once", lambda *arguments: put)
 
 
 @dataclass
@@ -115,6 +129,7 @@ class Clock:
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Host:
     monkeypatch.setattr(Root, "server_time_ms", lambda self, host: clock.ms)
+    monkeypatch.setattr(Root, "local_time_ms", staticmethod(lambda: clock.ms))
     return clock.host
 
 
@@ -126,9 +141,15 @@ def other_commits(lake: Lake, count: int) -> None:
 
 
 def clean_log(table: LakeTable) -> None:
-    """A checkpoint of the newest version; what is older is removed from the log, as its retention does in time."""
+    """A checkpoint of the newest version; what is older is removed from the log. A real clean-up removes it hours later."""
     table.refresh()
-    table._handle.create_checkpoint()
-    for file in Path(table.root.location, table.path, "_delta_log").glob("*.json"):
+    DeltaTable(table.root.uri_of(table.path)).create_checkpoint()
+    for file in Path(table.root.location, table.path, LOG_FOLDER).glob("*.json"):
         if int(file.stem) < table.version:
             file.unlink()
+
+
+def clean_log_after_hours(table: LakeTable, clock: Clock) -> None:
+    """As a real clean-up: what it removes lies behind a checkpoint of two hours."""
+    clean_log(table)
+    clock.ms += 2 * HOUR_MS

@@ -18,7 +18,7 @@ from typing import Any
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.commit import commit as commit_steps
-from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.object_store import Put, Root
 from tests.faults.stores import GROUP, REQUEST, Lake, group_named
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -71,15 +71,16 @@ def _run_until(job: Job, step: str) -> None:
 
 
 def _run_until_put(job: Job, number: int) -> None:
-    real, puts = LakeTable.put, []
+    real, puts = Root.put_once, []
 
-    def put(table: LakeTable, *arguments: Any, **options: Any) -> None:
-        real(table, *arguments, **options)
-        puts.append(table.path)
+    def put_once(root: Root, name: str, content: bytes) -> Put:
+        put = real(root, name, content)
+        puts.append(name)
         if len(puts) == number:
             _die()
+        return put
 
-    LakeTable.put = put  # type: ignore[method-assign, assignment]
+    Root.put_once = put_once  # type: ignore[method-assign, assignment]
     job.run()
 
 
@@ -89,7 +90,7 @@ def killed_at(job: Job, step: str) -> bool:
 
 
 def killed_after_put(job: Job, number: int) -> bool:
-    """The same, right after the number-th write to any of the tables, before anybody has seen its answer."""
+    """The same, right after the number-th entry of any log, before its answer is seen."""
     return _exit_code(_run_until_put, job, number) == -signal.SIGKILL
 
 

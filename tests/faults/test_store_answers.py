@@ -14,7 +14,6 @@ import pytest
 from pyarrow.parquet import ParquetWriter
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Proposal, StagedFile
-from rmq_store.commit.positions import Claim
 from rmq_store.errors import ClockSkew, CommitOutcomeUnknown, RmqError, StagedFileGone, StaleAttempt, StoreUnusable
 from rmq_store.lake.commit import claim
 from rmq_store.lake.commit import commit as commit_steps
@@ -33,7 +32,7 @@ from tests.faults.answers import (
     NoAnswer,
     Put,
     answer_puts,
-    clean_log,
+    clean_log_after_hours,
     fall_silent,
     other_commits,
     set_clock,
@@ -224,7 +223,7 @@ def test_every_try_stages_its_row_under_a_name_of_its_own(patient: Lake, wrong: 
         return staged
 
     wrong.setattr(commit_steps, "stage_ctl", noted)
-    at_step(wrong, "3.staged", lambda: fail_first(wrong, LakeTable, "_check_staged", CONFLICT, times=2))
+    at_step(wrong, "3.staged", lambda: fail_first(wrong, LakeTable, "content", CONFLICT, times=2))
     report = patient.consume()
     tried = [name for name in names if report.commit_id and report.commit_id in name]
     assert (report.status, len(tried), len(set(tried))) == ("committed", 3, 3)
@@ -276,30 +275,6 @@ def test_a_staged_file_that_is_gone_ends_a_window_at_once_and_it_can_run_again(
     assert_not_committed(patient)
     assert patient.consume().status == "committed"
     assert_committed_once(patient, windowed)
-
-
-def test_a_staged_file_that_is_gone_after_a_put_without_an_answer_ends_in_a_withdrawal(
-    patient: Lake, wrong: pytest.MonkeyPatch
-) -> None:
-    """A missing file is no silence, but the PUT before it may still land."""
-    late: list[InFlight] = []
-    tries: list[str] = []
-
-    def answer(put: Put) -> None:
-        tries.append(put.action)
-        if put.action != "consume" or late:
-            return put.send()
-        late.append(put.held_back())
-        remove_staged(patient)
-        raise NoAnswer("late")
-
-    answer_puts(wrong, answer)
-    with pytest.raises(StaleAttempt, match=r"has been withdrawn .*staged file .* is gone"):
-        patient.consume()
-    wrong.undo()
-    assert tries.count("consume") == 2
-    assert not late[0].arrive()
-    assert_not_committed(patient)
 
 
 # --- one PUT ---------------------------------------------------------------------------------------------------------
@@ -362,10 +337,11 @@ def test_a_put_that_lands_after_the_read_back_is_found_before_anything_is_droppe
 # --- giving up -------------------------------------------------------------------------------------------------------
 
 
-def test_a_window_that_is_given_up_is_withdrawn_first_and_its_late_put_finds_the_slot_taken(
-    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_put_that_is_never_answered_is_told_by_the_next_attempt(
+    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch, lands: bool
 ) -> None:
-    """M2b."""
+    """M2b: whatever is still on its way has one name and one content, and the next attempt takes that name or finds it."""
     late: list[InFlight] = []
 
     def answer(put: Put) -> None:
@@ -375,52 +351,24 @@ def test_a_window_that_is_given_up_is_withdrawn_first_and_its_late_put_finds_the
         raise NoAnswer("late")
 
     answer_puts(wrong, answer)
-    with pytest.raises(StaleAttempt, match="withdrawn"):
+    with pytest.raises(CommitOutcomeUnknown, match=r"has not confirmed .*late.* Do not change anything"):
         patient.consume()
     wrong.undo()
-    assert late
-    assert not any(put.arrive() for put in late)
-    assert_not_committed(patient)
+    assert len(late) > 1
+    assert len(set(late)) == 1
     assert not list(patient.shard.positions().prefixed("off/")), "a group that never began has no offset"
-    assert patient.consume().status == "committed"
+    if lands:
+        assert late[0].arrive()
+    assert patient.consume().status == ("already_committed" if lands else "committed")
+    assert not late[0].arrive()
     assert_committed_once(patient, windowed)
-
-
-def test_a_withdrawal_leaves_every_position_as_it_is_and_frees_the_claims(
-    patient: Lake, wrong: pytest.MonkeyPatch
-) -> None:
-    """It writes all that the run would have written: a PUT that is still on its way conflicts with it in each."""
-    patient.consume()
-    patient.reset("2026-01-02-back", 3)
-    before = patient.shard.positions()
-    tried: list[Put] = []
-
-    def answer(put: Put) -> None:
-        tried.append(put)
-        if put.action == "consume":
-            raise NoAnswer("lost")
-        put.send()
-
-    answer_puts(wrong, answer)
-    with pytest.raises(StaleAttempt, match="withdrawn"):
-        patient.consume("2026-01-02-r2")
-    wrong.undo()
-    planned = next(put.positions for put in tried if put.action == "consume")
-    withdrawal = next(put.positions for put in tried if put.action == "release")
-    assert withdrawal.keys() == {app_id for app_id in planned if not app_id.startswith("max/")}
-    claims = {app_id for app_id in withdrawal if app_id.startswith("own/")}
-    assert {Claim.of(withdrawal[app_id]).lease_end_s for app_id in claims} == {0}
-    others = withdrawal.keys() - claims
-    assert {app_id: withdrawal[app_id] for app_id in others} == {app_id: before.get(app_id) for app_id in others}
-    released = next(ctl for ctl in patient.shard.ctls_since(0, group=GROUP) if ctl.action is Action.RELEASE)
-    assert (released.request_id, released.consumed, released.produced) == ("2026-01-02-r2", (), ())
 
 
 @pytest.mark.parametrize("lands", [False, True])
 def test_a_clock_that_goes_wrong_after_a_put_without_an_answer_does_not_end_the_window(
     patient: Lake, windowed: Lake, clock: Clock, wrong: pytest.MonkeyPatch, lands: bool
 ) -> None:
-    """The PUT is still on its way: only the log or a withdrawal tells what became of it."""
+    """The PUT is still on its way: only the log tells what became of it."""
     late: list[InFlight] = []
 
     def answer(put: Put) -> None:
@@ -435,33 +383,13 @@ def test_a_clock_that_goes_wrong_after_a_put_without_an_answer_does_not_end_the_
     if lands:
         assert patient.consume().status == "committed"
     else:
-        with pytest.raises(StaleAttempt, match=r"withdrawn .*last answer of the store: this host's clock"):
+        with pytest.raises(CommitOutcomeUnknown):
             patient.consume()
-        assert not late[0].arrive()
     wrong.undo()
     if lands:
         assert_committed_once(patient, windowed)
     else:
         assert_not_committed(patient)
-
-
-def test_a_put_that_lands_while_it_is_given_up_is_a_commit(
-    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
-) -> None:
-    late: list[InFlight] = []
-
-    def answer(put: Put) -> None:
-        if put.action == "release" and late:
-            assert late[-1].arrive()
-            late.clear()
-        if put.action != "consume":
-            return put.send()
-        late.append(put.held_back())
-        raise NoAnswer("late")
-
-    answer_puts(wrong, answer)
-    assert patient.consume().status == "committed"
-    assert_committed_once(patient, windowed)
 
 
 def test_when_nothing_can_be_confirmed_the_outcome_is_unknown_and_the_same_request_tells_it_later(
@@ -502,9 +430,14 @@ def test_a_store_that_cannot_be_read_after_a_put_leaves_the_outcome_unknown(
 
 
 def test_a_store_that_cannot_be_read_before_the_first_put_is_unusable_and_nothing_was_written(
-    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch
+    patient: Lake, windowed: Lake, clock: Clock, wrong: pytest.MonkeyPatch
 ) -> None:
-    at_step(wrong, "3.staged", lambda: fall_silent(wrong))
+
+    def silence() -> None:
+        clock.ms += 10_000  # what was read before is not fresh
+        fall_silent(wrong)
+
+    at_step(wrong, "3.staged", silence)
     with pytest.raises(StoreUnusable, match="silence"):
         patient.consume()
     wrong.undo()
@@ -513,25 +446,25 @@ def test_a_store_that_cannot_be_read_before_the_first_put_is_unusable_and_nothin
     assert_committed_once(patient, windowed)
 
 
-def test_giving_up_does_not_undo_what_an_operator_did_meanwhile(patient: Lake, wrong: pytest.MonkeyPatch) -> None:
-    """P3: the withdrawal must not write old offsets back."""
+def test_a_put_without_an_answer_whose_name_an_operator_has_taken_is_no_commit(
+    patient: Lake, wrong: pytest.MonkeyPatch
+) -> None:
     patient.consume()
     patient.reset("2026-01-02-back", 3)
-    resets: list[str] = []
+    late: list[InFlight] = []
 
     def answer(put: Put) -> None:
-        if put.action == "release" and not resets:
-            resets.append(patient.reset("2026-01-02-operator", 6, actor=OPERATOR).status)
-            raise NoAnswer("silence")
-        if put.action != "consume":
+        if put.action != "consume" or late:
             return put.send()
+        late.append(put.held_back())
+        assert patient.reset("2026-01-02-operator", 6, actor=OPERATOR).status == "committed"
         raise NoAnswer("silence")
 
     answer_puts(wrong, answer)
     with pytest.raises(StaleAttempt, match=r"Moved by reset 2026-01-02-operator of olga \(airflow\)"):
         patient.consume("2026-01-02-r2")
     wrong.undo()
-    assert resets == ["committed"]
+    assert not late[0].arrive()
     assert patient.offsets() == {0: 6, 1: 6, 2: 6}
     assert patient.audit() == []
 
@@ -565,7 +498,7 @@ def test_a_store_that_is_silent_for_a_while_does_not_end_the_renewals(
 
 @pytest.mark.parametrize("others", [1, 9])
 def test_a_success_that_is_in_no_snapshot_is_noticed(
-    patient: Lake, windowed: Lake, wrong: pytest.MonkeyPatch, others: int
+    patient: Lake, windowed: Lake, clock: Clock, wrong: pytest.MonkeyPatch, others: int
 ) -> None:
     """M1, the phantom commit: the PUT is held while others commit and the log is cleaned, and lands in the freed slot."""
     puts: list[Put] = []
@@ -577,7 +510,7 @@ def test_a_success_that_is_in_no_snapshot_is_noticed(
         puts.append(put)
         held = put.held_back()
         other_commits(patient, others + 1)
-        clean_log(patient.shard.commitlog)
+        clean_log_after_hours(patient.shard.commitlog, clock)
         assert held.arrive(), "the slot is not free"
         return None  # the store says: done
 
@@ -591,15 +524,15 @@ def test_a_success_that_is_in_no_snapshot_is_noticed(
 
 @pytest.mark.parametrize("step", ["2.claimed", "3.staged", "4.decided"])
 def test_the_log_may_be_cleaned_while_a_window_runs(
-    lake: Lake, windowed: Lake, wrong: pytest.MonkeyPatch, step: str
+    patient: Lake, windowed: Lake, clock: Clock, wrong: pytest.MonkeyPatch, step: str
 ) -> None:
     def others() -> None:
-        other_commits(lake, 3)
-        clean_log(lake.shard.commitlog)
+        other_commits(patient, 3)
+        clean_log_after_hours(patient.shard.commitlog, clock)
 
     at_step(wrong, step, others)
-    assert lake.consume().status == "committed"
-    assert_committed_once(lake, windowed)
+    assert patient.consume().status == "committed"
+    assert_committed_once(patient, windowed)
 
 
 # --- others commit between the decision and the PUT ------------------------------------------------------------------

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from deltalake.exceptions import DeltaError
-
 from rmq_store.commit.claim import RENEW_EVERY_S, Taken, Wish, take
 from rmq_store.commit.ctl import Proposal
 from rmq_store.errors import CommitOutcomeUnknown, RmqError, StaleAttempt
@@ -41,7 +39,7 @@ class HeldClaim:
 
         Errors of the store are ignored: the lease ends by itself."""
         self.stop_renewing()
-        with suppress(RmqError, DeltaError, OSError):
+        with suppress(RmqError, OSError):
             self._shard.commitlog.refresh()
             proposal = self.taken.released(self._host.new_commit_id(), self._shard.positions())
             if proposal is not None:

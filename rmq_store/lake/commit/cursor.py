@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.positions import ABSENT
 from rmq_store.errors import DerivedTableDamaged
-from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 
@@ -29,19 +28,19 @@ _HALF = 16
 
 def cursor_of(table: LakeTable) -> int:
     """The version of the commit log up to which everything is in the table's handle, -1: nothing."""
-    cursor = table.log.positions(table.version).get(VERSION)
+    cursor = table.positions.get(VERSION)
     return -1 if cursor is None else cursor
 
 
 def commits_at_cursor(table: LakeTable) -> int | None:
     """How many ctl rows the commit log had at the cursor of the table's handle, None: not recorded."""
-    return table.log.positions(table.version).get(COMMITS)
+    return table.positions.get(COMMITS)
 
 
 def cursor_positions(shard: Shard) -> dict[str, int]:
     """What a derived table with all commits of the commit log's handle records."""
     log = shard.commitlog
-    return {VERSION: log.version, COMMIT: _commit_at(log), COMMITS: rows_in(ctl_files(log))}
+    return {VERSION: log.version, COMMIT: _commit_at(log), COMMITS: shard.ctl_index.rows}
 
 
 def ctl_files(commitlog: LakeTable) -> pa.Table:
@@ -55,11 +54,8 @@ def rows_in(files: pa.Table) -> int:
 
 
 def _commit_at(log: LakeTable) -> int:
-    try:
-        commit_id = log.log.commit_info(log.version).get("commit_id")
-    except LogCleaned:
-        return ABSENT
-    return ABSENT if commit_id is None else int(commit_id[:_HALF], 16)
+    commit_ids = log.log.commit_ids()
+    return int(commit_ids[0][:_HALF], 16) if commit_ids else ABSENT
 
 
 def refuse_other_history(shard: Shard, table: LakeTable) -> None:
@@ -76,8 +72,8 @@ def refuse_other_history(shard: Shard, table: LakeTable) -> None:
                 other_history=True,
             )
         return
-    commit = table.log.positions(table.version).get(COMMIT)
-    if commit is not None and not _holds(log, f"{commit:0{_HALF}x}"):
+    commit = table.positions.get(COMMIT)
+    if commit is not None and not _holds(shard, f"{commit:0{_HALF}x}"):
         raise DerivedTableDamaged(
             f"the table {table.path} was made from {log.path} up to version {cursor} with the commit {commit:0{_HALF}x}..., "
             f"which {log.path} does not hold at its version {log.version}: one of them was restored from a backup.",
@@ -87,14 +83,10 @@ def refuse_other_history(shard: Shard, table: LakeTable) -> None:
 
 def _newest_version(shard: Shard, cursor: int) -> int:
     """Of the commit log; others may have committed since its handle was opened. ``cursor`` when it is as far as that."""
-    try:
-        shard.commitlog.log.commit_info(cursor)
-    except LogCleaned:
-        return Shard(shard.root, shard.name).commitlog.version
-    return cursor
+    if shard.commitlog.log.has_entry(cursor):
+        return cursor
+    return Shard(shard.root, shard.name).commitlog.version
 
 
-def _holds(log: LakeTable, first_half: str) -> bool:
-    least, most = pc.field("min.commit_id"), pc.field("max.commit_id")
-    where = (pc.field("partition.kind") == "ctl") & (most >= first_half) & (least <= first_half + "g")
-    return bool(log.files(where).num_rows)
+def _holds(shard: Shard, first_half: str) -> bool:
+    return bool(shard.ctl_index.with_commit(first_half, first_half + "g"))

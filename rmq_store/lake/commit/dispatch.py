@@ -17,18 +17,17 @@ updated every COMMITS_EVERY versions, and its readers take the rest from the log
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
 from rmq_store.commit.ctl import Ctl, StagedFile
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.cursor import (
     commits_at_cursor,
     ctl_files,
@@ -38,6 +37,7 @@ from rmq_store.lake.commit.cursor import (
     rows_in,
 )
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.checkpoint import checkpoint_if_due
 from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
@@ -50,6 +50,7 @@ COMMITS_EVERY = 256
 """About how many ctl rows of ``commits`` are in one file, and at most that many are read from files of their own."""
 
 _TRIES = 8
+_PATIENCE_MS = 20_000
 _QUIET_VERSIONS = 32
 """Versions without rows for a table are not dispatched until there are so many, or until their log entries are gone: an
 empty commit would only add a file."""
@@ -160,33 +161,18 @@ def _logged(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl] | None:
         added = _ctl_files_after(shard.commitlog, cursor_of(table), claims)
     except LogCleaned:
         return None
-    live = shard.commitlog.files().column("path")
-    if added and not pc.all(pc.is_in(pa.array(added), value_set=live)).as_py():
+    if not all(map(shard.commitlog.is_live, added)):
         return None
     return shard.ctls_in(added)
 
 
 def _ctl_files_after(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
-    added = (
-        action["add"]
-        for _, actions in commitlog.log.actions(version, commitlog.version)
-        for action in actions
-        if "add" in action
-    )
+    """Claims neither produce nor move anything; the statistics of their files say so."""
     return [
-        add["path"]
-        for add in added
-        if add["dataChange"]
-        and add["partitionValues"]["kind"] == "ctl"
-        and (claims or not _about_a_claim(add["stats"]))
+        file.path
+        for file in commitlog.added_since(version)
+        if file.data_change and file.partition["kind"] == "ctl" and (claims or file.only("action") not in ABOUT_CLAIMS)
     ]
-
-
-def _about_a_claim(stats: str) -> bool:
-    """Claims neither produce nor move anything; the statistics of their one-row files say so."""
-    bounds = json.loads(stats)
-    least, most = bounds["minValues"].get("action"), bounds["maxValues"].get("action")
-    return least == most and least in ABOUT_CLAIMS
 
 
 def _counted(shard: Shard, table: LakeTable) -> list[Ctl] | None:
@@ -253,10 +239,16 @@ def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
     writes.
     """
     if fresh:
-        shard.commitlog.refresh()
+        shard.refresh("commitlog", *(kind.name for kind in KINDS))
+    else:
+        shard.consumequeue.refresh_unless_fresh()
     # Opening a table costs time: after a window the one that is already open says whether this one may be due.
-    commits = [COMMITS] if fresh or _is_due(shard, shard.consumequeue, COMMITS) else []
-    return sum(_dispatch(shard, kind, host) for kind in (*commits, QUEUES, MOVES))
+    kinds = [COMMITS] if fresh or _is_due(shard, shard.consumequeue, COMMITS) else []
+    kinds += [QUEUES, MOVES]
+    if shard.root.is_local:
+        return sum(_dispatch(shard, kind, host) for kind in kinds)
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        return sum(pool.map(lambda kind: _dispatch(shard, kind, host), kinds))
 
 
 def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
@@ -268,15 +260,29 @@ def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
 
 
 def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
-    """Step 7 of a commit: ``dispatch``. Returns warnings for the report: no error here undoes the commit, and the next
-    dispatch does what this one did not."""
+    """Step 7 of a commit: ``dispatch``, and a checkpoint where one is due. Returns warnings for the report: no error here
+    undoes the commit, and the next command does what this one did not."""
+    return (
+        *_warning(
+            shard,
+            lambda: dispatch(shard, host, fresh=False),
+            "the derived tables were not updated",
+            "Run 'rmq dispatch': it updates them, or says what to do first.",
+        ),
+        *_warning(
+            shard,
+            lambda: [checkpoint_if_due(table) for table in (shard.commitlog, shard.consumequeue, shard.offsets)],
+            "no checkpoint of the log was written",
+            "The next commit tries again.",
+        ),
+    )
+
+
+def _warning(shard: Shard, step: Callable[[], object], consequence: str, advice: str) -> tuple[str, ...]:
     try:
-        dispatch(shard, host, fresh=False)
+        step()
     except Exception as error:
-        warning = (
-            f"shard {shard.name}: committed, but the derived tables were not updated ({type(error).__name__}: {error}). "
-            "Run 'rmq dispatch': it updates them, or says what to do first."
-        )
+        warning = f"shard {shard.name}: committed, but {consequence} ({type(error).__name__}: {error}). {advice}"
         return (cleaned(warning, secret_values(shard.root.storage_options)),)
     return ()
 
@@ -285,7 +291,7 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
     table = kind.table(shard)
     answer: Exception | None = None
     for _ in range(_TRIES):
-        table.refresh()
+        table.refresh_unless_fresh()
         if not _is_due(shard, table, kind):
             return 0
         ctls, from_log = _after_cursor(shard, table, kind.claims)
@@ -294,13 +300,11 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
         if quiet and not files:
             return 0
         try:
-            table.put(files, cursor_positions(shard), metadata={"action": "dispatch"}, now_ms=host.now_ms())
-        except (DeltaError, OSError) as error:
-            # Another process dispatched, or the answer was lost: the cursor says which.
+            table.put(files, cursor_positions(shard), host=host, operation="DISPATCH", patience_ms=_PATIENCE_MS)
+        except StaleAttempt as error:  # another process dispatched: the cursor says how far
             answer = error
             host.sleep(host.uniform(0, 0.05))
             continue
-        table.refresh()
         return len(ctls)
     raise StoreUnusable(
         f"{table.path} could not be written in {_TRIES} tries (last answer: {answer}). The commits are safe: run 'rmq "

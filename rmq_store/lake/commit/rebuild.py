@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
 from rmq_store.commit.ctl import Ctl
-from rmq_store.errors import DerivedTableDamaged, StoreUnusable
+from rmq_store.errors import DerivedTableDamaged, StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.cursor import ctl_files, cursor_positions
 from rmq_store.lake.commit.dispatch import KINDS, Derived, dispatch, staged, undispatched
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
@@ -154,11 +153,8 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host
     for _ in range(_TRIES):
         table.refresh()
         try:
-            table.put(files, positions, metadata={"action": "rebuild"}, now_ms=now_ms, overwrite=True)
-        except (
-            DeltaError,
-            OSError,
-        ) as error:  # another process dispatched, or the answer was lost: the table says which
+            table.put(files, positions, host=host, operation="REBUILD", overwrite=True)
+        except StaleAttempt as error:  # another process dispatched
             answer = error
         table.refresh()
         if all(table.is_live(file.path) for file in files) and (files or not table.files().num_rows):

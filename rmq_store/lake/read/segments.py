@@ -29,12 +29,9 @@ _QUEUE = ["topic", "broker_name", "queue_id"]
 _COLUMNS = [field.name for field in tables.CONSUMEQUEUE if field.name not in ("action", "store_timestamp", "store_day")]
 
 
-def segments_of(
-    shard: Shard, ranges: Sequence[QueueRange], *, fresh: bool = True
-) -> Mapping[MessageQueue, list[Produced]]:
+def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
     """The segments that overlap the ranges, by queue, in offset order. Files are chosen by their statistics.
 
-    ``fresh`` False: the handle of ``consumequeue`` has just been refreshed.
     Raises DerivedTableDamaged when ``consumequeue`` lacks segments that the commit log has.
     """
     by_queue = {range_.queue: range_ for range_ in ranges if len(range_)}
@@ -42,8 +39,7 @@ def segments_of(
     if not by_queue:
         return segments
     table = shard.consumequeue
-    if fresh:
-        table.refresh()
+    table.refresh_unless_fresh()
     rows = [
         *_dispatched(shard, list(by_queue.values())),
         *(r for ctl in undispatched(shard, table) for r in consumequeue_rows(ctl)),
@@ -158,8 +154,7 @@ def _disjoint(ranges: Iterable[QueueRange]) -> list[tuple[int, int]]:
 
 
 def waiting_segments(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, list[Produced]]:
-    """As ``segments_of``, for level queues: each segment is due as a whole at its ``deliver_at``. The handle of
-    ``consumequeue`` has just been refreshed.
+    """As ``segments_of``, for level queues: each segment is due as a whole at its ``deliver_at``.
 
     That is so for segments born in the lake. The messages of a broker's own level queue were stored one after the other:
     their segments are split by the second in which messages are due, each part due with its last message. Raises MissingFile
@@ -168,7 +163,7 @@ def waiting_segments(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[Mess
     range_of = {range_.queue: range_ for range_ in ranges}
     return {
         queue: [part for segment in segments for part in _by_second(shard, segment, range_of[queue])]
-        for queue, segments in segments_of(shard, ranges, fresh=False).items()
+        for queue, segments in segments_of(shard, ranges).items()
     }
 
 

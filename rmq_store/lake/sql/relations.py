@@ -20,7 +20,7 @@ relations that the views name. Every relation covers all shards and has the colu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,10 +47,15 @@ def _stored(schema: pa.Schema) -> pa.Schema:
 class FileRelation:
     """Rows of the live Parquet files of a table."""
 
-    table: Callable[[Shard], LakeTable]
+    table_name: str
+    """Of a shard's tables."""
     schema: pa.Schema
     where: pc.Expression | None = None
     """Which of the files, as ``LakeTable.files`` takes it."""
+
+    def table(self, shard: Shard) -> LakeTable:
+        table: LakeTable = getattr(shard, self.table_name)
+        return table
 
 
 def _of_kind(kind: str) -> pc.Expression:
@@ -61,18 +66,16 @@ def _may_have(action: Action) -> pc.Expression:
     return (pc.field("min.action") <= str(action)) & (pc.field("max.action") >= str(action))
 
 
-def _commitlog(shard: Shard) -> LakeTable:
-    return shard.commitlog
-
+_COMMITLOG = "commitlog"
 
 FILE_RELATIONS: Mapping[str, FileRelation] = {
-    "msg": FileRelation(_commitlog, _stored(tables.MSG), _of_kind("msg")),
-    "outcome_ranges": FileRelation(_commitlog, _stored(tables.OUTCOME), _of_kind("outcome")),
-    "key_rows": FileRelation(_commitlog, _stored(tables.KEY), _of_kind("key")),
+    "msg": FileRelation(_COMMITLOG, _stored(tables.MSG), _of_kind("msg")),
+    "outcome_ranges": FileRelation(_COMMITLOG, _stored(tables.OUTCOME), _of_kind("outcome")),
+    "key_rows": FileRelation(_COMMITLOG, _stored(tables.KEY), _of_kind("key")),
     "ctl_imports": FileRelation(
-        _commitlog, _stored(tables.CTL), _of_kind("ctl") & (_may_have(Action.IMPORT) | _may_have(Action.SALVAGE))
+        _COMMITLOG, _stored(tables.CTL), _of_kind("ctl") & (_may_have(Action.IMPORT) | _may_have(Action.SALVAGE))
     ),
-    "ctl_dispatched": FileRelation(COMMITS.table, _stored(COMMITS.schema)),
+    "ctl_dispatched": FileRelation(COMMITS.name, _stored(COMMITS.schema)),
 }
 
 
@@ -109,9 +112,9 @@ class Snapshot:
         self._filesystem_root = store.root.filesystem()[1]
         for shard in self._shards:
             # The derived tables first: then the commit log's handle is never behind them, and the tail closes the gap.
-            for name in sorted(set(names) & set(FILE_RELATIONS)):
-                FILE_RELATIONS[name].table(shard).refresh()
-            shard.commitlog.refresh()
+            files = {FILE_RELATIONS[name].table_name for name in names if name in FILE_RELATIONS}
+            shard.refresh(*sorted(files - {_COMMITLOG}))
+            shard.refresh(_COMMITLOG)
 
     def positions(self) -> pa.Table:
         shards = [position_rows(shard.name, shard.positions(), self._group) for shard in self._shards]

@@ -162,9 +162,11 @@ def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Data
     format_ = ds.ParquetFileFormat()
     filesystem = store.root.filesystem()[0]
     fragments = [
-        format_.make_fragment(path, filesystem=filesystem, partition_expression=promised)
+        format_.make_fragment(path, filesystem=filesystem, partition_expression=promised, file_size=size)
         for files in of_shards
-        for path, promised in zip(files.paths(), promises(files, schema), strict=True)
+        for path, size, promised in zip(
+            files.paths(), files.index.column("size_bytes").to_pylist(), promises(files, schema), strict=True
+        )
     ]
     dataset = _Dataset(fragments, schema, format_, filesystem)
     if not store.root.is_local:

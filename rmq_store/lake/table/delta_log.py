@@ -1,123 +1,333 @@
-"""The Delta log of one table, read as files: many positions at once, and what came since a version.
+"""The Delta log of one table: opened from a checkpoint, followed entry by entry, and appended to.
 
-delta-rs answers one position per call (1 to 3 ms each); a plan needs dozens, a list of all groups thousands. The Delta
-protocol:
-``_delta_log/<20 digits>.json`` holds the actions of a version, one JSON object a line; ``….checkpoint.parquet`` the
-state up to its version, with a column ``txn``.
+``_delta_log/<20 digits>.json`` holds the actions of a version, ``<20 digits>.checkpoint.parquet`` the state up to a version,
+``_last_checkpoint`` a hint at the newest of these. Writers of this project create the name after the newest entry that they
+have read, so the folder is not listed to find the end. Each process reads an entry once, and the one that wrote it not at all
+(``docs/decisions/0011-own-log.md``).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
 from rmq_store.commit.positions import Positions
-from rmq_store.lake.table.object_store import Root
+from rmq_store.errors import BadData, CommitOutcomeUnknown, RmqError, StoreUnusable
+from rmq_store.lake.table.delta_entry import Entry, check_readable, entry_name, parse_entry
+from rmq_store.lake.table.log_view import LogView
+from rmq_store.lake.table.object_store import Root, is_refused
+from rmq_store.utils.host import Host
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet$")
-_PARALLEL_READS = 16
+LOG_FOLDER = "_delta_log"
+LAST_CHECKPOINT = "_last_checkpoint"
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+ENTRY = re.compile(r"(\d{20})\.json")
+
+_PARALLEL_READS = 48
+_OPEN_TRIES = 3
+_FIRST_WAIT_S = 0.02
+_LONGEST_WAIT_S = 2.0
 
 
 class LogCleaned(Exception):
     """A requested version is no longer in the log: it was cleaned away."""
 
 
+class NoTable(Exception):
+    """The folder has no Delta log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """An entry to be appended, and what must not have changed for it."""
+
+    text: bytes
+    positions: Collection[str]
+    """The application ids that it sets."""
+    closed: Sequence[str] = ()
+    """Prefixes of application ids under which no other entry may set one."""
+    removed: Collection[str] = ()
+    """The files that it removes."""
+
+    def conflicts(self, entry: Entry) -> bool:
+        """Whether an entry that came first touches what this one relies on."""
+        if entry.protocol is not None or entry.metadata is not None:
+            return True
+        if not entry.positions.keys().isdisjoint(self.positions):
+            return True
+        if any(app_id.startswith(prefix) for prefix in self.closed for app_id in entry.positions):
+            return True
+        return bool(self.removed) and not set(entry.removed).isdisjoint(self.removed)
+
+
 class DeltaLog:
-    """``_delta_log`` of the table at ``<root>/<path>``."""
+    """``_delta_log`` of the table at ``<root>/<path>``. ``view`` is what has been read of it."""
 
-    def __init__(self, root: Root, path: str) -> None:
+    def __init__(self, root: Root, path: str, schema: pa.Schema) -> None:
         self._root = root
-        self._folder = f"{path}/_delta_log"
-        self._known: Positions | None = None
-        self._newest: tuple[int, list[dict[str, Any]]] = (-1, [])  # read several times after a commit
+        self._folder = f"{path}/{LOG_FOLDER}"
+        self._schema = schema
+        self.view = self._empty_view(0)
 
-    def positions(self, version: int) -> Positions:
-        """All positions as of ``version``. They are read from the last answer on if the versions between are still there.
+    # --- reading ---
 
-        Nothing is read across a checkpoint: a version before it may have been cleaned away, and a late PUT may have
-        written its name again, which belongs to no snapshot.
+    def open(self) -> None:
+        """Read the log from its newest checkpoint on.
+
+        Raises NoTable, BadData when an entry is damaged or missing, and StoreUnusable when the store does not answer or
+        another tool has changed the table so that it cannot be read here.
         """
-        known = self._known
-        if known is not None and known.version == version:
-            return known
-        if known is None or not self._last_checkpoint() <= known.version < version:
-            known = self._from_checkpoint(version)
+        for attempt in range(_OPEN_TRIES):
+            view = self._opened(attempt == _OPEN_TRIES - 1)
+            if view is not None:
+                self.view = view
+                return
+
+    def refresh(self) -> None:
+        """Read the entries that came since. Raises as ``open``."""
+        most = 1  # mostly there is none
+        while True:
+            versions = range(self.view.version + 1, self.view.version + 1 + most)
+            for version, (content, at_ms) in zip(versions, self._looked_at(versions), strict=True):
+                if not is_young(self.view.known_ms, at_ms):
+                    return self.open()
+                if content is None:  # what was read behind it does not count: both may have come in between
+                    self.view.known_ms = at_ms
+                    return None
+                self.view.apply(self._parsed(version, content))
+            most = _PARALLEL_READS
+
+    def refresh_if_older(self, age_ms: int, now_ms: int) -> None:
+        """``refresh``, unless the end of the log was known less than ``age_ms`` ago. ``now_ms``: the store's time."""
+        if abs(now_ms - self.view.known_ms) >= age_ms:
+            self.refresh()
+
+    def commit_ids(self) -> tuple[str, ...]:
+        """The commits in the newest entry that was read; none when the view begins with it, and it was cleaned away."""
+        version = self.view.version
+        if version not in self.view.commit_ids:
+            content, _ = self._root.look_at(self._name(version))
+            ids = () if content is None else self._parsed(version, content).commit_ids
+            self.view.commit_ids[version] = ids
+        return self.view.commit_ids[version]
+
+    def has_entry(self, version: int) -> bool:
+        """Whether the entry is in the log now."""
+        return self._root.look_at(self._name(version))[0] is not None
+
+    def last_checkpoint(self) -> int:
+        """The version of the newest checkpoint, by the hint; -1 without one."""
+        content, _ = self._root.look_at(f"{self._folder}/{LAST_CHECKPOINT}")
         try:
-            self._known = self._advanced(known, version)
-        except LogCleaned:
-            self._known = self._advanced(self._from_checkpoint(version), version)
-        return self._known
-
-    def actions(self, after: int, upto: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """The actions of the versions ``(after, upto]``, oldest first. Raises LogCleaned when one was cleaned away."""
-        versions = range(after + 1, upto + 1)
-        if len(versions) <= 1:
-            yield from ((version, self._version(version)) for version in versions)
-            return
-        with ThreadPoolExecutor(min(_PARALLEL_READS, len(versions))) as pool:
-            yield from zip(versions, pool.map(self._version, versions), strict=True)
-
-    def commit_info(self, version: int) -> dict[str, Any]:
-        """The ``commitInfo`` of a version, with the commit's custom metadata. Raises LogCleaned when the version was cleaned
-        away, or is not there yet."""
-        return next((action["commitInfo"] for action in self._version(version) if "commitInfo" in action), {})
-
-    def _version(self, version: int) -> list[dict[str, Any]]:
-        number, actions = self._newest
-        if number != version:
-            actions = self._read(version)
-            self._newest = max(self._newest, (version, actions), key=lambda read: read[0])
-        return actions
-
-    def _read(self, version: int) -> list[dict[str, Any]]:
-        try:
-            text = self._root.read(f"{self._folder}/{version:020d}.json")
-        except FileNotFoundError as error:
-            raise LogCleaned(f"version {version} of {self._folder}") from error
-        return [json.loads(line) for line in text.splitlines() if line]
-
-    def _advanced(self, known: Positions, version: int) -> Positions:
-        if known.version == version:
-            return known
-        values: dict[str, int] = {}
-        updated_ms: dict[str, int] = {}
-        for _, actions in self.actions(known.version, version):
-            for txn in (action["txn"] for action in actions if "txn" in action):
-                values[txn["appId"]] = txn["version"]
-                updated_ms[txn["appId"]] = txn.get("lastUpdated") or 0
-        return known.advanced(version, values, updated_ms)
-
-    def _last_checkpoint(self) -> int:
-        """The version of the newest checkpoint, -1 when there is none. ``_last_checkpoint`` is only a hint: if its text is
-        damaged the folder is listed."""
-        try:
-            return int(json.loads(self._root.read(f"{self._folder}/_last_checkpoint"))["version"])
-        except FileNotFoundError:
-            return -1
+            return int(json.loads(content)["version"]) if content else -1
         except (ValueError, TypeError, KeyError):
-            return max(self._checkpoints(), default=-1)
+            return -1
 
-    def lost_checkpoint(self) -> int | None:
-        """The version that ``_last_checkpoint`` names, if that checkpoint is missing; else None."""
-        hint = self._last_checkpoint()
-        return None if hint < 0 or hint in self._checkpoints() else hint
+    def can_read_checkpoint(self, version: int) -> bool:
+        """Raises BadData when the checkpoint is damaged, FileNotFoundError when it is gone."""
+        return self._from_checkpoint(self._checkpoint_name(version), version, 0).version == version
 
-    def _checkpoints(self) -> list[int]:
-        """The versions that have a checkpoint, by a listing."""
-        names = (name.rsplit("/", 1)[-1] for name, _ in self._root.list(self._folder))
-        return [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    def _checkpoint_name(self, version: int) -> str:
+        return f"{self._folder}/{version:020d}.checkpoint.parquet"
 
-    def _from_checkpoint(self, version: int) -> Positions:
-        newest = max((number for number in self._checkpoints() if number <= version), default=None)
-        if newest is None:
-            return Positions(-1, {})
-        content = self._root.read(f"{self._folder}/{newest:020d}.checkpoint.parquet")
-        txns = pq.read_table(BytesIO(content), columns=["txn"]).column("txn").drop_null().to_pylist()
-        values = {txn["appId"]: txn["version"] for txn in txns}
-        return Positions(newest, values, {txn["appId"]: txn["lastUpdated"] or 0 for txn in txns})
+    def _name(self, version: int) -> str:
+        return f"{self._folder}/{entry_name(version)}"
+
+    def _parsed(self, version: int, content: bytes) -> Entry:
+        return parse_entry(content, version, self._root.uri_of(self._name(version)))
+
+    def _looked_at(self, versions: Sequence[int]) -> Iterator[tuple[bytes | None, int]]:
+        names = [self._name(version) for version in versions]
+        if len(names) <= 1 or self._root.is_local:
+            yield from map(self._root.look_at, names)
+            return
+        with ThreadPoolExecutor(min(_PARALLEL_READS, len(names))) as pool:
+            yield from pool.map(self._root.look_at, names)
+
+    # --- opening ---
+
+    def _opened(self, last_try: bool) -> LogView | None:
+        """A new view; None when a clean-up came in between, or a listing that ran beside writers has a hole."""
+        hint, damage = self.last_checkpoint(), None
+        for after in (f"{hint:020d}", "") if hint >= 0 else ("",):
+            names, at_ms = self._root.names_in(self._folder, after)
+            view = self._empty_view(at_ms)
+            for checkpoint in reversed(_numbers(CHECKPOINT, names)):
+                name = self._checkpoint_name(checkpoint)
+                try:
+                    view = self._from_checkpoint(name, checkpoint, at_ms)
+                    break
+                except FileNotFoundError:  # a clean-up, which leaves newer ones
+                    return None if not last_try else self._refuse_hole(name)
+                except BadData as error:
+                    damage = damage or error
+            if view.checkpoint >= 0:
+                break
+        entries = [version for version in _numbers(ENTRY, names) if version > view.version]
+        if not entries and view.version < 0:
+            if damage:
+                raise damage
+            raise NoTable(self._folder)
+        if entries != list(range(view.version + 1, view.version + 1 + len(entries))):
+            if last_try:
+                raise damage or self._hole(view.version + 1, entries)
+            return None
+        for version, (content, answered_ms) in zip(entries, self._looked_at(entries), strict=True):
+            if content is None or not is_young(at_ms, answered_ms):
+                return None if not last_try else self._refuse_hole(self._name(version))
+            view.apply(self._parsed(version, content))
+        return view
+
+    def _hole(self, first: int, entries: Sequence[int]) -> BadData:
+        missing = next(version for version, entry in enumerate(entries, first) if version != entry)
+        return BadData(
+            f"{self._root.uri_of(self._name(missing))} is missing, and later entries are there. Restore it from a backup."
+        )
+
+    def _refuse_hole(self, name: str) -> LogView | None:
+        raise StoreUnusable(
+            f"{self._root.uri_of(name)} disappeared while it was being read, {_OPEN_TRIES} times: another tool "
+            "cleans this log. Stop it, then try again"
+        )
+
+    def _empty_view(self, at_ms: int) -> LogView:
+        return LogView(self._schema, self._root.uri_of(self._folder), known_ms=at_ms)
+
+    def _from_checkpoint(self, name: str, version: int, at_ms: int) -> LogView:
+        """The state of a checkpoint. Raises BadData when it is damaged, StoreUnusable when it cannot be read here."""
+        where, content = self._root.uri_of(name), self._root.read(name)
+        try:
+            with pq.ParquetFile(BytesIO(content)) as file:
+                names = [n for n in ("txn", "add", "metaData", "protocol") if n in file.schema_arrow.names]
+                actions = file.read(columns=names)
+            return self._state(actions, version, at_ms, where)
+        # The file is in memory, so an OSError is of its content.
+        except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError) as error:
+            reason = " ".join(str(error).split())
+            raise BadData(
+                f"{where} is damaged ({reason}), and the entries before it are gone. Restore it from a backup."
+            ) from error
+
+    def _state(self, actions: pa.Table, version: int, at_ms: int, where: str) -> LogView:
+        view = self._empty_view(at_ms)
+        view.version = view.checkpoint = view.known_checkpoint = version
+        metadata = _plain_metadata(actions.column("metaData").drop_null()[0].as_py())
+        protocol = actions.column("protocol").drop_null()[0].as_py()
+        check_readable(protocol, metadata, where)
+        view.describe(metadata)
+        view.protocol = protocol
+        txns = actions.column("txn").drop_null().combine_chunks()
+        ids = txns.field("appId").to_pylist()
+        view.positions = Positions(
+            version,
+            dict(zip(ids, txns.field("version").to_pylist(), strict=True)),
+            dict(zip(ids, pc.fill_null(txns.field("lastUpdated"), 0).to_pylist(), strict=True)),
+        )
+        view.files.load(actions.column("add").drop_null().combine_chunks())
+        return view
+
+    # --- appending ---
+
+    def append(
+        self,
+        content: Content,
+        host: Host,
+        *,
+        deadline_ms: int,
+        holds: Callable[[], bool] = lambda: False,
+        after_put: Callable[[], object] = lambda: None,
+    ) -> Verdict:
+        """Bring the entry into the log, or learn that it was overtaken; the view follows. ``holds``: whether a view that was
+        opened again has it, behind its checkpoint. ``deadline_ms``: when to give up, by the host's clock. ``after_put`` is
+        called after each PUT.
+
+        Raises StoreUnusable when nothing was written, CommitOutcomeUnknown when that is not known, and the errors of
+        ``open``.
+        """
+        step = Append(self.view.version + 1, self.view.known_ms)
+        wait_s, error = _FIRST_WAIT_S, None
+        while True:
+            putting = step.request is Request.PUT
+            outcome, trouble = self._asked(step, content, holds)
+            if putting:
+                after_put()
+            if outcome is Verdict.REWOUND:
+                raise CommitOutcomeUnknown(
+                    f"{self._root.uri_of(self._folder)} ends before version {step.version - 1}, which was read from it: it was "
+                    "replaced, for example by a backup. Stop what writes to this store before doing anything else"
+                )
+            if isinstance(outcome, Verdict):
+                return outcome
+            step = outcome
+            if trouble is None:
+                continue
+            error = trouble
+            if host.now_ms() >= deadline_ms or (step.settled and is_refused(error)):
+                raise _given_up(step, error) from error
+            host.sleep(host.uniform(0, wait_s))
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+    def _asked(
+        self, step: Append, content: Content, holds: Callable[[], bool]
+    ) -> tuple[Append | Verdict, Exception | None]:
+        """The next request of a step: what follows from its answer, and an error after which to wait."""
+        if step.request is Request.PUT:
+            put = self._root.put_once(self._name(step.version), content.text)
+            outcome = step.put_answered(put.answer, put.at_ms)
+            if outcome is Verdict.COMMITTED:
+                self._applied(step.version, content.text, put.at_ms)
+            return outcome, put.error or _silence(put.answer)
+        try:
+            if step.request is Request.REOPEN:
+                self.open()
+                return step.reopened(self.view.version, self.view.known_ms, committed=holds()), None
+            text, at_ms = self._root.look_at(self._name(step.version))
+        except (OSError, RmqError) as error:
+            return step, error
+        state, entry = NameState.ABSENT, None
+        if text == content.text:
+            state = NameState.MINE
+        elif text is not None:
+            entry = self._parsed(step.version, text)
+            state = NameState.CONFLICTING if content.conflicts(entry) else NameState.UNRELATED
+        outcome = step.read_answered(state, at_ms)
+        if outcome is Verdict.COMMITTED:
+            self._applied(step.version, content.text, at_ms)
+        elif entry is not None and not (isinstance(outcome, Append) and outcome.request is Request.REOPEN):
+            self.view.apply(entry)
+        return outcome, None
+
+    def _applied(self, version: int, text: bytes, at_ms: int) -> None:
+        self.view.apply(self._parsed(version, text))
+        self.view.known_ms = at_ms
+
+
+def _numbers(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
+    return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
+
+
+def _plain_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A ``metaData`` action as an entry has it: in a checkpoint its configuration is a list of pairs."""
+    return {**metadata, "configuration": dict(metadata.get("configuration") or ())}
+
+
+def _silence(answer: PutAnswer) -> Exception | None:
+    return OSError("no answer") if answer in (PutAnswer.SILENT, PutAnswer.REFUSED) else None
+
+
+def _given_up(step: Append, error: Exception) -> RmqError:
+    if step.settled:
+        return StoreUnusable(f"the store does not answer: {error}. Nothing was written.")
+    return CommitOutcomeUnknown(
+        f"the store has not confirmed the last write (last answer: {error}), so it is not known whether it was made"
+    )

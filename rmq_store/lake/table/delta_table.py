@@ -1,13 +1,14 @@
-"""One Delta table of a shard, through delta-rs: open it, list and read its live files, commit.
+"""One Delta table of a shard: its live files and their rows, and commits to it.
 
-delta-rs is the only writer. Facts that its documentation does not state, each measured: a handle does not move by
-itself after a commit; the add actions of a commit are not checked at all, and one malformed partition value makes a
-table permanently unreadable, so ``_validated`` checks them here.
+The table's log is read and written by ``delta_log.py``. The Delta library is not used for it: it finds the end of the log
+again at every step (``docs/decisions/0011-own-log.md``).
 """
 
 from __future__ import annotations
 
 import json
+import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -17,23 +18,27 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
 
+from rmq_store.commit.append import Verdict
 from rmq_store.commit.ctl import StagedFile
-from rmq_store.errors import BadData, DerivedTableDamaged, RmqError, StagedFileGone, StoreUnusable
-from rmq_store.lake.table.delta_log import DeltaLog
+from rmq_store.commit.positions import Positions
+from rmq_store.errors import BadData, DerivedTableDamaged, RmqError, StagedFileGone, StaleAttempt, StoreUnusable
+from rmq_store.lake.table.delta_entry import LiveFile, entry_bytes, entry_name, may_write, protocol_action
+from rmq_store.lake.table.delta_log import LOG_FOLDER, Content, DeltaLog, LogCleaned, NoTable
+from rmq_store.lake.table.file_cache import FileCache
 from rmq_store.lake.table.object_store import Root
+from rmq_store.utils.host import Host, epoch_ms, random_name
 
-RETRIES_INSIDE = 2
-"""Tries inside delta-rs, which does not wait between them; ``lake/commit/commit.py`` waits."""
-
+FRESH_MS = 2_000
+"""The age of a view that a step of the same operation has just read."""
 _PARALLEL_READS = 8
+_CACHED_BYTES = 32 << 20
+_LONGEST_CACHED = 4 << 20
 
 CONFIGURATION = {
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.checkpointInterval": "100",
+    # Only ``checkpoint.py`` removes entries, by its own rules.
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 2 hours",
     # Segments name files. If another tool's OPTIMIZE removes one from the table, a VACUUM with the table's own settings
     # does not delete it, nor a file that a running window has staged.
     "delta.deletedFileRetentionDuration": "interval 36500 days",
@@ -43,55 +48,38 @@ CONFIGURATION = {
 class LakeTable:
     """A Delta table at ``<root>/<path>``; ``schema`` includes the partition columns."""
 
-    def __init__(
-        self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], handle: DeltaTable
-    ) -> None:
+    def __init__(self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         self.root = root
         self.path = path
         self.schema = schema
         self.partition_by = list(partition_by)
-        self.log = DeltaLog(root, path)
-        self._handle = handle
-        self._index: tuple[int, pa.Table] | None = None
+        self.log = DeltaLog(root, path, schema)
+        self._cache = FileCache(_CACHED_BYTES, _LONGEST_CACHED)
 
     @classmethod
     def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> LakeTable:
-        """Raises StoreUnusable when there is no such table, or the store does not answer."""
-        return cls(root, path, schema, partition_by, cls._handle_of(root, path))
+        """Raises StoreUnusable when there is no such table or the store does not answer, BadData when its log is damaged."""
+        table = cls(root, path, schema, partition_by)
+        try:
+            table.log.open()
+        except NoTable as error:
+            raise cls._missing(root.uri_of(path)) from error
+        return table
 
     @classmethod
     def create(
         cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
     ) -> LakeTable:
         """Create the table unless it is there, then open it. Racing creators end with one table."""
+        table = cls(root, path, schema, partition_by)
         try:
-            DeltaTable.create(
-                root.uri_of(path),
-                schema,
-                mode="ignore",
-                partition_by=list(partition_by),
-                configuration=CONFIGURATION | {"delta.dataSkippingStatsColumns": ",".join(stats)},
-                storage_options=root.storage_options or None,
-            )
-        except DeltaError:
-            if not DeltaTable.is_deltatable(root.uri_of(path), storage_options=root.storage_options):
-                raise
+            table.log.open()
+            return table
+        except NoTable:
+            first = [protocol_action(), _metadata_action(schema, partition_by, stats)]
+            content = entry_bytes(operation="CREATE TABLE", now_ms=epoch_ms(), first=first)
+            root.create_exclusively(f"{path}/{LOG_FOLDER}/{entry_name(0)}", content)
         return cls.open(root, path, schema, partition_by)
-
-    @classmethod
-    def _handle_of(cls, root: Root, path: str) -> DeltaTable:
-        try:
-            return DeltaTable(root.uri_of(path), storage_options=root.storage_options)
-        except TableNotFoundError as error:
-            raise cls._missing(root.uri_of(path)) from error
-        except (DeltaError, OSError) as error:
-            lost = DeltaLog(root, path).lost_checkpoint() if "_last_checkpoint" in str(error) else None
-            if lost is None:
-                raise StoreUnusable(f"the table at {root.uri_of(path)} cannot be read: {error}") from error
-            raise StoreUnusable(
-                f"{root.uri_of(path)}/_delta_log/_last_checkpoint names the checkpoint of version {lost}, which is not there. "
-                "Restore it from a backup, or remove that file: then the checkpoint before it is used."
-            ) from error
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:
@@ -99,30 +87,46 @@ class LakeTable:
 
     @property
     def version(self) -> int:
-        return int(self._handle.version())
+        """Of the newest entry that was read."""
+        return self.log.view.version
+
+    @property
+    def positions(self) -> Positions:
+        return self.log.view.positions
 
     def refresh(self) -> None:
-        """Move the handle to the newest version. Raises StoreUnusable when the store does not answer."""
-        try:
-            self._handle.update_incremental()
-        except (DeltaError, OSError):
-            # The versions between were cleaned away: start from the newest checkpoint.
-            self._handle = self._handle_of(self.root, self.path)
+        """Read the commits that came since. Raises StoreUnusable when the store does not answer."""
+        self.log.refresh()
+
+    def refresh_unless_fresh(self) -> None:
+        """``refresh``, unless that was done less than FRESH_MS ago: for readers that find the rest in the commit log."""
+        now_ms = self.root.recent_time_ms()
+        if now_ms is None or abs(now_ms - self.log.view.known_ms) >= FRESH_MS:
+            self.refresh()
 
     # --- live files ---
 
     def files(self, where: pc.Expression | None = None) -> pa.Table:
-        """The live files with their statistics: path, size_bytes, num_records, min.*, max.*, partition.*."""
-        if self._index is None or self._index[0] != self.version:
-            self._index = (self.version, pa.table(self._handle.get_add_actions(flatten=True)))
-        index = self._index[1]
+        """The live files with their statistics: path, size_bytes, num_records, min.*, max.*, null_count.*, partition.*."""
+        index = self.log.view.files.table
         if where is None or index.num_rows == 0:
             return index
         return index.filter(where)
 
     def is_live(self, path: str) -> bool:
-        """Whether the file is in the handle's snapshot."""
-        return bool(self.files(pc.field("path") == path).num_rows)
+        """Whether the file is in the version that was read."""
+        return path in self.log.view.files
+
+    def added_since(self, version: int) -> list[LiveFile]:
+        """The files that later entries than ``version`` added, in commit order, also if they have been removed since.
+
+        Raises LogCleaned when some of these entries lie behind the checkpoint that the log was opened from: their names may
+        have been deleted, and filled again by a late PUT that no reader may see.
+        """
+        if version < self.log.view.checkpoint:
+            raise LogCleaned(f"entries after {version} of {self.path}")
+        recent = self.log.view.files.recent
+        return recent[bisect_right(recent, version, key=lambda file: file.version) :]
 
     def read(
         self, paths: Iterable[str], columns: Sequence[str] | None = None, where: pc.Expression | None = None
@@ -144,8 +148,17 @@ class LakeTable:
         return pa.schema([f for f in self._stored if columns is None or f.name in columns])
 
     def _read_file(self, path: str, schema: pa.Schema) -> pa.Table:
+        """The rows of a small file. The segments of a queue are looked up window after window."""
+        key = (path, *schema.names)
+        table = self._cache.get(key)
+        if table is None:
+            table = self._read_stored(path, schema)
+            self._cache.put(key, table)
+        return table
+
+    def _read_stored(self, path: str, schema: pa.Schema) -> pa.Table:
         try:
-            with pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{path}")) as file:
+            with pq.ParquetFile(self._source(path)) as file:
                 present = set(file.schema_arrow.names)
                 rows = file.read(columns=[f.name for f in schema if f.name in present], use_threads=False)
         except pa.ArrowInvalid as error:
@@ -154,6 +167,12 @@ class LakeTable:
             ) from error
         columns = [rows.column(f.name) if f.name in present else pa.nulls(rows.num_rows, f.type) for f in schema]
         return pa.table(columns, names=schema.names).cast(schema)
+
+    def _source(self, path: str) -> Any:
+        """A file to be read as a whole: from S3 in one request."""
+        if self.root.is_local:
+            return self._filesystem.open_input_file(f"{self._folder}/{path}")
+        return pa.BufferReader(self.root.read(f"{self.path}/{path}"))
 
     def rows(self, path: str, first_row: int, count: int, columns: Sequence[str]) -> pa.Table:
         """Rows ``[first_row, first_row + count)`` of one file."""
@@ -186,63 +205,100 @@ class LakeTable:
 
     # --- commit ---
 
-    def put(
+    def content(
         self,
         files: Sequence[StagedFile],
         positions: Mapping[str, int],
         updated_ms: Mapping[str, int] | None = None,
-        metadata: Mapping[str, str] | None = None,
-        now_ms: int = 0,
         *,
+        operation: str,
+        now_ms: int,
+        commit_ids: Sequence[str] = (),
+        closed: Sequence[str] = (),
+        overwrite: bool = False,
+    ) -> Content:
+        """The entry that adds files and sets positions. ``overwrite``: they replace all live ones.
+
+        Raises StoreUnusable when the table is not of this format.
+        """
+        if not may_write(self.log.view.protocol):
+            raise StoreUnusable(
+                f"the table at {self.root.uri_of(self.path)} has the format of an earlier version of rmq: 'rmq upgrade' brings "
+                "the store to this one"
+            )
+        self._validate(files)
+        removed = self._live() if overwrite else []
+        text = entry_bytes(
+            operation=operation,
+            now_ms=now_ms,
+            commit_ids=commit_ids,
+            files=files,
+            partition_by=self.partition_by,
+            removed=removed,
+            positions=positions,
+            updated_ms=updated_ms,
+        )
+        return Content(text, positions.keys(), closed, {file.path for file in removed})
+
+    def put(
+        self,
+        files: Sequence[StagedFile],
+        positions: Mapping[str, int],
+        *,
+        host: Host,
+        operation: str = "WRITE",
+        patience_ms: int = 60_000,
         overwrite: bool = False,
     ) -> None:
-        """One conditional write of files and positions on exactly this handle (step 5 of ``lake/commit/commit.py``).
+        """One commit of files and positions, for tables that are derived from the commit log. ``patience_ms``: how long a store
+        that does not answer is asked.
 
-        ``overwrite``: the files replace all live ones. After an error the caller must read back what was committed; only
-        StagedFileGone and StoreUnusable are raised before anything is sent. Every commit has a position: without one a lost
-        reply makes delta-rs commit the same files again and again.
+        Raises StaleAttempt when another process has set one of the positions, StoreUnusable when nothing was written,
+        CommitOutcomeUnknown when that is not known.
         """
-        assert positions, "a commit needs a position"
-        updated = updated_ms or {}
-        self._handle.create_write_transaction(
-            self._validated(files, now_ms),
-            "overwrite" if overwrite else "append",
-            self._handle.schema(),
-            partition_by=self.partition_by or None,
-            commit_properties=CommitProperties(
-                custom_metadata=dict(metadata or {}),
-                max_commit_retries=RETRIES_INSIDE,
-                app_transactions=[
-                    Transaction(app_id, number, updated.get(app_id)) for app_id, number in positions.items()
-                ],
-            ),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+        # A name of its own makes the content of this try unlike that of any other.
+        name = (random_name(),)
+        content = self.content(
+            files, positions, operation=operation, now_ms=host.now_ms(), commit_ids=name, overwrite=overwrite
         )
+        if self.log.append(content, host, deadline_ms=host.now_ms() + patience_ms) is not Verdict.COMMITTED:
+            raise StaleAttempt(f"another process has committed to {self.path}")
 
-    def _validated(self, files: Sequence[StagedFile], now_ms: int) -> list[AddAction | RemoveAction]:
+    def _live(self) -> list[LiveFile]:
+        keys = {name: f"partition.{name}" for name in self.partition_by}
+        files = self.files().select(["path", "size_bytes", *keys.values()])
+        return [
+            LiveFile(
+                path=row["path"],
+                size=row["size_bytes"],
+                partition={name: None if row[key] is None else str(row[key]) for name, key in keys.items()},
+                stats={},
+                version=self.version,
+            )
+            for row in files.to_pylist()
+        ]
+
+    def check_staged(self, files: Sequence[StagedFile]) -> None:
+        """Raises StagedFileGone when a file of a commit is not in the store as it was staged."""
+        if len(files) == 1 or self.root.is_local:
+            for file in files:
+                self._check_staged(file)
+        elif files:
+            with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+                list(pool.map(self._check_staged, files))
+
+    @staticmethod
+    def _validate(files: Sequence[StagedFile]) -> None:
+        """Nothing but this checks what an entry says of its files, and one wrong value makes a table unreadable."""
         seen: set[str] = set()
-        actions: list[AddAction | RemoveAction] = []
         for file in files:
-            self._check_staged(file)
             if file.path in seen:
                 raise ValueError(f"staged twice: {file.path}")
             seen.add(file.path)
-            values = {"kind": file.kind, "store_day": file.store_day}
             if file.store_day is None or date.fromisoformat(file.store_day).isoformat() != file.store_day:
                 raise ValueError(f"not a day: {file.store_day!r} for {file.path}")
             if json.loads(file.stats)["numRecords"] != file.rows or file.rows < 1:
                 raise ValueError(f"the statistics of {file.path} do not have {file.rows} rows")
-            actions.append(
-                AddAction(
-                    path=file.path,
-                    size=file.size,
-                    partition_values={k: values[k] for k in self.partition_by},
-                    modification_time=now_ms,
-                    data_change=True,
-                    stats=file.stats,
-                )
-            )
-        return actions
 
     def _check_staged(self, file: StagedFile) -> None:
         try:
@@ -262,8 +318,23 @@ class DerivedTable(LakeTable):
     def _missing(cls, uri: str) -> RmqError:
         return DerivedTableDamaged(f"the table {uri} is gone.")
 
-    def _read_file(self, path: str, schema: pa.Schema) -> pa.Table:
+    def _read_stored(self, path: str, schema: pa.Schema) -> pa.Table:
         try:
-            return super()._read_file(path, schema)
+            return super()._read_stored(path, schema)
         except (FileNotFoundError, BadData) as error:
             raise DerivedTableDamaged(f"the file {path} of the table {self.path} is gone or damaged.") from error
+
+
+def _metadata_action(schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> dict[str, Any]:
+    from deltalake import Schema  # only who creates a table needs it
+
+    return {
+        "metaData": {
+            "id": str(uuid.UUID(random_name())),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": Schema.from_arrow(schema).to_json(),
+            "partitionColumns": list(partition_by),
+            "configuration": CONFIGURATION | {"delta.dataSkippingStatsColumns": ",".join(stats)},
+            "createdTime": epoch_ms(),
+        }
+    }

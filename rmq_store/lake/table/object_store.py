@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -23,9 +23,10 @@ import pyarrow.fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileSource
+from rmq_store.commit.append import PutAnswer
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
 from rmq_store.lake.table import s3
-from rmq_store.utils.host import Host, random_name
+from rmq_store.utils.host import Host, epoch_ms, random_name
 from rmq_store.utils.redaction import cleaned, secret_values
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ _REFUSED = re.compile(
     r"expired_?token|no credentials|no_?such_?bucket|create the bucket|no table at",
     re.IGNORECASE,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The answer to one attempt to create an object."""
+
+    answer: PutAnswer
+    at_ms: int = 0
+    """The time of the answer by the store's clock, UTC ms; 0 without an answer."""
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,70 @@ class Root:
                 return _create_file(self._path(relative), content)
             return self._create_object(self._key(relative), content)
 
+    def replace(self, relative: str, content: bytes) -> None:
+        """Write the object, also over an older one. It always has its old or its new content, as a whole."""
+        with self._explained(f"write {relative}"):
+            if self.is_local:
+                _replace_file(self._path(relative), content)
+            else:
+                self._client.put_object(Bucket=self._bucket, Key=self._key(relative), Body=content)
+
+    # --- the log: with the store's time of each answer, UTC ms ---
+
+    def look_at(self, relative: str) -> tuple[bytes | None, int]:
+        """The content of the object, None when it is absent, and the time of the answer."""
+        with self._explained(f"read {relative}"):
+            if not self.is_local:
+                return s3.look_at(self._options, self._bucket, self._key(relative))
+            try:
+                content = self._path(relative).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                content = None
+            return content, self.local_time_ms()
+
+    def put_once(self, relative: str, content: bytes) -> Put:
+        """Create the object, only if it is absent, in one request that is not repeated. Raises nothing of the store: an
+        error is part of the answer."""
+        if self.is_local:
+            put = _create_once(self._path(relative), content)
+            return Put(put.answer, self.local_time_ms(), put.error)
+        answer, at_ms, error = s3.put_once(self._options, self._bucket, self._key(relative), content)
+        if error is None:
+            return Put(answer, at_ms)
+        try:
+            with self._explained(f"create {relative}"):
+                raise error
+        except (StoreUnusable, FileNotFoundError) as explained:
+            return Put(answer, at_ms, explained)
+
+    def names_in(self, folder: str, after: str = "") -> tuple[Sequence[str], int]:
+        """The names of the objects directly in ``folder`` that are greater than ``after``, sorted, and the time of the
+        answer. No names when the folder is missing."""
+        with self._explained(f"list {folder}"):
+            if not self.is_local:
+                return s3.names_in(self._options, self._bucket, f"{self._key(folder)}/", after)
+            at_ms = self.local_time_ms()
+            try:
+                names = os.listdir(self._path(folder))
+            except (FileNotFoundError, NotADirectoryError):
+                names = []
+            return sorted(name for name in names if name > after), at_ms
+
+    def modified_ms(self, relative: str) -> int:
+        """When the object was written, by the store's clock."""
+        with self._explained(f"read the age of {relative}"):
+            if self.is_local:
+                return int(self._path(relative).stat().st_mtime * 1000)
+            answer = self._client.head_object(Bucket=self._bucket, Key=self._key(relative))
+            return int(answer["LastModified"].timestamp() * 1000)
+
+    @staticmethod
+    def local_time_ms() -> int:
+        """The clock for a folder."""
+        return epoch_ms()
+
+    # --- the rest ---
+
     def delete(self, relative: str) -> None:
         """Delete the object, if it is there."""
         with self._explained(f"delete {relative}"):
@@ -163,11 +238,27 @@ class Root:
             else:
                 self._client.delete_object(Bucket=self._bucket, Key=self._key(relative))
 
+    def delete_all(self, names: Sequence[str]) -> None:
+        """Delete objects, in this order, those that are there."""
+        if self.is_local:
+            for name in names:
+                self.delete(name)
+            return
+        with self._explained("delete objects"):
+            s3.delete_all(self._options, self._bucket, [self._key(name) for name in names])
+
     # --- the store itself ---
 
     def server_time_ms(self, host: Host) -> int:
-        """The clock of the store, UTC ms: of the S3 server (whole seconds), of ``host`` for a folder."""
-        return host.now_ms() if self.is_local else self._s3_time_ms()
+        """The clock of the store, UTC ms: of the S3 server (whole seconds; from an answer of the last minute if there is
+        one), of ``host`` for a folder."""
+        if self.is_local:
+            return host.now_ms()
+        return self.recent_time_ms() or self._s3_time_ms()
+
+    def recent_time_ms(self) -> int | None:
+        """The clock of the store, UTC ms, without a request; None when it has not answered within the last minute."""
+        return self.local_time_ms() if self.is_local else s3.recent_time_ms(self._options)
 
     def check_reachable(self) -> None:
         """Raises StoreUnusable when the root cannot be reached or the credentials are refused. Writes nothing."""
@@ -348,6 +439,39 @@ def _read_file(path: Path, begin: int, end: int | None) -> bytes:
 
 def _create_file(path: Path, content: bytes) -> bool:
     """Write to a temporary name, then link: the name appears with the whole content or not at all, and only once."""
+    with _written(path, content) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        _sync_folder(path.parent)
+        return True
+
+
+def _create_once(path: Path, content: bytes) -> Put:
+    """As ``_create_file``. An error before the link has written nothing; one of the link itself, or after it, may have."""
+    linking = False
+    try:
+        with _written(path, content) as temporary:
+            linking = True
+            os.link(temporary, path)
+            _sync_folder(path.parent)
+        return Put(PutAnswer.CREATED)
+    except OSError as error:
+        if linking and isinstance(error, FileExistsError):
+            return Put(PutAnswer.TAKEN)
+        return Put(PutAnswer.SILENT if linking else PutAnswer.REFUSED, error=error)
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    with _written(path, content) as temporary:
+        temporary.rename(path)
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def _written(path: Path, content: bytes) -> Iterator[Path]:
+    """A temporary file beside ``path`` with the content, on disk. It is removed afterwards."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:  # a folder that cannot be made, not a missing object
@@ -358,12 +482,7 @@ def _create_file(path: Path, content: bytes) -> bool:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        _sync_folder(path.parent)
-        return True
+        yield temporary
     finally:
         temporary.unlink(missing_ok=True)
 

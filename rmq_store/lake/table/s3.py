@@ -7,17 +7,28 @@ boto3 is imported where it is needed: its import takes a quarter of a second, wh
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs
 import tenacity
-from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+)
 
+from rmq_store.commit.append import PutAnswer
 from rmq_store.errors import StoreUnusable
+from rmq_store.utils.host import epoch_ms, monotonic_ms
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
 
 Options = tuple[tuple[str, str], ...]
 
@@ -25,6 +36,10 @@ MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 LOST_RACE = frozenset({"412", "PreconditionFailed"})
 _TRY_AGAIN = frozenset({"409", "ConditionalRequestConflict"})
 _PAST_THE_END = frozenset({"416", "InvalidRange"})
+_TIMED_OUT = 408
+_KEYS_OF_A_DELETE = 1000
+
+_CLOCK_TRUST_MS = 60_000
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _CREATED_BY = "rmq-created-by"
@@ -64,15 +79,15 @@ def options_from(env: Mapping[str, str]) -> Options:
     return tuple(sorted((options | {"AWS_REGION": region}).items()))
 
 
-@functools.lru_cache(maxsize=8)
-def client(options: Options) -> S3Client:
-    """One boto3 client per process and set of options; threads may share it."""
+@functools.lru_cache(maxsize=16)
+def client(options: Options, attempts: int = 5) -> S3Client:
+    """One boto3 client per process and set of options; threads may share it. ``attempts``: HTTP requests per call."""
     import boto3
     from botocore.config import Config
 
     known = dict(options)
     endpoint = known.get("AWS_ENDPOINT_URL")
-    return boto3.Session().client(
+    s3 = boto3.Session().client(
         "s3",
         endpoint_url=endpoint,
         region_name=known["AWS_REGION"],
@@ -80,13 +95,37 @@ def client(options: Options) -> S3Client:
         aws_secret_access_key=known.get("AWS_SECRET_ACCESS_KEY"),
         aws_session_token=known.get("AWS_SESSION_TOKEN"),
         config=Config(
-            retries={"mode": "standard", "max_attempts": 4},
+            retries={"mode": "standard", "total_max_attempts": attempts},
             connect_timeout=5,
             read_timeout=60,
-            max_pool_connections=32,
+            max_pool_connections=64,
             s3={"addressing_style": "path"} if endpoint else None,
         ),
     )
+
+    def note_time(parsed: Mapping[str, Any], **_: object) -> None:
+        if "date" in parsed.get("ResponseMetadata", {}).get("HTTPHeaders", {}):
+            _CLOCKS[options] = (_date_ms(parsed), monotonic_ms())
+
+    s3.meta.events.register("after-call.s3", note_time)
+    return s3
+
+
+_CLOCKS: dict[Options, tuple[int, int]] = {}
+"""The time of a store's last answer, and the monotonic clock of this process at that moment, ms."""
+
+
+def recent_time_ms(options: Options) -> int | None:
+    """The store's clock, UTC ms, if it has answered within the last minute."""
+    at_ms, seen_ms = _CLOCKS.get(options, (0, -_CLOCK_TRUST_MS))
+    age_ms = monotonic_ms() - seen_ms
+    return at_ms + age_ms if age_ms < _CLOCK_TRUST_MS else None
+
+
+def _date_ms(answer: Mapping[str, Any]) -> int:
+    """The store's time of an answer, UTC ms."""
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return int(parsedate_to_datetime(date).timestamp() * 1000) if date else epoch_ms()
 
 
 @functools.lru_cache(maxsize=8)
@@ -163,6 +202,55 @@ def tail(options: Options, bucket: str, key: str, most: int) -> tuple[bytes, int
         raise
     size = answer.get("ContentRange", "").rpartition("/")[2]
     return content, int(size) if size else len(content)
+
+
+def look_at(options: Options, bucket: str, key: str) -> tuple[bytes | None, int]:
+    """The content, None when the object is absent, and the store's time of the answer, UTC ms."""
+    try:
+        return _get_dated(options, bucket, key)
+    except ClientError as error:
+        if code_of(error) in MISSING:
+            return None, _date_ms(error.response)
+        raise
+
+
+@_retry_broken_bodies
+def _get_dated(options: Options, bucket: str, key: str) -> tuple[bytes, int]:
+    answer = client(options).get_object(Bucket=bucket, Key=key)
+    return answer["Body"].read(), _date_ms(answer)
+
+
+def put_once(options: Options, bucket: str, key: str, content: bytes) -> tuple[PutAnswer, int, Exception | None]:
+    """One request, which is not repeated: only so an answer is an answer to it. The store's time of the answer, UTC ms."""
+    try:
+        answer = client(options, 1).put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*")
+        return PutAnswer.CREATED, _date_ms(answer), None
+    except ClientError as error:
+        if code_of(error) in LOST_RACE:
+            return PutAnswer.TAKEN, _date_ms(error.response), None
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+        refused = 400 <= status < 500 and status != _TIMED_OUT
+        return PutAnswer.REFUSED if refused else PutAnswer.SILENT, 0, error
+    except NoCredentialsError as error:
+        return PutAnswer.REFUSED, 0, error
+    except BotoCoreError as error:
+        return PutAnswer.SILENT, 0, error
+
+
+def names_in(options: Options, bucket: str, folder: str, after: str) -> tuple[list[str], int]:
+    """The names directly in ``folder`` (which ends with ``/``) after ``after``, sorted, and the store's time, UTC ms."""
+    pages = client(options).get_paginator("list_objects_v2")
+    names, at_ms = [], None
+    for page in pages.paginate(Bucket=bucket, Prefix=folder, Delimiter="/", StartAfter=folder + after):
+        at_ms = at_ms or _date_ms(page)
+        names += [item["Key"].removeprefix(folder) for item in page.get("Contents", ())]
+    return names, at_ms or epoch_ms()
+
+
+def delete_all(options: Options, bucket: str, keys: Sequence[str]) -> None:
+    for start in range(0, len(keys), _KEYS_OF_A_DELETE):
+        some: list[ObjectIdentifierTypeDef] = [{"Key": key} for key in keys[start : start + _KEYS_OF_A_DELETE]]
+        client(options).delete_objects(Bucket=bucket, Delete={"Objects": some, "Quiet": True})
 
 
 def code_of(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ from rmq_store.commit.ctl import Action, Ctl, lane, local_broker
 from rmq_store.commit.decide import MAX_SKEW_MS, first_day
 from rmq_store.commit.positions import Positions
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.ctl_index import CtlIndex
 from rmq_store.lake.table.delta_table import DerivedTable, LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.utils.host import uuid7_floor, uuid7_ms
@@ -26,6 +28,7 @@ class Shard:
         self.root = root
         self.name = name
         self._read_before: dict[str, tuple[Ctl, ...]] = {}
+        self._index: CtlIndex | None = None
 
     @cached_property
     def commitlog(self) -> LakeTable:
@@ -52,6 +55,22 @@ class Shard:
         LakeTable.create(root, f"{name}/commits", tables.COMMITS, ["store_day"], tables.COMMITS_STATS)
         return cls(root, name)
 
+    def refresh(self, *names: str) -> None:
+        """Bring some tables up to their newest versions: those that are not open yet by opening them. In S3 all at once."""
+
+        def up(name: str) -> None:
+            is_open = name in self.__dict__
+            table: LakeTable = getattr(self, name)
+            if is_open:
+                table.refresh()
+
+        if self.root.is_local or len(names) <= 1:
+            for name in names:
+                up(name)
+        else:
+            with ThreadPoolExecutor(len(names)) as pool:
+                list(pool.map(up, names))
+
     @property
     def local_broker(self) -> str:
         """The broker name of queues born in the lake."""
@@ -63,38 +82,42 @@ class Shard:
 
     def positions(self) -> Positions:
         """All positions as of the commit log's handle."""
-        return self.commitlog.log.positions(self.commitlog.version)
+        return self.commitlog.positions
 
     # --- ctl rows ---
 
+    @property
+    def ctl_index(self) -> CtlIndex:
+        """The ctl files of the handle's version."""
+        files = self.commitlog.log.view.files
+        if self._index is None or not self._index.is_of(files):
+            self._index = CtlIndex(files)
+        self._index.catch_up()
+        return self._index
+
     def ctl_of(self, commit_id: str) -> Ctl | None:
         """The commit, if it is in the handle's snapshot."""
-        where = _IS_CTL & _may_have("commit_id", commit_id)
-        return next((ctl for ctl in self._ctls(where) if ctl.commit_id == commit_id), None)
+        ctls = self.ctls_in(self.ctl_index.with_commit(commit_id, commit_id))
+        return next((ctl for ctl in ctls if ctl.commit_id == commit_id), None)
 
     def ctls_of_request(self, request_id: str, group: str | None, *actions: Action) -> list[Ctl]:
         """The commits of a request, in order. None is older than the ``first_day`` of its id."""
-        where = (
-            _IS_CTL
-            & _may_have("request_id", request_id)
-            & (pc.field("partition.store_day").cast("string") >= first_day(request_id))
-        )
         ctls = [
             ctl
-            for ctl in self._ctls(where)
+            for ctl in self.ctls_in(self.ctl_index.with_request(request_id, first_day(request_id)))
             if (ctl.request_id, ctl.group) == (request_id, group) and ctl.action in actions
         ]
         return sorted(ctls, key=lambda ctl: (ctl.read_version, ctl.request_part))
 
     def ctls_since(self, ms: int, *, group: str | None = None, action: str | None = None) -> list[Ctl]:
         """The commits whose ids were made at ``ms`` or later, oldest first."""
-        where = _IS_CTL & (pc.field("max.commit_id") >= uuid7_floor(ms))
-        if group is not None:
-            where &= _may_have("group_name", group)
-        if action is not None:
-            where &= _may_have("action", action)
-        ctls = (ctl for ctl in self._ctls(where) if group in (None, ctl.group) and action in (None, str(ctl.action)))
-        return sorted(ctls, key=lambda ctl: (ctl.read_version, ctl.commit_id))
+        paths = self.ctl_index.since(ms, group_name=group, action=action)
+        floor = uuid7_floor(ms)
+        return [
+            ctl
+            for ctl in self.ctls_in(paths)
+            if ctl.commit_id >= floor and group in (None, ctl.group) and action in (None, str(ctl.action))
+        ]
 
     def has_ctl(self, group: str, action: Action, epoch: int = 0) -> bool:
         """Whether the group has a commit of that action in this epoch or a later one. Usually that reads one file for yes and
@@ -123,9 +146,6 @@ class Shard:
     def remember(self, path: str, ctls: tuple[Ctl, ...]) -> None:
         """Keep the content of a ctl file. It never changes, so it is read at most once."""
         self._read_before[path] = ctls
-
-    def _ctls(self, where: pc.Expression) -> list[Ctl]:
-        return self.ctls_in(self.commitlog.files(where).column("path").to_pylist())
 
 
 def _may_have(column: str, value: str) -> pc.Expression:

@@ -187,10 +187,10 @@ def row_groups(rows: int, runs: Sequence[int], most: int = ROW_GROUP_ROWS) -> It
         yield from pairwise([begin + (end - begin) * group // groups for group in range(groups + 1)])
 
 
-def stage_ctl(root: Root, table_path: str, ctl: Ctl, attempt: int) -> StagedFile:
-    """The file of a commit's ctl row. Written once: a commit has its own tries."""
-    name, day = f"{ctl.commit_id}-{attempt}", day_of(ctl.store_timestamp)
-    return _stage_once(root, table_path, NewFile(kind="ctl", name=name, rows=tables.ctl_table([ctl]), store_day=day))
+def stage_ctl(root: Root, table_path: str, ctls: Sequence[Ctl], attempt: int) -> StagedFile:
+    """A file of the ctl rows of commits of one day that share an entry. Written once: a commit has its own tries."""
+    name, day = f"{ctls[0].commit_id}-{attempt}", day_of(ctls[0].store_timestamp)
+    return _stage_once(root, table_path, NewFile(kind="ctl", name=name, rows=tables.ctl_table(ctls), store_day=day))
 
 
 def derived(

@@ -50,7 +50,7 @@ def deliver(
     """
     started_ms = host.now_ms()
     request = DeliverRequest(request_id, actor, started_ms if now_ms is None else now_ms, cap)
-    shard.commitlog.refresh()
+    shard.refresh("commitlog", "consumequeue")
     due = _plan(store, shard, request, host)
     if isinstance(due, DeliverReport):
         return due
@@ -58,7 +58,6 @@ def deliver(
     wish = Wish.of_whole(request_id, actor, "~deliver", group=SCHEDULE_GROUP)
     with claimed(shard, wish, host) as claim:
         reached("2.claimed")
-        shard.commitlog.refresh()
         positions = shard.positions()
         # Another delivery may have committed before this one got the claim.
         due = _plan(store, shard, request, host, due)
@@ -97,7 +96,6 @@ def _plan(
     positions = shard.positions()
     if before and still_due(positions, before):
         return before
-    shard.consumequeue.refresh()
     clock_ms = host.now_ms()  # read after the positions, so that what they hold is not from the future
     due = select_due(
         positions,

@@ -88,22 +88,24 @@ def consume_window(
         return Planner(ShardLookup(shard), group, started_ms, scope)
 
     # 1. Plan.
-    shard.commitlog.refresh()
+    shard.refresh("commitlog")
     plan = _next_window(shard, planner(), request)
     if isinstance(plan, WindowReport):
         return plan
+    shard.refresh("consumequeue", "offsets")
     reached("1.planned")
     refuse_unknown_columns(listener_of(group))
     engine = engine_of(plan)
+    planned_at = shard.commitlog.version
     # 2. Claim.
     with claimed(shard, wish(plan, request), host) as claim:
         reached("2.claimed")
-        shard.commitlog.refresh()
-        # Others may have committed before this window got its claim.
-        plan = _next_window(shard, planner(), request, before=plan, taken=claim.taken)
-        if isinstance(plan, WindowReport):
-            claim.release()
-            return plan
+        # The claim is the entry after the plan, or others have committed in between.
+        if claim.taken.held or shard.commitlog.version != planned_at + 1:
+            plan = _next_window(shard, planner(), request, before=plan, taken=claim.taken)
+            if isinstance(plan, WindowReport):
+                claim.release()
+                return plan
         # 3. Run.
         job, tasks, holes = _job(store, shard, plan, host, slots=engine.slots, started_ms=started_ms)
         absorbed = _run(shard, job, tasks, engine, started_ms)

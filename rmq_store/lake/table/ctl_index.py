@@ -1,0 +1,107 @@
+"""Which files hold the ctl rows of a commit, of a request, of the last minutes: found without looking at all files.
+
+The files of the checkpoint from which the log was opened are filtered by their statistics; those that came since are kept in
+dictionaries, so that a process that commits for days does not become slower with each commit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.decide import MAX_SKEW_MS
+from rmq_store.lake.table.delta_entry import LiveFile
+from rmq_store.lake.table.live_files import LiveFiles
+from rmq_store.utils.host import uuid7_floor
+
+_IS_CTL = pc.field("partition.kind") == "ctl"
+_LONGEST_STATISTIC = 32
+
+
+class CtlIndex:
+    """The ctl files of a view of the commit log. Call ``catch_up`` after the view has moved."""
+
+    def __init__(self, files: LiveFiles) -> None:
+        self._files = files
+        self._removals = files.removals
+        self._loaded = files.table.filter(_IS_CTL) if len(files) else files.table
+        self._next = len(files.recent)
+        self._rows: int = pc.sum(self._loaded.column("num_records")).as_py() or 0
+        self._recent: list[LiveFile] = []
+        self._of_commit: dict[str, list[str]] = defaultdict(list)
+        self._of_request: dict[str, list[str]] = defaultdict(list)
+        self._of_several: list[LiveFile] = []
+
+    def is_of(self, files: LiveFiles) -> bool:
+        """Whether it can catch up with these files: the same ones, and none was removed since."""
+        return self._files is files and self._removals == files.removals
+
+    def catch_up(self) -> None:
+        recent = self._files.recent
+        for file in recent[self._next :]:
+            if file.partition["kind"] == "ctl":
+                self._add(file)
+        self._next = len(recent)
+
+    @property
+    def rows(self) -> int:
+        """How many commits the log has."""
+        return self._rows
+
+    def with_commit(self, first: str, last: str) -> list[str]:
+        """The files that may have a commit id of ``[first, last]``, which begin with the same 16 digits."""
+        paths = self._paths(self._may_have("commit_id", first, last))
+        paths += self._of_commit.get(first[:16], ())
+        return paths + [file.path for file in self._of_several if _overlaps(file, "commit_id", first, last)]
+
+    def with_request(self, request_id: str, first_day: str) -> list[str]:
+        """The files that may have a commit of the request, none older than a day (``YYYY-MM-DD``)."""
+        days = pc.greater_equal(self._loaded.column("partition.store_day").cast(pa.string()), first_day)
+        paths = self._paths(pc.and_(self._may_have("request_id", request_id, request_id), days))
+        paths += self._of_request.get(request_id[:_LONGEST_STATISTIC], ())
+        return paths + [file.path for file in self._of_several if _overlaps(file, "request_id", request_id, request_id)]
+
+    def since(self, ms: int, **values: str | None) -> list[str]:
+        """The files that may have a commit whose id was made at ``ms`` or later, and with these values of columns (None:
+        any)."""
+        floor, given = uuid7_floor(ms), {column: value for column, value in values.items() if value is not None}
+        mask = pc.greater_equal(self._loaded.column("max.commit_id"), floor)
+        for column, value in given.items():
+            mask = pc.and_(mask, pc.fill_null(self._may_have(column, value, value), False))
+        paths = self._paths(mask)
+        for file in reversed(self._recent):
+            # An id is made before its commit, so that older commits have older ids; clocks differ by MAX_SKEW_MS at most.
+            if file.stats["maxValues"]["store_timestamp"] < ms - 2 * MAX_SKEW_MS:
+                break
+            may_have = all(_overlaps(file, column, value, value) for column, value in given.items())
+            if may_have and file.stats["maxValues"]["commit_id"] >= floor:
+                paths.append(file.path)
+        return paths
+
+    def _add(self, file: LiveFile) -> None:
+        self._rows += file.rows
+        self._recent.append(file)
+        least, most = file.stats["minValues"], file.stats["maxValues"]
+        request = least["request_id"][:_LONGEST_STATISTIC]
+        if file.rows == 1 and most["request_id"].startswith(request):
+            self._of_commit[least["commit_id"][:16]].append(file.path)
+            self._of_request[request].append(file.path)
+        else:
+            self._of_several.append(file)
+
+    def _may_have(self, column: str, first: str, last: str) -> pa.ChunkedArray:
+        """Whether a loaded file may have a value of ``[first, last]`` (text statistics are cut to 32 characters)."""
+        least, most = self._loaded.column(f"min.{column}"), self._loaded.column(f"max.{column}")
+        return pc.and_(pc.less_equal(least, last), pc.greater_equal(most, first))
+
+    def _paths(self, mask: pa.ChunkedArray) -> list[str]:
+        # A mask, not an expression: that starts a query engine for each of these few rows.
+        paths: list[str] = self._loaded.column("path").filter(mask).to_pylist()
+        return paths
+
+
+def _overlaps(file: LiveFile, column: str, first: str, last: str) -> bool:
+    least, most = file.stats["minValues"].get(column), file.stats["maxValues"].get(column)
+    return least is not None and least <= last and most >= first

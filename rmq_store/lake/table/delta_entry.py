@@ -1,0 +1,241 @@
+"""One entry of a Delta log, ``_delta_log/<20 digits>.json``: its actions, read and written.
+
+An entry has one action in a line (Delta protocol, "Delta Log Entries" and "Actions"). What this project does not know it does
+not skip: an action that could change what a reader sees is refused, with the name of the tool that wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote
+
+from rmq_store.commit.ctl import StagedFile
+from rmq_store.errors import BadData, StoreUnusable
+
+READER_VERSION = 1
+WRITER_VERSION = 7
+FEATURE = "rmqStore"
+"""A writer feature of this project. A tool that writes to Delta tables must refuse a table with a feature that it does not
+know, so an OPTIMIZE or DELETE of another tool fails. Readers need not know it."""
+_FEATURES = ("appendOnly", "invariants", FEATURE)
+"""``appendOnly`` and ``invariants`` are what writer version 2, which a new table would have, means in version 7."""
+ENGINE = "rmq-store"
+_SAFE = "/=~-_."
+_COMMIT_IDS = "commit_ids"
+_ACTIONS = "actions"
+_COLUMN_MAPPING = "delta.columnMapping.mode"
+_WITHOUT_EFFECT = frozenset({"cdc", "domainMetadata"})
+"""Actions that change nothing that is read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file, as an ``add`` action names it."""
+
+    path: str
+    size: int
+    """bytes"""
+    partition: Mapping[str, str | None]
+    stats: Mapping[str, Any]
+    """Delta's statistics: numRecords, minValues, maxValues, nullCount."""
+    version: int
+    """The entry that added it."""
+    data_change: bool = True
+
+    @property
+    def rows(self) -> int:
+        return int(self.stats.get("numRecords") or 0)
+
+    def only(self, column: str) -> Any:
+        """The value of every row, or None when the statistics do not show one. Texts are cut to 32 characters."""
+        least, most = self.stats["minValues"].get(column), self.stats["maxValues"].get(column)
+        return least if least == most else None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The actions of one version."""
+
+    version: int
+    added: tuple[LiveFile, ...] = ()
+    removed: tuple[str, ...] = ()
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """The ``txn`` actions: application id to version."""
+    updated_ms: Mapping[str, int] = field(default_factory=dict)
+    """Their ``lastUpdated``."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """The ``commitInfo`` action."""
+    protocol: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def commit_ids(self) -> tuple[str, ...]:
+        """The commits of this project that the entry holds. Stores from before format 2 have one, under another name."""
+        ids = self.info.get(_COMMIT_IDS) or self.info.get("commit_id") or ""
+        return tuple(ids.split(",")) if ids else ()
+
+
+def entry_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def entry_bytes(
+    *,
+    operation: str,
+    now_ms: int,
+    commit_ids: Sequence[str] = (),
+    files: Sequence[StagedFile] = (),
+    partition_by: Sequence[str] = (),
+    removed: Sequence[LiveFile] = (),
+    positions: Mapping[str, int] | None = None,
+    updated_ms: Mapping[str, int] | None = None,
+    first: Sequence[Mapping[str, Any]] = (),
+) -> bytes:
+    """An entry that adds files, removes some and sets positions. ``first``: further actions, before these."""
+    updated = updated_ms or {}
+    actions: list[Mapping[str, Any]] = list(first)
+    actions += [{"remove": _remove_action(file, now_ms)} for file in removed]
+    actions += [{"add": _add_action(file, partition_by, now_ms)} for file in files]
+    for app_id, number in (positions or {}).items():
+        txn = {"appId": app_id, "version": number}
+        actions.append({"txn": txn if updated.get(app_id) is None else txn | {"lastUpdated": updated[app_id]}})
+    info = {
+        "timestamp": now_ms,
+        "operation": operation,
+        "operationParameters": {},
+        "engineInfo": ENGINE,
+        _ACTIONS: len(actions),
+        _COMMIT_IDS: ",".join(commit_ids),
+    }
+    lines = [{"commitInfo": info}, *actions]
+    return "\n".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines).encode() + b"\n"
+
+
+def _add_action(file: StagedFile, partition_by: Sequence[str], now_ms: int) -> dict[str, Any]:
+    values = {"kind": file.kind, "store_day": file.store_day}
+    return {
+        "path": quote(file.path, safe=_SAFE),
+        "partitionValues": {name: values[name] for name in partition_by},
+        "size": file.size,
+        "modificationTime": now_ms,
+        "dataChange": True,
+        "stats": file.stats,
+    }
+
+
+def _remove_action(file: LiveFile, now_ms: int) -> dict[str, Any]:
+    return {
+        "path": quote(file.path, safe=_SAFE),
+        "deletionTimestamp": now_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": dict(file.partition),
+        "size": file.size,
+    }
+
+
+def protocol_action() -> dict[str, Any]:
+    return {
+        "protocol": {
+            "minReaderVersion": READER_VERSION,
+            "minWriterVersion": WRITER_VERSION,
+            "writerFeatures": list(_FEATURES),
+        }
+    }
+
+
+def may_write(protocol: Mapping[str, Any] | None) -> bool:
+    """Whether a table with this protocol is written as this project writes it, and by nothing else."""
+    return protocol is not None and FEATURE in (protocol.get("writerFeatures") or ())
+
+
+def parse_entry(content: bytes, version: int, where: str) -> Entry:
+    """``where``: the entry's address, for errors.
+
+    Raises BadData when the entry is damaged, StoreUnusable when it has an action that is not known here.
+    """
+    try:
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+        entry = _entry(actions, version, where)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadData(f"{where} is damaged ({error}). Restore it from a backup.") from error
+    if not actions or entry.info.get(_ACTIONS, len(actions) - 1) != len(actions) - 1:
+        raise BadData(f"{where} is damaged: it does not have all its lines. Restore it from a backup.")
+    return entry
+
+
+def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> Entry:
+    added, removed, positions, updated_ms = [], [], {}, {}
+    single: dict[str, Mapping[str, Any]] = {}
+    for action in actions:
+        ((kind, value),) = action.items()
+        match kind:
+            case "add":
+                added.append(live_file(value, json.loads(value.get("stats") or "{}"), version, where))
+            case "remove":
+                removed.append(unquote(value["path"]))
+            case "txn":
+                positions[value["appId"]] = int(value["version"])
+                updated_ms[value["appId"]] = value.get("lastUpdated") or 0
+            case "commitInfo" | "metaData" | "protocol":
+                single[kind] = value
+            case _ if kind not in _WITHOUT_EFFECT:
+                raise _foreign(f"an action {kind!r}", _named(where, actions))
+    protocol, metadata = single.get("protocol"), single.get("metaData")
+    check_readable(protocol, metadata, _named(where, actions))
+    return Entry(
+        version,
+        tuple(added),
+        tuple(removed),
+        positions,
+        updated_ms,
+        single.get("commitInfo", {}),
+        protocol,
+        metadata,
+    )
+
+
+def live_file(add: Mapping[str, Any], stats: Mapping[str, Any], version: int, where: str) -> LiveFile:
+    """The file of an ``add`` action. Raises StoreUnusable for a deletion vector: rows of the file were deleted."""
+    if add.get("deletionVector"):
+        raise StoreUnusable(
+            f"{where} deletes rows of {add['path']} by a deletion vector, which rmq does not read. Restore the table from a "
+            "backup, and do not change it with another tool"
+        )
+    complete = {"minValues": {}, "maxValues": {}, "nullCount": {}} | dict(stats)
+    partition = dict(add.get("partitionValues") or {})
+    return LiveFile(
+        unquote(add["path"]), int(add["size"]), partition, complete, version, bool(add.get("dataChange", True))
+    )
+
+
+def check_readable(protocol: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None, where: str) -> None:
+    """Raises StoreUnusable when these actions allow what is not read here, KeyError or ValueError when they are damaged."""
+    if protocol is not None and protocol["minReaderVersion"] > READER_VERSION:
+        raise _foreign(f"reader version {protocol['minReaderVersion']}", where)
+    if metadata is not None:
+        layout(metadata)
+        if (metadata.get("configuration") or {}).get(_COLUMN_MAPPING, "none") != "none":
+            raise _foreign("column mapping", where)
+
+
+def layout(metadata: Mapping[str, Any]) -> tuple[set[tuple[str, str]], list[str]]:
+    """The names and types of a table's columns, and its partition columns."""
+    columns = json.loads(metadata["schemaString"])["fields"]
+    return {(column["name"], str(column["type"])) for column in columns}, list(metadata["partitionColumns"])
+
+
+def _named(where: str, actions: Sequence[Mapping[str, Any]]) -> str:
+    """An entry, and the tool that wrote it."""
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return f"{where}, written by {info.get('engineInfo') or 'an unknown tool'},"
+
+
+def _foreign(what: str, where: str) -> StoreUnusable:
+    return StoreUnusable(
+        f"{where} has {what}, which this version of rmq does not know. Use a newer version of rmq; if another tool has changed "
+        "the table, restore it from a backup"
+    )

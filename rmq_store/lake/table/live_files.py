@@ -1,0 +1,158 @@
+"""The live data files of a Delta table with their statistics: an index that grows by what is read, and is never rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.errors import BadData
+from rmq_store.lake.table.delta_entry import Entry, LiveFile, entry_name
+
+_WRONG_TYPES = (pa.ArrowException, AttributeError, OverflowError)
+_BOUNDS = {"min": "minValues", "max": "maxValues", "null_count": "nullCount"}
+
+
+class LiveFiles:
+    """The files of one version. ``table`` has a row for each: path, size_bytes, num_records, partition.*, min.*, max.*,
+    null_count.*, where * are the partition columns and the columns with statistics."""
+
+    def __init__(self, columns: pa.Schema, partition_by: Sequence[str], stats: Sequence[str], log: str) -> None:
+        """``columns``: of the table. ``stats``: those of them that have statistics. ``log``: the log's address, for errors."""
+        self._log = log
+        self._columns = columns
+        self._partition_by = list(partition_by)
+        self._stats = [name for name in stats if name in columns.names]
+        self.schema = pa.schema(
+            [
+                ("path", pa.string()),
+                ("size_bytes", pa.int64()),
+                ("num_records", pa.int64()),
+                *((f"partition.{name}", columns.field(name).type) for name in self._partition_by),
+                *((f"min.{name}", columns.field(name).type) for name in self._stats),
+                *((f"max.{name}", columns.field(name).type) for name in self._stats),
+                *((f"null_count.{name}", pa.int64()) for name in self._stats),
+            ]
+        )
+        self._levels: list[pa.Table] = []  # each more than twice as large as the next, so that few are joined
+        self._new: list[LiveFile] = []
+        self._paths: set[str] = set()
+        self.removals = 0
+        """How many entries have removed files."""
+        self.recent: list[LiveFile] = []
+        """The files that entries added since the view was opened, in commit order, also if they were removed since."""
+
+    @property
+    def table(self) -> pa.Table:
+        """Raises BadData when an entry has statistics or partition values of another type than the columns."""
+        if self._new:
+            try:
+                added = self._table_of(self._new)
+            except _WRONG_TYPES:
+                for file in self._new:
+                    self._check(file)
+                raise
+            self._push(added)
+            self._new = []
+        if not self._levels:
+            return self.schema.empty_table()
+        return self._levels[0] if len(self._levels) == 1 else pa.concat_tables(self._levels)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def apply(self, entry: Entry) -> None:
+        """Add and remove what the entry adds and removes."""
+        added = [file for file in entry.added if file.path not in self._paths]
+        if entry.removed:
+            self._remove(set(entry.removed) - {file.path for file in entry.added})
+        self._new += added
+        self.recent += added
+        self._paths.update(file.path for file in added)
+
+    def load(self, adds: pa.StructArray) -> None:
+        """The files of a checkpoint: its column ``add``, without nulls."""
+        if not len(adds):
+            return
+        paths = adds.field("path")
+        if pc.any(pc.match_substring(paths, "%")).as_py():
+            paths = pa.array([unquote(path) for path in paths.to_pylist()], pa.string())
+        partition, stats = adds.field("partitionValues"), self._parsed(adds.field("stats"))
+        columns = [paths.cast(pa.string()), adds.field("size").cast(pa.int64()), stats["num_records"]]
+        for name in self._partition_by:
+            values = pc.map_lookup(partition, pa.scalar(name, partition.type.key_type), "first")
+            columns.append(values.cast(self._columns.field(name).type))
+        columns += [stats[field.name] for field in self.schema if field.name in stats and field.name != "num_records"]
+        self._push(pa.table(columns, schema=self.schema))
+        self._paths.update(paths.to_pylist())
+
+    def _parsed(self, texts: pa.Array) -> dict[str, pa.Array]:
+        """The statistics (JSON) of many files, a column for each value."""
+        import pyarrow.json as pj  # only a process that reads a checkpoint needs it
+
+        typed = pa.struct([self._columns.field(name) for name in self._stats])
+        counts = pa.struct([(name, pa.int64()) for name in self._stats])
+        schema = pa.schema(
+            [("numRecords", pa.int64()), ("minValues", typed), ("maxValues", typed), ("nullCount", counts)]
+        )
+        lines = "\n".join(text or "{}" for text in texts.to_pylist()) + "\n"
+        parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        # A block must hold a line, and all of a small text is parsed at once.
+        read = pj.ReadOptions(use_threads=False, block_size=max(1 << 20, len(lines) // 8))
+        parsed = pj.read_json(BytesIO(lines.encode()), read, parse).combine_chunks()
+        columns: dict[str, pa.Array] = {"num_records": _chunk(parsed.column("numRecords"))}
+        for prefix, bound in _BOUNDS.items():
+            struct = _chunk(parsed.column(bound))
+            columns |= {f"{prefix}.{name}": pc.struct_field(struct, name) for name in self._stats}
+        return columns
+
+    def _table_of(self, files: Sequence[LiveFile]) -> pa.Table:
+        columns: list[list[Any]] = [
+            [file.path for file in files],
+            [file.size for file in files],
+            [file.stats.get("numRecords") for file in files],
+        ]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=False)]
+        for name in self._partition_by:
+            texts = pa.array([file.partition.get(name) for file in files], pa.string())
+            arrays.append(texts.cast(self._columns.field(name).type))
+        for prefix, bound in _BOUNDS.items():
+            of_bound: list[Mapping[str, Any]] = [file.stats[bound] for file in files]
+            for name in self._stats:
+                type_ = self.schema.field(f"{prefix}.{name}").type
+                arrays.append(pa.array([values.get(name) for values in of_bound], type_))
+        return pa.table(arrays, schema=self.schema)
+
+    def _check(self, file: LiveFile) -> None:
+        try:
+            self._table_of([file])
+        except _WRONG_TYPES as error:
+            raise BadData(
+                f"{self._log}/{entry_name(file.version)} is damaged: what it says of {file.path} does not fit the columns "
+                f"({error}). Restore it from a backup."
+            ) from error
+
+    def _push(self, table: pa.Table) -> None:
+        self._levels.append(table)
+        while len(self._levels) > 1 and self._levels[-2].num_rows <= 2 * self._levels[-1].num_rows:
+            last = self._levels.pop()
+            self._levels[-1] = pa.concat_tables([self._levels[-1], last]).combine_chunks()
+
+    def _remove(self, paths: set[str]) -> None:
+        self.removals += 1
+        for path in paths:
+            self._paths.discard(path)
+        gone = pa.array(sorted(paths), pa.string())
+        self._levels = [level.filter(pc.invert(pc.is_in(level.column("path"), gone))) for level in self._levels]
+        self._new = [file for file in self._new if file.path not in paths]
+
+
+def _chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

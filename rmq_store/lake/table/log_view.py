@@ -1,0 +1,74 @@
+"""A view of a Delta log: its state at one version, as this process has read it, and when it knew where the log ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from rmq_store.commit.positions import Positions
+from rmq_store.errors import StoreUnusable
+from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
+from rmq_store.lake.table.live_files import LiveFiles
+
+_STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+
+
+@dataclass(slots=True)
+class LogView:
+    """Grows entry by entry. ``Positions`` and tables of files that were taken from it before do not change."""
+
+    schema: pa.Schema
+    """Of the table."""
+    folder: str = ""
+    """The address of the log, for errors."""
+    version: int = -1
+    """Of the newest entry that was read."""
+    known_ms: int = 0
+    """The store's time at which the log was last known to end here, UTC ms."""
+    checkpoint: int = -1
+    """The checkpoint from which the view was opened; -1: none. Later entries were read one by one."""
+    known_checkpoint: int = -1
+    """The newest checkpoint that this process knows of."""
+    positions: Positions = field(default_factory=lambda: Positions(-1, {}))
+    protocol: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+    commit_ids: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """The commits in each entry that was read."""
+    _files: LiveFiles | None = None
+
+    @property
+    def files(self) -> LiveFiles:
+        if self._files is None:
+            raise ValueError("the log has no metaData action")
+        return self._files
+
+    def apply(self, entry: Entry) -> None:
+        """The next version."""
+        if entry.version != self.version + 1:
+            raise ValueError(f"entry {entry.version} does not follow version {self.version}")
+        if entry.metadata is not None:
+            self.describe(entry.metadata)
+        self.protocol = entry.protocol or self.protocol
+        self.files.apply(entry)
+        self.positions = self.positions.advanced(entry.version, entry.positions, entry.updated_ms)
+        self.commit_ids[entry.version] = entry.commit_ids
+        self.version = entry.version
+
+    def describe(self, metadata: Mapping[str, Any]) -> None:
+        """Take a ``metaData`` action. Raises StoreUnusable when another tool has changed how the table is laid out."""
+        if self.metadata is None:
+            partition_by, configuration = list(metadata["partitionColumns"]), metadata.get("configuration") or {}
+            stats = [name for name in configuration.get(_STATS_COLUMNS, "").split(",") if name]
+            self._files = LiveFiles(self.schema, partition_by, stats, self.folder)
+        else:
+            columns, partitions = layout(self.metadata)
+            new_columns, new_partitions = layout(metadata)
+            if new_partitions != partitions or not columns <= new_columns:  # a further column does no harm
+                raise StoreUnusable(
+                    f"{self.folder}/{entry_name(self.version + 1)} changes the columns or the partitions of the table, which "
+                    "rmq never does: restore the table from a backup"
+                )
+        self.metadata = metadata

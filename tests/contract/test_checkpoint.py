@@ -1,0 +1,164 @@
+"""Checkpoints of the logs, and what is deleted behind them: never what a process may still take for the end of a log."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_store.commit.append import VIEW_TRUST_MS
+from rmq_store.lake.commit import dispatch as dispatching
+from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.table import checkpoint
+from rmq_store.lake.table.checkpoint import LEAST_AGE_MS, checkpoint_if_due, clean_up, write_checkpoint
+from rmq_store.lake.table.delta_log import LogCleaned
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from tests.faults.answers import Clock, other_commits, set_clock
+from tests.faults.stores import Lake, write_broker
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    set_clock(monkeypatch, clock)
+    return clock
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: Clock) -> Lake:
+    lake = Lake(tmp_path / "store", clock.host)
+    lake.load(write_broker(tmp_path / "broker"))
+    return lake
+
+
+def names(table: LakeTable) -> list[str]:
+    return sorted(path.name for path in Path(table.root.location, table.path, "_delta_log").glob("0*"))
+
+
+def entries(table: LakeTable) -> list[int]:
+    return [int(name[:20]) for name in names(table) if name.endswith(".json")]
+
+
+def test_a_checkpoint_is_written_when_so_many_entries_came(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 4)
+    other_commits(lake, 5)
+    table = lake.shard.commitlog
+    assert table.log.view.checkpoint >= 4
+    assert not checkpoint_if_due(table)
+
+
+def test_a_checkpoint_of_this_process_doubles_nothing(lake: Lake) -> None:
+    table = lake.shard.commitlog
+    other_commits(lake, 3)
+    table.refresh()
+    before = [file.path for file in table.added_since(0)]
+    write_checkpoint(table)
+    assert [file.path for file in table.added_since(0)] == before
+
+
+def test_entries_behind_the_checkpoint_that_was_opened_are_not_read_by_name(lake: Lake) -> None:
+    other_commits(lake, 3)
+    write_checkpoint(lake.shard.commitlog)
+    table = lake.shard.commitlog
+    assert table.added_since(table.version) == []
+    with pytest.raises(LogCleaned):
+        table.added_since(table.version - 1)
+
+
+def test_dispatch_takes_each_commit_once_across_checkpoints(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(dispatching, "COMMITS", replace(dispatching.COMMITS, every=5))
+    kept = Shard(lake.store.root, lake.shard_name)
+    for n in range(6):
+        lake.consume(f"2026-01-01-w{n}")
+        lake.reset(f"2026-01-01-back{n}", n)
+        dispatching.dispatch(kept, lake.host)
+    assert lake.audit() == []
+    assert [(report.differences, report.damage) for report in check(lake.shard)] == [((), "")] * 3
+
+
+def test_nothing_is_deleted_behind_a_young_checkpoint(lake: Lake, clock: Clock) -> None:
+    other_commits(lake, 3)
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    clock.ms += LEAST_AGE_MS - 60_000
+    assert clean_up(table) == 0
+    assert entries(table) == list(range(table.version + 1))
+
+
+def test_what_lies_behind_an_old_checkpoint_is_deleted_oldest_first(
+    lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    first = table.version
+    other_commits(lake, 2)
+    table.refresh()
+    write_checkpoint(table)
+    second = table.version
+    clock.ms += LEAST_AGE_MS + 60_000
+    other_commits(lake, 1)
+    table.refresh()
+    write_checkpoint(table)
+    third, deleted = table.version, list[str]()
+    newest = Path(table.root.location, checkpoint.checkpoint_name(table, third))
+    os.utime(newest, (clock.ms / 1000, clock.ms / 1000))
+    real = Root.delete
+
+    def delete(root: Root, name: str) -> None:
+        deleted.append(name)
+        real(root, name)
+
+    monkeypatch.setattr(Root, "delete", delete)
+    assert clean_up(table) == len(deleted) == second + 1
+    assert [int(Path(name).name[:20]) for name in deleted] == sorted([*range(second), first])
+    assert entries(table) == list(range(second, third + 1))
+    assert [int(name[:20]) for name in names(table) if "checkpoint" in name] == [second, third]
+    assert lake.shard.positions() == table.positions
+
+
+def test_a_checkpoint_that_cannot_be_read_counts_for_nothing(lake: Lake, clock: Clock) -> None:
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    name = Path(table.root.location, checkpoint.checkpoint_name(table, table.version))
+    name.write_bytes(name.read_bytes()[:100])
+    clock.ms += LEAST_AGE_MS + 60_000
+    assert clean_up(table) == 0
+    assert lake.shard.positions() == table.positions
+
+
+def test_a_checkpoint_that_took_longer_than_a_view_is_trusted_is_dropped(
+    lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake import DeltaTable
+
+    create = DeltaTable.create_checkpoint
+
+    def slow(handle: DeltaTable) -> None:
+        create(handle)
+        clock.ms += VIEW_TRUST_MS
+
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", slow)
+    table = lake.shard.commitlog
+    with pytest.raises(OSError, match="too long to be trusted"):
+        write_checkpoint(table)
+    assert not [name for name in names(table) if "checkpoint" in name]
+    assert lake.shard.positions() == table.positions
+
+
+def test_a_handle_that_slept_through_a_clean_up_goes_on(lake: Lake, clock: Clock) -> None:
+    sleeper = Shard(lake.store.root, lake.shard_name)
+    assert sleeper.commitlog.version >= 0
+    for _ in range(2):
+        other_commits(lake, 3)
+        write_checkpoint(lake.shard.commitlog)
+        clock.ms += LEAST_AGE_MS + 60_000
+    assert clean_up(lake.shard.commitlog)
+    sleeper.commitlog.refresh()
+    assert sleeper.positions() == lake.shard.positions()
+    assert lake.consume().status == "committed"
+    assert lake.audit() == []
