@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.checkpoint import write_checkpoint
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.window.consume_request import Scope
@@ -24,6 +25,7 @@ from tests.property.answers import ALL_WELL
 from tests.property.histories import Cast, Teller, tell
 from tests.property.steps import Again, Consume, Deliver
 from tests.property.strategies import CASTS, HISTORIES
+from tests.readers import assert_a_kept_view_agrees, assert_readers_agree, tables_of
 
 MORE = int(os.environ.get("HISTORIES", "0"))
 BUDGET = settings(
@@ -82,6 +84,7 @@ def settle(teller: Teller) -> None:
 @settings(BUDGET, max_examples=MORE // 20 or 8)
 @given(CASTS, HISTORIES)
 def test_the_lake_tells_every_history_as_memory_does(cast: Cast, steps: tuple[Any, ...]) -> None:
+    """And every reader of Delta tables finds in its tables what we find."""
     memory = tell(MemoryWorld(), cast, steps[:9])
     with TemporaryDirectory() as folder:
         lake = tell(LakeWorld(Path(folder)), cast, steps[:9], checked=False)
@@ -89,6 +92,10 @@ def test_the_lake_tells_every_history_as_memory_does(cast: Cast, steps: tuple[An
         assert left(lake) == left(memory)
         assert isinstance(lake.world, LakeWorld)
         assert query(lake.world.store, "SELECT * FROM audit").to_pylist() == []
+        for table in tables_of(lake.world.shard).values():
+            write_checkpoint(table)
+        assert_readers_agree(lake.world.shard)
+        assert_a_kept_view_agrees(lake.world.shard.commitlog)
 
 
 def left(teller: Teller) -> dict[str, Any]:

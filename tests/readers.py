@@ -1,0 +1,128 @@
+"""What other readers of Delta tables find in a table: the same files, rows and positions as ours."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.shard import Shard
+
+
+def tables_of(shard: Shard) -> dict[str, LakeTable]:
+    """The tables, as a process opens them that has read nothing before."""
+    fresh = Shard(shard.root, shard.name)
+    return {table.path: table for table in (fresh.commitlog, fresh.consumequeue, fresh.offsets, fresh.commits)}
+
+
+def folder_of(table: LakeTable) -> Path:
+    return Path(table.root.uri_of(table.path))
+
+
+def files_of(table: LakeTable) -> list[dict[str, Any]]:
+    """Paths, sizes, partitions and statistics."""
+    files: list[dict[str, Any]] = table.files().sort_by("path").to_pylist()
+    return files
+
+
+def rows_of(table: LakeTable) -> Counter[str]:
+    paths = table.files().column("path").to_pylist()
+    return counted(table.read(paths))
+
+
+def counted(rows: pa.Table) -> Counter[str]:
+    names = sorted(rows.column_names)
+    return Counter(map(repr, rows.select(names).to_pylist()))
+
+
+def assert_delta_rs_agrees(table: LakeTable) -> None:
+    other = DeltaTable(str(folder_of(table)))
+    assert other.version() == table.version
+    adds = pa.table(other.get_add_actions(flatten=True)).sort_by("path")
+    columns = table.files().column_names
+    if adds.num_rows:  # without files it has no columns of statistics
+        assert adds.select([name for name in columns if name in adds.column_names]).to_pylist() == [
+            {name: value for name, value in file.items() if name in adds.column_names} for file in files_of(table)
+        ]
+        assert {name for name in columns if name not in adds.column_names} <= _without_values(table)
+    else:
+        assert files_of(table) == []
+    positions = {app_id: number for app_id, (number, _) in table.positions.items()}
+    assert {app_id: other.transaction_version(app_id) for app_id in positions} == positions
+    rows = other.to_pyarrow_table()
+    assert counted(rows.drop_columns(table.partition_by)) == rows_of(table)
+    days = Counter(tuple(row.values()) for row in rows.select(table.partition_by).to_pylist())
+    names = [f"partition.{name}" for name in table.partition_by]
+    ours: Counter[tuple[Any, ...]] = Counter()
+    for file in files_of(table):
+        ours[tuple(file[name] for name in names)] += file["num_records"]
+    assert days == ours
+
+
+def _without_values(table: LakeTable) -> set[str]:
+    files = table.files()
+    return {name for name in files.column_names if files.column(name).null_count == files.num_rows}
+
+
+def assert_plain_replay_agrees(table: LakeTable) -> None:
+    """Of a log that has all its entries: a replay by json and pyarrow alone."""
+    folder = folder_of(table)
+    adds: dict[str, Mapping[str, Any]] = {}
+    positions: dict[str, tuple[int, int]] = {}
+    entries = sorted((folder / "_delta_log").glob("*.json"))
+    assert [int(entry.stem) for entry in entries] == list(range(table.version + 1)), "every entry is there"
+    for entry in entries:
+        actions: Sequence[Mapping[str, Any]] = [json.loads(line) for line in entry.read_text("utf-8").splitlines()]
+        for path in (unquote(action["remove"]["path"]) for action in actions if "remove" in action):
+            adds.pop(path, None)
+        adds |= {unquote(action["add"]["path"]): action["add"] for action in actions if "add" in action}
+        txns = (action["txn"] for action in actions if "txn" in action)
+        positions |= {txn["appId"]: (txn["version"], txn.get("lastUpdated", 0)) for txn in txns}
+    assert positions == dict(table.positions.items())
+    assert sorted(adds) == table.files().sort_by("path").column("path").to_pylist()
+    for file in files_of(table):
+        path = folder / file["path"]
+        assert path.stat().st_size == file["size_bytes"] == adds[file["path"]]["size"]
+        content = pq.read_table(path, partitioning=None)
+        assert content.num_rows == file["num_records"]
+        for name in content.column_names:
+            if f"null_count.{name}" in file:
+                assert content.column(name).null_count == file[f"null_count.{name}"]
+                values = [value for value in content.column(name).to_pylist() if value is not None]
+                _assert_bounds(file[f"min.{name}"], file[f"max.{name}"], values)
+
+
+def _assert_bounds(least: Any, most: Any, values: Sequence[Any]) -> None:
+    """Bounds are exact, but for long texts, which they enclose."""
+    if not values:
+        assert (least, most) == (None, None)
+    elif isinstance(least, str) and isinstance(most, str):
+        assert least <= min(values)
+        assert max(values) <= most
+    elif least is not None:
+        assert (least, most) == (min(values), max(values))
+
+
+def assert_readers_agree(shard: Shard, *, all_entries: bool = True) -> None:
+    """``all_entries``: no log of the shard has been cleaned."""
+    for table in tables_of(shard).values():
+        assert_delta_rs_agrees(table)
+        if all_entries:
+            assert_plain_replay_agrees(table)
+
+
+def assert_a_kept_view_agrees(kept: LakeTable) -> None:
+    """A view that followed the entries is that of a process that opens the log now."""
+    kept.refresh()
+    fresh = LakeTable.open(kept.root, kept.path, kept.schema, kept.partition_by)
+    assert kept.version == fresh.version
+    assert files_of(kept) == files_of(fresh)
+    assert kept.positions == fresh.positions
