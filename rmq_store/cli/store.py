@@ -1,4 +1,4 @@
-"""``rmq init``, ``import-store``, ``cutover``, ``doctor``: create a store, fill it from a broker, check it."""
+"""``rmq init``, ``import-store``, ``cutover``, ``upgrade``, ``doctor``: create a store, fill it from a broker, check it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def add_to(app: typer.Typer) -> None:
         ],
         panel=PANEL,
     )
+    add_command(app, upgrade, ["rmq upgrade --dry-run", "rmq upgrade --root s3://lake/orders"], panel=PANEL)
     add_command(app, doctor, ["rmq doctor --root var/store", "rmq doctor --spark"], panel=PANEL)
 
 
@@ -213,6 +214,28 @@ def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:
         *(f"note: {note}" for note in (*report.notes, *report.left_out)),
         f"request: {request_id}",
     )
+
+
+def upgrade(
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
+    options: StoreOptions,
+) -> None:
+    """Bring a store of an earlier version of rmq to the format of this one.
+
+    Takes seconds, whatever the size of the store: no data file is copied or changed. Running windows of the earlier version
+    cannot commit afterwards; they have to be run again, with this version.
+    """
+    from rmq_store.lake.admin.upgrade import upgrade as upgrade_store
+
+    output = Output(options.as_json)
+    root = root_of(options.root)
+    report = upgrade_store(root, Host(), dry_run=dry_run)
+    changes = bool(report.tables) or report.from_format != report.to_format
+    status = ("dry_run" if dry_run else "upgraded") if changes else "already_there"
+    answer = {"status": status, "root": root.location, **asdict(report)}
+    text = f"{root.location}: format {report.from_format} to {report.to_format}" if changes else "nothing to do"
+    output.answer(answer, text, *(f"  {table}" for table in report.tables))
 
 
 def doctor(

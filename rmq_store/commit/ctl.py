@@ -15,8 +15,9 @@ from typing import Any
 from rmq_store.commit.positions import Outcome, QueueRange, Tallies, Tally
 from rmq_store.message.message import MessageQueue
 
-FORMAT_VERSION = 1
-"""The format version in ``store.json``. A higher one was written by newer code."""
+FORMAT_VERSION = 2
+"""The format version in ``store.json``. A higher one was written by newer code; ``lake/admin/upgrade.py`` brings a lower one
+to this."""
 
 SCHEDULE_GROUP = "CID_RMQ_SYS_SCHEDULE"
 """The system group whose offsets say how far the delay levels have been delivered."""

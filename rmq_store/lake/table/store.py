@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rmq_store.commit.ctl import FORMAT_VERSION
 from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels, check_delays
@@ -18,7 +20,7 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.utils.host import Host
 
-_STORE = "store.json"
+STORE = "store.json"
 _SHARDS = "shards"
 _HOST = Host()
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -47,7 +49,7 @@ class LakeStore:
         check_delays(chosen.text)
         root.check_exclusive_create()
         made = root.create_exclusively(
-            _STORE,
+            STORE,
             json.dumps(
                 {
                     "format_version": FORMAT_VERSION,
@@ -67,23 +69,19 @@ class LakeStore:
 
     @classmethod
     def open(cls, root: Root) -> LakeStore:
-        """Open the store. Raises StoreUnusable when there is none, it cannot be read, or its format is newer than this code."""
-        root.check_reachable()
-        try:
-            document = json.loads(root.read(_STORE))
-        except FileNotFoundError as error:
+        """Open the store. Raises StoreUnusable when there is none, it cannot be read, or it has not this code's format."""
+        document = read_store(root)
+        if document["format_version"] < FORMAT_VERSION:
             raise StoreUnusable(
-                f"no store at {root.location}: make one with 'rmq --root {root.location} init'"
-            ) from error
-        except ValueError as error:
-            raise StoreUnusable(
-                f"{root.location}/{_STORE} is not JSON ({error}): restore it from a backup. The tables are not affected"
-            ) from error
-        if document.get("format_version", 0) > FORMAT_VERSION:
-            raise StoreUnusable(
-                f"{root.location} has format {document['format_version']}, but this version of rmq reads up to "
-                f"{FORMAT_VERSION}: use a newer one"
+                f"{root.location} has format {document['format_version']}, which an earlier version of rmq wrote: 'rmq --root "
+                f"{root.location} upgrade' brings it to format {FORMAT_VERSION}. Nothing is copied; the earlier version cannot "
+                "use it afterwards"
             )
+        return cls.of(root, document)
+
+    @classmethod
+    def of(cls, root: Root, document: Mapping[str, Any]) -> LakeStore:
+        """The store that ``store.json`` describes."""
         newest = document["delay_levels"][-1]
         return cls(root, document["store_id"], DelayLevels(newest["levels"], newest["version"]))
 
@@ -111,3 +109,22 @@ class LakeStore:
         shard = Shard.create(self.root, name)
         self.root.create_exclusively(f"{_SHARDS}/{name}.json", json.dumps({"name": name}).encode())
         return shard
+
+
+def read_store(root: Root) -> Mapping[str, Any]:
+    """``store.json``. Raises StoreUnusable when there is none, it cannot be read, or its format is newer than this code."""
+    try:
+        document: Mapping[str, Any] = json.loads(root.read(STORE))
+    except FileNotFoundError as error:
+        root.check_reachable()
+        raise StoreUnusable(f"no store at {root.location}: make one with 'rmq --root {root.location} init'") from error
+    except ValueError as error:
+        raise StoreUnusable(
+            f"{root.location}/{STORE} is not JSON ({error}): restore it from a backup. The tables are not affected"
+        ) from error
+    if document.get("format_version", 0) > FORMAT_VERSION:
+        raise StoreUnusable(
+            f"{root.location} has format {document['format_version']}, but this version of rmq reads up to {FORMAT_VERSION}: "
+            "use a newer one"
+        )
+    return document

@@ -1,0 +1,105 @@
+"""A store that an earlier version wrote: refused in words, and brought over by one command."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from rmq_store.lake.table.object_store import Root
+from tests.contract.rmq import Rmq
+from tests.faults.answers import NoAnswer, Put, answer_puts
+from tests.faults.stores import Lake
+
+ARCHIVE = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
+TABLES = ["s1/commitlog", "s1/commits", "s1/consumequeue", "s1/offsets"]
+
+
+@pytest.fixture
+def old(rmq: Rmq) -> Lake:
+    """An import of 30 messages, a window of group billing with failures, and a delivery, by version 0.1.0."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(rmq.folder, filter="data")
+    return Lake(rmq.root)
+
+
+def test_a_store_of_the_earlier_format_is_refused_in_words(old: Lake, rmq: Rmq) -> None:
+    for command in (["lag", "--group", "billing"], ["deliver"], ["audit"], ["doctor"]):
+        answer = rmq(*command, "--json")
+        assert answer.exit_code == 1, command
+        assert "upgrade' brings it to format 2" in answer.out
+
+
+def test_an_upgrade_keeps_every_row_and_position_and_work_goes_on(old: Lake, rmq: Rmq) -> None:
+    before = json.loads((old.folder / "store.json").read_text())
+    dry = rmq.json("upgrade", "--dry-run")
+    assert (dry["status"], sorted(dry["tables"])) == ("dry_run", TABLES)
+    assert json.loads((old.folder / "store.json").read_text()) == before
+    report = rmq.json("upgrade")
+    assert (report["status"], report["from_format"], report["to_format"]) == ("upgraded", 1, 2)
+    assert sorted(report["tables"]) == TABLES
+    assert rmq.json("upgrade")["status"] == "already_there"
+    assert json.loads((old.folder / "store.json").read_text()) == before | {"format_version": 2}
+    assert old.offsets() == {0: 10, 1: 10, 2: 10}
+    assert old.audit() == []
+    assert old.consume().status == "already_committed"
+    assert old.consume("2026-01-02-next").status == "committed"
+    assert old.audit() == []
+    assert rmq.json("dispatch", "--check")["status"] == "ok"
+
+
+def test_after_an_upgrade_another_writer_is_refused(old: Lake, rmq: Rmq) -> None:
+    table = DeltaTable(str(old.folder / "s1" / "commitlog"))
+    rows = table.to_pyarrow_dataset().head(1)
+    rmq.json("upgrade")
+    with pytest.raises(DeltaError):  # its handle is from before, as that of a window of the earlier version
+        write_deltalake(table, rows, mode="append")
+    assert old.audit() == []
+
+
+def test_an_upgrade_that_was_interrupted_is_run_again(old: Lake, rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(put: Put) -> None:
+        if "offsets" in put.name:
+            raise KeyboardInterrupt
+        put.send()
+
+    with monkeypatch.context() as patch:
+        answer_puts(patch, answer)
+        rmq("upgrade")
+    assert rmq("lag", "--group", "billing").exit_code == 1
+    assert rmq.json("upgrade")["tables"]
+    assert old.audit() == []
+
+
+def test_what_commits_beside_an_upgrade_is_kept(old: Lake, rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry of an earlier version lands under the name that the upgrade wants."""
+    log = old.folder / "s1" / "commitlog" / "_delta_log"
+    puts: list[Put] = []
+
+    def answer(put: Put) -> None:
+        if not puts:
+            puts.append(put)
+            txn = {"txn": {"appId": "off/other/T/b/0", "version": 5, "lastUpdated": 1}}
+            Path(old.folder, put.name).write_text(json.dumps(txn))
+        put.send()
+
+    answer_puts(monkeypatch, answer)
+    rmq.json("upgrade")
+    assert Path(puts[0].name).parent == log.relative_to(old.folder)
+    assert old.shard.positions().get("off/other/T/b/0") == 5
+
+
+def test_a_silent_store_is_not_said_to_be_upgraded(old: Lake, rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(put: Put) -> None:
+        raise NoAnswer("silence")
+
+    monkeypatch.setattr("rmq_store.lake.admin.upgrade._PATIENCE_MS", 0)
+    answer_puts(monkeypatch, answer)
+    assert rmq("upgrade").exit_code == 1
+    monkeypatch.undo()
+    document = json.loads(Root.parse(str(old.folder)).read("store.json"))
+    assert document["format_version"] == 1
