@@ -25,7 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileSource
 from rmq_store.commit.append import PutAnswer
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
-from rmq_store.lake.table import s3
+from rmq_store.lake.table import local_files, s3
 from rmq_store.utils.host import Host, epoch_ms, random_name
 from rmq_store.utils.redaction import cleaned, secret_values
 
@@ -111,7 +111,7 @@ class Root:
             if end is not None and end <= begin:
                 return b""
             if self.is_local:
-                return _read_file(self._path(relative), begin, end)
+                return local_files.read(self._path(relative), begin, end)
             return s3.get(self._options, self._bucket, self._key(relative), begin, end)
 
     def tail(self, relative: str, most: int) -> tuple[bytes, int]:
@@ -120,7 +120,7 @@ class Root:
             if self.is_local:
                 path = self._path(relative)
                 size = path.stat().st_size
-                return _read_file(path, max(size - most, 0), size), size
+                return local_files.read(path, max(size - most, 0), size), size
             return s3.tail(self._options, self._bucket, self._key(relative), most)
 
     def size(self, relative: str) -> int:
@@ -163,14 +163,14 @@ class Root:
         """
         with self._explained(f"create {relative}"):
             if self.is_local:
-                return _create_file(self._path(relative), content)
+                return local_files.create(self._path(relative), content)
             return self._create_object(self._key(relative), content)
 
     def replace(self, relative: str, content: bytes) -> None:
         """Write the object, also over an older one. It always has its old or its new content, as a whole."""
         with self._explained(f"write {relative}"):
             if self.is_local:
-                _replace_file(self._path(relative), content)
+                local_files.replace(self._path(relative), content)
             else:
                 self._client.put_object(Bucket=self._bucket, Key=self._key(relative), Body=content)
 
@@ -191,8 +191,8 @@ class Root:
         """Create the object, only if it is absent, in one request that is not repeated. Raises nothing of the store: an
         error is part of the answer."""
         if self.is_local:
-            put = _create_once(self._path(relative), content)
-            return Put(put.answer, self.local_time_ms(), put.error)
+            answer, refusal = local_files.create_once(self._path(relative), content)
+            return Put(answer, self.local_time_ms(), refusal)
         answer, at_ms, error = s3.put_once(self._options, self._bucket, self._key(relative), content)
         if error is None:
             return Put(answer, at_ms)
@@ -429,67 +429,3 @@ def _clean(relative: str) -> str:
     if relative.startswith("/") or ".." in PurePosixPath(relative).parts:
         raise ValueError(f"{relative!r} is not a name below a root")
     return relative.rstrip("/")
-
-
-def _read_file(path: Path, begin: int, end: int | None) -> bytes:
-    with path.open("rb") as file:
-        file.seek(begin)
-        return file.read() if end is None else file.read(end - begin)
-
-
-def _create_file(path: Path, content: bytes) -> bool:
-    """Write to a temporary name, then link: the name appears with the whole content or not at all, and only once."""
-    with _written(path, content) as temporary:
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        _sync_folder(path.parent)
-        return True
-
-
-def _create_once(path: Path, content: bytes) -> Put:
-    """As ``_create_file``. An error before the link has written nothing; one of the link itself, or after it, may have."""
-    linking = False
-    try:
-        with _written(path, content) as temporary:
-            linking = True
-            os.link(temporary, path)
-            _sync_folder(path.parent)
-        return Put(PutAnswer.CREATED)
-    except OSError as error:
-        if linking and isinstance(error, FileExistsError):
-            return Put(PutAnswer.TAKEN)
-        return Put(PutAnswer.SILENT if linking else PutAnswer.REFUSED, error=error)
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    with _written(path, content) as temporary:
-        temporary.rename(path)
-        _sync_folder(path.parent)
-
-
-@contextmanager
-def _written(path: Path, content: bytes) -> Iterator[Path]:
-    """A temporary file beside ``path`` with the content, on disk. It is removed afterwards."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except FileNotFoundError as error:  # a folder that cannot be made, not a missing object
-        raise NotADirectoryError(error.errno, "the folder cannot be made", str(path.parent)) from error
-    temporary = path.with_name(f".{path.name}.{random_name()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,75 @@
+"""Files of a folder as objects: an object appears with its whole content or not at all, and is created only once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rmq_store.commit.append import PutAnswer
+from rmq_store.utils.host import random_name
+
+
+def read(path: Path, begin: int, end: int | None) -> bytes:
+    with path.open("rb") as file:
+        file.seek(begin)
+        return file.read() if end is None else file.read(end - begin)
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Write to a temporary name, then link: the name appears with the whole content or not at all, and only once."""
+    with _written(path, content) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        _sync_folder(path.parent)
+        return True
+
+
+def create_once(path: Path, content: bytes) -> tuple[PutAnswer, OSError | None]:
+    """As ``create``. An error before the link has written nothing; one of the link itself, or after it, may have."""
+    linking = False
+    try:
+        with _written(path, content) as temporary:
+            linking = True
+            os.link(temporary, path)
+            _sync_folder(path.parent)
+        return PutAnswer.CREATED, None
+    except OSError as error:
+        if linking and isinstance(error, FileExistsError):
+            return PutAnswer.TAKEN, None
+        return PutAnswer.SILENT if linking else PutAnswer.REFUSED, error
+
+
+def replace(path: Path, content: bytes) -> None:
+    with _written(path, content) as temporary:
+        temporary.rename(path)
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def _written(path: Path, content: bytes) -> Iterator[Path]:
+    """A temporary file beside ``path`` with the content, on disk. It is removed afterwards."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # a folder that cannot be made, not a missing object
+        raise NotADirectoryError(error.errno, "the folder cannot be made", str(path.parent)) from error
+    temporary = path.with_name(f".{path.name}.{random_name()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
