@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from rmq_store.commit.append import PutAnswer
 from rmq_store.commit.ctl import StagedFile
-from rmq_store.errors import BadData, RmqError, StoreUnusable
+from rmq_store.errors import BadData, CommitOutcomeUnknown, RmqError, StoreUnusable
 from rmq_store.lake.table.delta_entry import entry_bytes, entry_name, parse_entry, protocol_action
-from rmq_store.lake.table.delta_log import DeltaLog, NoTable
+from rmq_store.lake.table.delta_log import Content, DeltaLog, NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.log_view import LogView
-from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.object_store import Put, Root
+from tests.faults.answers import Clock
 
 SCHEMA = pa.schema([("n", pa.int64()), ("name", pa.string()), ("store_day", pa.date32())])
 FOREVER = "interval 36500 days"
@@ -694,3 +696,27 @@ def test_a_listing_with_a_hole_is_read_again(log: Log, monkeypatch: pytest.Monke
     monkeypatch.setattr(Root, "names_in", names_in)
     assert log.view.version == 2
     assert len(listings) == 2
+
+
+# --- a store that contradicts itself ---------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_always_taken_and_never_there_ends_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path).entries(FIRST)
+    clock = Clock()
+    monkeypatch.setattr(Root, "put_once", lambda root, name, content: Put(PutAnswer.TAKEN, clock.ms))
+    opened = log.opened()
+    with pytest.raises((StoreUnusable, CommitOutcomeUnknown), match="taken, and that it is absent"):
+        opened.append(Content(b"{}", ()), clock.host, deadline_ms=clock.ms + 1000)
+
+
+def test_a_process_that_follows_a_log_for_days_opens_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq_store.lake.table.delta_log._MOST_ENTRIES", 3)
+    log = Log(tmp_path).entries(FIRST, *([txn("a", n)] for n in range(5)))
+    opened = log.opened()
+    before = opened.view
+    opened.refresh()
+    assert opened.view is not before
+    assert opened.view.positions.get("a") == 4

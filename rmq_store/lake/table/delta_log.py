@@ -34,6 +34,8 @@ CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 ENTRY = re.compile(r"(\d{20})\.json")
 
 _PARALLEL_READS = 48
+_MOST_ENTRIES = 10_000
+"""A process that follows the log for days opens it again after so many entries, whose files would fill its memory."""
 _OPEN_TRIES = 3
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 2.0
@@ -43,7 +45,7 @@ class LogCleaned(Exception):
     """A requested version is no longer in the log: it was cleaned away."""
 
 
-class NoTable(Exception):
+class NoTable(StoreUnusable):
     """The folder has no Delta log."""
 
 
@@ -95,6 +97,8 @@ class DeltaLog:
 
     def refresh(self) -> None:
         """Read the entries that came since. Raises as ``open``."""
+        if len(self.view.commit_ids) > _MOST_ENTRIES:
+            return self.open()
         most = 1  # mostly there is none
         while True:
             versions = range(self.view.version + 1, self.view.version + 1 + most)
@@ -177,7 +181,7 @@ class DeltaLog:
         if not entries and view.version < 0:
             if damage:
                 raise damage
-            raise NoTable(self._folder)
+            raise NoTable(f"no table at {self._root.uri_of(self._folder.removesuffix('/' + LOG_FOLDER))}")
         if entries != list(range(view.version + 1, view.version + 1 + len(entries))):
             if last_try:
                 raise damage or self._hole(view.version + 1, entries)
@@ -269,9 +273,9 @@ class DeltaLog:
             if isinstance(outcome, Verdict):
                 return outcome
             step = outcome
-            if trouble is None:
+            if trouble is None and step.request is not Request.REOPEN:
                 continue
-            error = trouble
+            error = trouble or error or OSError("the store says that a name is taken, and that it is absent")
             if host.now_ms() >= deadline_ms or (step.settled and is_refused(error)):
                 raise _given_up(step, error) from error
             host.sleep(host.uniform(0, wait_s))

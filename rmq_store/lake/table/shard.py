@@ -90,8 +90,10 @@ class Shard:
     def ctl_index(self) -> CtlIndex:
         """The ctl files of the handle's version."""
         files = self.commitlog.log.view.files
-        if self._index is None or not self._index.is_of(files):
-            self._index = CtlIndex(files)
+        if self._index is not None and not self._index.is_of(files):
+            self._index = None
+            self._read_before.clear()  # else a process that runs for days keeps them all
+        self._index = self._index or CtlIndex(files)
         self._index.catch_up()
         return self._index
 
