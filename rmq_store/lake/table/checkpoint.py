@@ -16,18 +16,20 @@ from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, L
 from rmq_store.lake.table.delta_table import LakeTable
 
 CHECKPOINT_EVERY = 100
-"""A reader that opens the table reads at most about as many entries."""
+"""A process that opens the table reads at most about as many entries."""
+CHECKPOINT_EVERY_IN_S3 = 20
+"""There an entry costs a request, also when several are read at once."""
 LEAST_AGE_MS = 2 * VIEW_TRUST_MS
 
 
 def checkpoint_if_due(table: LakeTable) -> bool:
-    """Write a checkpoint, and clean up, if the table has CHECKPOINT_EVERY entries since the last one. Raises OSError and
-    StoreUnusable; the table is as it was then."""
-    view = table.log.view
-    if view.version - view.known_checkpoint < CHECKPOINT_EVERY:
+    """Write a checkpoint, and clean up, if the table has as many entries since the last one as it should at most. Raises
+    OSError and StoreUnusable; the table is as it was then."""
+    view, most = table.log.view, CHECKPOINT_EVERY if table.root.is_local else CHECKPOINT_EVERY_IN_S3
+    if view.version - view.known_checkpoint < most:
         return False
     view.known_checkpoint = table.log.last_checkpoint()
-    if view.version - view.known_checkpoint < CHECKPOINT_EVERY:  # another process was faster
+    if view.version - view.known_checkpoint < most:  # another process was faster
         return False
     write_checkpoint(table)
     clean_up(table)
