@@ -60,7 +60,19 @@ def test_the_commands_are_those_that_people_build_on() -> None:
             "print",
             "progress",
         ),
-        *("redrive", "replay", "reset", "search-offset", "send", "skip", "sql", "topic-status", "topics", "track"),
+        *(
+            "redrive",
+            "replay",
+            "reset",
+            "search-offset",
+            "send",
+            "skip",
+            "sql",
+            "topic-status",
+            "topics",
+            "track",
+            "upgrade",
+        ),
     ]
 
 

@@ -491,6 +491,8 @@ HINTS = {
     "no UTF-8": b"\xff\xfe",
     "a list": b"[]",
     "null": b'{"version": null}',
+    "infinite": b'{"version": Infinity}',
+    "deep": b"[" * 100_000,
     "negative": b'{"version": -5}',
     "behind": b'{"version": 8, "size": 3}',
     "behind every checkpoint": b'{"version": 3, "size": 3}',
@@ -696,6 +698,14 @@ def test_a_listing_with_a_hole_is_read_again(log: Log, monkeypatch: pytest.Monke
     monkeypatch.setattr(Root, "names_in", names_in)
     assert log.view.version == 2
     assert len(listings) == 2
+
+
+def test_a_copy_of_an_earlier_entry_is_refused(tmp_path: Path) -> None:
+    """Its positions are old: the next commit would give offsets out again."""
+    log = Log(tmp_path).entries(FIRST, [info(commit_ids="c1"), add("one.parquet"), txn("a", 1)], [txn("a", 2)])
+    log.entry(3).write_bytes(log.entry(1).read_bytes())
+    with pytest.raises(BadData, match=r"0003\.json has the files of an earlier entry again"):
+        log.opened()
 
 
 # --- a store that contradicts itself ---------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_every_try_stages_its_row_under_a_name_of_its_own(patient: Lake, wrong: 
         OSError("AWS Error ACCESS_DENIED during CreateMultipartUpload operation: Access Denied"),
         PermissionError(EACCES, "Permission denied", "/store"),
         StoreUnusable("cannot look at x: S3 answered HeadObject with 403 InvalidAccessKeyId (Forbidden): mend it"),
-        StoreUnusable("no table at /store/s1/commitlog: run 'rmq init' or import a store first"),
+        StoreUnusable("no table at /store/s1/commitlog: the shard's commit log is gone"),
         ClockSkew("this host's clock and the store's differ"),
         StagedFileGone("staged file x is gone"),
     ],

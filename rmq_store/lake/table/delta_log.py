@@ -134,7 +134,7 @@ class DeltaLog:
         content, _ = self._root.look_at(f"{self._folder}/{LAST_CHECKPOINT}")
         try:
             return int(json.loads(content)["version"]) if content else -1
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return -1
 
     def can_read_checkpoint(self, version: int) -> bool:

@@ -83,7 +83,9 @@ class LakeTable:
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:
-        return StoreUnusable(f"no table at {uri}: run 'rmq init' or import a store first")
+        return StoreUnusable(
+            f"no table at {uri}: the shard's commit log is gone. Restore it from a backup of the store"
+        )
 
     @property
     def version(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.commit.positions import Positions
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import BadData, StoreUnusable
 from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
 from rmq_store.lake.table.live_files import LiveFiles
 
@@ -51,6 +51,11 @@ class LogView:
             raise ValueError(f"entry {entry.version} does not follow version {self.version}")
         if entry.metadata is not None:
             self.describe(entry.metadata)
+        if entry.commit_ids and any(file.path in self.files for file in entry.added):
+            raise BadData(
+                f"{self.folder}/{entry_name(entry.version)} has the files of an earlier entry again: it is a copy of it with "
+                "old positions. Restore the log from a backup"
+            )
         self.protocol = entry.protocol or self.protocol
         self.files.apply(entry)
         self.positions = self.positions.advanced(entry.version, entry.positions, entry.updated_ms)

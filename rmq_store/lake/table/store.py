@@ -115,16 +115,18 @@ def read_store(root: Root) -> Mapping[str, Any]:
     """``store.json``. Raises StoreUnusable when there is none, it cannot be read, or its format is newer than this code."""
     try:
         document: Mapping[str, Any] = json.loads(root.read(STORE))
+        version, levels = int(document["format_version"]), document["delay_levels"][-1]
+        _ = document["store_id"], levels["levels"], levels["version"]
     except FileNotFoundError as error:
         root.check_reachable()
         raise StoreUnusable(f"no store at {root.location}: make one with 'rmq --root {root.location} init'") from error
-    except ValueError as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise StoreUnusable(
-            f"{root.location}/{STORE} is not JSON ({error}): restore it from a backup. The tables are not affected"
+            f"{root.location}/{STORE} does not describe a store ({error}): restore it from a backup. The tables are not "
+            "affected"
         ) from error
-    if document.get("format_version", 0) > FORMAT_VERSION:
+    if version > FORMAT_VERSION:
         raise StoreUnusable(
-            f"{root.location} has format {document['format_version']}, but this version of rmq reads up to {FORMAT_VERSION}: "
-            "use a newer one"
+            f"{root.location} has format {version}, but this version of rmq reads up to {FORMAT_VERSION}: use a newer one"
         )
-    return document
+    return {**document, "format_version": version}

@@ -19,6 +19,7 @@ from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
+from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.table import tables
@@ -93,6 +94,11 @@ def consume_window(
     if isinstance(plan, WindowReport):
         return plan
     shard.refresh("consumequeue", "offsets")
+    for table in (
+        shard.consumequeue,
+        shard.offsets,
+    ):  # before the claim, which would write into a log that was rolled back
+        refuse_other_history(shard, table)
     reached("1.planned")
     refuse_unknown_columns(listener_of(group))
     engine = engine_of(plan)
