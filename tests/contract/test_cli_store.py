@@ -126,7 +126,7 @@ def test_a_store_may_be_on_s3(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     refused = rmq("topics")
     assert refused.exit_code == 1
-    assert "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in refused.err
+    assert "AWS_SECRET_ACCESS_KEY does not match AWS_ACCESS_KEY_ID: correct them" in refused.err
 
 
 def test_a_folder_that_is_no_brokers_store_is_refused_and_makes_nothing(rmq: Rmq) -> None:

@@ -303,7 +303,7 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
             table.put(files, cursor_positions(shard), host=host, operation="DISPATCH", patience_ms=_PATIENCE_MS)
         except StaleAttempt as error:  # another process dispatched: the cursor says how far
             answer = error
-            host.sleep(host.uniform(0, 0.05))
+            table.refresh()
             continue
         return len(ctls)
     raise StoreUnusable(
