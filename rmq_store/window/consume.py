@@ -71,6 +71,11 @@ class WindowReport:
     warnings: tuple[str, ...] = ()
     """What failed after the commit."""
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the request has no further window in this shard."""
+        return self.complete or self.status != Status.COMMITTED
+
     def counts(self) -> dict[Outcome, int]:
         """Messages per outcome."""
         return {outcome: sum(c.tally(outcome).count for c in self.consumed) for outcome in Outcome}

@@ -30,12 +30,13 @@ ANSWER_S = 600.0
 
 @dataclass(frozen=True)
 class Job:
-    """One command of a user, by name: consume, deliver, redrive or import."""
+    """One command of a user, by name: consume, consume_all, deliver, redrive or import."""
 
     kind: str
     folder: Path
     request: str = REQUEST
     group: str = GROUP
+    """For consume_all: the groups, separated by commas."""
     broker: Path | None = None
 
     def run(self) -> Any:
@@ -43,6 +44,8 @@ class Job:
         match self.kind:
             case "consume":
                 return lake.consume(self.request, group_named(self.group))
+            case "consume_all":
+                return lake.consume_all(self.request, *map(group_named, self.group.split(",")))
             case "deliver":
                 return lake.deliver(self.request)
             case "redrive":

@@ -20,6 +20,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.consume_all import AllReport, consume_all
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
@@ -119,6 +120,10 @@ class Lake:
         return consume_window(
             store, Shard(store.root, self.shard_name), group or group_named(), wanted, lambda _: engine, self.host
         )
+
+    def consume_all(self, request: str, *groups: GroupSettings) -> AllReport:
+        engine, wanted = LocalEngine(self.host), ConsumeRequest(request, TESTS)
+        return consume_all(self.store, groups, wanted, lambda _: engine, self.host)
 
     def deliver(self, request: str = "2026-01-01-d1", *, after_ms: int = HOUR_MS) -> DeliverReport:
         """Everything that is due ``after_ms`` from now."""

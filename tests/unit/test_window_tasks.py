@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.consumer.pull import Slice
-from rmq_store.lake.window.window import LEAST_TASK_ROWS, MOST_TASK_ROWS, _packed, _tasks, task_rows
+from rmq_store.lake.window.window_tasks import LEAST_TASK_ROWS, MOST_TASK_ROWS, _packed, task_rows, tasks_of
 from rmq_store.message.message import MessageQueue
 from tests.contract.world import group
 
@@ -45,7 +45,7 @@ def test_in_order_a_queue_is_the_work_of_one_task(mode: str, tasks: int) -> None
         queue: [Slice(queue, begin, begin + LEAST_TASK_ROWS, "f", 0) for begin in (0, LEAST_TASK_ROWS)]
         for queue in queues
     }
-    found = _tasks(group(mode=mode, consumers=1), {queue: slices[queue] * 2 for queue in queues}, slots=100)
+    found = tasks_of(group(mode=mode, consumers=1), {queue: slices[queue] * 2 for queue in queues}, slots=100)
     assert len(found) == tasks
     for queue in queues if mode == "orderly" else ():
         assert [task.slices for task in found if task.slices[0].queue == queue] == [tuple(slices[queue] * 2)]

@@ -1,16 +1,18 @@
-"""Step 2, claim: a small commit on ``own/…`` with a lease that is renewed while the run lives."""
+"""Step 2, claim: a small commit on ``own/…`` with a lease that is renewed while the run lives.
+
+``claimed`` is for one run. The functions that end in ``_together`` make one commit for several runs.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from rmq_store.commit.claim import RENEW_EVERY_S, Taken, Wish, take
-from rmq_store.commit.ctl import Proposal
-from rmq_store.errors import CommitOutcomeUnknown, RmqError, StaleAttempt
-from rmq_store.lake.commit.commit import commit
+from rmq_store.errors import CommitOutcomeUnknown, HeldByAnother, RmqError, StaleAttempt
+from rmq_store.lake.commit.commit import Member, commit_together
 from rmq_store.lake.table.shard import Shard
 from rmq_store.utils.host import Host
 
@@ -41,25 +43,16 @@ class HeldClaim:
         self.stop_renewing()
         with suppress(RmqError, OSError):
             self._shard.commitlog.refresh()
-            proposal = self.taken.released(self._host.new_commit_id(), self._shard.positions())
-            if proposal is not None:
-                self._commit(proposal)
+            release_together(self._shard, [self.taken], self._host)
 
     def _renew_until_stopped(self) -> None:
         while not self._stopped.wait(RENEW_EVERY_S):
             with suppress(RmqError):  # the store may answer again at the next renewal
-                try:
-                    self._renew()
-                except StaleAttempt:
+                (outcome,) = renew_together(self._shard, [self.taken], self._host)
+                if isinstance(outcome, StaleAttempt):
                     return  # a claim was taken over: the commit will be refused and name who did it
-
-    def _renew(self) -> None:
-        longer, proposal = self.taken.renewed(self._host.new_commit_id(), self._host.now_ms())
-        self._commit(proposal)
-        self.taken = longer
-
-    def _commit(self, proposal: Proposal) -> None:
-        commit(self._shard, proposal, self._host, started_ms=self._host.now_ms(), quiet=True)
+                if isinstance(outcome, Taken):
+                    self.taken = outcome
 
 
 @contextmanager
@@ -69,7 +62,10 @@ def claimed(shard: Shard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
 
     Raises HeldByAnother, naming the holders.
     """
-    claim = HeldClaim(shard, _take(shard, wish, host), host)
+    (taken,) = take_together(shard, [wish], host)
+    if isinstance(taken, RmqError):
+        raise taken
+    claim = HeldClaim(shard, taken, host)
     claim.start_renewing()
     try:
         yield claim
@@ -82,11 +78,45 @@ def claimed(shard: Shard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
     claim.stop_renewing()
 
 
-def _take(shard: Shard, wish: Wish, host: Host) -> Taken:
-    while True:
+def take_together(shard: Shard, wishes: Sequence[Wish], host: Host) -> list[Taken | RmqError]:
+    """What each wish gets, in one commit, in their order: HeldByAnother, which names the holders, or another error of
+    ``commit``."""
+    outcomes: dict[int, Taken | RmqError] = {}
+    while len(outcomes) < len(wishes):
         positions, now_ms = shard.positions(), host.now_ms()
-        ctls_since = partial(shard.ctls_since, group=wish.group)  # its claims are made by its own commits only
-        taken = take(wish, host.new_commit_id(), shard.name, positions, ctls_since=ctls_since, now_ms=now_ms)
-        with suppress(StaleAttempt):  # another run took one first: read again who holds it
-            commit(shard, taken.proposal(), host, started_ms=now_ms, quiet=True)
-            return taken
+        free: dict[int, Taken] = {}
+        for number, wish in enumerate(wishes):
+            if number in outcomes:
+                continue
+            ctls_since = partial(shard.ctls_since, group=wish.group)  # its claims are made by its own commits only
+            try:
+                free[number] = take(
+                    wish, host.new_commit_id(), shard.name, positions, ctls_since=ctls_since, now_ms=now_ms
+                )
+            except HeldByAnother as error:
+                outcomes[number] = error
+        members = [Member(taken.proposal(), now_ms) for taken in free.values()]
+        committed = commit_together(shard, members, host, quiet=True)
+        for (number, taken), outcome in zip(free.items(), committed, strict=True):
+            if not isinstance(outcome, StaleAttempt):  # another run took one first: read again who holds it
+                outcomes[number] = outcome if isinstance(outcome, RmqError) else taken
+    return [outcomes[number] for number in range(len(wishes))]
+
+
+def renew_together(shard: Shard, several: Sequence[Taken], host: Host) -> list[Taken | RmqError]:
+    """Each with a full lease, or the error of its commit: StaleAttempt when a claim was taken over."""
+    now_ms = host.now_ms()
+    renewed = [taken.renewed(host.new_commit_id(), now_ms) for taken in several]
+    committed = commit_together(shard, [Member(proposal, now_ms) for _, proposal in renewed], host, quiet=True)
+    return [
+        outcome if isinstance(outcome, RmqError) else longer
+        for (longer, _), outcome in zip(renewed, committed, strict=True)
+    ]
+
+
+def release_together(shard: Shard, several: Sequence[Taken], host: Host) -> None:
+    """End the claims that are still held, by the handle's positions. Who is refused has lost a claim."""
+    positions = shard.positions()
+    released = [taken.released(host.new_commit_id(), positions) for taken in several]
+    members = [Member(proposal, host.now_ms()) for proposal in released if proposal is not None]
+    commit_together(shard, members, host, quiet=True)

@@ -31,9 +31,16 @@ from rmq_store.window.plan import Planner
 # --- the shards ------------------------------------------------------------------------------------------------------
 
 
-def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, chosen: str | None = None) -> list[Shard]:
+def shards_of(
+    store: LakeStore,
+    group: GroupSettings,
+    scope: Scope = LIVE,
+    *,
+    chosen: str | None = None,
+    opened: Sequence[Shard] | None = None,
+) -> list[Shard]:
     """The shards in which a group consumes: the ``chosen`` one, else those of its settings, else all; of these the ones that
-    have a topic of the group. The retries of a replay may be in any.
+    have a topic of the group. The retries of a replay may be in any. ``opened``: all shards of the store, where they are open.
 
     Raises WrongUse for a shard that is not the group's or does not exist; NothingThere for an empty store, and when no
     shard has a topic of the group.
@@ -44,7 +51,8 @@ def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, ch
             "change the group's settings"
         )
     names = (chosen,) if chosen is not None else group.shards
-    shards = store.shards() if names is None else [shard for name in names for shard in store.shards(name)]
+    known = store.shards() if opened is None and names is None else opened or ()
+    shards = list(known) if names is None else [shard for name in names for shard in _named(store, name, known)]
     if not shards:
         raise NothingThere(
             f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store', or send to it with "
@@ -53,6 +61,10 @@ def shards_of(store: LakeStore, group: GroupSettings, scope: Scope = LIVE, *, ch
     if scope.retries_only:
         return shards
     return shards_with_topic(shards, [subscription.topic for subscription in group.subscriptions])
+
+
+def _named(store: LakeStore, name: str, opened: Sequence[Shard]) -> list[Shard]:
+    return [shard for shard in opened if shard.name == name] or store.shards(name)
 
 
 def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Shard]:
@@ -127,7 +139,7 @@ class Consumption:
             reports.append(report)
             if finished is not None:
                 finished(report)
-            if report.complete or report.status != Status.COMMITTED:
+            if report.is_last:
                 return cls(tuple(reports))
 
     @property
@@ -189,8 +201,13 @@ def answer(group: str, request_id: str, shards: Sequence[Consumption]) -> dict[s
 
 def answer_so_far(group: str, request_id: str, windows: Sequence[WindowReport]) -> dict[str, Any]:
     """The ``answer`` of a request that an error ended after some windows, in their order; empty if there was none."""
-    shards = [Consumption(tuple(of_shard)) for _, of_shard in groupby(windows, key=lambda window: window.shard)]
+    shards = by_shard(windows)
     return answer(group, request_id, shards) if shards else {}
+
+
+def by_shard(windows: Sequence[WindowReport]) -> tuple[Consumption, ...]:
+    """The windows of a request, in their order, as those of each shard."""
+    return tuple(Consumption(tuple(of_shard)) for _, of_shard in groupby(windows, key=lambda window: window.shard))
 
 
 def _window(report: WindowReport) -> dict[str, Any]:

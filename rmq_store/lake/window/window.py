@@ -7,8 +7,8 @@ server) is the caller's choice and changes nothing else.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from rmq_store.lake.window.consume_slice import refuse_unknown_columns, run_task
 from rmq_store.lake.window.duplicates import Absorbed, consume_absorbing, duplicate_outcomes
 from rmq_store.lake.window.engine import Engine
 from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.lake.window.window_tasks import tasks_of
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
@@ -46,26 +47,11 @@ from rmq_store.window.consume import (
     listener_of,
     next_window,
     refuse_holes,
-    shares,
     wish,
 )
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.plan import Plan, Planner
 from rmq_store.window.ranges import window_id
-
-TASKS_PER_SLOT = 2
-"""So many tasks of a window each task slot of the engine gets, if that makes them neither too small nor too large."""
-LEAST_TASK_ROWS = 250_000
-MOST_TASK_ROWS = 2_000_000
-
-
-def task_rows(rows: int, slots: int) -> int:
-    """How many messages a task gets in a window of ``rows`` messages.
-
-    Few tasks, as each costs tens of milliseconds, but enough that the slots end at about the same time, and none so long
-    that running it again is expensive.
-    """
-    return min(max(-(-rows // (slots * TASKS_PER_SLOT)), LEAST_TASK_ROWS), MOST_TASK_ROWS)
 
 
 def consume_window(
@@ -90,7 +76,7 @@ def consume_window(
 
     # 1. Plan.
     shard.refresh("commitlog")
-    plan = _next_window(shard, planner(), request)
+    plan = plan_window(shard, planner(), request)
     if isinstance(plan, WindowReport):
         return plan
     shard.refresh("consumequeue", "offsets")
@@ -108,14 +94,13 @@ def consume_window(
         reached("2.claimed")
         # The claim is the entry after the plan, or others have committed in between.
         if claim.taken.held or shard.commitlog.version != planned_at + 1:
-            plan = _next_window(shard, planner(), request, before=plan, taken=claim.taken)
+            plan = plan_window(shard, planner(), request, before=plan, taken=claim.taken)
             if isinstance(plan, WindowReport):
                 claim.release()
                 return plan
         # 3. Run.
-        job, tasks, holes = _job(store, shard, plan, host, slots=engine.slots, started_ms=started_ms)
-        absorbed = _run(shard, job, tasks, engine, started_ms)
-        proposal = _proposal(shard, job, plan, request, absorbed=absorbed, holes=holes)
+        work = work_of(store, shard, plan, request, engine, host, started_ms=started_ms)
+        proposal = run_work(shard, work)
         reached("3.staged")
         claim.stop_renewing()
         # 4. Decide. 5. Commit. 6. Read back.
@@ -128,7 +113,7 @@ def consume_window(
     return replace(report, warnings=warnings)
 
 
-def _next_window(
+def plan_window(
     shard: Shard,
     planner: Planner,
     request: ConsumeRequest,
@@ -136,30 +121,43 @@ def _next_window(
     before: Plan | None = None,
     taken: Taken | None = None,
 ) -> Plan | WindowReport:
-    """The plan of the request's next window, or the report that there is nothing more to do."""
+    """The plan of the request's next window, or the report that there is nothing more to do. Raises as ``next_window``."""
     parts = shard.ctls_of_request(request.request_id, planner.group.name, Action.CONSUME)
     return next_window(planner, request, parts, partial(segments_of, shard), before=before, taken=taken)
-
-
-def _run(shard: Shard, job: ConsumeJob, tasks: list[ConsumeTask], engine: Engine, started_ms: int) -> Absorbed:
-    """Run the tasks. Their results are in the order of their numbers. A group that absorbs duplicates has several turns."""
-
-    def run(some: Sequence[ConsumeTask]) -> list[TaskResult]:
-        return sorted(engine(run_task, job, some), key=lambda result: result.number) if some else []
-
-    rule = job.group.absorb_duplicates
-    return (
-        Absorbed(run(tasks)) if rule is None else consume_absorbing(shard, job, rule, tasks, run, started_ms=started_ms)
-    )
 
 
 # --- the work --------------------------------------------------------------------------------------------------------
 
 
-def _job(
-    store: LakeStore, shard: Shard, plan: Plan, host: Host, *, slots: int, started_ms: int
-) -> tuple[ConsumeJob, list[ConsumeTask], list[QueueRange]]:
-    """The job of the window, its tasks, and its holes: the ranges without messages. ``slots``: of the engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a window does between its claim and its commit."""
+
+    plan: Plan
+    request: ConsumeRequest
+    engine: Engine
+    started_ms: int
+    """When the window was planned, UTC ms."""
+    job: ConsumeJob
+    tasks: Sequence[ConsumeTask]
+    holes: Sequence[QueueRange]
+    """The ranges without messages."""
+
+
+def work_of(
+    store: LakeStore,
+    shard: Shard,
+    plan: Plan,
+    request: ConsumeRequest,
+    engine: Engine,
+    host: Host,
+    *,
+    started_ms: int,
+) -> Work:
+    """The work of a plan that has been claimed. ``started_ms``: when it was planned, UTC ms.
+
+    Raises OffsetOutOfRange for offsets without a message, unless the group skips them.
+    """
     group = plan.group
     ranges = [planned.range for planned in plan.ranges]
     segments = segments_of(shard, ranges)
@@ -185,55 +183,37 @@ def _job(
         ends_at_ms=ends_at_ms(group, started_ms),
         now_ms=host.now_ms,
     )
-    return job, _tasks(group, slices, slots), holes
+    tasks = tasks_of(group, slices, engine.slots)
+    return Work(plan=plan, request=request, engine=engine, started_ms=started_ms, job=job, tasks=tasks, holes=holes)
 
 
-def _tasks(group: GroupSettings, slices: dict[MessageQueue, list[Slice]], slots: int) -> list[ConsumeTask]:
-    """Allocate the queues to consumers (``shares``), and cut each consumer's work into tasks."""
-    tasks: list[ConsumeTask] = []
-    most = task_rows(sum(len(slice_) for of_queue in slices.values() for slice_ in of_queue), slots)
-    whole = group.mode == "orderly" or group.max_minutes is not None
-    for consumer, queues in shares(group, slices, slots):
-        if whole:  # a queue is the work of one task, however long: the task may end in the middle of it
-            units = [slices[queue] for queue in queues if slices[queue]]
-        else:
-            units = [[cut] for queue in queues for slice_ in slices[queue] for cut in slice_.cut(most)]
-        for bin_ in _packed(units, most):
-            tasks.append(ConsumeTask(len(tasks), consumer, tuple(bin_)))
-    return tasks
+def run_work(shard: Shard, work: Work) -> Proposal:
+    """Run the tasks and stage the rows of their outcomes: the commit of the window. Raises the errors of its tasks."""
+    return _proposal(shard, work, _run(shard, work))
 
 
-def _packed(units: Sequence[Sequence[Slice]], most: int) -> Iterable[list[Slice]]:
-    """Bins of neighbouring units, of about the same size, with about ``most`` rows at most. No unit is cut."""
-    sizes = [sum(map(len, unit)) for unit in units]
-    total = sum(sizes)
-    bins = -(-total // most)
-    bin_: list[Slice] = []
-    rows = full = 0
-    for unit, size in zip(units, sizes, strict=True):
-        bin_ += unit
-        rows += size
-        if rows * bins >= total * (full + 1):
-            yield bin_
-            bin_, full = [], full + 1
+def _run(shard: Shard, work: Work) -> Absorbed:
+    """Run the tasks. Their results are in the order of their numbers. A group that absorbs duplicates has several turns."""
+    job, engine = work.job, work.engine
+
+    def run(some: Sequence[ConsumeTask]) -> list[TaskResult]:
+        return sorted(engine(run_task, job, some), key=lambda result: result.number) if some else []
+
+    rule = job.group.absorb_duplicates
+    if rule is None:
+        return Absorbed(run(work.tasks))
+    return consume_absorbing(shard, job, rule, work.tasks, run, started_ms=work.started_ms)
 
 
 # --- the commit ------------------------------------------------------------------------------------------------------
 
 
-def _proposal(
-    shard: Shard,
-    job: ConsumeJob,
-    plan: Plan,
-    request: ConsumeRequest,
-    *,
-    absorbed: Absorbed,
-    holes: Sequence[QueueRange],
-) -> Proposal:
+def _proposal(shard: Shard, work: Work, absorbed: Absorbed) -> Proposal:
     """The commit of the window, with the rows of its outcomes staged."""
+    job, plan = work.job, work.plan
     results = absorbed.results
     waits = {queue: offset for result in results for queue, offset in result.waits.items()}
-    lost = finished_part([*holes, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
+    lost = finished_part([*work.holes, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
     files = [file for result in results for file in result.files] + list(absorbed.files)
     exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
     exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
@@ -252,7 +232,7 @@ def _proposal(
         blocked=[blocked for result in results for blocked in result.blocked],
         keys=absorbed.keys,
     )
-    return consume_proposal(plan, request, result, commit_id=job.commit_id, window_id=job.window_id)
+    return consume_proposal(plan, work.request, result, commit_id=job.commit_id, window_id=job.window_id)
 
 
 def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueue, dict[Outcome, Tally]]:
