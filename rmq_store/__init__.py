@@ -51,6 +51,10 @@ if TYPE_CHECKING:
         WrongUse as WrongUse,
     )
     from rmq_store.lake.broker.import_store import ImportReport as ImportReport
+    from rmq_store.lake.window.consume_all import (
+        ConsumeAllReport as ConsumeAllReport,
+        GroupReport as GroupReport,
+    )
     from rmq_store.lake.window.consumption import Consumption as Consumption
     from rmq_store.message.message import (
         MessageExt as MessageExt,
@@ -94,6 +98,8 @@ _DEFINED_IN = {
     "StoreUnusable": "rmq_store.errors",
     "WrongUse": "rmq_store.errors",
     "ImportReport": "rmq_store.lake.broker.import_store",
+    "ConsumeAllReport": "rmq_store.lake.window.consume_all",
+    "GroupReport": "rmq_store.lake.window.consume_all",
     "Consumption": "rmq_store.lake.window.consumption",
     "MessageExt": "rmq_store.message.message",
     "MessageQueue": "rmq_store.message.message",

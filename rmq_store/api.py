@@ -36,6 +36,7 @@ from rmq_store.lake.broker.import_store import ImportReport
 from rmq_store.lake.sql import sql
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.consume_all import THREADS, ConsumeAllReport, consume_all
 from rmq_store.lake.window.consumption import Consumption, shards_of, shards_with_queues
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import Engine, LocalEngine
@@ -204,20 +205,40 @@ class Store:
 
         Raises WrongUse, NothingThere, HeldByAnother, ListenerError, StaleAttempt.
         """
-        if max_messages is not None and max_messages < 1:
-            raise WrongUse(f"invalid max_messages {max_messages}: it must be 1 or more")
         scope = LIVE
         if replay is not None:
             if replayed_group(replay) != group.name:
                 raise WrongUse(f"{replay} is not a replay of group {group.name}: give the group of the replay's report")
             group, scope = replace(group, name=replay), Scope(retries_only=True)
-        request = ConsumeRequest(
+        return self._consumed(group, self._consume_request(until, max_messages, request_id), scope, engine)
+
+    def consume_all(
+        self,
+        groups: Iterable[GroupSettings],
+        *,
+        until: Time | None = None,
+        max_messages: int | None = None,
+        engine: Engine | None = None,
+        threads: int = THREADS,
+        request_id: str | None = None,
+    ) -> ConsumeAllReport:
+        """``consume`` for each of these groups, side by side, with common commits; a report per group.
+
+        ``threads``: how many windows run at once; a listener that groups share must allow that. The error of a group is in
+        its report, and the others go on. Raises WrongUse.
+        """
+        request, chosen = self._consume_request(until, max_messages, request_id), engine or LocalEngine(self.host)
+        return consume_all(self.lake, list(groups), request, lambda plan: chosen, self.host, threads=threads)
+
+    def _consume_request(self, until: Time | None, max_messages: int | None, request_id: str | None) -> ConsumeRequest:
+        if max_messages is not None and max_messages < 1:
+            raise WrongUse(f"invalid max_messages {max_messages}: it must be 1 or more")
+        return ConsumeRequest(
             request_id_of(request_id, "consume", self.host),
             self.actor,
             until_ms=None if until is None else _ms(until),
             max_messages=max_messages,
         )
-        return self._consumed(group, request, scope, engine)
 
     def replay(
         self,

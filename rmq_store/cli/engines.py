@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from rmq_store.window.plan import Plan
 
 
-def engines_of(command: str, choice: str, host: Host, python_path: Sequence[Path] = ()) -> Engines:
-    """The engines of one command; ``python_path``: where Spark's workers find the listener."""
+def engines_of(command: str, choice: str | None, host: Host, python_path: Sequence[Path] = ()) -> Engines:
+    """The engines of one command; ``choice``: None is that of each group, ``python_path``: where Spark's workers find the
+    listener."""
     from rmq_store.lake.window.engine import Engines
 
     def open_spark() -> AbstractContextManager[Engine]:

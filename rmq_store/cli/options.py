@@ -135,6 +135,15 @@ ActorOption = Annotated[
 ]
 ShardOption = Annotated[str | None, typer.Option("--shard", metavar="SHARD", help="Only this shard.")]
 GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")]
+GroupsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        "-g",
+        metavar="GROUP",
+        help="The consumer group. With --all a pattern, such as 'orders-*'. Repeatable.",
+    ),
+]
 OfGroupOption = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only this group.")]
 TopicOption = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
 BrokerOption = Annotated[str, typer.Option("--broker", "-b", metavar="NAME", help="The broker's name.")]

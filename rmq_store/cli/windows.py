@@ -1,4 +1,4 @@
-"""``rmq consume``, ``replay``, ``deliver``: consume messages and deliver retries and delayed messages."""
+"""``rmq consume``, ``replay``: consume messages, for the first time or again."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import typer
 
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import COMMITTED, group_and_scope, new_request, open_store
+from rmq_store.cli.consume_all import consume_all
 from rmq_store.cli.engines import engines_of, for_windows, listener_folders
 from rmq_store.cli.options import (
     FromOption,
     GroupOption,
-    NowOption,
-    RequestOptions,
-    ShardOption,
+    GroupsOption,
     UntilOption,
     WindowOptions,
     count_from,
 )
 from rmq_store.cli.output import Output
 from rmq_store.commit.positions import Outcome
-from rmq_store.commit.request import actor_of, client_ids_of, overall
+from rmq_store.commit.request import actor_of, client_ids_of
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import listed
@@ -41,13 +40,21 @@ if TYPE_CHECKING:
     from rmq_store.settings.settings import GroupSettings
     from rmq_store.window.consume import WindowReport
     from rmq_store.window.consume_request import ConsumeRequest, Scope
-    from rmq_store.window.deliver import DeliverReport
     from rmq_store.window.due import WaitingRetries
     from rmq_store.window.plan import Plan
 
 MaxMessagesOption = Annotated[
     int | None,
     typer.Option("--max-messages", metavar="N", parser=count_from(1), help="At most N messages per shard."),
+]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="For all groups of the settings, or those that --group matches, in this process.")
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", parser=count_from(1), help="With --all: so many groups run at once. Default: 20."
+    ),
 ]
 ClientOption = Annotated[
     str | None,
@@ -82,6 +89,8 @@ def add_to(app: typer.Typer) -> None:
             "rmq consume --group orders",
             "rmq consume --group orders --until 2026-11-20T12:00:00Z --engine local --request 2026-11-20-noon",
             "rmq consume --group orders --client c1 --clients c1,c2,c3",
+            "rmq consume --all",
+            "rmq consume --all --group 'orders-*' --group audit --engine local",
         ],
         panel=PANEL,
     )
@@ -94,14 +103,15 @@ def add_to(app: typer.Typer) -> None:
         ],
         panel=PANEL,
     )
-    add_command(app, deliver, ["rmq deliver", "rmq deliver --now 2026-11-20T12:00:00Z"], panel=PANEL)
 
 
 def consume(
     *,
-    group: GroupOption,
+    group: GroupsOption = None,
+    all_groups: AllOption = False,
     until: UntilOption = None,
     max_messages: MaxMessagesOption = None,
+    threads: ThreadsOption = None,
     client: ClientOption = None,
     clients: ClientsOption = None,
     options: WindowOptions,
@@ -116,13 +126,25 @@ def consume(
     Several consumers may share a group's queues, each with its own id: the group's allocate strategy distributes the
     queues, as in RocketMQ. A queue that another request holds is skipped; when all are held, the command ends with exit
     code 3 and names the holder.
+
+    With --all every group does the same under one request id, and what is ready is committed together. Groups run side by
+    side in threads, so a listener that groups share must allow that. The error of a group ends its own work only, and the
+    exit code is the greatest of the groups.
     """
+    if all_groups:
+        if client is not None or clients is not None:
+            raise WrongUse("--all cannot be combined with --client and --clients, which are for one group")
+        consume_all(group or [], until_ms=until, max_messages=max_messages, threads=threads, options=options)
+        return
+    if group is None or len(group) != 1 or threads is not None:
+        raise WrongUse("give one group with --group; several groups, and --threads, need --all")
+    (name,) = group
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
     from rmq_store.lake.window.consumption import shards_of, unowned_queues
     from rmq_store.window.consume_request import ConsumeRequest
 
-    settings, scope = group_and_scope(group, options.settings, output)
+    settings, scope = group_and_scope(name, options.settings, output)
     request = ConsumeRequest(
         request_id=new_request("consume", options.request, host),
         actor=actor_of(options.actor),
@@ -134,7 +156,7 @@ def consume(
     shards = shards_of(store, settings, scope, chosen=options.shard)
     unowned = [] if scope.retries_only else unowned_queues(store, settings, request.client_ids, host)
     folders = listener_folders(options.listener_path or ())
-    printer = _Printer.of(output, group, request.request_id)
+    printer = _Printer.of(output, name, request.request_id)
     with output.kept_clean(), engines_of("consume", options.engine or settings.engine, host, folders) as engines:
         run = _Run(store, for_windows(engines), host, printer)
         consumptions = run.windows(shards, settings, request, scope)
@@ -274,52 +296,3 @@ def _held_text(held: Held) -> str:
 
 def _waiting_text(waiting: WaitingRetries) -> str:
     return f"{waiting.retries:,} retries wait for rmq deliver, the first is due at {format_time(waiting.next_due_ms)}"
-
-
-# --- deliver ---------------------------------------------------------------------------------------------------------
-
-
-def deliver(*, now: NowOption = None, shard: ShardOption = None, options: RequestOptions) -> None:
-    """Deliver the retries and delayed messages that are due.
-
-    Retries become readable for their groups, and delayed messages are written to their topics. Nothing is delivered by
-    itself: run this command every minute, or switch on the DAG rmq_deliver_delayed.
-    """
-    output, host = Output(options.as_json), Host()
-    store = open_store(options.root)
-    from rmq_store.lake.window.deliver import deliver as deliver_due
-    from rmq_store.window.deliver import deliver_all
-
-    request_id, actor = new_request("deliver", options.request, host), actor_of(options.actor)
-    reports = [
-        report
-        for one in store.shards(shard)
-        for report in deliver_all(
-            request_id,
-            partial(deliver_due, store, one, actor=actor, host=host, now_ms=now),
-            lambda report: output.line(_delivery_line(report)),
-        )
-    ]
-    answer = {
-        "status": overall(report.status for report in reports),
-        "request_id": request_id,
-        "delivered": sum(report.delivered for report in reports),
-        "next_due_ms": min((r.next_due_ms for r in reports if r.next_due_ms is not None), default=None),
-        "deliveries": [
-            {
-                "status": report.status,
-                "shard": report.shard,
-                "request_id": report.request_id,
-                "delivered": report.delivered,
-                "commit_id": report.commit_id,
-            }
-            for report in reports
-        ],
-        "warnings": [warning for report in reports for warning in report.warnings],
-    }
-    output.answer(answer, f"request: {request_id}")
-
-
-def _delivery_line(report: DeliverReport) -> str:
-    due = f", next due {format_time(report.next_due_ms)}" if report.next_due_ms is not None else ""
-    return f"shard {report.shard}: {report.status}, {report.delivered:,} delivered{due}"

@@ -20,7 +20,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.consume_all import AllReport, consume_all
+from rmq_store.lake.window.consume_all import ConsumeAllReport, consume_all
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
@@ -121,7 +121,7 @@ class Lake:
             store, Shard(store.root, self.shard_name), group or group_named(), wanted, lambda _: engine, self.host
         )
 
-    def consume_all(self, request: str, *groups: GroupSettings) -> AllReport:
+    def consume_all(self, request: str, *groups: GroupSettings) -> ConsumeAllReport:
         engine, wanted = LocalEngine(self.host), ConsumeRequest(request, TESTS)
         return consume_all(self.store, groups, wanted, lambda _: engine, self.host)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import rmq_store
 from rmq_store.commit.claim import LEASE_S, RENEW_EVERY_S, Wish
 from rmq_store.commit.positions import Claim, PositionKind, own_queue_id
 from rmq_store.consumer.duplicates import AbsorbRule
@@ -25,7 +26,7 @@ from rmq_store.lake.commit.dispatch import behind
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.window import consume_all as module
-from rmq_store.lake.window.consume_all import AllReport, GroupReport, consume_all
+from rmq_store.lake.window.consume_all import ConsumeAllReport, GroupReport, consume_all
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
@@ -108,7 +109,7 @@ def group(name: str, listener: str = "fail_some", **changes: object) -> GroupSet
     return group_named(name, listener=listener if ":" in listener else f"{place}:{listener}", **changes)
 
 
-def consumed(lake: Lake, *groups: GroupSettings, request: str = REQUEST, **options: Any) -> AllReport:
+def consumed(lake: Lake, *groups: GroupSettings, request: str = REQUEST, **options: Any) -> ConsumeAllReport:
     engine = LocalEngine(lake.host)
     return consume_all(lake.store, groups, ConsumeRequest(request, TESTS), lambda plan: engine, lake.host, **options)
 
@@ -127,7 +128,7 @@ def alone(lake: Lake, several: Sequence[GroupSettings], request: str = REQUEST) 
     return ends
 
 
-def ends_of(report: AllReport) -> dict[str, str]:
+def ends_of(report: ConsumeAllReport) -> dict[str, str]:
     return {
         one.group: type(one.error).__name__ if one.error else str(one.shards[-1].windows[-1].status)
         for one in report.groups
@@ -383,6 +384,18 @@ def counting(msgs: Sequence[Any], context: Any) -> Any:
     began.set()
     assert _OTHERS_ARE_OVER.wait(PATIENCE_S)
     return "CONSUME_SUCCESS"
+
+
+def test_a_program_consumes_for_many_groups(lake: Lake) -> None:
+    store = rmq_store.open_store(lake.folder, actor="ana")
+    report = store.consume_all(
+        [group("g"), group("none", "no_such_module:Listener")], max_messages=4, threads=2, request_id="2026-01-02-r"
+    )
+    first, second = report.groups
+    assert (report.request_id, first.status, first.messages, first.error) == ("2026-01-02-r", "committed", 4, None)
+    assert (second.status, second.messages, type(second.error)) == ("empty", 0, ListenerError)
+    with pytest.raises(WrongUse, match="invalid max_messages 0"):
+        store.consume_all([group("g")], max_messages=0)
 
 
 # --- kill ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -121,3 +122,13 @@ def test_little_work_leaves_spark_alone(choice: str) -> None:
         assert engines.for_window(plan_of(10)).name == "local"
         assert engines.for_import(10)(twice, 1, [1]) == [2]
     assert spark.told == []
+
+
+def test_without_a_choice_each_window_runs_where_its_group_has_it() -> None:
+    spark = Spark()
+    with Engines(None, Host(), spark.open) as engines:
+        assert engines.for_window(replace(plan_of(1), group=replace(GROUP, engine="local"))).name == "local"
+        assert spark.told == []
+        assert engines.for_window(replace(plan_of(1), group=replace(GROUP, engine="spark"))).name == "spark"
+        assert engines.for_import(10)(twice, 1, [1]) == [2]
+    assert spark.told == ["opened", "closed"]

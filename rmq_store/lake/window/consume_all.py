@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from rmq_store.commit.claim import RENEW_EVERY_S, Taken
 from rmq_store.commit.ctl import Proposal
+from rmq_store.commit.request import Status, overall
 from rmq_store.errors import CommitOutcomeUnknown, NothingThere, RmqError, StaleAttempt, Terminated
 from rmq_store.lake.commit.claim import release_together, renew_together, take_together
 from rmq_store.lake.commit.commit import Committed, Member, commit_together, reached
@@ -61,9 +62,18 @@ class GroupReport:
     idle: str = ""
     """Why no shard has anything for the group; empty when one has."""
 
+    @property
+    def status(self) -> Status:
+        """Of what was committed, also if there is an error: committed, already_committed or empty."""
+        return overall(shard.status for shard in self.shards)
+
+    @property
+    def messages(self) -> int:
+        return sum(shard.messages for shard in self.shards)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReport:
+class ConsumeAllReport:
     """What became of a request of many groups."""
 
     request_id: str
@@ -82,7 +92,7 @@ def consume_all(
     shard: str | None = None,
     threads: int = THREADS,
     finished: Callable[[GroupReport], None] = lambda report: None,
-) -> AllReport:
+) -> ConsumeAllReport:
     """Consume what these groups have not consumed yet. Each group has its own request, with this id.
 
     ``shard``: only this one. ``threads``: how many windows run at once. ``finished`` is called with the report of each group
@@ -97,7 +107,7 @@ def consume_all(
             course.shards.extend(shards_of(store, course.group, chosen=shard, opened=opened))
     tick.run(courses)
     reports = tuple(course.report() for course in courses)
-    return AllReport(request_id=request.request_id, groups=reports, warnings=tuple(tick.warnings))
+    return ConsumeAllReport(request_id=request.request_id, groups=reports, warnings=tuple(tick.warnings))
 
 
 @dataclass(slots=True)

@@ -91,11 +91,13 @@ def _resolved(choice: str, *, is_small: bool) -> str:
 class Engines:
     """The engines of one command, job or Airflow task. Use it in ``with``, which ends the Spark session if one was opened.
 
-    ``choice``: ``local``, ``spark`` or ``auto``. ``open_spark`` opens Spark's engine and ends its session; it is called
-    once, at the first work for it.
+    ``choice``: ``local``, ``spark`` or ``auto``; None: for a window that of its group, for an import ``auto``. ``open_spark``
+    opens Spark's engine and ends its session; it is called once, at the first work for it.
     """
 
-    def __init__(self, choice: str, host: Host, open_spark: Callable[[], AbstractContextManager[Engine]]) -> None:
+    def __init__(
+        self, choice: str | None, host: Host, open_spark: Callable[[], AbstractContextManager[Engine]]
+    ) -> None:
         self._choice = choice
         self._local = LocalEngine(host)
         self._open_spark = open_spark
@@ -111,11 +113,12 @@ class Engines:
     def for_window(self, plan: Plan) -> Engine:
         """The engine for a window: the ``engine_of`` of ``consume_window``."""
         messages = sum(len(planned.range) for planned in plan.ranges)
-        return self._local if engine_of_window(self._choice, messages) == "local" else self.spark()
+        choice = self._choice or plan.group.engine
+        return self._local if engine_of_window(choice, messages) == "local" else self.spark()
 
     def for_import(self, to_read_bytes: int | None = None) -> Engine:
         """The engine for an import of about so many bytes; see ``engine_of_import``."""
-        is_local = engine_of_import(self._choice, to_read_bytes) == "local"
+        is_local = engine_of_import(self._choice or "auto", to_read_bytes) == "local"
         return self._local if is_local else SparkOnFirstTasks(self.spark)
 
     def spark(self) -> Engine:

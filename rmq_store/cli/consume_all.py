@@ -1,0 +1,159 @@
+"""``rmq consume --all``: the groups of the settings, together in one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rmq_store.cli.common import COMMITTED, new_request, open_store, settings_path
+from rmq_store.cli.engines import engines_of, for_windows, listener_folders
+from rmq_store.cli.output import Output
+from rmq_store.cli.progress import progress_of
+from rmq_store.commit.request import Status, actor_of, overall
+from rmq_store.errors import RmqError, WrongUse, defect, error_answer
+from rmq_store.utils.host import Host
+from rmq_store.utils.redaction import cleaned, secret_values
+from rmq_store.utils.suggestions import listed
+
+if TYPE_CHECKING:
+    from rmq_store.cli.options import WindowOptions
+    from rmq_store.lake.window.consume_all import GroupReport
+    from rmq_store.settings.settings import GroupSettings, Settings
+
+
+def consume_all(
+    patterns: Sequence[str],
+    *,
+    until_ms: int | None,
+    max_messages: int | None,
+    threads: int | None,
+    options: WindowOptions,
+) -> None:
+    """Consume for the groups whose names match a pattern; no patterns: all. Ends with the greatest exit code of the groups."""
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
+    from rmq_store.lake.window.consume_all import THREADS
+    from rmq_store.lake.window.consume_all import consume_all as consume_groups
+    from rmq_store.settings.settings import read_settings
+    from rmq_store.window.consume_request import ConsumeRequest
+
+    groups, answers = _chosen(read_settings(settings_path(options.settings)), patterns, output)
+    request = ConsumeRequest(
+        request_id=new_request("consume", options.request, host),
+        actor=actor_of(options.actor),
+        until_ms=until_ms,
+        max_messages=max_messages,
+    )
+    COMMITTED.set(lambda: _answer(request.request_id, answers))
+    folders = listener_folders(options.listener_path or ())
+    with (
+        output.kept_clean(),
+        engines_of("consume", options.engine, host, folders) as engines,
+        progress_of(output, "groups") as progress,
+    ):
+
+        def finished(report: GroupReport) -> None:
+            answers.append(_group_answer(request.request_id, report))
+            if progress is not None:
+                progress(len(answers), total)
+
+        total = len(groups) + len(answers)
+        report = consume_groups(
+            store,
+            groups,
+            request,
+            for_windows(engines),
+            host,
+            shard=options.shard,
+            threads=threads or THREADS,
+            finished=finished,
+        )
+    answers.sort(key=lambda answer: str(answer["group"]))
+    output.table(
+        [_row(answer) for answer in answers if _is_shown(answer)], _COLUMNS, empty="there is nothing to consume"
+    )
+    counts = f"{len(answers):,}, {sum(map(_is_shown, answers)):,} of them listed"
+    output.answer(
+        _answer(request.request_id, answers, report.warnings), f"request: {request.request_id}", f"groups: {counts}"
+    )
+    if exit_code := max((answer.get("exit_code", 0) for answer in answers), default=0):
+        raise typer.Exit(exit_code)
+
+
+def _chosen(
+    settings: Settings, patterns: Sequence[str], output: Output
+) -> tuple[list[GroupSettings], list[dict[str, Any]]]:
+    """The groups to consume for, and the answers of those whose settings are wrong. Raises WrongUse for a pattern that no
+    group matches."""
+    names = [*(group.name for group in settings.groups), *settings.wrong]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise WrongUse(f"{settings.source} has no group that matches {pattern!r}; known: {listed(names)}")
+
+    def is_chosen(name: str) -> bool:
+        return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    chosen = [group for group in settings.groups if is_chosen(group.name)]
+    unnamed = [group.name for group in chosen if group.broadcasting and "@" not in group.name]
+    if unnamed:
+        output.note(f"left out, as these groups are broadcasting and name no client (GROUP@CLIENT): {listed(unnamed)}")
+    wrong = []
+    for name, problems in settings.wrong.items():
+        if is_chosen(name):
+            text = f"{settings.source}: group {name}: {'; '.join(problems)}"
+            wrong.append({"group": name} | error_answer("WrongUse", text, WrongUse.exit_code))
+    return [group for group in chosen if group.name not in unnamed], wrong
+
+
+# --- the answer ------------------------------------------------------------------------------------------------------
+
+
+def _answer(request_id: str, groups: Sequence[dict[str, Any]], warnings: Sequence[str] = ()) -> dict[str, Any]:
+    failed = sum("error" in group for group in groups)
+    return {
+        "status": "error" if failed else overall(group["status"] for group in groups),
+        "request_id": request_id,
+        "messages": sum(group.get("messages", 0) for group in groups),
+        "failed": failed,
+        "groups": list(groups),
+        "warnings": list(warnings),
+    }
+
+
+def _group_answer(request_id: str, report: GroupReport) -> dict[str, Any]:
+    """The answer of ``rmq consume --group``, with the error, if there is one."""
+    from rmq_store.lake.window.consumption import answer
+
+    whole = answer(report.group, request_id, report.shards) | {"idle": report.idle or None}
+    error = report.error
+    if error is None:
+        return whole
+    message, exit_code = (str(error), error.exit_code) if isinstance(error, RmqError) else (defect(error), 1)
+    return whole | error_answer(
+        type(error).__name__, cleaned(message, secret_values(os.environ)), exit_code, request_id
+    )
+
+
+_COLUMNS = ("group", "status", "messages", "outcomes", "error")
+
+
+def _is_shown(answer: dict[str, Any]) -> bool:
+    return bool(answer["status"] != Status.EMPTY)
+
+
+def _row(answer: dict[str, Any]) -> dict[str, Any]:
+    outcomes: dict[str, int] = {}
+    for shard in answer.get("shards", ()):
+        for outcome, count in shard["outcomes"].items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+    return {
+        "group": answer["group"],
+        "status": answer["status"],
+        "messages": answer.get("messages", 0),
+        "outcomes": ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items()),
+        "error": f"{answer['error']}: {answer['message']}" if "error" in answer else "",
+    }
