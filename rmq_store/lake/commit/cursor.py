@@ -81,6 +81,13 @@ def refuse_other_history(shard: Shard, table: LakeTable) -> None:
         )
 
 
+def refuse_rolled_back(shard: Shard) -> None:
+    """Raise DerivedTableDamaged when the commit log has not come as far as the tables that were made from it. A claim in such a
+    log would take the name of an entry that is missing, which could not be restored then."""
+    for table in (shard.consumequeue, shard.offsets):
+        refuse_other_history(shard, table)
+
+
 def _newest_version(shard: Shard, cursor: int) -> int:
     """Of the commit log; others may have committed since its handle was opened. ``cursor`` when it is as far as that."""
     if shard.commitlog.log.has_entry(cursor):

@@ -29,6 +29,7 @@ from rmq_store.commit.request import Status, overall
 from rmq_store.errors import CommitOutcomeUnknown, NothingThere, RmqError, StaleAttempt, Terminated
 from rmq_store.lake.commit.claim import release_together, renew_together, take_together
 from rmq_store.lake.commit.commit import Committed, Member, commit_together, reached
+from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -223,6 +224,7 @@ class _Tick:
         started_ms = self._host.now_ms()
         try:
             shard.refresh("commitlog", "consumequeue", "offsets")
+            refuse_rolled_back(shard)
         except Exception as error:
             for course in courses:
                 course.error = error
@@ -329,7 +331,7 @@ class _Tick:
                 raise proposal
         if ready:
             reached("3.staged")
-            # 4. Decide. 5. Commit. 6. Read back.
+            # 4. Decide. 5. Put. 6. Settle.
             members = [Member(proposal, one.work.started_ms) for one, proposal in ready]
             outcomes = commit_together(shard, members, self._host)
             for (one, _), outcome in zip(ready, outcomes, strict=True):

@@ -19,7 +19,7 @@ from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
-from rmq_store.lake.commit.cursor import refuse_other_history
+from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.table import tables
@@ -80,11 +80,7 @@ def consume_window(
     if isinstance(plan, WindowReport):
         return plan
     shard.refresh("consumequeue", "offsets")
-    for table in (
-        shard.consumequeue,
-        shard.offsets,
-    ):  # before the claim, which would write into a log that was rolled back
-        refuse_other_history(shard, table)
+    refuse_rolled_back(shard)
     reached("1.planned")
     refuse_unknown_columns(listener_of(group))
     engine = engine_of(plan)
@@ -103,7 +99,7 @@ def consume_window(
         proposal = run_work(shard, work)
         reached("3.staged")
         claim.stop_renewing()
-        # 4. Decide. 5. Commit. 6. Read back.
+        # 4. Decide. 5. Put. 6. Settle.
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     # 7. Follow up.
     warnings = follow_up(shard, host)
