@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import absorb, commands, commits, groups, growth, import_files, moves, requests, windows, writers
+from benchmarks import absorb, commands, commits, groups, growth, import_files, moves, requests, tick, windows, writers
 from benchmarks.bench import Bench, json_text, machine
 from benchmarks.speed_page import with_last_run
 from benchmarks.table import Measurement, Section, document, table
@@ -47,6 +47,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "seek": Scenario(moves.SEEK_TITLE, moves.measure_seek),
     "requests": Scenario(requests.TITLE, requests.measure),
     "groups": Scenario(groups.TITLE, groups.measure),
+    "tick": Scenario(tick.TITLE, tick.measure),
     "writers": Scenario(writers.TITLE, writers.measure),
     "growth": Scenario(growth.TITLE, growth.measure),
 }
