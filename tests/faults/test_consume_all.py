@@ -17,11 +17,13 @@ import rmq_store
 from rmq_store.commit.claim import LEASE_S, RENEW_EVERY_S, Wish
 from rmq_store.commit.positions import Claim, PositionKind, own_queue_id
 from rmq_store.consumer.duplicates import AbsorbRule
-from rmq_store.errors import HeldByAnother, ListenerError, RmqError, WrongUse
+from rmq_store.errors import DerivedTableDamaged, HeldByAnother, ListenerError, RmqError, WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.commit import commit as commit_steps
+from rmq_store.lake.commit import dispatch as dispatching
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import STEPS
+from rmq_store.lake.commit.cursor import cursor_of, cursor_positions, refuse_other_history
 from rmq_store.lake.commit.dispatch import behind
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.sql.sql import query
@@ -203,6 +205,28 @@ def test_all_claims_are_one_entry_and_all_windows_that_are_ready_are_one(lake: L
         assert {ctl.group for ctl in ctls} == {one.name for one in groups}
         assert [shard.ctl_of(ctl.commit_id) for ctl in ctls] == ctls
     assert all(Claim.of(value).lease_end_s == 0 for _, value in shard.positions().of_kind(PositionKind.CLAIM))
+
+
+def test_many_commits_of_few_entries_do_not_wait_to_be_dispatched(
+    lake: Lake, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatching, "_QUIET_COMMITS", 5)
+    monkeypatch.setattr(dispatching, "COMMITS", replace(dispatching.COMMITS, every=8))
+    consumed(lake, *(group(f"g{number}", "meanwhile") for number in range(5)))
+    shard = lake.shard
+    assert cursor_of(shard.consumequeue) == cursor_of(shard.commits) == shard.commitlog.version
+
+
+def test_a_log_without_the_commit_of_a_cursor_is_refused_also_when_an_entry_has_older_and_newer_ones(
+    lake: Lake, at_once: None
+) -> None:
+    consumed(lake, *(group(f"g{number}") for number in range(5)))
+    shard = lake.shard
+    first, *_, last = [ctl.commit_id for ctl in shard.ctls_since(0, action="consume")]
+    between = (int(first[:16], 16) + int(last[:16], 16)) // 2
+    shard.consumequeue.put([], cursor_positions(shard) | {"dispatch/commit": between}, host=lake.host)
+    with pytest.raises(DerivedTableDamaged, match="restored from a backup"):
+        refuse_other_history(lake.shard, lake.shard.consumequeue)
 
 
 def test_groups_without_work_write_nothing_and_import_no_listener(lake: Lake) -> None:

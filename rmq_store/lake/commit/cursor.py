@@ -96,4 +96,9 @@ def _newest_version(shard: Shard, cursor: int) -> int:
 
 
 def _holds(shard: Shard, first_half: str) -> bool:
-    return bool(shard.ctl_index.with_commit(first_half, first_half + "g"))
+    index = shard.ctl_index
+    if index.begins_with(first_half):
+        return True
+    # Another tool may have joined files.
+    paths = index.with_commit(first_half, first_half + "g")
+    return any(ctl.commit_id.startswith(first_half) for ctl in shard.ctls_in(paths))

@@ -12,7 +12,7 @@ No clock is used, since the clocks of hosts may be wrong by days. Racing dispatc
 and only one of them commits.
 
 ``commits`` has few files on purpose: with a file for every commit it would be as slow to read as the log itself. It is
-updated every COMMITS_EVERY versions, and its readers take the rest from the log.
+updated every COMMITS_EVERY commits, and its readers take the rest from the log.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.redaction import cleaned, secret_values
 
 COMMITS_EVERY = 256
-"""About how many ctl rows of ``commits`` are in one file, and at most that many are read from files of their own."""
+"""About how many ctl rows of ``commits`` are in one file, and about that many are read from files of their own."""
 
 _TRIES = 8
 _PATIENCE_MS = 20_000
 _QUIET_VERSIONS = 32
-"""Versions without rows for a table are not dispatched until there are so many, or until their log entries are gone: an
-empty commit would only add a file."""
+_QUIET_COMMITS = 256
+"""Versions without rows for a table are not dispatched until there are so many, or that many commits in them, or until their
+log entries are gone: an empty commit would only add a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Derived:
     claims: bool = False
     """Whether commits about claims have rows in it."""
     every: int = 1
-    """It is updated when the commit log has passed a multiple of so many versions."""
+    """It is updated when the number of commits in the log has passed a multiple of this."""
 
 
 def consumequeue_rows(ctl: Ctl) -> list[dict[str, Any]]:
@@ -252,11 +253,14 @@ def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
 
 
 def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
-    """Whether the commit log has passed a multiple of ``kind.every`` since the table's cursor. Raises DerivedTableDamaged
-    when the table was made from another history of the log."""
+    """Whether the number of commits in the log has passed a multiple of ``kind.every`` since the table's cursor. Raises
+    DerivedTableDamaged when the table was made from another history of the log."""
     refuse_other_history(shard, table)
-    versions = shard.commitlog.version + 1
-    return cursor_of(table) + 1 < versions - versions % kind.every
+    cursor, commits = cursor_of(table), shard.ctl_index.rows
+    before = commits_at_cursor(table) if cursor >= 0 else 0
+    if before is None:  # a store of version 0.1.0
+        before, commits = cursor + 1, shard.commitlog.version + 1
+    return before < commits - commits % kind.every
 
 
 def follow_up(shard: Shard, host: Host) -> tuple[str, ...]:
@@ -296,8 +300,8 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
             return 0
         ctls, from_log = _after_cursor(shard, table, kind.claims)
         files = staged(shard, kind, ctls, host)
-        quiet = from_log and shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS
-        if quiet and not files:
+        is_short = shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS and len(ctls) < _QUIET_COMMITS
+        if from_log and is_short and not files:
             return 0
         try:
             table.put(files, cursor_positions(shard), host=host, operation="DISPATCH", patience_ms=_PATIENCE_MS)

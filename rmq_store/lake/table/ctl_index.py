@@ -33,6 +33,7 @@ class CtlIndex:
         self._of_commit: dict[str, list[str]] = defaultdict(list)
         self._of_request: dict[str, list[str]] = defaultdict(list)
         self._of_several: list[LiveFile] = []
+        self._first: set[str] = set()
 
     def is_of(self, files: LiveFiles) -> bool:
         """Whether it can catch up with these files: the same ones, and none was removed since."""
@@ -55,6 +56,11 @@ class CtlIndex:
         paths = self._paths(self._may_have("commit_id", first, last))
         paths += self._of_commit.get(first[:16], ())
         return paths + [file.path for file in self._of_several if _overlaps(file, "commit_id", first, last)]
+
+    def begins_with(self, first_half: str) -> bool:
+        """Whether the smallest commit id of a file begins with these 16 digits, as the first one of an entry does."""
+        smallest = self._loaded.column("min.commit_id")
+        return first_half in self._first or bool(pc.any(pc.starts_with(smallest, first_half)).as_py())
 
     def with_request(self, request_id: str, first_day: str) -> list[str]:
         """The files that may have a commit of the request, none older than a day (``YYYY-MM-DD``)."""
@@ -85,6 +91,7 @@ class CtlIndex:
         self._recent.append(file)
         least, most = file.stats["minValues"], file.stats["maxValues"]
         request = least["request_id"][:_LONGEST_STATISTIC]
+        self._first.add(least["commit_id"][:16])
         if file.rows == 1 and most["request_id"].startswith(request):
             self._of_commit[least["commit_id"][:16]].append(file.path)
             self._of_request[request].append(file.path)
