@@ -14,6 +14,7 @@
     │   ├── ListenerError       the listener cannot be imported, or its answer is invalid
     │   └── EvidenceMismatch    counts or hash sums of a window do not add up
     ├── StoreUnusable       fix the root: missing, not writable, wrong credentials, newer format   (exit 1)
+    │   ├── OtherFormat         upgrade the store, or use another version: its tables have another format
     │   └── StagedFileGone      run the request again: a file that it staged was removed
     ├── ClockSkew           fix a clock; nothing was written   (exit 1)
     ├── HeldByAnother       wait, or see which request has the claim   (exit 3)
@@ -125,6 +126,10 @@ class EvidenceMismatch(BadData):
 
 class StoreUnusable(RmqError):
     """The store's root cannot be used as it is."""
+
+
+class OtherFormat(StoreUnusable):
+    """A table has not the format that this version writes."""
 
 
 class StagedFileGone(StoreUnusable):

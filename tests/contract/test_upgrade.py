@@ -10,10 +10,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from rmq_store.errors import OtherFormat
 from rmq_store.lake.table.object_store import Root
 from tests.contract.rmq import Rmq
 from tests.faults.answers import NoAnswer, Put, answer_puts
 from tests.faults.stores import Lake
+from tests.foreign_tools import protocol_ignored
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
 TABLES = ["s1/commitlog", "s1/commits", "s1/consumequeue", "s1/offsets"]
@@ -103,3 +105,14 @@ def test_a_silent_store_is_not_said_to_be_upgraded(old: Lake, rmq: Rmq, monkeypa
     monkeypatch.undo()
     document = json.loads(Root.parse(str(old.folder)).read("store.json"))
     assert document["format_version"] == 1
+
+
+def test_a_table_whose_format_another_tool_changed_ends_a_commit_at_once(old: Lake, rmq: Rmq) -> None:
+    """Waiting does not help, and every try would leave a file."""
+    rmq.json("upgrade")
+    files = sorted(old.folder.rglob("kind=ctl/*.parquet"))
+    message = "has not the format of this version"
+    with protocol_ignored(old.folder / "s1" / "commitlog"), pytest.raises(OtherFormat, match=message):
+        old.reset("2026-01-02-back", 3)
+    assert sorted(old.folder.rglob("kind=ctl/*.parquet")) == files
+    assert old.reset("2026-01-02-back", 3).status == "committed"

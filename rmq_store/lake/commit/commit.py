@@ -43,6 +43,7 @@ from rmq_store.commit.decide import (
 from rmq_store.errors import (
     ClockSkew,
     CommitOutcomeUnknown,
+    OtherFormat,
     RmqError,
     StagedFileGone,
     StaleAttempt,
@@ -149,6 +150,7 @@ def commit_together(
         try:
             # 4. Decide.
             shard.commitlog.log.refresh_if_older(fresh_ms, shard.root.server_time_ms(host))
+            shard.commitlog.check_format()
             decided = _decided(shard, waiting, host, outcomes)
             waiting = [one for one in waiting if one.commit_id in decided]
             if not waiting:
@@ -258,13 +260,13 @@ def _appended(
 
 def _is_final(error: Exception) -> bool:
     """Whether waiting cannot help. Any other error may pass, and the run may have worked for hours."""
-    return isinstance(error, ClockSkew | StagedFileGone) or is_refused(error)
+    return isinstance(error, ClockSkew | OtherFormat | StagedFileGone) or is_refused(error)
 
 
 def _nothing_written(member: Member, error: BaseException) -> RmqError:
     if isinstance(error, RmqError):
         return error
-    return StoreUnusable(f"the store does not answer: {error}. Nothing of {member} was committed.")
+    return StoreUnusable(f"the store could not be used: {error}. Nothing of {member} was committed.")
 
 
 def _unknown(member: Member, error: CommitOutcomeUnknown) -> RmqError:

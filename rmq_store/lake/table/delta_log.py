@@ -331,7 +331,7 @@ def _silence(answer: PutAnswer) -> Exception | None:
 
 def _given_up(step: Append, error: Exception) -> RmqError:
     if step.settled:
-        return StoreUnusable(f"the store does not answer: {error}. Nothing was written.")
+        return StoreUnusable(f"the store could not be written: {error}. Nothing was written.")
     return CommitOutcomeUnknown(
         f"the store has not confirmed the last write (last answer: {error}), so it is not known whether it was made"
     )

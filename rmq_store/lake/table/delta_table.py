@@ -22,7 +22,15 @@ import pyarrow.parquet as pq
 from rmq_store.commit.append import Verdict
 from rmq_store.commit.ctl import StagedFile
 from rmq_store.commit.positions import Positions
-from rmq_store.errors import BadData, DerivedTableDamaged, RmqError, StagedFileGone, StaleAttempt, StoreUnusable
+from rmq_store.errors import (
+    BadData,
+    DerivedTableDamaged,
+    OtherFormat,
+    RmqError,
+    StagedFileGone,
+    StaleAttempt,
+    StoreUnusable,
+)
 from rmq_store.lake.table.delta_entry import LiveFile, entry_bytes, entry_name, may_write, protocol_action
 from rmq_store.lake.table.delta_log import LOG_FOLDER, Content, DeltaLog, LogCleaned, NoTable
 from rmq_store.lake.table.file_cache import FileCache
@@ -207,6 +215,14 @@ class LakeTable:
 
     # --- commit ---
 
+    def check_format(self) -> None:
+        """Raises OtherFormat when this version must not write the table."""
+        if not may_write(self.log.view.protocol):
+            raise OtherFormat(
+                f"the table at {self.root.uri_of(self.path)} has not the format of this version of rmq. If an earlier version "
+                "wrote it, 'rmq upgrade' brings the store to this format; if another tool changed it, restore it from a backup"
+            )
+
     def content(
         self,
         files: Sequence[StagedFile],
@@ -219,15 +235,7 @@ class LakeTable:
         closed: Sequence[str] = (),
         overwrite: bool = False,
     ) -> Content:
-        """The entry that adds files and sets positions. ``overwrite``: they replace all live ones.
-
-        Raises StoreUnusable when the table is not of this format.
-        """
-        if not may_write(self.log.view.protocol):
-            raise StoreUnusable(
-                f"the table at {self.root.uri_of(self.path)} has the format of an earlier version of rmq: 'rmq upgrade' brings "
-                "the store to this one"
-            )
+        """The entry that adds files and sets positions. ``overwrite``: they replace all live ones."""
         self._validate(files)
         removed = self._live() if overwrite else []
         text = entry_bytes(
@@ -258,6 +266,7 @@ class LakeTable:
         Raises StaleAttempt when another process has set one of the positions, StoreUnusable when nothing was written,
         CommitOutcomeUnknown when that is not known.
         """
+        self.check_format()
         # A name of its own makes the content of this try unlike that of any other.
         name = (random_name(),)
         content = self.content(
