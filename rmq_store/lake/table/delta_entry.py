@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from rmq_store.commit.ctl import StagedFile
-from rmq_store.errors import BadData, StoreUnusable
+from rmq_store.errors import BadData, OtherFormat
 
 READER_VERSION = 1
 WRITER_VERSION = 7
@@ -155,7 +155,7 @@ def may_write(protocol: Mapping[str, Any] | None) -> bool:
 def parse_entry(content: bytes, version: int, where: str) -> Entry:
     """``where``: the entry's address, for errors.
 
-    Raises BadData when the entry is damaged, StoreUnusable when it has an action that is not known here.
+    Raises BadData when the entry is damaged, OtherFormat when it has an action that is not known here.
     """
     try:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
@@ -199,9 +199,9 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> En
 
 
 def live_file(add: Mapping[str, Any], stats: Mapping[str, Any], version: int, where: str) -> LiveFile:
-    """The file of an ``add`` action. Raises StoreUnusable for a deletion vector: rows of the file were deleted."""
+    """The file of an ``add`` action. Raises OtherFormat for a deletion vector: rows of the file were deleted."""
     if add.get("deletionVector"):
-        raise StoreUnusable(
+        raise OtherFormat(
             f"{where} deletes rows of {add['path']} by a deletion vector, which rmq does not read. Restore the table from a "
             "backup, and do not change it with another tool"
         )
@@ -213,7 +213,7 @@ def live_file(add: Mapping[str, Any], stats: Mapping[str, Any], version: int, wh
 
 
 def check_readable(protocol: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None, where: str) -> None:
-    """Raises StoreUnusable when these actions allow what is not read here, KeyError or ValueError when they are damaged."""
+    """Raises OtherFormat when these actions allow what is not read here, KeyError or ValueError when they are damaged."""
     if protocol is not None and protocol["minReaderVersion"] > READER_VERSION:
         raise _foreign(f"reader version {protocol['minReaderVersion']}", where)
     if metadata is not None:
@@ -234,8 +234,8 @@ def _named(where: str, actions: Sequence[Mapping[str, Any]]) -> str:
     return f"{where}, written by {info.get('engineInfo') or 'an unknown tool'},"
 
 
-def _foreign(what: str, where: str) -> StoreUnusable:
-    return StoreUnusable(
+def _foreign(what: str, where: str) -> OtherFormat:
+    return OtherFormat(
         f"{where} has {what}, which this version of rmq does not know. Use a newer version of rmq; if another tool has changed "
         "the table, restore it from a backup"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.commit.positions import Positions
-from rmq_store.errors import BadData, StoreUnusable
+from rmq_store.errors import BadData, OtherFormat
 from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
 from rmq_store.lake.table.live_files import LiveFiles
 
@@ -63,7 +63,7 @@ class LogView:
         self.version = entry.version
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
-        """Take a ``metaData`` action. Raises StoreUnusable when another tool has changed how the table is laid out."""
+        """Take a ``metaData`` action. Raises OtherFormat when another tool has changed how the table is laid out."""
         if self.metadata is None:
             partition_by, configuration = list(metadata["partitionColumns"]), metadata.get("configuration") or {}
             stats = [name for name in configuration.get(_STATS_COLUMNS, "").split(",") if name]
@@ -72,7 +72,7 @@ class LogView:
             columns, partitions = layout(self.metadata)
             new_columns, new_partitions = layout(metadata)
             if new_partitions != partitions or not columns <= new_columns:  # a further column does no harm
-                raise StoreUnusable(
+                raise OtherFormat(
                     f"{self.folder}/{entry_name(self.version + 1)} changes the columns or the partitions of the table, which "
                     "rmq never does: restore the table from a backup"
                 )
