@@ -51,11 +51,9 @@ if TYPE_CHECKING:
         WrongUse as WrongUse,
     )
     from rmq_store.lake.broker.import_store import ImportReport as ImportReport
-    from rmq_store.lake.window.consume_all import (
-        ConsumeAllReport as ConsumeAllReport,
-        GroupReport as GroupReport,
-    )
+    from rmq_store.lake.window.consume_all import ConsumeAllReport as ConsumeAllReport
     from rmq_store.lake.window.consumption import Consumption as Consumption
+    from rmq_store.lake.window.group_course import GroupReport as GroupReport
     from rmq_store.message.message import (
         MessageExt as MessageExt,
         MessageQueue as MessageQueue,
@@ -99,8 +97,8 @@ _DEFINED_IN = {
     "WrongUse": "rmq_store.errors",
     "ImportReport": "rmq_store.lake.broker.import_store",
     "ConsumeAllReport": "rmq_store.lake.window.consume_all",
-    "GroupReport": "rmq_store.lake.window.consume_all",
     "Consumption": "rmq_store.lake.window.consumption",
+    "GroupReport": "rmq_store.lake.window.group_course",
     "MessageExt": "rmq_store.message.message",
     "MessageQueue": "rmq_store.message.message",
     "Message": "rmq_store.producer.producer",

@@ -21,7 +21,7 @@ from rmq_store.utils.suggestions import listed
 
 if TYPE_CHECKING:
     from rmq_store.cli.options import WindowOptions
-    from rmq_store.lake.window.consume_all import GroupReport
+    from rmq_store.lake.window.group_course import GroupReport
     from rmq_store.settings.settings import GroupSettings, Settings
 
 

@@ -26,10 +26,12 @@ from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.cursor import cursor_of, cursor_positions, refuse_other_history
 from rmq_store.lake.commit.dispatch import behind
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.read.message_search import message_by_id
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.window import consume_all as module
-from rmq_store.lake.window.consume_all import ConsumeAllReport, GroupReport, consume_all
+from rmq_store.lake.window.consume_all import ConsumeAllReport, consume_all
 from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.group_course import GroupReport
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume_request import ConsumeRequest
@@ -205,6 +207,15 @@ def test_all_claims_are_one_entry_and_all_windows_that_are_ready_are_one(lake: L
         assert {ctl.group for ctl in ctls} == {one.name for one in groups}
         assert [shard.ctl_of(ctl.commit_id) for ctl in ctls] == ctls
     assert all(Claim.of(value).lease_end_s == 0 for _, value in shard.positions().of_kind(PositionKind.CLAIM))
+
+
+def test_copies_of_a_common_entry_are_found_by_their_ids(lake: Lake, at_once: None) -> None:
+    consumed(lake, *(group(f"g{number}") for number in range(3)))
+    copies = query(lake.store, "SELECT offset_msg_id, topic FROM dead_letters").to_pylist()
+    assert len({copy["topic"] for copy in copies}) == 3
+    for copy in copies:
+        (message,) = message_by_id(lake.store, copy["offset_msg_id"])
+        assert message["topic"] == copy["topic"]
 
 
 def test_many_commits_of_few_entries_do_not_wait_to_be_dispatched(

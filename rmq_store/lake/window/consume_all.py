@@ -14,19 +14,17 @@ only when as many as there are threads are slow.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TypeVar
 
 from rmq_store.commit.claim import RENEW_EVERY_S, Taken
 from rmq_store.commit.ctl import Proposal
-from rmq_store.commit.request import Status, overall
-from rmq_store.errors import CommitOutcomeUnknown, NothingThere, RmqError, StaleAttempt, Terminated
+from rmq_store.errors import CommitOutcomeUnknown, RmqError, StaleAttempt, Terminated
 from rmq_store.lake.commit.claim import release_together, renew_together, take_together
 from rmq_store.lake.commit.commit import Committed, Member, commit_together, reached
 from rmq_store.lake.commit.cursor import refuse_rolled_back
@@ -34,8 +32,9 @@ from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consume_slice import refuse_unknown_columns
-from rmq_store.lake.window.consumption import Consumption, by_shard, shards_of
+from rmq_store.lake.window.consumption import shards_of
 from rmq_store.lake.window.engine import Engine, LocalEngine
+from rmq_store.lake.window.group_course import Course, GroupReport
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.window import Work, plan_window, run_work, work_of
 from rmq_store.settings.settings import GroupSettings
@@ -49,28 +48,6 @@ Item = TypeVar("Item")
 THREADS = 20
 """So many windows run at once: as RocketMQ's ``consumeThreadMin``."""
 _LOOK_EVERY_S = RENEW_EVERY_S / 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReport:
-    """What became of one group."""
-
-    group: str
-    shards: tuple[Consumption, ...]
-    """The shards in which it has finished a window, or found none; the last may be incomplete if there is an error."""
-    error: Exception | None = None
-    """Why the group's work ended early; what was committed before stays."""
-    idle: str = ""
-    """Why no shard has anything for the group; empty when one has."""
-
-    @property
-    def status(self) -> Status:
-        """Of what was committed, also if there is an error: committed, already_committed or empty."""
-        return overall(shard.status for shard in self.shards)
-
-    @property
-    def messages(self) -> int:
-        return sum(shard.messages for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +79,7 @@ def consume_all(
     """
     opened = store.shards()
     tick = _Tick(store, request, engine_of, host, threads, finished)
-    courses = [_Course(group) for group in groups]
+    courses = [Course(group) for group in groups]
     for course in courses:
         with course.own_errors():
             course.shards.extend(shards_of(store, course.group, chosen=shard, opened=opened))
@@ -111,45 +88,11 @@ def consume_all(
     return ConsumeAllReport(request_id=request.request_id, groups=reports, warnings=tuple(tick.warnings))
 
 
-@dataclass(slots=True)
-class _Course:
-    """The way of a group through its shards."""
-
-    group: GroupSettings
-    shards: deque[Shard] = field(default_factory=deque)
-    """Those that it has not finished, the current one first."""
-    windows: list[WindowReport] = field(default_factory=list)
-    error: Exception | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.error is not None or not self.shards
-
-    def add(self, report: WindowReport) -> None:
-        self.windows.append(report)
-        if report.is_last:
-            self.shards.popleft()
-
-    @contextmanager
-    def own_errors(self) -> Iterator[None]:
-        """An error of the block is that of the group."""
-        try:
-            yield
-        except Exception as error:
-            self.error = error
-
-    def report(self) -> GroupReport:
-        name, shards = self.group.name, by_shard(self.windows)
-        if isinstance(self.error, NothingThere):
-            return GroupReport(group=name, shards=shards, idle=str(self.error))
-        return GroupReport(group=name, shards=shards, error=self.error)
-
-
 @dataclass(slots=True, eq=False)
 class _Running:
     """A window that is claimed, until it is committed or given up."""
 
-    course: _Course
+    course: Course
     shard: Shard
     work: Work
     taken: Taken
@@ -189,7 +132,7 @@ class _Tick:
         self._running: set[_Running] = set()
         self._ended: SimpleQueue[_Running] = SimpleQueue()
 
-    def run(self, courses: Sequence[_Course]) -> None:
+    def run(self, courses: Sequence[Course]) -> None:
         """Until the work of all groups is over."""
         waiting = self._unfinished(courses)
         try:
@@ -201,7 +144,7 @@ class _Tick:
         finally:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _unfinished(self, courses: Iterable[_Course]) -> list[_Course]:
+    def _unfinished(self, courses: Iterable[Course]) -> list[Course]:
         """Those whose work is not over; the others are reported."""
         unfinished = []
         for course in courses:
@@ -213,14 +156,14 @@ class _Tick:
 
     # --- plan and claim ---
 
-    def _begin(self, courses: Sequence[_Course]) -> list[_Course]:
+    def _begin(self, courses: Sequence[Course]) -> list[Course]:
         """Begin the next window of each group. Returns the groups that have none in their shard, and go on in another."""
         for shard, several in _grouped((course.shards[0], course) for course in courses):
             self._begin_in(shard, several)
         running = {id(one.course) for one in self._running}
         return self._unfinished(course for course in courses if id(course) not in running)
 
-    def _begin_in(self, shard: Shard, courses: Sequence[_Course]) -> None:
+    def _begin_in(self, shard: Shard, courses: Sequence[Course]) -> None:
         started_ms = self._host.now_ms()
         try:
             shard.refresh("commitlog", "consumequeue", "offsets")
@@ -230,7 +173,7 @@ class _Tick:
                 course.error = error
             return
         # 1. Plan.
-        planned: list[tuple[_Course, Plan, Engine]] = []
+        planned: list[tuple[Course, Plan, Engine]] = []
         for course in courses:
             with course.own_errors():
                 plan = plan_window(shard, self._planner(shard, course, started_ms), self._request)
@@ -276,7 +219,7 @@ class _Tick:
             one.result.add_done_callback(lambda _, one=one: self._ended.put(one))  # type: ignore[misc]
         self._release(shard, given_up)
 
-    def _planner(self, shard: Shard, course: _Course, started_ms: int) -> Planner:
+    def _planner(self, shard: Shard, course: Course, started_ms: int) -> Planner:
         return Planner(ShardLookup(shard), course.group, started_ms)
 
     # --- run, in a thread of the pool ---
@@ -311,7 +254,7 @@ class _Tick:
                 ended.append(self._ended.get_nowait())
         return ended
 
-    def _finish(self, ended: Sequence[_Running]) -> list[_Course]:
+    def _finish(self, ended: Sequence[_Running]) -> list[Course]:
         """Commit what has ended. Returns the groups that go on."""
         for shard, several in _grouped((one.shard, one) for one in ended):
             self._finish_in(shard, several)
