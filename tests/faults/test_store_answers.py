@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from errno import EACCES, EIO, ENOSPC, EROFS
 from pathlib import Path
 from threading import Event
@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.parquet import ParquetWriter
 
-from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Proposal, StagedFile
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, StagedFile
 from rmq_store.errors import ClockSkew, CommitOutcomeUnknown, RmqError, StagedFileGone, StaleAttempt, StoreUnusable
 from rmq_store.lake.commit import claim
 from rmq_store.lake.commit import commit as commit_steps
-from rmq_store.lake.commit.commit import Committed
+from rmq_store.lake.commit.commit import Member
 from rmq_store.lake.table import stage as staging
 from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
@@ -475,17 +475,18 @@ def test_a_store_that_is_silent_for_a_while_does_not_end_the_renewals(
     tried: list[Action] = []
     renewed = Event()
 
-    def commit(shard: Shard, proposal: Proposal, host: Host, **options: Any) -> Committed:
-        if proposal.ctl.action is not Action.RENEW:
-            return commit_steps.commit(shard, proposal, host, **options)
-        tried.append(proposal.ctl.action)
+    def commit_together(shard: Shard, members: Sequence[Member], host: Host, **options: Any) -> Any:
+        (member,) = members
+        if member.proposal.ctl.action is not Action.RENEW:
+            return commit_steps.commit_together(shard, members, host, **options)
+        tried.append(member.proposal.ctl.action)
         if len(tried) < 3:
-            raise StoreUnusable("silence")
-        committed = commit_steps.commit(shard, proposal, host, **options)
+            return [StoreUnusable("silence")]
+        outcomes = commit_steps.commit_together(shard, members, host, **options)
         renewed.set()
-        return committed
+        return outcomes
 
-    wrong.setattr(claim, "commit", commit)
+    wrong.setattr(claim, "commit_together", commit_together)
     wrong.setattr(claim, "RENEW_EVERY_S", 0.001)
     at_step(wrong, "2.claimed", lambda: renewed.wait(600))
     assert patient.consume().status == "committed"

@@ -259,7 +259,7 @@ class DeltaLog:
         ``open``.
         """
         step = Append(self.view.version + 1, self.view.known_ms)
-        wait_s, error = _FIRST_WAIT_S, None
+        wait_s, error, reopened = _FIRST_WAIT_S, None, False
         while True:
             putting = step.request is Request.PUT
             outcome, trouble = self._asked(step, content, holds)
@@ -273,7 +273,9 @@ class DeltaLog:
             if isinstance(outcome, Verdict):
                 return outcome
             step = outcome
-            if trouble is None and step.request is not Request.REOPEN:
+            # Opening again once is always needed to know the outcome; a store that asks for it again contradicts itself.
+            if trouble is None and not (reopened and step.request is Request.REOPEN):
+                reopened = reopened or step.request is Request.REOPEN
                 continue
             error = trouble or error or OSError("the store says that a name is taken, and that it is absent")
             if host.now_ms() >= deadline_ms or (step.settled and is_refused(error)):
