@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -116,3 +117,23 @@ def test_a_table_whose_format_another_tool_changed_ends_a_commit_at_once(old: La
         old.reset("2026-01-02-back", 3)
     assert sorted(old.folder.rglob("kind=ctl/*.parquet")) == files
     assert old.reset("2026-01-02-back", 3).status == "committed"
+
+
+def test_an_upgrade_makes_no_commit_log(old: Lake, rmq: Rmq) -> None:
+    """An empty one in the place of one that is gone would be taken for the store's."""
+    rmq.json("upgrade")
+    shutil.rmtree(old.folder / "s1" / "commitlog")
+    for command in (["upgrade", "--dry-run"], ["upgrade"]):
+        answer = rmq(*command)
+        assert answer.exit_code == 1
+        assert "Restore it from a backup" in answer.err
+    assert not (old.folder / "s1" / "commitlog").exists()
+
+
+def test_a_dry_run_makes_no_derived_table(old: Lake, rmq: Rmq) -> None:
+    shutil.rmtree(old.folder / "s1" / "offsets")
+    assert sorted(rmq.json("upgrade", "--dry-run")["tables"]) == [name for name in TABLES if name != "s1/offsets"]
+    assert not (old.folder / "s1" / "offsets").exists()
+    rmq.json("upgrade")
+    assert rmq.json("dispatch", "--rebuild")["status"] == "done"
+    assert rmq.json("dispatch", "--check")["status"] == "ok"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from rmq_store.commit.append import Verdict
 from rmq_store.commit.ctl import FORMAT_VERSION
-from rmq_store.errors import RmqError, StoreUnusable
+from rmq_store.errors import DerivedTableDamaged, RmqError, StoreUnusable
 from rmq_store.lake.commit.dispatch import KINDS
 from rmq_store.lake.table.delta_entry import entry_bytes, may_write, protocol_action
 from rmq_store.lake.table.delta_log import Content
@@ -41,10 +42,11 @@ def upgrade(root: Root, host: Host, *, dry_run: bool = False) -> UpgradeReport:
     """Bring the store to FORMAT_VERSION. Safe to run beside everything else, and again after an error: running windows of the
     earlier version cannot commit after it.
 
-    Raises StoreUnusable when there is no store, its format is newer, or it cannot be written.
+    Raises StoreUnusable when there is no store, its format is newer, a commit log is gone, or it cannot be written.
     """
     document = read_store(root)
-    tables = [table for table in _tables(LakeStore.of(root, document)) if not may_write(table.log.view.protocol)]
+    every = _tables(LakeStore.of(root, document), dry_run=dry_run)
+    tables = [table for table in every if not may_write(table.log.view.protocol)]
     if not dry_run:
         for table in tables:
             _upgrade(table, host)
@@ -54,12 +56,15 @@ def upgrade(root: Root, host: Host, *, dry_run: bool = False) -> UpgradeReport:
     return UpgradeReport(document["format_version"], FORMAT_VERSION, tuple(table.path for table in tables))
 
 
-def _tables(store: LakeStore) -> Iterator[LakeTable]:
+def _tables(store: LakeStore, *, dry_run: bool) -> Iterator[LakeTable]:
+    """The tables of the store. A derived one that is missing is made, a commit log is not: it would be an empty one."""
     for shard in store.shards():
-        Shard.create(shard.root, shard.name)  # a derived table may be missing
         yield shard.commitlog
+        if not dry_run:
+            Shard.create(shard.root, shard.name)
         for kind in KINDS:
-            yield kind.table(shard)
+            with suppress(DerivedTableDamaged) if dry_run else nullcontext():
+                yield kind.table(shard)
 
 
 def _upgrade(table: LakeTable, host: Host) -> None:
