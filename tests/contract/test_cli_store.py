@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from importlib.metadata import requires
 from pathlib import Path
@@ -24,6 +25,30 @@ def test_init_makes_a_store_once(rmq: Rmq) -> None:
     assert (made["status"], made["root"]) == ("created", str(rmq.root))
     assert rmq.json("init") == made | {"status": "already_there"}
     assert lines_of(rmq("init").out)["status"] == "already_there"
+
+
+def test_shards_get_no_other_store_file(rmq: Rmq) -> None:
+    """It would have another id, and delay levels that are not theirs."""
+    rmq.json("init", "--levels", "1s 2s")
+    rmq.json("send", "--topic", "T", "--create", "body")
+    content = (rmq.root / "store.json").read_bytes()
+    (rmq.root / "store.json").unlink()
+    for command in (["init"], ["init", "--levels", "1s 2s"], ["topics"], ["upgrade"]):
+        refused = rmq(*command)
+        assert (refused.exit_code, "restore it from a backup" in refused.err) == (1, True), command
+    (rmq.root / "store.json").write_bytes(content)
+    assert rmq.json("init")["status"] == "already_there"
+
+
+def test_a_commit_log_that_is_gone_is_not_made_again(rmq: Rmq) -> None:
+    """An empty one would be taken for the shard's, and an import would begin from the start."""
+    rmq.json("init")
+    rmq.json("send", "--topic", "T", "--create", "body")
+    shutil.rmtree(rmq.root / "local" / "commitlog")
+    store = LakeStore.open(Root.parse(str(rmq.root)))
+    with pytest.raises(StoreUnusable, match="Restore it from a backup"):
+        store.create_shard("local")
+    assert not (rmq.root / "local" / "commitlog").exists()
 
 
 def test_a_store_has_the_delay_levels_of_its_broker(rmq: Rmq) -> None:

@@ -40,14 +40,17 @@ class LakeStore:
         """Make the store unless it is there; True when this call made it.
 
         ``levels``: as a broker's ``messageDelayLevel``; None: RocketMQ's default, or those of an existing store. Raises
-        StoreUnusable when the root cannot be written or does not create exclusively, WrongUse for empty delay levels, for
-        delays that cannot be read or are longer than a year, and for levels that differ from those of an existing store.
+        StoreUnusable when the root cannot be written or does not create exclusively, or has shards and no ``store.json``;
+        WrongUse for empty delay levels, for delays that cannot be read or are longer than a year, and for levels that differ
+        from those of an existing store.
         """
         chosen = DelayLevels(MESSAGE_DELAY_LEVEL if levels is None else levels)
         if not chosen.max_level:
             raise WrongUse("a store needs delay levels, because retries wait in them: give at least one (--levels)")
         check_delays(chosen.text)
         root.check_exclusive_create()
+        if not root.exists(STORE):
+            _refuse_shards_without_store(root)
         made = root.create_exclusively(
             STORE,
             json.dumps(
@@ -99,15 +102,18 @@ class LakeStore:
     def create_shard(self, name: str) -> Shard:
         """The shard; its tables and its entry are made where they are missing.
 
-        Raises WrongUse for an invalid name, and StoreUnusable when the store was deleted or replaced since it was opened:
-        tables beside no ``store.json`` could not be opened again.
+        Raises WrongUse for an invalid name, and StoreUnusable when the commit log of a shard with an entry is gone, and when
+        the store was deleted or replaced since it was opened: tables beside no ``store.json`` could not be opened again.
         """
         if not _SHARD_NAME.fullmatch(name):
             raise WrongUse(f"invalid shard name {name!r}: use at most 100 letters, digits, - and _ (--shard)")
         if LakeStore.open(self.root).store_id != self.store_id:
             raise StoreUnusable(f"the store at {self.root.location} was replaced since it was opened: open it again")
+        entry = f"{_SHARDS}/{name}.json"
+        if self.root.exists(entry):
+            _ = Shard(self.root, name).commitlog  # one that is gone is not made again: it would be empty
         shard = Shard.create(self.root, name)
-        self.root.create_exclusively(f"{_SHARDS}/{name}.json", json.dumps({"name": name}).encode())
+        self.root.create_exclusively(entry, json.dumps({"name": name}).encode())
         return shard
 
 
@@ -119,6 +125,7 @@ def read_store(root: Root) -> Mapping[str, Any]:
         _ = document["store_id"], levels["levels"], levels["version"]
     except FileNotFoundError as error:
         root.check_reachable()
+        _refuse_shards_without_store(root)
         raise StoreUnusable(f"no store at {root.location}: make one with 'rmq --root {root.location} init'") from error
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise StoreUnusable(
@@ -130,3 +137,12 @@ def read_store(root: Root) -> Mapping[str, Any]:
             f"{root.location} has format {version}, but this version of rmq reads up to {FORMAT_VERSION}: use a newer one"
         )
     return {**document, "format_version": version}
+
+
+def _refuse_shards_without_store(root: Root) -> None:
+    """Raises StoreUnusable when there are shards: another ``store.json`` would give them other delay levels."""
+    if root.list(_SHARDS):
+        raise StoreUnusable(
+            f"{root.location}/{STORE} is gone, but the shards of a store are there: restore it from a backup. The tables are "
+            "not affected"
+        )
