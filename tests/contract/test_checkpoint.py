@@ -148,6 +148,18 @@ def test_a_checkpoint_that_took_longer_than_a_view_is_trusted_is_dropped(
         write_checkpoint(table)
     assert not [name for name in names(table) if "checkpoint" in name]
     assert lake.shard.positions() == table.positions
+    monkeypatch.undo()
+    write_checkpoint(table)  # no hint is left at the one that was dropped
+
+
+def test_a_hint_at_a_checkpoint_that_is_not_there_does_not_stop_checkpoints(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 4)
+    log = Path(lake.shard.commitlog.root.location, lake.shard.commitlog.path, "_delta_log")
+    (log / "_last_checkpoint").write_text('{"version":99999,"size":3}')
+    other_commits(lake, 5)
+    assert lake.shard.commitlog.log.view.checkpoint >= 4
 
 
 def test_a_handle_that_slept_through_a_clean_up_goes_on(lake: Lake, clock: Clock) -> None:

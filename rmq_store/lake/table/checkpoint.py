@@ -28,7 +28,7 @@ def checkpoint_if_due(table: LakeTable) -> bool:
     view, most = table.log.view, CHECKPOINT_EVERY if table.root.is_local else CHECKPOINT_EVERY_IN_S3
     if view.version - view.known_checkpoint < most:
         return False
-    view.known_checkpoint = table.log.last_checkpoint()
+    view.known_checkpoint = _hinted_checkpoint(table)
     if view.version - view.known_checkpoint < most:  # another process was faster
         return False
     write_checkpoint(table)
@@ -51,9 +51,20 @@ def write_checkpoint(table: LakeTable) -> None:
     _, ended_ms = root.look_at(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
     if not is_young(began_ms, ended_ms):
         # The library may have slept between its list and its reads, and have read a name that was filled again.
+        root.delete(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
         root.delete(checkpoint_name(table, version))
         raise OSError(f"the checkpoint of {table.path} took too long to be trusted")
     table.log.view.known_checkpoint = version
+
+
+def _hinted_checkpoint(table: LakeTable) -> int:
+    """The version of the newest checkpoint, by the hint; -1 without one. A hint at a checkpoint that is not there, for example
+    of a log that was restored from a backup, is deleted: the Delta library does not open a table that has one."""
+    version = table.log.last_checkpoint()
+    if version >= 0 and not table.root.exists(checkpoint_name(table, version)):
+        table.root.delete(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
+        return -1
+    return version
 
 
 def checkpoint_name(table: LakeTable, version: int) -> str:
