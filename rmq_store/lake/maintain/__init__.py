@@ -1,0 +1,1 @@
+"""Maintenance of the tables: joining small files, and deleting what nothing needs any more."""

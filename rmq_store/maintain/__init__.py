@@ -1,0 +1,1 @@
+"""What keeps a store small and quick for years: which files to join, and what may be deleted."""

@@ -1,0 +1,84 @@
+"""Which small data files of a table are joined into one.
+
+Each commit leaves a small file or two, and a reader pays for every file that it opens. Files are joined within a partition,
+so that a day's files stay the day's. A joined file that is large enough is never touched again, so the cost of maintenance
+follows what is new.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+TARGET_BYTES = 128 << 20
+"""About the size of a joined file. One of half that size is large enough to be left alone."""
+
+LEAST_FILES = 2
+MOST_FILES = 2_000
+"""At most so many files become one: their names are recorded with the commit."""
+
+Partition: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SmallFile:
+    """A live data file."""
+
+    path: str
+    partition: Partition
+    """The values of the table's partition columns."""
+    size: int
+    """bytes"""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a joined file may become."""
+
+    target_bytes: int = TARGET_BYTES
+    most_files: int = MOST_FILES
+    most_rows: int | None = None
+    """None: any number"""
+
+    def is_large(self, file: SmallFile) -> bool:
+        """Whether the file is left alone."""
+        too_many = self.most_rows is not None and 2 * file.rows >= self.most_rows
+        return 2 * file.size >= self.target_bytes or too_many
+
+
+def files_to_join(files: Iterable[SmallFile], limits: Limits | None = None) -> list[tuple[SmallFile, ...]]:
+    """Groups of at least LEAST_FILES files of one partition that should become one file each, by partition and path.
+
+    Every file is in one group at most. Done again with the joined files, it comes to an end: then a partition has one small
+    file at most.
+    """
+    bounds = limits or Limits()
+    by_partition: dict[Partition, list[SmallFile]] = defaultdict(list)
+    for file in sorted(files):
+        if not bounds.is_large(file):
+            by_partition[file.partition].append(file)
+    return [group for _, of_partition in sorted(by_partition.items()) for group in _groups(of_partition, bounds)]
+
+
+def _groups(files: Sequence[SmallFile], limits: Limits) -> Iterator[tuple[SmallFile, ...]]:
+    group: list[SmallFile] = []
+    for file in files:
+        if group and not _fits(group, file, limits):
+            if len(group) >= LEAST_FILES:
+                yield tuple(group)
+            group = []
+        group.append(file)
+    if len(group) >= LEAST_FILES:
+        yield tuple(group)
+
+
+def _fits(group: Sequence[SmallFile], file: SmallFile, limits: Limits) -> bool:
+    rows = sum(one.rows for one in group) + file.rows
+    return (
+        len(group) < limits.most_files
+        and sum(one.size for one in group) + file.size <= limits.target_bytes
+        and (limits.most_rows is None or rows <= limits.most_rows)
+    )

@@ -1,0 +1,62 @@
+"""Which files are joined: every rule by a small example, and that joining comes to an end."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_store.maintain.files_to_join import Limits, SmallFile, files_to_join
+
+_DAY, _NEXT_DAY = ("msg", "2026-11-22"), ("msg", "2026-11-23")
+_LIMITS = Limits(target_bytes=100, most_files=4, most_rows=1000)
+
+
+def _file(path: str, size: int, partition: tuple[str, ...] = _DAY, rows: int = 1) -> SmallFile:
+    return SmallFile(path, partition, size, rows)
+
+
+def _paths(files: list[SmallFile], limits: Limits = _LIMITS) -> list[list[str]]:
+    return [[file.path for file in group] for group in files_to_join(files, limits)]
+
+
+def test_small_files_of_a_partition_are_joined_and_large_ones_left_alone() -> None:
+    files = [_file("b", 10), _file("a", 10), _file("large", 50), _file("other", 10, _NEXT_DAY)]
+    assert _paths(files) == [["a", "b"]]
+
+
+def test_a_joined_file_has_at_most_the_target_size_the_most_files_and_the_most_rows() -> None:
+    assert _paths([_file(name, 40) for name in "abcde"]) == [["a", "b"], ["c", "d"]]
+    assert _paths([_file(name, 1) for name in "abcdefg"]) == [["a", "b", "c", "d"], ["e", "f", "g"]]
+    assert _paths([_file(name, 1, rows=400) for name in "abcde"]) == [["a", "b"], ["c", "d"]]
+    assert _paths([_file("a", 1, rows=500), _file("b", 1), _file("c", 1)]) == [["b", "c"]]
+
+
+def test_one_small_file_is_not_joined() -> None:
+    assert _paths([_file("a", 10), _file("b", 10, _NEXT_DAY)]) == []
+
+
+_FILES = st.lists(
+    st.tuples(st.integers(1, 120), st.integers(1, 1200), st.sampled_from([_DAY, _NEXT_DAY])), max_size=40
+).map(lambda values: [_file(f"{n:03}", size, day, rows) for n, (size, rows, day) in enumerate(values)])
+
+
+@given(files=_FILES)
+def test_joining_comes_to_an_end_and_keeps_every_row(files: list[SmallFile]) -> None:
+    rows = sum(file.rows for file in files)
+    for number in range(len(files) + 1):
+        groups = files_to_join(files, _LIMITS)
+        if not groups:
+            break
+        members = Counter(file for group in groups for file in group)
+        assert set(members.values()) == {1}
+        assert all(len({file.partition for file in group}) == 1 for group in groups)
+        joined = [
+            _file(f"{number}-{n}", sum(f.size for f in group), group[0].partition, sum(f.rows for f in group))
+            for n, group in enumerate(groups)
+        ]
+        files = [file for file in files if file not in members] + joined
+    assert not files_to_join(files, _LIMITS)
+    assert sum(file.rows for file in files) == rows
+    assert max(Counter(file.partition for file in files if not _LIMITS.is_large(file)).values(), default=0) <= 1
