@@ -159,6 +159,8 @@ class StagedFile:
     """Delta's statistics of the file, JSON."""
     store_day: str | None = None
     """The UTC day of its partition; None: that of the commit."""
+    data_change: bool = True
+    """Delta's ``dataChange``: False where the file has only rows of files that the same commit removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,8 @@ class Proposal:
     """The ``lastUpdated`` of positions (ms, UTC) where it is not the store timestamp of the commit."""
     closed: tuple[str, ...] = ()
     """Prefixes of application ids: no other positions than the expected ones may exist under them."""
+    removed: tuple[str, ...] = ()
+    """Paths of live files that leave the table with this commit. They must still be live when it is decided."""
 
 
 def local_broker(shard: str) -> str:

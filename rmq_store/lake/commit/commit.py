@@ -192,7 +192,8 @@ def _decided(
         else:
             try:
                 shard.commitlog.check_staged(member.proposal.files)
-            except StagedFileGone as error:
+                shard.commitlog.check_live(member.proposal.removed)
+            except (StagedFileGone, StaleAttempt) as error:
                 # Those behind it were decided on what it would leave: decide again without it.
                 outcomes[member.commit_id] = error
                 others = [one for one in members if one.commit_id not in outcomes]
@@ -226,6 +227,7 @@ def _content(shard: Shard, members: Sequence[Member], decided: dict[str, Decided
         now_ms=max(ctl.store_timestamp for ctl in ctls),
         commit_ids=[ctl.commit_id for ctl in ctls],
         closed=[prefix for member in members for prefix in member.proposal.closed],
+        removed={path for member in members for path in member.proposal.removed},
     )
 
 

@@ -153,7 +153,8 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host
     for _ in range(_TRIES):
         table.refresh()
         try:
-            table.put(files, positions, host=host, operation="REBUILD", overwrite=True)
+            replaced = table.files().column("path").to_pylist()
+            table.put(files, positions, host=host, operation="REBUILD", removed=replaced)
         except StaleAttempt as error:  # another process dispatched
             answer = error
         table.refresh()

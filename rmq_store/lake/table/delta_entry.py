@@ -121,7 +121,7 @@ def _add_action(file: StagedFile, partition_by: Sequence[str], now_ms: int) -> d
         "partitionValues": {name: values[name] for name in partition_by},
         "size": file.size,
         "modificationTime": now_ms,
-        "dataChange": True,
+        "dataChange": file.data_change,
         "stats": file.stats,
     }
 
@@ -130,7 +130,7 @@ def _remove_action(file: LiveFile, now_ms: int) -> dict[str, Any]:
     return {
         "path": quote(file.path, safe=_SAFE),
         "deletionTimestamp": now_ms,
-        "dataChange": True,
+        "dataChange": file.data_change,
         "extendedFileMetadata": True,
         "partitionValues": dict(file.partition),
         "size": file.size,

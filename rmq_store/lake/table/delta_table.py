@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from functools import cached_property, partial
@@ -233,22 +233,22 @@ class LakeTable:
         now_ms: int,
         commit_ids: Sequence[str] = (),
         closed: Sequence[str] = (),
-        overwrite: bool = False,
+        removed: Collection[str] = (),
     ) -> Content:
-        """The entry that adds files and sets positions. ``overwrite``: they replace all live ones."""
+        """The entry that adds files, removes some and sets positions. Raises StaleAttempt when a removed one is not live."""
         self._validate(files)
-        removed = self._live() if overwrite else []
+        gone = self._live(removed, data_change=all(file.data_change for file in files)) if removed else []
         text = entry_bytes(
             operation=operation,
             now_ms=now_ms,
             commit_ids=commit_ids,
             files=files,
             partition_by=self.partition_by,
-            removed=removed,
+            removed=gone,
             positions=positions,
             updated_ms=updated_ms,
         )
-        return Content(text, positions.keys(), closed, {file.path for file in removed})
+        return Content(text, positions.keys(), closed, set(removed))
 
     def put(
         self,
@@ -258,26 +258,35 @@ class LakeTable:
         host: Host,
         operation: str = "WRITE",
         patience_ms: int = 60_000,
-        overwrite: bool = False,
+        removed: Collection[str] = (),
     ) -> None:
         """One commit of files and positions, for tables that are derived from the commit log. ``patience_ms``: how long a store
-        that does not answer is asked.
+        that does not answer is asked. ``removed``: paths of live files that leave the table with it.
 
-        Raises StaleAttempt when another process has set one of the positions, StoreUnusable when nothing was written,
-        CommitOutcomeUnknown when that is not known.
+        Raises StaleAttempt when another process has set one of the positions or removed one of the files, StoreUnusable when
+        nothing was written, CommitOutcomeUnknown when that is not known.
         """
         self.check_format()
         # A name of its own makes the content of this try unlike that of any other.
         name = (random_name(),)
         content = self.content(
-            files, positions, operation=operation, now_ms=host.now_ms(), commit_ids=name, overwrite=overwrite
+            files, positions, operation=operation, now_ms=host.now_ms(), commit_ids=name, removed=removed
         )
         if self.log.append(content, host, deadline_ms=host.now_ms() + patience_ms) is not Verdict.COMMITTED:
             raise StaleAttempt(f"another process has committed to {self.path}")
 
-    def _live(self) -> list[LiveFile]:
+    def check_live(self, paths: Collection[str]) -> None:
+        """Raises StaleAttempt when one of the files is not live in the version that was read."""
+        if gone := sorted(path for path in paths if not self.is_live(path)):
+            raise StaleAttempt(
+                f"{len(gone)} of {len(paths)} files are not in {self.path} any more, {gone[0]} among them: another process has "
+                "replaced them"
+            )
+
+    def _live(self, paths: Collection[str], *, data_change: bool) -> list[LiveFile]:
+        self.check_live(paths)
         keys = {name: f"partition.{name}" for name in self.partition_by}
-        files = self.files().select(["path", "size_bytes", *keys.values()])
+        files = self.files(pc.field("path").isin(pa.array(sorted(paths), pa.string())))
         return [
             LiveFile(
                 path=row["path"],
@@ -285,8 +294,9 @@ class LakeTable:
                 partition={name: None if row[key] is None else str(row[key]) for name, key in keys.items()},
                 stats={},
                 version=self.version,
+                data_change=data_change,
             )
-            for row in files.to_pylist()
+            for row in files.select(["path", "size_bytes", *keys.values()]).to_pylist()
         ]
 
     def check_staged(self, files: Sequence[StagedFile]) -> None:
