@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -42,6 +42,7 @@ class Action(StrEnum):
     REDRIVE = "redrive"
     CLONE = "clone"
     DELETE = "delete"
+    COMPACT = "compact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,16 @@ class Proposal:
     """Prefixes of application ids: no other positions than the expected ones may exist under them."""
     removed: tuple[str, ...] = ()
     """Paths of live files that leave the table with this commit. They must still be live when it is decided."""
+
+
+REPLACED = "replaced"
+"""The parameter of a compaction that lists the files whose rows it has written into another file."""
+
+
+def replaced_files(ctls: Iterable[Ctl]) -> frozenset[str]:
+    """The files that these commits have replaced. A segment that names one of them has another place now, which a segment
+    of the compaction names."""
+    return frozenset(path for ctl in ctls if ctl.action is Action.COMPACT for path in ctl.parameter(REPLACED) or ())
 
 
 def local_broker(shard: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rmq_store.commit.ctl import lake_message_id
 from rmq_store.consumer.pull import Slice
 from rmq_store.errors import BadData
 from rmq_store.lake.read.open_files import SEVERAL, Footer
@@ -73,8 +75,34 @@ def test_only_made_columns_can_be_asked_for(tmp_path: Path) -> None:
     assert rows.to_pylist() == [{"topic": "Orders", "queue_id": 3}] * 2
 
 
-def test_rows_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> None:
-    rel = np.arange(ROWS)
-    rel[100] = 7
-    with pytest.raises(BadData, match="not contiguous"):
-        _read(tmp_path, _stored(tmp_path, rel=rel), ["topic"])
+@pytest.mark.parametrize("born_here", [True, False], ids=["born-here", "imported"])
+def test_rows_that_do_not_follow_each_other_are_refused(tmp_path: Path, born_here: bool) -> None:
+    numbers = np.arange(ROWS)
+    numbers[100] = 7
+    columns = {"rel": numbers, "queue_offset": [None] * ROWS} if born_here else {"queue_offset": numbers}
+    with pytest.raises(BadData, match="not contiguous from offset 0 on"):
+        _read(tmp_path, _stored(tmp_path, **columns), ["topic"])
+
+
+_OF_PLACE = ["queue_offset", "commit_log_offset", "offset_msg_id", "store_timestamp"]
+
+
+def test_a_message_born_in_the_lake_has_offset_id_and_time_by_its_place(tmp_path: Path) -> None:
+    empty = {name: [None] * ROWS for name in _OF_PLACE}
+    commit_id = "018fddf87a0075b1a5224a58b791f1d8"
+    stored = replace(
+        _stored(tmp_path, **empty), commit_id=commit_id, part=2, begin=70, end=70 + ROWS, store_timestamp=9
+    )
+    part = stored.cut(4_000)[1]
+    rows = range(4_000, 8_000)
+    by_place = {
+        "queue_offset": [70 + row for row in rows],
+        "commit_log_offset": list(rows),
+        "offset_msg_id": [lake_message_id(commit_id, 2, row) for row in rows],
+        "store_timestamp": [9] * len(rows),
+    }
+    offsets, read = _read(tmp_path, part, _OF_PLACE)
+    assert offsets.tolist() == by_place["queue_offset"]
+    assert read.to_pydict() == by_place
+    some = SliceReader(Root.parse(str(tmp_path)), "t", part).rows(offsets[[0, 7]], _OF_PLACE)
+    assert some.to_pylist() == read.take([0, 7]).to_pylist()

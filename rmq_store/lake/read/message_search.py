@@ -147,10 +147,6 @@ def _read(shard: Shard, slice_: Slice, body: bool) -> Iterator[Message]:
     }
     for n, row in enumerate(table.to_pylist(maps_as_pydicts="lossy")):
         row["queue_offset"] = slice_.begin + n
-        if row["store_timestamp"] is None:
-            row["store_timestamp"] = slice_.store_timestamp
-        if row["commit_log_offset"] is None:  # born in the lake: its row in its file
-            row["commit_log_offset"] = slice_.first_row + n
         message = of_slice | row
         yield {name: message.get(name) for name in (*PLACE, *CONTENT) if body or name != "body"}
 

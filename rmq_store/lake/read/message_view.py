@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commit.ctl import lake_message_id
 from rmq_store.consumer.pull import Slice
 from rmq_store.message.message import MessageExt
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, MessageConst
@@ -52,21 +51,11 @@ class _Columns:
                 return [getattr(self._slice.queue, name)] * rows
             case "topic":
                 return self._topics()
-            case "store_timestamp" if self._slice.store_timestamp is not None:
-                return [self._slice.store_timestamp] * rows
-            case "offset_msg_id":
-                return [id_ or own for id_, own in zip(self._read(name), self._own_ids(), strict=True)]
             case "sys_flag":  # the body is plain here
                 return [MessageSysFlag.clear_compressed(flag) for flag in self._read(name)]
             case "properties":
                 return [dict(pairs or ()) for pairs in self._read(name)]
         return self._read(name)
-
-    def _own_ids(self) -> list[str]:
-        """The ids of rows born in the lake, which follow from their place."""
-        slice_ = self._slice
-        rows = (self._offsets + (slice_.first_row - slice_.begin)).tolist()
-        return [lake_message_id(slice_.commit_id, slice_.part, row) for row in rows]
 
     def _topics(self) -> list[str]:
         """A retry copy shows the topic that it was first delivered from (``DefaultMQPushConsumerImpl#resetRetryAndNamespace``,

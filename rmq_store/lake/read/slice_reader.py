@@ -1,19 +1,21 @@
 """Reads exactly the rows and columns of a slice from its Parquet file.
 
 Many columns of a message have one value in all rows of a queue's row groups (topic, broker, hosts, flags). The footer
-shows that, and such a column is not read but made, once per slice.
+shows that, and such a column is not read but made, once per slice. So are the offset, id and times of messages that were
+born in the lake, until a compaction writes them into the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from binascii import hexlify
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import lake_message_id
 from rmq_store.consumer.pull import Slice
@@ -23,6 +25,9 @@ from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 
 BATCH_ROWS = 16_384
+Offsets: TypeAlias = npt.NDArray[np.int64]
+_OFFSET, _ROW = "queue_offset", "rel"
+_ROW_DIGITS = 16
 MESSAGE_COLUMNS = [*(f.name for f in tables.RECORD), *(f.name for f in tables.PAYLOAD)]
 
 
@@ -44,26 +49,31 @@ class SliceReader:
 
     def batches(
         self, columns: Sequence[str] | None, most: int = BATCH_ROWS
-    ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    ) -> Iterator[tuple[Offsets, pa.RecordBatch]]:
         """(queue offsets, rows) of the slice, in order, at most ``most`` rows at a time. ``columns`` None: all of a message."""
-        first = self._slice.first_row
         names = self._stored(columns)
-        expected = first
+        expected = self._slice.begin
         for groups in self._whole_or_shared():
             constant = self._constants(groups, names, min(most, len(self._slice)))
-            read = ["rel", *(name for name in names if name not in constant)]
+            order = self._order(groups)
+            read = [order, *(name for name in names if name not in constant and name != order)]
             for part in self._read(groups, read, most):
-                rel = part.column(0).to_numpy(zero_copy_only=False)
-                if rel[0] != expected or rel[-1] - rel[0] != len(rel) - 1 or (np.diff(rel) != 1).any():
+                numbers = part.column(0).to_numpy(zero_copy_only=False)
+                offsets = numbers + self._base if order == _ROW else numbers
+                if (
+                    offsets[0] != expected
+                    or offsets[-1] - offsets[0] != len(offsets) - 1
+                    or (np.diff(offsets) != 1).any()
+                ):
                     raise BadData(
-                        f"{self._path}: rows of {self._slice.queue} are not contiguous from rel {expected} on"
+                        f"{self._path}: the rows of {self._slice.queue} are not contiguous from offset {expected} on"
                     )
-                expected += len(rel)
-                yield rel - first + self._slice.begin, _joined(part, constant, names)
-        if expected != first + len(self._slice):
+                expected += len(offsets)
+                yield offsets, _joined(part, constant | self._of_place(groups, names, offsets), names)
+        if expected != self._slice.end:
             raise BadData(f"{self._path} ends before offset {self._slice.end} of {self._slice.queue}")
 
-    def rows(self, offsets: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+    def rows(self, offsets: Offsets, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of some offsets, which ascend. Only the row groups that hold them are read, one at a time."""
         rows = offsets - self._slice.begin + self._slice.first_row
         groups, firsts = np.unique(np.searchsorted(self._starts, rows, side="right") - 1, return_index=True)
@@ -72,10 +82,35 @@ class SliceReader:
             self._rows_of(group, of_group, names)
             for group, of_group in zip(groups.tolist(), np.split(rows, firsts[1:]), strict=True)
         ]
-        table = pa.concat_tables(parts)
-        return self.with_ids(table, offsets) if "offset_msg_id" in names else table
+        return pa.concat_tables(parts)
 
-    def _rows_of(self, group: int, rows: npt.NDArray[np.int64], names: Sequence[str]) -> pa.Table:
+    @property
+    def _base(self) -> int:
+        """The offset of row 0, if the slice began there."""
+        return self._slice.begin - self._slice.first_row
+
+    def _order(self, groups: Sequence[int]) -> str:
+        """The column that shows the order of the rows. A message that was born in the lake has no offset in its row before a
+        compaction."""
+        return _ROW if self._is_empty(groups, _OFFSET) else _OFFSET
+
+    def _is_empty(self, groups: Sequence[int], column: str) -> bool:
+        return all(self._footer.only_value(group, column) is None for group in groups)
+
+    def _of_place(self, groups: Sequence[int], names: Sequence[str], offsets: Offsets) -> dict[str, pa.Array]:
+        """The columns that a message born in the lake has by its place (``commit/ctl.py``), where the rows lack them."""
+        if self._order(groups) != _ROW:
+            return {}
+        slice_, rows = self._slice, offsets - self._base
+        make: Mapping[str, Callable[[], pa.Array]] = {
+            _OFFSET: lambda: pa.array(offsets),
+            "commit_log_offset": lambda: pa.array(rows),
+            "offset_msg_id": lambda: lake_message_ids(slice_.commit_id, slice_.part, rows),
+            "store_timestamp": lambda: pa.repeat(pa.scalar(slice_.store_timestamp, pa.int64()), len(rows)),
+        }
+        return {name: make[name]() for name in names if name in make and self._is_empty(groups, name)}
+
+    def _rows_of(self, group: int, rows: Offsets, names: Sequence[str]) -> pa.Table:
         """Some rows of a row group, by their numbers in the file."""
         columns = self._constants([group], names, len(rows))
         if read := [name for name in names if name not in columns]:
@@ -85,16 +120,8 @@ class SliceReader:
             # The names of properties stay dictionary-encoded until the rows are chosen.
             chosen = _plain(table.take(pa.array(rows - self._starts[group])))
             columns |= {name: chosen.column(name) for name in read}
+        columns |= self._of_place([group], names, rows + self._base)
         return pa.table({name: columns[name] for name in names})
-
-    def with_ids(self, table: pa.Table, offsets: npt.NDArray[np.int64]) -> pa.Table:
-        """The rows, with the ids of those that were born in the lake: these follow from their place."""
-        ids = table.column("offset_msg_id")
-        if not ids.null_count:
-            return table
-        rows = (offsets - self._slice.begin + self._slice.first_row).tolist()
-        own = pa.array([lake_message_id(self._slice.commit_id, self._slice.part, row) for row in rows], pa.string())
-        return table.set_column(table.column_names.index("offset_msg_id"), "offset_msg_id", pc.coalesce(ids, own))
 
     def _read(self, groups: list[int], columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
         """The slice's rows in some row groups, which it has whole or which is one that it shares."""
@@ -177,6 +204,15 @@ class SliceReader:
             if len(values) == 1 and (value := values.pop()) is not SEVERAL:
                 constants[name] = pa.repeat(pa.scalar(value, field.type), rows)
         return constants
+
+
+def lake_message_ids(commit_id: str, part: int, rows: Offsets) -> pa.Array:
+    """``lake_message_id`` of many rows of a file."""
+    prefix = lake_message_id(commit_id, part, 0)[:-_ROW_DIGITS].encode()
+    digits = np.frombuffer(hexlify(rows.astype(">u8").tobytes()).upper(), np.uint8).reshape(-1, _ROW_DIGITS)
+    ids = np.concatenate([np.tile(np.frombuffer(prefix, np.uint8), (len(rows), 1)), digits], axis=1)
+    ends = np.arange(len(rows) + 1, dtype=np.int32) * ids.shape[1]
+    return pa.StringArray.from_buffers(len(rows), pa.py_buffer(ends), pa.py_buffer(ids.tobytes()))
 
 
 def _is_damage(error: Exception) -> bool:

@@ -63,15 +63,13 @@ def _completed(job: ConsumeJob, files: OpenFiles, several: Sequence[FailedSlice]
     rows = pa.concat_tables([one.rows for one in several])
     missing = [name for name in COPY_COLUMNS if name not in rows.column_names]
     columns = {name: rows.column(name) for name in rows.column_names}
-    # One slice from the first to the last of them, whose offsets are the rows' numbers in the file.
-    first, last = several[0].slice, several[-1].slice
-    span = replace(first, begin=first.first_row, end=last.first_row + len(last))
-    reader = SliceReader(job.root, job.table, span, files)
-    numbers = np.concatenate([one.offsets + (one.slice.first_row - one.slice.begin) for one in several])
     if names := [name for name in missing if name not in PROPERTY_COLUMNS]:
-        more = reader.rows(numbers, names)
+        # One slice from the first to the last of them, whose offsets are the rows' numbers in the file.
+        first, last = several[0].slice, several[-1].slice
+        span = replace(first, begin=first.first_row, end=last.first_row + len(last))
+        numbers = np.concatenate([one.offsets + (one.slice.first_row - one.slice.begin) for one in several])
+        more = SliceReader(job.root, job.table, span, files).rows(numbers, names)
         columns |= {name: more.column(name) for name in names}
     properties = {name: PROPERTY_COLUMNS[name] for name in missing if name in PROPERTY_COLUMNS}
     columns |= {name: pc.map_lookup(columns["properties"], key, "first") for name, key in properties.items()}
-    whole = pa.table({name: columns[name] for name in COPY_COLUMNS})
-    return whole if "offset_msg_id" in missing else reader.with_ids(whole, numbers)
+    return pa.table({name: columns[name] for name in COPY_COLUMNS})
