@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.lake.commit.cursor import COMMIT, cursor_positions
-from rmq_store.lake.commit.dispatch import COMMITS, KINDS, dispatch, staged, undispatched
+from rmq_store.lake.commit.dispatch import COMMITS, KINDS, Tail, dispatch, staged, undispatched
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
@@ -202,7 +202,7 @@ def test_a_derived_table_that_records_no_commit_is_accepted(hand: Bench) -> None
     for kind in KINDS:
         recorded = cursor_positions(shard)
         del recorded[COMMIT]
-        kind.table(shard).put(staged(shard, kind, shard.ctls_since(0), hand.host), recorded, host=hand.host)
+        kind.table(shard).put(staged(shard, kind, Tail(shard.ctls_since(0)), hand.host), recorded, host=hand.host)
         kind.table(shard).refresh()
     hand.window("shop", QUEUE, 4, 5, dead=[4])
     assert dispatch(shard, hand.host)
@@ -220,7 +220,7 @@ def test_a_table_that_others_brought_further_than_our_handle_of_the_log_is_accep
         other.window("shop", QUEUE, 8, 9)
         clean_log(other.shard.commitlog)
     hand.shard.consumequeue.refresh()
-    assert undispatched(hand.shard, hand.shard.consumequeue) == []
+    assert undispatched(hand.shard, hand.shard.consumequeue).ctls == ()
 
 
 def test_the_log_is_asked_only_where_there_is_a_hole(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:

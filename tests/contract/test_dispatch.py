@@ -11,7 +11,7 @@ import pytest
 from rmq_store.commit.ctl import Action, Ctl, Moved
 from rmq_store.lake.commit.cursor import COMMITS as COMMITS_AT_CURSOR
 from rmq_store.lake.commit.cursor import cursor_of, cursor_positions
-from rmq_store.lake.commit.dispatch import COMMITS, KINDS, Derived, dispatch, staged, undispatched
+from rmq_store.lake.commit.dispatch import COMMITS, KINDS, Derived, Tail, dispatch, staged, undispatched
 from rmq_store.lake.commit.rebuild import check, rebuild
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
@@ -37,7 +37,7 @@ def doubled(shard: Shard, kind: Derived) -> int:
     ctls = [ctl for ctl in shard.ctls_since(0) if kind.claims or ctl.action not in ABOUT_CLAIMS]
     host, table = Host(), kind.table(shard)
     table.refresh()
-    table.put(staged(shard, kind, ctls, host), cursor_positions(shard), host=host)
+    table.put(staged(shard, kind, Tail(ctls), host), cursor_positions(shard), host=host)
     return sum(len(kind.rows(ctl)) for ctl in ctls)
 
 
@@ -177,7 +177,7 @@ def test_a_dispatch_by_a_clock_that_is_ahead_hides_no_later_commit(hand: Bench) 
     for begin in range(1, 4):
         move(hand, begin)
     clean_log(hand.shard.commitlog)
-    assert len(undispatched(hand.shard, hand.shard.offsets)) == 3
+    assert len(undispatched(hand.shard, hand.shard.offsets).ctls) == 3
     assert_all_is_dispatched(hand)
 
 
@@ -209,7 +209,7 @@ def test_a_commit_that_decided_before_the_cursor_and_landed_after_it_is_taken(
     clean_log(hand.shard.commitlog)
     hand.shard.offsets.refresh()
     assert late.read_version < cursor_of(hand.shard.offsets)
-    assert late.commit_id in [ctl.commit_id for ctl in undispatched(hand.shard, hand.shard.offsets)]
+    assert late.commit_id in [ctl.commit_id for ctl in undispatched(hand.shard, hand.shard.offsets).ctls]
     assert_all_is_dispatched(hand)
 
 
@@ -223,7 +223,7 @@ def test_without_its_log_the_number_of_commits_says_what_is_missing_and_the_tabl
     clean_log(hand.shard.commitlog)
     shard = Shard(hand.shard.root, hand.shard.name)
     monkeypatch.setattr("rmq_store.lake.commit.dispatch._by_commit_id", None)
-    assert [ctl.commit_id for ctl in undispatched(shard, shard.commits, claims=True)] == [later.commit_id]
+    assert [ctl.commit_id for ctl in undispatched(shard, shard.commits, claims=True).ctls] == [later.commit_id]
 
 
 def test_a_table_without_the_number_of_commits_is_compared_by_their_ids(hand: Bench) -> None:
@@ -232,7 +232,7 @@ def test_a_table_without_the_number_of_commits_is_compared_by_their_ids(hand: Be
         recorded = cursor_positions(hand.shard)
         del recorded[COMMITS_AT_CURSOR]
         kind.table(hand.shard).put(
-            staged(hand.shard, kind, hand.shard.ctls_since(0), hand.host), recorded, host=hand.host
+            staged(hand.shard, kind, Tail(hand.shard.ctls_since(0)), hand.host), recorded, host=hand.host
         )
         kind.table(hand.shard).refresh()
     move(hand, 1)

@@ -117,4 +117,4 @@ def test_without_its_log_a_derived_table_takes_what_is_missing_and_opens_nothing
 
     monkeypatch.setattr("rmq_store.lake.commit.dispatch._ctl_files_after", cleaned)
     fresh = of(busy).shards()[0]
-    assert [ctl.commit_id for ctl in undispatched(fresh, fresh.commits, claims=True)] == [later.ctl.commit_id]
+    assert [ctl.commit_id for ctl in undispatched(fresh, fresh.commits, claims=True).ctls] == [later.ctl.commit_id]

@@ -111,7 +111,7 @@ def told(shard: Shard, kind: Derived) -> Counter[object]:
     """The commits of the rows of a table, with those that it does not have yet."""
     table = kind.table(shard)
     stored = table.read(table.files().column("path").to_pylist(), ["commit_id"]).column("commit_id").to_pylist()
-    return Counter(stored) + Counter(ids(undispatched(shard, table, claims=kind.claims), kind))
+    return Counter(stored) + Counter(ids(undispatched(shard, table, claims=kind.claims).ctls, kind))
 
 
 def ids(ctls: Iterable[Ctl], kind: Derived) -> list[str]:

@@ -1,5 +1,8 @@
 """Dispatch: RocketMQ's reput. Derives ``consumequeue``, ``offsets`` and ``commits`` from the commit log's ctl rows.
 
+A compaction gives messages another place: its dispatch writes the files of ``consumequeue`` again that name the replaced
+ones, in the commit that adds the new segments.
+
 Each derived table has its own cursor (``cursor.py``), committed with its rows: the commit log version up to which the
 table is complete. The commits after the cursor are found in one of three ways, tried in this order:
 
@@ -18,7 +21,7 @@ updated every COMMITS_EVERY commits, and its readers take the rest from the log.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commit.ctl import Ctl, StagedFile
+from rmq_store.commit.ctl import Action, Ctl, StagedFile, replaced_files
 from rmq_store.errors import StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.cursor import (
     commits_at_cursor,
@@ -138,22 +141,44 @@ COMMITS = Derived(
 KINDS = (COMMITS, QUEUES, MOVES)
 
 
-def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> list[Ctl]:
-    """The commits of the commit log's handle that are not in ``table``'s handle, in commit order. Those about claims
-    only with ``claims``. Raises DerivedTableDamaged when the table was made from another history of the log."""
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a derived table lacks of the commit log."""
+
+    ctls: Sequence[Ctl]
+    """The commits that are not in it, in commit order."""
+    replaced: frozenset[str] = frozenset()
+    """Files that compactions have replaced: rows of the table, and of these commits, that name one are out of date."""
+    from_log: bool = True
+    """Whether the log entries after the cursor named the commits."""
+
+    def rows(self, kind: Derived) -> list[dict[str, Any]]:
+        return current_rows((row for ctl in self.ctls for row in kind.rows(ctl)), self.replaced)
+
+
+def current_rows(rows: Iterable[dict[str, Any]], replaced: frozenset[str]) -> list[dict[str, Any]]:
+    """The rows that name none of these files."""
+    return [row for row in rows if row.get("file") not in replaced] if replaced else list(rows)
+
+
+def undispatched(shard: Shard, table: LakeTable, *, claims: bool = False) -> Tail:
+    """What ``table``'s handle lacks of the commit log's. Commits about claims only with ``claims``. Raises
+    DerivedTableDamaged when the table was made from another history of the log."""
     refuse_other_history(shard, table)
-    return [] if cursor_of(table) >= shard.commitlog.version else _after_cursor(shard, table, claims)[0]
+    return Tail(()) if cursor_of(table) >= shard.commitlog.version else _after_cursor(shard, table, claims)
 
 
-def _after_cursor(shard: Shard, table: LakeTable, claims: bool) -> tuple[list[Ctl], bool]:
-    """The commits after the table's cursor, in commit order, and whether the log entries named them."""
+def _after_cursor(shard: Shard, table: LakeTable, claims: bool) -> Tail:
     logged = _logged(shard, table, claims)
     if logged is not None:
-        return logged, True
+        return Tail(logged, replaced_files(logged))
     counted = _counted(shard, table)
     if counted is None:
-        return _by_commit_id(shard, table, claims), False
-    return [ctl for ctl in counted if claims or ctl.action not in ABOUT_CLAIMS], False
+        # Also commits of which the table has no row any more, because a compaction that it has replaced their files.
+        compactions = shard.ctls_since(0, action=str(Action.COMPACT))
+        return Tail(_by_commit_id(shard, table, claims), replaced_files(compactions), from_log=False)
+    ctls = [ctl for ctl in counted if claims or ctl.action not in ABOUT_CLAIMS]
+    return Tail(ctls, replaced_files(ctls), from_log=False)
 
 
 def _logged(shard: Shard, table: LakeTable, claims: bool) -> list[Ctl] | None:
@@ -228,7 +253,7 @@ def behind(shard: Shard) -> int:
     """How many commits ``dispatch`` would take now, the sum over the tables."""
     shard.commitlog.refresh()
     kinds = [kind for kind in KINDS if _is_due(shard, kind.table(shard), kind)]
-    return sum(len(undispatched(shard, kind.table(shard), claims=kind.claims)) for kind in kinds)
+    return sum(len(undispatched(shard, kind.table(shard), claims=kind.claims).ctls) for kind in kinds)
 
 
 def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
@@ -298,31 +323,64 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
         table.refresh_unless_fresh()
         if not _is_due(shard, table, kind):
             return 0
-        ctls, from_log = _after_cursor(shard, table, kind.claims)
-        files = staged(shard, kind, ctls, host)
-        is_short = shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS and len(ctls) < _QUIET_COMMITS
-        if from_log and is_short and not files:
+        tail = _after_cursor(shard, table, kind.claims)
+        outdated = _outdated(table, kind, tail.replaced)
+        files = staged(shard, kind, tail, host, kept=outdated.values())
+        is_short = shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS and len(tail.ctls) < _QUIET_COMMITS
+        if tail.from_log and is_short and not files and not outdated:
             return 0
         try:
-            table.put(files, cursor_positions(shard), host=host, operation="DISPATCH", patience_ms=_PATIENCE_MS)
+            table.put(
+                files,
+                cursor_positions(shard),
+                host=host,
+                operation="DISPATCH",
+                patience_ms=_PATIENCE_MS,
+                removed=outdated.keys(),
+            )
         except StaleAttempt as error:  # another process dispatched: the cursor says how far
             answer = error
             table.refresh()
             continue
-        return len(ctls)
+        return len(tail.ctls)
     raise StoreUnusable(
         f"{table.path} could not be written in {_TRIES} tries (last answer: {answer}). The commits are safe: run 'rmq "
         "dispatch' when the store accepts writes again."
     )
 
 
-def staged(shard: Shard, kind: Derived, ctls: Iterable[Ctl], host: Host) -> list[StagedFile]:
-    """The rows of some commits as files of the table, one for each day that has any. Raises StoreUnusable when they cannot
-    be written."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Rows of a file of a derived table that are still right."""
+
+    day: str
+    rows: list[dict[str, Any]]
+
+
+def _outdated(table: LakeTable, kind: Derived, replaced: frozenset[str]) -> dict[str, _Kept]:
+    """The files of the table with rows that a compaction made wrong, by path, and their other rows."""
+    if not replaced or "file" not in kind.schema.names:
+        return {}
+    files = table.files().select(["path", "partition.store_day"]).to_pylist()
+    named = table.read_each([file["path"] for file in files], ["file"])
+    gone = pa.array(sorted(replaced), pa.string())
+    outdated = {}
+    for file, names in zip(files, named, strict=True):
+        if pc.any(pc.is_in(names.column("file"), gone)).as_py():
+            rows = table.read([file["path"]]).to_pylist()
+            outdated[file["path"]] = _Kept(str(file["partition.store_day"]), current_rows(rows, replaced))
+    return outdated
+
+
+def staged(shard: Shard, kind: Derived, tail: Tail, host: Host, kept: Iterable[_Kept] = ()) -> list[StagedFile]:
+    """The rows of some commits as files of the table, one for each day that has any. ``kept``: further rows. Raises
+    StoreUnusable when they cannot be written."""
     table = kind.table(shard)
     by_day: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for ctl in ctls:
-        by_day[day_of(ctl.store_timestamp)].extend(kind.rows(ctl))
+    for rest in kept:
+        by_day[rest.day].extend(rest.rows)
+    for ctl in tail.ctls:
+        by_day[day_of(ctl.store_timestamp)].extend(current_rows(kind.rows(ctl), tail.replaced))
     try:
         return [
             derived(

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.commit.ctl import Ctl
+from rmq_store.commit.ctl import Ctl, replaced_files
 from rmq_store.errors import DerivedTableDamaged, StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.cursor import ctl_files, cursor_positions
-from rmq_store.lake.commit.dispatch import KINDS, Derived, dispatch, staged, undispatched
+from rmq_store.lake.commit.dispatch import KINDS, Derived, Tail, current_rows, dispatch, staged, undispatched
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
 from rmq_store.utils.host import Host
 
@@ -96,24 +96,25 @@ def _ctls(shard: Shard, progress: Progress | None) -> list[Ctl]:
     return shard.ctls_in(paths)
 
 
-def _of(kind: Derived, ctls: Iterable[Ctl]) -> list[Ctl]:
-    return [ctl for ctl in ctls if kind.claims or ctl.action not in ABOUT_CLAIMS]
+def _of(kind: Derived, ctls: Sequence[Ctl]) -> Tail:
+    """All commits that have rows in the table."""
+    return Tail([ctl for ctl in ctls if kind.claims or ctl.action not in ABOUT_CLAIMS], replaced_files(ctls))
 
 
 def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
     named: dict[str, Row] = {}
-    in_log = _counted(_rows(kind, _of(kind, ctls)), named)
+    in_log = _counted(_as_stored(kind, _of(kind, ctls).rows(kind)), named)
     try:
         table = kind.table(shard)
         stored: list[Row] = table.read(table.files().column("path").to_pylist()).to_pylist()
     except DerivedTableDamaged as error:
         return TableReport(table=kind.name, rows=in_log.total(), damage=str(error))
-    damage, tail = "", list[Row]()
+    damage, tail = "", Tail(())
     try:
-        tail = _rows(kind, undispatched(shard, table, claims=kind.claims))
+        tail = undispatched(shard, table, claims=kind.claims)
     except DerivedTableDamaged as error:
         damage = str(error)
-    in_table = _counted([*stored, *tail], named)
+    in_table = _counted([*current_rows(stored, tail.replaced), *_as_stored(kind, tail.rows(kind))], named)
     differences = tuple(
         Difference(kind.name, in_table[text], in_log[text], {column: row[column] for column in kind.stats})
         for text, row in named.items()
@@ -126,11 +127,11 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
     )
 
 
-def _rows(kind: Derived, ctls: Iterable[Ctl]) -> list[Row]:
-    """The rows of some commits, as they would be read from a file."""
+def _as_stored(kind: Derived, rows: list[Row]) -> list[Row]:
+    """The rows as they would be read from a file."""
     schema = pa.schema([field for field in kind.schema if field.name != "store_day"])
-    rows: list[Row] = pa.Table.from_pylist([row for ctl in ctls for row in kind.rows(ctl)], schema=schema).to_pylist()
-    return rows
+    read: list[Row] = pa.Table.from_pylist(rows, schema=schema).to_pylist()
+    return read
 
 
 def _counted(rows: Iterable[Row], named: dict[str, Row]) -> Counter[str]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import Produced
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.pull import cover
-from rmq_store.lake.commit.dispatch import consumequeue_rows, undispatched
+from rmq_store.lake.commit.dispatch import QUEUES, current_rows, undispatched
 from rmq_store.lake.commit.holes import refuse_missing
 from rmq_store.lake.read.slice_rows import rows_of_slices
 from rmq_store.lake.table import tables
@@ -40,11 +40,9 @@ def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQu
         return segments
     table = shard.consumequeue
     table.refresh_unless_fresh()
-    rows = [
-        *_dispatched(shard, list(by_queue.values())),
-        *(r for ctl in undispatched(shard, table) for r in consumequeue_rows(ctl)),
-    ]
-    for row in rows:
+    tail = undispatched(shard, table)
+    dispatched = _dispatched(shard, list(by_queue.values()))
+    for row in [*current_rows(dispatched, tail.replaced), *tail.rows(QUEUES)]:
         queue = MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
         range_ = by_queue.get(queue)
         if range_ and row["base_offset"] < range_.end and row["end_offset"] > range_.begin:
@@ -57,7 +55,7 @@ def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQu
     return segments
 
 
-def _dispatched(shard: Shard, ranges: Sequence[QueueRange]) -> list[dict[str, object]]:
+def _dispatched(shard: Shard, ranges: Sequence[QueueRange]) -> list[dict[str, Any]]:
     table = shard.consumequeue
     if not table.files().num_rows:
         return []

@@ -13,6 +13,7 @@ relations that the views name. Every relation covers all shards and has the colu
 - ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one row per item, with the columns that
   name and order the commit
 - ``ctl_claims``: the claims in the parameters of commits, one row per claim
+- ``ctl_replaced``: the files that compactions have replaced, one row each
 - ``ctl_observed``: the observations of imports, one row each; imports are few, so their own files are read
 - ``segments``, ``offset_moves``: the rows of the derived tables ``consumequeue`` and ``offsets``, derived from the commits.
   The tables themselves are for readers of Delta tables without this project
@@ -135,8 +136,7 @@ class Snapshot:
         rows = [
             row | {"shard": shard.name}
             for shard in self._shards
-            for ctl in undispatched(shard, COMMITS.table(shard), claims=True)
-            for row in COMMITS.rows(ctl)
+            for row in undispatched(shard, COMMITS.table(shard), claims=True).rows(COMMITS)
         ]
         return pa.Table.from_pylist(rows, schema=FILE_RELATIONS["ctl_dispatched"].schema)
 
@@ -228,6 +228,13 @@ BASE_SQL: dict[str, BaseSql] = {
         ("ctl",),
     ),
     "ctl_observed": _items("observed", relation="ctl_imports"),
+    "ctl_replaced": BaseSql(
+        "SELECT shard, commit_id, action, read_version, store_timestamp, replace(item, '\"', '') AS file FROM ("
+        "SELECT shard, commit_id, action, read_version, store_timestamp,"
+        " {explode}(split(regexp_extract(parameters, '\"replaced\":\\[([^]]*)\\]', 1), ',')) AS item"
+        " FROM ctl WHERE action = 'compact') i WHERE item <> ''",
+        ("ctl",),
+    ),
     "segments": BaseSql(
         f"SELECT {_names(tables.CONSUMEQUEUE, 'end_offset')}, base_offset + count AS end_offset FROM ctl_produced",
         ("ctl_produced",),

@@ -1,6 +1,6 @@
 -- Empty on a healthy store: the record of each commit is compared with its rows, with the commits around it, and with the
 -- positions (docs/invariants.md, P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
--- needs: ctl, ctl_consumed, ctl_moved, positions, outcomes, msg, segments, key_rows, live_files
+-- needs: ctl, ctl_consumed, ctl_moved, ctl_replaced, positions, outcomes, msg, segments, key_rows, live_files
 WITH ranges AS (
     SELECT * FROM ctl_consumed
 ),
@@ -312,8 +312,8 @@ key_problems AS (
         ) <> 0
 ),
 
--- 6. The file of every segment is live. Another tool (OPTIMIZE, DELETE) removed one that is not: its messages can be read
---    until the file is deleted.
+-- 6. The file of every segment is live, or a compaction has replaced it. Another tool (OPTIMIZE, DELETE) removed one that is
+--    neither: its messages can be read until the file is deleted.
 file_problems AS (
     SELECT
         s.shard,
@@ -325,7 +325,8 @@ file_problems AS (
         s.end_offset
     FROM segments s
     LEFT JOIN live_files f ON f.shard = s.shard AND f.file = s.file
-    WHERE f.file IS NULL
+    LEFT JOIN ctl_replaced r ON r.shard = s.shard AND r.file = s.file
+    WHERE f.file IS NULL AND r.file IS NULL
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems
