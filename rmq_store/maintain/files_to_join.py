@@ -15,9 +15,11 @@ from typing import TypeAlias
 TARGET_BYTES = 128 << 20
 """About the size of a joined file. One of half that size is large enough to be left alone."""
 
-LEAST_FILES = 2
+LEAST_FILES = 8
+"""Fewer files are left alone: joining them leaves a commit, which is a small file too."""
+
 MOST_FILES = 2_000
-"""At most so many files become one: their names are recorded with the commit."""
+"""At most so many files are replaced by a commit: it records their names."""
 
 Partition: TypeAlias = tuple[str, ...]
 
@@ -39,46 +41,45 @@ class Limits:
     """How large a joined file may become."""
 
     target_bytes: int = TARGET_BYTES
+    least_files: int = LEAST_FILES
     most_files: int = MOST_FILES
-    most_rows: int | None = None
-    """None: any number"""
+    target_rows: int | None = None
+    """What is joined becomes files of so many rows; None: any number."""
 
     def is_large(self, file: SmallFile) -> bool:
         """Whether the file is left alone."""
-        too_many = self.most_rows is not None and 2 * file.rows >= self.most_rows
-        return 2 * file.size >= self.target_bytes or too_many
+        has_many = self.target_rows is not None and 2 * file.rows >= self.target_rows
+        return 2 * file.size >= self.target_bytes or has_many
 
 
-def files_to_join(files: Iterable[SmallFile], limits: Limits | None = None) -> list[tuple[SmallFile, ...]]:
-    """Groups of at least LEAST_FILES files of one partition that should become one file each, by partition and path.
+DEFAULT_LIMITS = Limits()
 
-    Every file is in one group at most. Done again with the joined files, it comes to an end: then a partition has one small
-    file at most.
+
+def files_to_join(files: Iterable[SmallFile], limits: Limits = DEFAULT_LIMITS) -> list[tuple[SmallFile, ...]]:
+    """Groups of files of one partition to be joined, each into one file or files of the target's rows, by partition and path.
+
+    Every file is in one group at most. Done again with the joined files, it comes to an end: then each partition has fewer
+    small files than ``least_files``.
     """
-    bounds = limits or Limits()
     by_partition: dict[Partition, list[SmallFile]] = defaultdict(list)
     for file in sorted(files):
-        if not bounds.is_large(file):
+        if not limits.is_large(file):
             by_partition[file.partition].append(file)
-    return [group for _, of_partition in sorted(by_partition.items()) for group in _groups(of_partition, bounds)]
+    return [group for _, of_partition in sorted(by_partition.items()) for group in _groups(of_partition, limits)]
 
 
 def _groups(files: Sequence[SmallFile], limits: Limits) -> Iterator[tuple[SmallFile, ...]]:
     group: list[SmallFile] = []
     for file in files:
         if group and not _fits(group, file, limits):
-            if len(group) >= LEAST_FILES:
+            if len(group) >= limits.least_files:
                 yield tuple(group)
             group = []
         group.append(file)
-    if len(group) >= LEAST_FILES:
+    if len(group) >= limits.least_files:
         yield tuple(group)
 
 
 def _fits(group: Sequence[SmallFile], file: SmallFile, limits: Limits) -> bool:
-    rows = sum(one.rows for one in group) + file.rows
-    return (
-        len(group) < limits.most_files
-        and sum(one.size for one in group) + file.size <= limits.target_bytes
-        and (limits.most_rows is None or rows <= limits.most_rows)
-    )
+    size = sum(one.size for one in group) + file.size
+    return len(group) < limits.most_files and size <= limits.target_bytes

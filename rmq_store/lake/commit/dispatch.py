@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -256,20 +256,21 @@ def behind(shard: Shard) -> int:
     return sum(len(undispatched(shard, kind.table(shard), claims=kind.claims).ctls) for kind in kinds)
 
 
-def dispatch(shard: Shard, host: Host, *, fresh: bool = True) -> int:
+def dispatch(shard: Shard, host: Host, *, fresh: bool = True, every_commit: bool = False) -> int:
     """Bring the derived tables up to the newest commit, and ``commits`` when it is due. Safe to run anywhere, any number of
     times, at once.
 
-    ``fresh`` False: the handles have just been refreshed. Returns how many commits were dispatched, the sum over the tables.
-    Raises DerivedTableDamaged when a table was made from another history of the log, StoreUnusable when the store rejects
-    writes.
+    ``fresh`` False: the handles have just been refreshed. ``every_commit``: bring ``commits`` up too, due or not. Returns
+    how many commits were dispatched, the sum over the tables. Raises DerivedTableDamaged when a table was made from another
+    history of the log, StoreUnusable when the store rejects writes.
     """
     if fresh:
         shard.refresh("commitlog", *(kind.name for kind in KINDS))
     else:
         shard.consumequeue.refresh_unless_fresh()
     # Opening a table costs time: after a window the one that is already open says whether this one may be due.
-    kinds = [COMMITS] if fresh or _is_due(shard, shard.consumequeue, COMMITS) else []
+    commits = replace(COMMITS, every=1) if every_commit else COMMITS
+    kinds = [commits] if fresh or _is_due(shard, shard.consumequeue, COMMITS) else []
     kinds += [QUEUES, MOVES]
     if shard.root.is_local:
         return sum(_dispatch(shard, kind, host) for kind in kinds)

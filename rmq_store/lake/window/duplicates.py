@@ -229,7 +229,7 @@ def _candidates(
     """The candidates, and per key the newest epoch in which it was acked; -1 for never."""
     group = job.group.name
     ascending = np.sort(keys.hashes)
-    hits = _hits(pool, shard, group, key_files(shard, group, since_ms), HashSet(ascending))
+    hits = _hits(pool, shard, group, since_ms, HashSet(ascending))
     repeated = [ascending[1:][ascending[1:] == ascending[:-1]], *(hit.hashes for hit in hits)]
     repeated_set = HashSet(np.sort(_joined(repeated)))
     rows, hashes = repeated_set.maybe_in([keys.hashes])
@@ -243,14 +243,15 @@ def _candidates(
     return _Candidates(rows, numbers[: len(rows)], since[np.searchsorted(keys.begins, rows, side="right") - 1]), acked
 
 
-def _hits(pool: Executor, shard: Shard, group: str, paths: Sequence[str], hash_set: HashSet) -> list[AckedKeys]:
-    """The keys that the group acked and whose hash is in the set, file by file."""
+def _hits(pool: Executor, shard: Shard, group: str, since_ms: int, hash_set: HashSet) -> list[AckedKeys]:
+    """The keys that the group acked since that time and whose hash is in the set, file by file."""
+    paths = key_files(shard, group, since_ms)
     maybe = list(pool.map(partial(maybe_acked_in, shard, group=group, hash_set=hash_set), paths))
     is_hit = hash_set.contains(_joined(hashes for _, hashes in maybe))
     ends = np.cumsum([len(rows) for rows, _ in maybe])
     of_files = zip(paths, maybe, np.split(is_hit, ends[:-1]), strict=True) if paths else ()
     hits = [(path, rows[hit], hashes[hit]) for path, (rows, hashes), hit in of_files if hit.any()]
-    return list(pool.map(lambda hit: acked_in(shard, hit[0], group, *hit[1:]), hits))
+    return list(pool.map(lambda hit: acked_in(shard, hit[0], group, since_ms, *hit[1:]), hits))
 
 
 def _numbered(texts: Sequence[pa.Array]) -> Numbers:

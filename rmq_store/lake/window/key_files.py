@@ -144,11 +144,11 @@ def _hashes_of_one_length(data: npt.NDArray[np.uint8], count: int, length: int) 
 
 
 def key_files(shard: Shard, group: str, since_ms: int) -> list[str]:
-    """The key files that may hold keys of the group's windows made at this time (UTC ms) or later. Other groups' may be among
-    them."""
+    """The key files that may hold keys of the group's windows made at this time (UTC ms) or later. Keys of older windows and of
+    other groups may be among them."""
     where = (
         (pc.field("partition.kind") == "key")
-        & (pc.field("min.commit_id") >= uuid7_floor(since_ms))
+        & (pc.field("max.commit_id") >= uuid7_floor(since_ms))
         & (pc.field("min.group_name") <= group)
         & (pc.field("max.group_name") >= group)
     )
@@ -206,11 +206,14 @@ def maybe_acked_in(shard: Shard, path: str, group: str, hash_set: HashSet) -> tu
         return hash_set.maybe_in(batch.column(0).to_numpy() for batch in batches)
 
 
-def acked_in(shard: Shard, path: str, group: str, rows: Numbers, hashes: Hashes) -> AckedKeys:
-    """Ascending rows of a file, without those of other groups. ``hashes``: theirs. Raises BadData for an unreadable file."""
+def acked_in(shard: Shard, path: str, group: str, since_ms: int, rows: Numbers, hashes: Hashes) -> AckedKeys:
+    """Of ascending rows of a file those that the group acked in windows made at this time (UTC ms) or later. ``hashes``: of
+    the rows. Raises BadData for an unreadable file."""
     with _opened(shard, path, group) as file:
-        table = pa.concat_tables(_rows(file, rows, ["key_text", "epoch", "group_name"]))
-    is_own = pc.equal(table.column("group_name").cast(pa.string()), group).to_numpy()
+        table = pa.concat_tables(_rows(file, rows, ["key_text", "epoch", "group_name", "commit_id"]))
+    is_of_group = pc.equal(table.column("group_name").cast(pa.string()), group)
+    is_young = pc.greater_equal(table.column("commit_id").cast(pa.string()), uuid7_floor(since_ms))
+    is_own = pc.and_(is_of_group, is_young).to_numpy()
     kept = table.filter(pa.array(is_own))
     return AckedKeys(hashes[is_own], kept.column("key_text"), kept.column("epoch").to_numpy())
 

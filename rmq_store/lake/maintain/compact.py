@@ -1,0 +1,297 @@
+"""Compaction of the commit log: the small files that each commit leaves become a few large ones, with the same rows.
+
+Each joined file is a commit of its own, so a run that is killed has lost one file's work, and the next run goes on. The
+commit removes the files that it replaces and names them, so that segments of ``consumequeue`` follow (``dispatch.py``). It
+expects no position: windows, sends and imports go on beside it, and a second compaction of the same file is overtaken. The
+replaced files stay in storage for those who read them now; ``vacuum.py`` deletes them later.
+
+A message row gets what followed from its place, so it can move: its offset, id, times and due time. Its commit, part and row
+of then stay as they are, since its commit's ctl row names them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import REPLACED, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.errors import BadData, DerivedTableDamaged, StaleAttempt
+from rmq_store.lake.commit.commit import commit
+from rmq_store.lake.commit.dispatch import dispatch, follow_up
+from rmq_store.lake.read.slice_reader import lake_message_ids
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import NewFile, stage
+from rmq_store.maintain.files_to_join import DEFAULT_LIMITS, Limits, SmallFile, files_to_join
+from rmq_store.maintain.joined_segments import joined_segments
+from rmq_store.utils.host import Host, uuid7_floor
+
+SETTLED_MS = 3_600_000
+"""Files of younger commits are left alone: they are few, and running windows look for them."""
+
+CTL_ROWS = 256
+"""So many ctl rows are in a joined file. A commit is looked up in a whole file."""
+
+_SCHEMAS: Mapping[str, pa.Schema] = {
+    "msg": tables.MSG,
+    "outcome": tables.OUTCOME,
+    "key": tables.KEY,
+    "ctl": tables.CTL,
+}
+_PLACE = ["topic", "broker_name", "queue_id", "queue_offset"]
+_ORDER: Mapping[str, list[str]] = {
+    "outcome": ["group_name", "commit_id", "part", "rel"],
+    "key": ["group_name", "commit_id", "part", "rel"],
+    "ctl": ["request_id", "commit_id"],
+}
+"""How the rows of a joined file are sorted. Those of ``msg`` are sorted by their place."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of files that have been replaced, and of all that will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactRequest:
+    """Who compacts, and why."""
+
+    request_id: str
+    actor: Actor
+    reason: str = ""
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactReport:
+    """What became of a shard's commit log."""
+
+    shard: str
+    dry_run: bool = False
+    commits: int = 0
+    replaced_files: int = 0
+    replaced_bytes: int = 0
+    new_files: int = 0
+    new_bytes: int = 0
+    live_files: int = 0
+    """After the run."""
+    overtaken: int = 0
+    """Groups of files that another compaction replaced first."""
+    warnings: tuple[str, ...] = ()
+
+
+def compact(
+    shard: Shard, request: CompactRequest, host: Host, *, dry_run: bool = False, progress: Progress | None = None
+) -> CompactReport:
+    """Join the small files of the shard's commit log.
+
+    Raises BadData and MissingFile when a file cannot be read, DerivedTableDamaged when ``consumequeue`` does not name the
+    place of a message, and the errors of ``commit``. What was committed before stays.
+    """
+    shard.commitlog.refresh()
+    if not dry_run:
+        dispatch(shard, host, every_commit=True)  # afterwards no derived table looks for the files that are replaced
+    groups = _groups(shard, request.limits, host.now_ms())
+    total = sum(len(group) for group in groups)
+    report = CompactReport(shard=shard.name, dry_run=dry_run)
+    if dry_run:
+        return replace(
+            report,
+            replaced_files=total,
+            replaced_bytes=sum(file.size for group in groups for file in group),
+            new_files=len(groups),
+            live_files=len(shard.commitlog.files()) - total + len(groups),
+        )
+    for number, group in enumerate(groups, 1):
+        report = _joined(shard, request, group, (number, len(groups)), host, report)
+        if progress:
+            progress(report.replaced_files, total)
+    return replace(report, live_files=len(shard.commitlog.files()))
+
+
+# --- which files -----------------------------------------------------------------------------------------------------
+
+
+def _groups(shard: Shard, limits: Limits, now_ms: int) -> list[tuple[SmallFile, ...]]:
+    by_kind: dict[str, list[SmallFile]] = defaultdict(list)
+    for file in _settled_files(shard, now_ms):
+        by_kind[file.partition[0]].append(file)
+    of_kind = {"ctl": replace(limits, target_rows=CTL_ROWS)}
+    return [
+        group for kind, files in sorted(by_kind.items()) for group in files_to_join(files, of_kind.get(kind, limits))
+    ]
+
+
+def _settled_files(shard: Shard, now_ms: int) -> Iterator[SmallFile]:
+    """The live files by kind and day; key files also by group, since a window reads those of its group."""
+    columns = ["path", "size_bytes", "num_records", "partition.kind", "partition.store_day"]
+    columns += ["min.group_name", "max.group_name"]
+    settled = pc.field("max.commit_id") < uuid7_floor(now_ms - SETTLED_MS)
+    for row in shard.commitlog.files(settled).select(columns).to_pylist():
+        kind, groups = row["partition.kind"], (row["min.group_name"], row["max.group_name"])
+        if kind in _SCHEMAS:
+            group = [groups[0] if groups[0] == groups[1] else ""] if kind == "key" else []
+            partition = (kind, str(row["partition.store_day"]), *group)
+            yield SmallFile(row["path"], partition, row["size_bytes"], row["num_records"])
+
+
+# --- one group of files ----------------------------------------------------------------------------------------------
+
+
+def _joined(
+    shard: Shard,
+    request: CompactRequest,
+    group: Sequence[SmallFile],
+    part: tuple[int, int],
+    host: Host,
+    report: CompactReport,
+) -> CompactReport:
+    """The report after the group was replaced, in one commit."""
+    started_ms, commit_id = host.now_ms(), host.new_commit_id()
+    paths = [file.path for file in group]
+    kind, day, *_ = group[0].partition
+    try:
+        shard.commitlog.check_live(paths)
+        files, segments = _staged(shard, kind, day, paths, commit_id)
+        number, of = part
+        ctl = Ctl(
+            commit_id,
+            Action.COMPACT,
+            request.actor,
+            reason=request.reason,
+            request_id=request.request_id,
+            request_part=number,
+            request_complete=number == of,
+            parameters=canonical_json({"kind": kind, "rows": sum(file.rows for file in group), REPLACED: paths}),
+            produced=tuple(segments),
+        )
+        proposal = Proposal(ctl, expect={}, advance={}, files=tuple(files), removed=tuple(paths))
+        commit(shard, proposal, host, started_ms=started_ms)
+    except StaleAttempt:
+        shard.commitlog.refresh()
+        return replace(report, overtaken=report.overtaken + 1)
+    return replace(
+        report,
+        commits=report.commits + 1,
+        replaced_files=report.replaced_files + len(group),
+        replaced_bytes=report.replaced_bytes + sum(file.size for file in group),
+        new_files=report.new_files + len(files),
+        new_bytes=report.new_bytes + sum(file.size for file in files),
+        warnings=(*report.warnings, *follow_up(shard, host)),
+    )
+
+
+def _staged(
+    shard: Shard, kind: str, day: str, paths: Sequence[str], commit_id: str
+) -> tuple[list[StagedFile], list[Produced]]:
+    """The rows of the files, staged again in one file or some, and the segments of messages."""
+    schema = _SCHEMAS[kind]
+    tables_ = [rows.select(schema.names) for rows in shard.commitlog.read_each(paths, schema.names)]
+    if kind == "msg":
+        rows, placed = _placed(shard, dict(zip(paths, tables_, strict=True)))
+        segments = joined_segments(placed, "")
+        runs = [segment.first_row for segment in segments]
+        file = _stage(shard, NewFile(kind=kind, name=f"{commit_id}-00000", rows=rows, store_day=day, runs=runs))
+        return [file], [replace(segment, file=file.path) for segment in segments]
+    rows = pa.concat_tables(tables_).sort_by([(name, "ascending") for name in _ORDER[kind]])
+    if kind == "key":
+        rows = rows.cast(pa.schema([column.with_nullable(False) for column in rows.schema]))
+    most = CTL_ROWS if kind == "ctl" else max(rows.num_rows, 1)
+    parts = [rows.slice(begin, most) for begin in range(0, rows.num_rows, most)]
+    return [
+        _stage(shard, NewFile(kind=kind, name=f"{commit_id}-{part:05d}", rows=of_part, store_day=day))
+        for part, of_part in enumerate(parts, 1)
+    ], []
+
+
+def _stage(shard: Shard, file: NewFile) -> StagedFile:
+    """Write the file and read it back: the files that it replaces will be deleted."""
+    staged = stage(shard.root, shard.commitlog.path, file)
+    (stored,) = shard.commitlog.read_each([staged.path], file.rows.schema.names)
+    stored = stored.select(file.rows.schema.names)
+    if not stored.equals(file.rows.cast(stored.schema)):
+        raise BadData(
+            f"{staged.path} does not hold what was written to it. Nothing was replaced; look after the storage."
+        )
+    return replace(staged, data_change=False)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _placed(shard: Shard, files: Mapping[str, pa.Table]) -> tuple[pa.Table, list[Produced]]:
+    """The message rows of the files with their place in their columns, sorted by it, and their segments in that order. Rows
+    that are in no queue come last."""
+    segments = _segments_in(shard, files)
+    whole = pa.concat_tables([_filled(table, segments.get(path, [])) for path, table in files.items()])
+    order = pc.sort_indices(
+        whole.select([*_PLACE, "commit_log_offset"]).append_column("last", pc.is_null(whole.column("rel"))),
+        [("last", "ascending"), *((name, "ascending") for name in (*_PLACE, "commit_log_offset"))],
+    )
+    of_all = sorted(
+        (one for several in segments.values() for one in several), key=lambda one: (one.queue, one.base or 0)
+    )
+    placed, stored = sum(one.count for one in of_all), whole.num_rows - whole.column("rel").null_count
+    if placed != stored:
+        raise DerivedTableDamaged(
+            f"the table {shard.consumequeue.path} has segments of {placed} messages in {len(files)} files that hold {stored}."
+        )
+    return whole.take(order), of_all
+
+
+def _segments_in(shard: Shard, files: Collection[str]) -> dict[str, list[Produced]]:
+    """The segments of each file, by row."""
+    table = shard.consumequeue
+    paths = pa.array(sorted(files), pa.string())
+    rows = table.read(table.files().column("path").to_pylist())
+    by_file: dict[str, list[Produced]] = defaultdict(list)
+    for row in rows.filter(pc.is_in(rows.column("file"), paths)).sort_by("first_row").to_pylist():
+        by_file[row["file"]].append(tables.produced_from_row(row | {"count": row["end_offset"] - row["base_offset"]}))
+    return by_file
+
+
+def _filled(rows: pa.Table, segments: Sequence[Produced]) -> pa.Table:
+    """The rows of a file with the values that followed from their place."""
+    counts = [segment.count for segment in segments]
+    number = sum(counts)
+    if [segment.first_row for segment in segments] != np.cumsum([0, *counts])[:-1].tolist() or number > rows.num_rows:
+        raise DerivedTableDamaged(f"the segments of a file with {rows.num_rows} rows do not follow one another.")
+
+    def of_rows(values: Sequence[int | None]) -> pa.Array:
+        each = pa.array(values, pa.int64()).take(pa.array(np.repeat(np.arange(len(values)), counts)))
+        return pa.concat_arrays([each, pa.nulls(rows.num_rows - number, pa.int64())])
+
+    bases = [(segment.base or 0) - segment.first_row for segment in segments]
+    places = pc.add(of_rows(bases), pa.array(np.arange(rows.num_rows)))
+    by_place: dict[str, pa.Array] = {
+        "queue_offset": places,
+        "commit_log_offset": rows.column("rel"),
+        "offset_msg_id": _ids(rows),
+        "store_timestamp": of_rows([segment.max_store_timestamp for segment in segments]),
+        "deliver_at": of_rows([segment.deliver_at for segment in segments]),
+    }
+    for name, values in by_place.items():
+        index = rows.column_names.index(name)
+        rows = rows.set_column(index, rows.schema.field(index), pc.coalesce(rows.column(name), values))
+    return rows
+
+
+def _ids(rows: pa.Table) -> pa.ChunkedArray:
+    """The ids of the rows; ``lake_message_id`` of those that are in a queue and have none."""
+    stored = rows.column("offset_msg_id")
+    lacking = pc.and_(pc.is_null(stored), pc.is_valid(rows.column("rel")))
+    if not pc.any(lacking).as_py():
+        return stored
+    numbers = rows.column("rel").to_numpy()
+    ids: npt.NDArray[Any] = np.full(rows.num_rows, None, dtype=object)
+    keys = rows.select(["commit_id", "part"]).append_column("row", pa.array(np.arange(rows.num_rows)))
+    for group in keys.filter(lacking).group_by(["commit_id", "part"]).aggregate([("row", "list")]).to_pylist():
+        of_group = np.array(group["row_list"])
+        own = lake_message_ids(group["commit_id"], group["part"], numbers[of_group].astype(np.int64))
+        ids[of_group] = own.to_numpy(zero_copy_only=False)
+    return pc.coalesce(stored, pa.array(ids, pa.string()))
