@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
@@ -18,33 +17,14 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
+from rmq_store.lake.table import request_counter
+from rmq_store.lake.table.request_counter import Kind, SerialChain
+
 DELAY_S = 0.03
 """About the time to the first byte of a small object on S3 within a region."""
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "expect", "proxy-connection", "te", "upgrade"})
 _OF_THE_ANSWER = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
-
-
-class Kind(StrEnum):
-    """The kinds of requests that have prices of their own."""
-
-    LIST = "LIST"
-    GET = "GET"
-    HEAD = "HEAD"
-    PUT = "PUT"
-    POST = "POST"
-    DELETE = "DELETE"
-
-
-PRICES = {
-    Kind.LIST: 0.005,
-    Kind.PUT: 0.005,
-    Kind.POST: 0.005,
-    Kind.GET: 0.0004,
-    Kind.HEAD: 0.0004,
-    Kind.DELETE: 0.0,
-}
-"""US$ per 1,000 requests: S3 Standard, us-east-1, list price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +49,10 @@ def kind_of(method: str, target: str) -> Kind:
 
 def serial(requests: Iterable[S3Request]) -> int:
     """The length of the longest chain in which each request begins after the one before it has ended."""
-    length, free_at_s = 0, float("-inf")
+    chain = SerialChain()
     for request in sorted(requests, key=lambda request: request.end_s):
-        if request.start_s >= free_at_s:
-            length, free_at_s = length + 1, request.end_s
-    return length
+        chain.add(request.start_s, request.end_s)
+    return chain.length
 
 
 def by_kind(requests: Iterable[S3Request]) -> dict[Kind, int]:
@@ -84,7 +63,7 @@ def by_kind(requests: Iterable[S3Request]) -> dict[Kind, int]:
 
 def dollars(requests: Iterable[S3Request]) -> float:
     """The price of the requests in US$, without transfer and storage."""
-    return sum(PRICES[request.kind] for request in requests) / 1000
+    return request_counter.dollars(by_kind(requests))
 
 
 class S3Proxy:

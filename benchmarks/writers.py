@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from benchmarks.bench import ACTOR, BROKER, DAY, Bench, check
 from benchmarks.broker_log import TOPIC
-from benchmarks.s3_proxy import DELAY_S, Kind, S3Proxy
+from benchmarks.s3_proxy import DELAY_S, S3Proxy
 from benchmarks.s3_server import s3_server_in
 from benchmarks.table import Measurement, Target
 from rmq_store.commit.ctl import Action, Consumed, Ctl, Proposal
 from rmq_store.commit.positions import Outcome, QueueRange, grp_id, off_id, tally
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.request_counter import Kind
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue

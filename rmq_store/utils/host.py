@@ -38,9 +38,14 @@ def epoch_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ns() -> int:
+    """A clock that is never set, ns from an unknown moment: only differences mean something."""
+    return time.monotonic_ns()
+
+
 def monotonic_ms() -> int:
-    """A clock that is never set, ms from an unknown moment: only differences mean something."""
-    return time.monotonic_ns() // 1_000_000
+    """``monotonic_ns`` in ms."""
+    return monotonic_ns() // 1_000_000
 
 
 def random_name() -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.s3_proxy import Kind, S3Proxy
+from benchmarks.s3_proxy import S3Proxy
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.request_counter import Kind
 from tests.s3 import S3Root
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.s3_proxy import Kind, S3Request, by_kind, dollars, kind_of, serial
+from benchmarks.s3_proxy import S3Request, by_kind, dollars, kind_of, serial
+from rmq_store.lake.table.request_counter import Kind
 
 
 def request(start_s: float, end_s: float, kind: Kind = Kind.GET) -> S3Request:

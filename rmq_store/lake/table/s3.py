@@ -24,6 +24,7 @@ from botocore.exceptions import (
 
 from rmq_store.commit.append import PutAnswer
 from rmq_store.errors import StoreUnusable
+from rmq_store.lake.table.request_counter import count_requests_of
 from rmq_store.utils.host import epoch_ms, monotonic_ms
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def client(options: Options, attempts: int = 5) -> S3Client:
             _CLOCKS[options] = (_date_ms(parsed), monotonic_ms())
 
     s3.meta.events.register("after-call.s3", note_time)
+    count_requests_of(s3.meta.events)
     return s3
 
 
