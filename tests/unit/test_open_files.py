@@ -21,11 +21,11 @@ from rmq_store.consumer.pull import Slice, by_file
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.read import open_files
-from rmq_store.lake.read.open_files import TAIL_BYTES, OpenFiles
+from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS, SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
-from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.object_store import TAIL_BYTES, Root
 from rmq_store.lake.table.stage import LONG_RUN_ROWS, NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window import retry_rows
@@ -59,7 +59,7 @@ def stored(folder: Path, lengths: Sequence[int], *, body_bytes: int = 0, row_gro
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often a file is opened or read whole ("tail", "read", "filesystem"), and row groups are decoded."""
+    """How often a file is opened or read whole ("tail", "read", "open_file"), and row groups are decoded."""
     counts: Counter[str] = Counter()
 
     def count(owner: type, name: str) -> None:
@@ -71,7 +71,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    for name in ("tail", "read", "filesystem"):
+    for name in ("tail", "read", "open_file"):
         count(Root, name)
     for name in ("read_row_group", "iter_batches"):
         count(pq.ParquetFile, name)
@@ -107,7 +107,7 @@ def test_a_larger_file_is_opened_once_and_its_shared_row_group_is_read_once(
     assert read(root, slices, files).num_rows == 400
     for slice_ in slices:
         SliceReader(root, "t", slice_, files).rows(np.array([110, 149]), ["flag", "body", "properties", "keys"])
-    assert calls == {"tail": 1, "filesystem": 1, "read_row_group": 2}  # once for the batches, once for the rows
+    assert calls == {"tail": 1, "open_file": 1, "read_row_group": 2}  # once for the batches, once for the rows
 
 
 def test_row_groups_of_one_slice_are_read_in_batches_and_not_kept(tmp_path: Path, calls: Counter[str]) -> None:

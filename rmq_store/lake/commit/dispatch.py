@@ -396,7 +396,7 @@ def staged(shard: Shard, kind: Derived, tail: Tail, host: Host, kept: Iterable[_
             for day, rows in sorted(by_day.items())
             if rows
         ]
-    except OSError as error:
+    except (OSError, StoreUnusable) as error:
         raise StoreUnusable(
             f"cannot write to {shard.root.uri_of(table.path)}: {error}. The table is unchanged, and the commits are safe."
         ) from error

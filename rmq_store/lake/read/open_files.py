@@ -15,10 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmq_store.lake.table.object_store import Root
-
-TAIL_BYTES = 64 << 10
-"""So many bytes at the end of a file are read first, in one request. A file that has no more is in memory then."""
+from rmq_store.lake.table.object_store import TAIL_BYTES, Root
 
 KEPT_BYTES = 64 << 20
 """So many bytes of shared row groups are kept at most, and the last one in any case."""
@@ -105,8 +102,7 @@ class OpenFiles:
         if source is None and footer.size <= TAIL_BYTES:
             source = pa.BufferReader(self._root.read(path))
         elif source is None:
-            filesystem, base = self._root.filesystem()
-            source = filesystem.open_input_file(f"{base}/{path}")
+            source = self._root.open_file(path, footer.size)
         self._keep(path, source)
         return source
 

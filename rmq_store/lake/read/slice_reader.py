@@ -217,8 +217,8 @@ def lake_message_ids(commit_id: str, part: int, rows: Offsets) -> pa.Array:
 
 def _is_damage(error: Exception) -> bool:
     """Whether the bytes are wrong, so that reading them again would not help. Arrow raises ArrowInvalid then, or, inside a
-    data page, an OSError that is neither the operating system's nor S3's."""
-    return not isinstance(error, OSError) or (error.errno is None and "AWS Error" not in str(error))
+    data page, an OSError that is not the operating system's."""
+    return not isinstance(error, OSError) or error.errno is None
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from rmq_store.consumer.pull import Slice
 from rmq_store.errors import BadData
-from rmq_store.lake.read.open_files import TAIL_BYTES
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
@@ -63,7 +62,7 @@ def _rows_of_file(root: Root, table: str, slices: Sequence[Slice], columns: Sequ
 
 
 def _read(root: Root, path: str, slices: Sequence[Slice], columns: Sequence[str]) -> pa.Table:
-    with pq.ParquetFile(_source(root, path), pre_buffer=not root.is_local) as file:
+    with pq.ParquetFile(root.open_file(path), pre_buffer=not root.is_local) as file:
         metadata = file.metadata
         starts = np.cumsum([0, *(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))])
         for slice_ in slices:
@@ -81,12 +80,3 @@ def _read(root: Root, path: str, slices: Sequence[Slice], columns: Sequence[str]
         rows = rows.take(pa.array(places))
     absent = {name: pa.nulls(rows.num_rows, tables.MSG.field(name).type) for name in columns if name not in present}
     return pa.table({name: absent[name] if name in absent else rows.column(name) for name in columns})
-
-
-def _source(root: Root, path: str) -> pa.NativeFile:
-    """The file; a small one, as most are, by one request."""
-    tail, size = root.tail(path, TAIL_BYTES)
-    if len(tail) == size:
-        return pa.BufferReader(tail)
-    filesystem, base = root.filesystem()
-    return filesystem.open_input_file(f"{base}/{path}")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
 from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
+from rmq_store.lake.table.object_store import TAIL_BYTES
+from rmq_store.lake.table.range_file import RangeFile
+from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.suggestions import did_you_mean, listed
@@ -148,6 +152,10 @@ _PROMISING = (
 """Columns whose bounds are checked before a file is opened; each costs some microseconds per file."""
 
 
+_SMALL_FILES = 512
+"""So many small files of a relation are kept while a query runs, as it may read them several times."""
+
+
 class _Dataset(ds.FileSystemDataset):
     """Reads little ahead: a scan ends only when its requested files have arrived, and often the first rows are enough."""
 
@@ -159,19 +167,28 @@ class _Dataset(ds.FileSystemDataset):
 
 def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Dataset:
     schema = FILE_RELATIONS[name].schema
-    format_ = ds.ParquetFileFormat()
-    filesystem = store.root.filesystem()[0]
-    fragments = [
-        format_.make_fragment(path, filesystem=filesystem, partition_expression=promised, file_size=size)
-        for files in of_shards
-        for path, size, promised in zip(
-            files.paths(), files.index.column("size_bytes").to_pylist(), promises(files, schema), strict=True
-        )
-    ]
+    root, format_ = store.root, ds.ParquetFileFormat()
+    filesystem, base = root.filesystem()
+    whole = lru_cache(_SMALL_FILES)(root.read)
+    fragments = []
+    for files in of_shards:
+        sizes = files.index.column("size_bytes").to_pylist()
+        for path, size, promised in zip(files.paths(), sizes, promises(files, schema), strict=True):
+            source: dict[str, Any] = {"file": path, "filesystem": filesystem, "file_size": size}
+            if size <= TAIL_BYTES and not root.is_local:
+                source = {"file": _small_file(whole, path.removeprefix(f"{base}/"), size)}
+            fragments.append(format_.make_fragment(**source, partition_expression=promised))
     dataset = _Dataset(fragments, schema, format_, filesystem)
-    if not store.root.is_local:
+    if not root.is_local:
         dataset.files_ahead = 8
+        if any(max(files.index.column("size_bytes").to_pylist(), default=0) > TAIL_BYTES for files in of_shards):
+            note_uncounted(f"reads of data files larger than {TAIL_BYTES >> 10} KiB by a query")
     return dataset
+
+
+def _small_file(whole: Callable[[str], bytes], path: str, size: int) -> pa.PythonFile:
+    """A file in S3 that is read by one request, at its first read."""
+    return pa.PythonFile(RangeFile(lambda begin, end: whole(path)[begin:end], size), mode="r")
 
 
 def promises(files: LiveFiles, schema: pa.Schema) -> Iterator[pc.Expression]:

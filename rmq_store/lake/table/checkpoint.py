@@ -14,6 +14,7 @@ from rmq_store.commit.append import VIEW_TRUST_MS, is_young
 from rmq_store.errors import BadData
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.request_counter import note_uncounted
 
 CHECKPOINT_EVERY = 100
 """A process that opens the table reads at most about as many entries."""
@@ -42,6 +43,8 @@ def write_checkpoint(table: LakeTable) -> None:
     from deltalake.exceptions import DeltaError
 
     root, (_, began_ms) = table.root, table.root.look_at(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
+    if not root.is_local:
+        note_uncounted("a checkpoint, which the Delta library writes")
     try:
         handle = DeltaTable(root.uri_of(table.path), storage_options=root.storage_options or None)
         handle.create_checkpoint()

@@ -181,12 +181,12 @@ class LakeTable:
     def _source(self, path: str) -> Any:
         """A file to be read as a whole: from S3 in one request."""
         if self.root.is_local:
-            return self._filesystem.open_input_file(f"{self._folder}/{path}")
+            return self.root.open_file(f"{self.path}/{path}")
         return pa.BufferReader(self.root.read(f"{self.path}/{path}"))
 
     def rows(self, path: str, first_row: int, count: int, columns: Sequence[str]) -> pa.Table:
         """Rows ``[first_row, first_row + count)`` of one file."""
-        with pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{path}")) as file:
+        with pq.ParquetFile(self.root.open_file(f"{self.path}/{path}")) as file:
             groups, start, before = [], 0, 0
             for number in range(file.num_row_groups):
                 end = start + file.metadata.row_group(number).num_rows
@@ -200,18 +200,6 @@ class LakeTable:
     @cached_property
     def _stored(self) -> list[pa.Field]:
         return [field for field in self.schema if field.name not in self.partition_by]
-
-    @cached_property
-    def _fs(self) -> tuple[Any, str]:
-        return self.root.filesystem()
-
-    @property
-    def _filesystem(self) -> Any:
-        return self._fs[0]
-
-    @property
-    def _folder(self) -> str:
-        return f"{self._fs[1]}/{self.path}"
 
     # --- commit ---
 

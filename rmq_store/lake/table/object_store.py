@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
@@ -26,6 +28,7 @@ from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileS
 from rmq_store.commit.append import PutAnswer
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
 from rmq_store.lake.table import local_files, s3
+from rmq_store.lake.table.range_file import RangeFile
 from rmq_store.utils.host import Host, epoch_ms, random_name
 from rmq_store.utils.redaction import cleaned, secret_values
 
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _S3 = "s3://"
+
+TAIL_BYTES = 64 << 10
+"""So many bytes at the end of a data file are read first, in one request. A file that has no more is in memory then."""
 
 _REFUSED = re.compile(
     r"access_?denied|permission denied|403 forbidden|with 403|invalid_?access_?key_?id|signature_?does_?not_?match|"
@@ -82,7 +88,7 @@ class Root:
         location = "/".join(filter(None, [_S3 + bucket, prefix.strip("/")]))
         return cls(location, s3.options_from(os.environ if env is None else env))
 
-    # --- for delta-rs and pyarrow ---
+    # --- for delta-rs and DuckDB ---
 
     @property
     def is_local(self) -> bool:
@@ -94,7 +100,7 @@ class Root:
         return dict(self._options)
 
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """pyarrow's file system and the path of this root in it."""
+        """pyarrow's file system and the path of this root in it, for a dataset that reads files by itself."""
         if self.is_local:
             return pyarrow.fs.LocalFileSystem(), self.location
         return s3.arrow_filesystem(self._options), self.location.removeprefix(_S3)
@@ -122,6 +128,18 @@ class Root:
                 size = path.stat().st_size
                 return local_files.read(path, max(size - most, 0), size), size
             return s3.tail(self._options, self._bucket, self._key(relative), most)
+
+    def open_file(self, relative: str, size: int | None = None) -> pa.NativeFile:
+        """A data file, to be read in parts. ``size``: in bytes; where S3 has to be asked for it, the answer has the end of the
+        file as well. Reading raises FileNotFoundError and StoreUnusable as ``read`` does; in a folder OSError."""
+        if self.is_local:
+            return pyarrow.fs.LocalFileSystem().open_input_file(str(self._path(relative)))
+        tail = b""
+        if size is None:
+            tail, size = self.tail(relative, TAIL_BYTES)
+        if len(tail) == size:
+            return pa.BufferReader(tail)
+        return pa.PythonFile(RangeFile(partial(self.read, relative), size, tail), mode="r")
 
     def size(self, relative: str) -> int:
         """Size in bytes."""
@@ -173,6 +191,17 @@ class Root:
                 local_files.replace(self._path(relative), content)
             else:
                 self._client.put_object(Bucket=self._bucket, Key=self._key(relative), Body=content)
+
+    def write_file(self, relative: str, content: pa.Buffer) -> None:
+        """Write a data file under a new name. Raises StoreUnusable; in a folder OSError."""
+        if not self.is_local:
+            with self._explained(f"write {relative}"):
+                s3.put_file(self._options, self._bucket, self._key(relative), content)
+            return
+        path = self._path(relative)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.write(content)
 
     # --- the log: with the store's time of each answer, UTC ms ---
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.fs
 import tenacity
 from botocore.exceptions import (
@@ -39,6 +40,8 @@ _TRY_AGAIN = frozenset({"409", "ConditionalRequestConflict"})
 _PAST_THE_END = frozenset({"416", "InvalidRange"})
 _TIMED_OUT = 408
 _KEYS_OF_A_DELETE = 1000
+_PART_BYTES = 10_000_000
+"""A data file of fewer bytes is written by one request; a larger one in parts of this size, several at once."""
 
 _CLOCK_TRUST_MS = 60_000
 
@@ -141,7 +144,6 @@ def arrow_filesystem(options: Options) -> pyarrow.fs.S3FileSystem:
         region=known["AWS_REGION"],
         scheme=scheme or "https",
         endpoint_override=host or None,
-        allow_delayed_open=True,  # a file of less than 10 MB is one PUT, without the two requests of a multipart upload
     )
 
 
@@ -154,6 +156,17 @@ def arrow_filesystem(options: Options) -> pyarrow.fs.S3FileSystem:
 def put_if_absent(options: Options, bucket: str, key: str, content: bytes, creator: str) -> None:
     """Raises ClientError with a code of LOST_RACE when the object is there, also by an earlier try of this call."""
     client(options).put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*", Metadata={_CREATED_BY: creator})
+
+
+def put_file(options: Options, bucket: str, key: str, content: pa.Buffer) -> None:
+    """The object appears with its whole content or not at all."""
+    if content.size < _PART_BYTES:
+        client(options).put_object(Bucket=bucket, Key=key, Body=content.to_pybytes())
+        return
+    from boto3.s3.transfer import TransferConfig
+
+    parts = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES)
+    client(options).upload_fileobj(pa.BufferReader(content), bucket, key, Config=parts)
 
 
 def creator_of(options: Options, bucket: str, key: str) -> str | None:

@@ -52,7 +52,9 @@ _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno not in _REFUSALS and not is_refused(error)
+    if isinstance(error, OSError):
+        return error.errno not in _REFUSALS and not is_refused(error)
+    return isinstance(error, StoreUnusable) and not is_refused(error)
 
 
 TRIES = tenacity.Retrying(
@@ -125,10 +127,12 @@ def stage(root: Root, table_path: str, file: NewFile) -> StagedFile:
                 number = attempt.retry_state.attempt_number
                 name = file.name if number == 1 else f"{file.name}-{number}"
                 staged = _stage_once(root, table_path, replace(file, name=name))
-    except OSError as error:
-        reason = cleaned(str(error), secret_values(root.storage_options))
+    except (OSError, StoreUnusable) as error:
+        reason = str(error)
+        if isinstance(error, OSError):
+            reason = f"cannot write {file.path} at {root.location}: {error}"
         raise StoreUnusable(
-            f"cannot write {file.path} at {root.location}: {reason}. Nothing of this run was committed; run the same request "
+            f"{cleaned(reason, secret_values(root.storage_options))}. Nothing of this run was committed; run the same request "
             "again when the store can be written again."
         ) from None
     return staged
@@ -145,7 +149,7 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
     compression: str | dict[str, str] = "zstd"
     if _HASH in names:
         compression = {name: "none" if name == _HASH else "zstd" for name in names}
-    # First in memory: closing a stream creates the file, also where an error ended the encoding in the middle.
+    # First in memory, so that an error in the middle of the encoding leaves no file.
     encoded = pa.BufferOutputStream()
     with pq.ParquetWriter(
         encoded,
@@ -159,12 +163,7 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
         for begin, end in row_groups(rows.num_rows, file.runs, file.row_group_rows):
             writer.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
     content = encoded.getvalue()
-    filesystem, base = root.filesystem()
-    target = f"{base}/{table_path}/{file.path}"
-    if root.is_local:
-        filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
-    with filesystem.open_output_stream(target) as sink:
-        sink.write(content)
+    root.write_file(f"{table_path}/{file.path}", content)
     return StagedFile(
         path=file.path,
         kind=file.kind,

@@ -220,12 +220,9 @@ def acked_in(shard: Shard, path: str, group: str, since_ms: int, rows: Numbers, 
 
 @contextmanager
 def _opened(shard: Shard, path: str, group: str) -> Iterator[pq.ParquetFile]:
-    filesystem, base = shard.root.filesystem()
-    name = f"{base}/{shard.commitlog.path}/{path}"
+    root, name = shard.root, f"{shard.commitlog.path}/{path}"
     try:
-        with pq.ParquetFile(
-            filesystem.open_input_file(name), pre_buffer=not shard.root.is_local, read_dictionary=["group_name"]
-        ) as file:
+        with pq.ParquetFile(root.open_file(name), pre_buffer=not root.is_local, read_dictionary=["group_name"]) as file:
             yield file
     except (pa.ArrowInvalid, OSError) as error:
         raise BadData(
