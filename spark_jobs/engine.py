@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from rmq_store.errors import RmqError, StoreUnusable
+from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
 from spark_jobs.session import open_session
 
@@ -57,6 +58,7 @@ class SparkEngine:
         return cls(session, partitions.count())
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
+        note_uncounted("requests of tasks in Spark")
         return run_stage(self.session, run, job, tasks)
 
 

@@ -18,8 +18,9 @@ import typer
 from rmq_store.cli import deliver, diff, dispatch, groups, messages, offsets, redrive, send, store, views, windows
 from rmq_store.cli.common import COMMITTED, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
-from rmq_store.cli.output import print_error
+from rmq_store.cli.output import S3_REQUESTS, print_error
 from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
+from rmq_store.lake.table.request_counter import counted_requests
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 
@@ -74,6 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     BEFORE.set(NOTHING_BEFORE)
     REQUEST.set("")
     COMMITTED.set(dict)
+    with counted_requests() as counter:
+        S3_REQUESTS.set(counter)
+        return _run(words, as_json)
+
+
+def _run(words: Sequence[str], as_json: bool) -> int:
     try:
         code = app(words, prog_name="rmq", standalone_mode=False) or 0
         return _stopped("Ctrl-C", code, as_json) if code == CTRL_C else code

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.common import root_of, settings_path
 from rmq_store.cli.engines import spark_module
 from rmq_store.cli.options import SettingsOptions
+from rmq_store.cli.output import s3_requests
 from rmq_store.errors import StoreUnusable
+from rmq_store.lake.table.request_counter import Kind
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 
@@ -59,6 +61,16 @@ def all_checks(options: SettingsOptions, *, spark: bool) -> Iterator[Check]:
     yield subscriptions_check(path, lambda: root_of(options.root))
     yield Check(
         "Spark", spark_session, "fix Java and jars first; if SPARK_REMOTE is set, start that server or unset it"
+    )
+    if requests := s3_requests():
+        yield Check("requests", lambda: _requests_text(requests), "")
+
+
+def _requests_text(requests: Mapping[str, Any]) -> str:
+    kinds = ", ".join(f"{requests[kind]} {kind}" for kind in Kind if kind in requests)
+    return (
+        f"{requests['total']} to S3 by these checks ({kinds}), {requests['serial']} one after the other, "
+        f"US$ {requests['usd']:.7f} at list price"
     )
 
 

@@ -107,7 +107,12 @@ RootOption = Annotated[
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the answer, or the error, as JSON.", rich_help_panel=COMMON)
+    bool,
+    typer.Option(
+        "--json",
+        help="Print the answer, or the error, as JSON, with the requests to S3 of this process.",
+        rich_help_panel=COMMON,
+    ),
 ]
 SettingsOption = Annotated[
     str | None,

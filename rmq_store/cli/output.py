@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,9 +17,13 @@ from typing import Any
 import typer
 
 from rmq_store.cli.options import before_the_command
+from rmq_store.lake.table.request_counter import RequestCounter
 from rmq_store.utils.redaction import cleaned
 
 Row = Mapping[str, Any]
+
+S3_REQUESTS: ContextVar[RequestCounter] = ContextVar("S3_REQUESTS")
+"""The requests to S3 of the running command. Its JSON answer, also that of an error, has them as ``requests``, if any."""
 
 
 class Output:
@@ -52,7 +57,7 @@ class Output:
     def document(self, answer: Mapping[str, Any]) -> None:
         """The JSON answer."""
         if self.as_json:
-            typer.echo(to_json(answer))
+            typer.echo(_document(answer))
 
     def answer(self, answer: Mapping[str, Any], *lines: str) -> None:
         """The answer in both forms; as text the status comes first. Its ``warnings`` go to standard error as well."""
@@ -68,7 +73,17 @@ def print_error(answer: Mapping[str, Any], as_json: bool) -> None:
     """Print the message on standard error, red in a terminal; with ``--json`` also the whole answer on standard output."""
     _print(f"error: {answer['message']}", "red")
     if as_json:
-        typer.echo(to_json(answer))
+        typer.echo(_document(answer))
+
+
+def s3_requests() -> dict[str, Any]:
+    """The requests to S3 that the running command has made so far, as JSON; empty when there are none."""
+    return S3_REQUESTS.get(RequestCounter()).summary()
+
+
+def _document(answer: Mapping[str, Any]) -> str:
+    requests = s3_requests()
+    return to_json({**answer, "requests": requests} if requests else answer)
 
 
 def _print(text: str, colour: str) -> None:

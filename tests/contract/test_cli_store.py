@@ -14,6 +14,7 @@ import pytest
 from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.admin import doctor
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.request_counter import Kind
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
@@ -146,12 +147,38 @@ def test_a_store_may_be_on_s3(
     assert (made["status"], made["root"]) == ("created", s3_root.uri)
     imported = rmq.json("import-store", str(broker_store("market-clean")), "--broker", "broker-a")
     assert (imported["status"], imported["queues"]) == ("committed", 55)
-    assert rmq.json("consume", "-g", "orders")["messages"] == ORDERS
-    assert statuses(rmq.json("doctor"))["exclusive create"] == "ok"
+    consumed = rmq.json("consume", "-g", "orders")
+    assert consumed["messages"] == ORDERS
+    examined = rmq.json("doctor")
+    assert statuses(examined)["exclusive create"] == statuses(examined)["requests"] == "ok"
+    for answer in (
+        made,
+        imported,
+        consumed,
+        examined,
+        rmq.json("lag", "-g", "orders"),
+        rmq("lag", "--json", "-g", "x").json(),
+    ):
+        requests = answer["requests"]
+        assert requests["GET"] > 0
+        assert requests["total"] == sum(requests.get(kind, 0) for kind in Kind)
+        assert 0 < requests["serial"] <= requests["total"]
+        assert requests["usd"] > 0
+    assert re.search(
+        r"ok +requests: \d+ to S3 by these checks \(\d+ LIST, .*\), \d+ one after the other", rmq("doctor").out
+    )
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     refused = rmq("topics")
     assert refused.exit_code == 1
     assert "AWS_SECRET_ACCESS_KEY does not match AWS_ACCESS_KEY_ID: correct them" in refused.err
+
+
+def test_an_answer_about_a_folder_has_no_count_of_requests(imported: Rmq) -> None:
+    examined = imported.json("doctor")
+    assert "requests" not in statuses(examined)
+    failed = imported("lag", "--json", "-g", "x").json()
+    for answer in (examined, failed, imported.json("lag"), imported.json("consume", "-g", "orders")):
+        assert "requests" not in answer
 
 
 def test_a_folder_that_is_no_brokers_store_is_refused_and_makes_nothing(rmq: Rmq) -> None:
