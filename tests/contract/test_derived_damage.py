@@ -40,6 +40,14 @@ def refused(rmq: Rmq, *arguments: str) -> str:
     return message
 
 
+def failed_checks(rmq: Rmq) -> list[dict[str, str]]:
+    """What ``rmq doctor`` finds."""
+    answer = rmq("doctor", "--json")
+    failed = [check for check in answer.json()["checks"] if check["status"] == "failed"]
+    assert answer.exit_code == (1 if failed else 0)
+    return failed
+
+
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_messages_that_only_the_consume_queue_lacks_are_not_lost(imported: Rmq, policy: str) -> None:
     settings = imported.folder / "consumers.toml"
@@ -122,6 +130,10 @@ def entries(rmq: Rmq) -> list[Path]:
     return sorted((rmq.root / "broker-a" / "commitlog" / "_delta_log").glob("*.json"))
 
 
+def entry_of(log: Path, number: int) -> Path:
+    return sorted(log.glob("*.json"))[number]
+
+
 def send(rmq: Rmq, body: str) -> None:
     rmq.json("send", "--topic", "OrderEvents", "--create", body)
 
@@ -194,6 +206,62 @@ def test_a_log_with_other_commits_under_the_same_versions_is_refused_and_mended(
         assert f"up to version {newest - 1}" in message
         assert f"at its version {newest}" in message
     assert_mended_by_a_rebuild(rolled_back)
+
+
+@pytest.mark.parametrize("command", [("audit",), ("audit", "--group", "orders"), ("sql", "SELECT * FROM audit")])
+def test_an_audit_of_a_log_whose_newest_entry_is_gone_is_refused(imported: Rmq, command: tuple[str, ...]) -> None:
+    """``commits`` is not behind it: it gets no rows so soon."""
+    imported.json(*CONSUME)
+    newest = entries(imported)[-1]
+    newest.unlink()
+    message = refused(imported, *command)
+    assert f"its newest version is {int(newest.stem) - 1}: one of them was restored from a backup" in message
+
+
+def test_doctor_names_a_log_whose_newest_entry_is_gone(imported: Rmq) -> None:
+    imported.json(*CONSUME)
+    newest = entries(imported)[-1]
+    content = newest.read_bytes()
+    newest.unlink()
+    (failed,) = failed_checks(imported)
+    assert failed["check"] == "commit log"
+    assert f"its newest version is {int(newest.stem) - 1}: one of them was restored from a backup" in failed["found"]
+    assert "restore" in failed["mend"]
+    newest.write_bytes(content)
+    assert failed_checks(imported) == []
+
+
+def cut(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda log: cut(entry_of(log, -1)), "is damaged"),
+        (lambda log: entry_of(log, 1).unlink(), "is missing, and later entries are there"),
+        (lambda log: shutil.rmtree(log.parent), "the shard's commit log is gone"),
+    ],
+    ids=["cut", "hole", "gone"],
+)
+def test_doctor_calls_a_damaged_log_by_its_name(imported: Rmq, damage: Callable[[Path], None], words: str) -> None:
+    imported.json(*CONSUME)
+    damage(imported.root / "broker-a" / "commitlog" / "_delta_log")
+    (failed,) = failed_checks(imported)
+    assert failed["check"] == "commit log"
+    assert words in failed["found"]
+    assert "from a backup" in failed["mend"]
+
+
+def test_doctor_calls_a_damaged_derived_table_by_its_name(imported: Rmq) -> None:
+    shutil.rmtree(imported.root / "broker-a" / "offsets")
+    (failed,) = failed_checks(imported)
+    assert failed["check"] == "derived tables"
+    assert "broker-a/offsets is gone" in failed["found"]
+    assert failed["mend"] == "run 'rmq dispatch --rebuild'"
+    imported.json("dispatch", "--rebuild")
+    assert failed_checks(imported) == []
 
 
 def test_a_derived_table_that_records_no_commit_is_accepted(hand: Bench) -> None:

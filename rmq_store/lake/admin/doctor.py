@@ -16,7 +16,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from rmq_store.commit.decide import MAX_SKEW_MS
-from rmq_store.errors import RmqError, StoreUnusable, WrongUse
+from rmq_store.errors import BadData, RmqError, StoreUnusable, WrongUse
+from rmq_store.lake.commit.cursor import refuse_other_history
+from rmq_store.lake.commit.dispatch import KINDS, Derived
+from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -159,6 +162,12 @@ def store_checks(root: Callable[[], Root], host: Host) -> Iterator[Check]:
         "'create only if absent' (If-None-Match)",
     )
     yield Check("clock", lambda: clock_found(root(), host), "set this machine's clock (NTP), or the store's")
+    yield Check(
+        "commit log",
+        lambda: commit_logs_found(root()),
+        "stop what writes to the store, restore the commit log that is named from a backup, then run 'rmq dispatch --rebuild'",
+    )
+    yield Check("derived tables", lambda: derived_tables_found(root()), "run 'rmq dispatch --rebuild'")
 
 
 def store_found(root: Root) -> str:
@@ -196,6 +205,54 @@ def clock_found(root: Root, host: Host) -> str:
     return f"the store's clock is {skew_ms / 1000:+.1f} s from this one's"
 
 
+def commit_logs_found(root: Root) -> str:
+    """Raises BadData with the damage of every commit log that cannot be read, or that has not come as far as the tables that
+    were made from it."""
+    shards = _shards(root)
+    newest: list[str] = []
+    damage: list[str] = []
+    for shard in shards:
+        try:
+            newest.append(f"{shard.name} at version {shard.commitlog.version}")
+            for kind in KINDS:
+                if table := _opened(shard, kind):
+                    refuse_other_history(shard, table)
+        except RmqError as error:
+            damage.append(str(error))
+    if damage:
+        raise BadData("; ".join(damage))
+    return ", ".join(newest) or "no shards yet"
+
+
+def derived_tables_found(root: Root) -> str:
+    """Raises BadData with the damage of every derived table whose log cannot be read. Their files are not read."""
+    damage: list[str] = []
+    for shard in _shards(root):
+        for kind in KINDS:
+            try:
+                kind.table(shard)
+            except RmqError as error:
+                damage.append(str(error))
+    if damage:
+        raise BadData("; ".join(damage))
+    return "their logs can be read; 'rmq dispatch --check' compares every row with the commit log"
+
+
+def _shards(root: Root) -> list[Shard]:
+    try:
+        return LakeStore.open(root).shards()
+    except RmqError as error:
+        raise CheckSkipped("it needs a store that can be read") from error
+
+
+def _opened(shard: Shard, kind: Derived) -> LakeTable | None:
+    """A derived table; None when it cannot be read, which is no fault of the commit log."""
+    try:
+        return kind.table(shard)
+    except RmqError:
+        return None
+
+
 # --- the settings ----------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +276,8 @@ def subscriptions_check(path: str, root: Callable[[], Root]) -> Check:
     def look() -> str:
         try:
             groups, shards = read_settings(path).groups, LakeStore.open(root()).shards()
+            for shard in shards:
+                shard.positions()
         except RmqError as error:
             raise CheckSkipped("it needs a store and settings that can be read") from error
         conflicts = {conflict for shard in shards for group in groups if (conflict := _conflict(shard, group))}

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action
+from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.dispatch import COMMITS, undispatched
 from rmq_store.lake.sql.position_rows import POSITIONS, SHARD, position_rows
 from rmq_store.lake.table import tables
@@ -116,6 +117,13 @@ class Snapshot:
             files = {FILE_RELATIONS[name].table_name for name in names if name in FILE_RELATIONS}
             shard.refresh(*sorted(files - {_COMMITLOG}))
             shard.refresh(_COMMITLOG)
+
+    def refuse_rolled_back(self) -> None:
+        """Raise DerivedTableDamaged when a commit log lacks its newest commits, by the tables that were made from it. The
+        rows of the other relations do not show that."""
+        for shard in self._shards:
+            shard.refresh("consumequeue", "offsets")
+            refuse_rolled_back(shard)
 
     def positions(self) -> pa.Table:
         shards = [position_rows(shard.name, shard.positions(), self._group) for shard in self._shards]

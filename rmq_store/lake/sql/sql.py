@@ -102,7 +102,10 @@ def open_duckdb(
     scratch = Path(tempfile.gettempdir(), f"rmq-sql-{random_name()}")
     connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
     try:
-        _register(connection, store, Snapshot(store, names, host, group), names)
+        snapshot = Snapshot(store, names, host, group)
+        if mentioned is not None and "audit" in mentioned:
+            snapshot.refuse_rolled_back()
+        _register(connection, store, snapshot, names)
         # In a process without a main file DuckDB draws it on standard output, which is for answers.
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET lock_configuration = true")
