@@ -9,6 +9,7 @@
     │   │   └── UnsupportedRecord   it is sound, but cannot be imported as it is
     │   ├── BodyTooLarge        a body is larger than allowed when it is decompressed
     │   ├── MissingFile         a file of the store with messages is missing
+    │   ├── LogDamaged          an entry or a checkpoint of a table's log is damaged or missing
     │   ├── DerivedTableDamaged a derived table does not match the commit log: rmq dispatch --rebuild
     │   ├── OffsetOutOfRange    retention removed the messages at the offset
     │   ├── ListenerError       the listener cannot be imported, or its answer is invalid
@@ -95,6 +96,14 @@ class BodyTooLarge(BadData):
 
 class MissingFile(BadData):
     """A data file that a segment names is missing: another tool removed it from the table or from the storage."""
+
+
+class LogDamaged(BadData):
+    """An entry or a checkpoint of a table's log is damaged or missing: ``facts``."""
+
+    def __init__(self, facts: str) -> None:
+        super().__init__(f"{facts}. Restore it from a backup.")
+        self.facts = facts
 
 
 class DerivedTableDamaged(BadData):

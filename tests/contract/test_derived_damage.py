@@ -7,18 +7,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from rmq_store.errors import DerivedTableDamaged
 from rmq_store.lake.commit.cursor import COMMIT, cursor_positions
-from rmq_store.lake.commit.dispatch import COMMITS, KINDS, Tail, dispatch, staged, undispatched
+from rmq_store.lake.commit.dispatch import COMMITS, KINDS, QUEUES, Derived, Tail, dispatch, staged, undispatched
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
 from tests.contract.rmq import ALL_DUE, Rmq
 from tests.contract.test_dispatch import doubled, shard_of
 from tests.faults.answers import NoAnswer, Put, answer_puts, clean_log
 from tests.foreign_tools import protocol_ignored
 from tests.lake_damages import QUEUE
 from tests.lake_fixtures import Bench
+from tests.readers import assert_a_kept_view_agrees, assert_readers_agree
 
 CONSUME = ("consume", "--group", "orders", "--engine", "local")
 RESET = ("reset", "--group", "orders", "--topic", "OrderEvents", "--to-min", "--reason", "test")
@@ -393,3 +399,109 @@ def test_a_commit_whose_derived_tables_are_gone_stands(consumed: Rmq) -> None:
     assert "dispatch --rebuild" in " ".join(consumed.json(*RESET)["warnings"])
     consumed.json("dispatch", "--rebuild")
     assert consumed.json("audit")["audit"] == []
+
+
+# --- a derived table whose log is damaged ----------------------------------------------------------------------------
+
+
+def with_entries(rmq: Rmq, kind: Derived) -> None:
+    """Some more entries in its log."""
+    shard = shard_of(rmq)
+    table = kind.table(shard)
+    for _ in range(4):
+        shard.commitlog.refresh()
+        table.put([], cursor_positions(shard), host=Host())
+
+
+def cut_the_checkpoint(log: Path) -> None:
+    """The entries before it are gone."""
+    DeltaTable(str(log.parent)).create_checkpoint()
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    cut(checkpoint)
+    for entry in sorted(log.glob("*.json"))[:-1]:
+        entry.unlink()
+
+
+def wrong_statistics(log: Path) -> None:
+    entry = next(entry for entry in sorted(log.glob("*.json"), reverse=True) if '"add"' in entry.read_text())
+    text = entry.read_text()
+    changed = text.replace(r"\"base_offset\": ", r"\"base_offset\": \"x\", \"was\": ")
+    assert changed != text
+    entry.write_text(changed)
+
+
+LOG_DAMAGES = {
+    "newest entry": lambda log: cut(entry_of(log, -1)),
+    "entry gone": lambda log: entry_of(log, 2).unlink(),
+    "checkpoint": cut_the_checkpoint,
+    "statistics": wrong_statistics,
+}
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [(damage, kind) for damage in LOG_DAMAGES for kind in ([*KINDS] if damage == "newest entry" else [QUEUES])],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_a_derived_table_whose_log_is_damaged_is_written_again(consumed: Rmq, damage: str, kind: Derived) -> None:
+    with_entries(consumed, kind)
+    windows = consumed.json("sql", "SELECT * FROM windows")
+    kept = kind.table(shard_of(consumed))
+    log = consumed.root / "broker-a" / kind.name / "_delta_log"
+    LOG_DAMAGES[damage](log)
+    newest = max(int(name.name[:20]) for name in log.glob("0*"))
+    answer = consumed("dispatch", "--check", "--json")
+    damages = {table["table"]: table["damage"] for table in answer.json()["tables"]}
+    assert [name for name, text in damages.items() if text] == [kind.name]
+    assert "backup" not in damages[kind.name]
+    rebuilt = consumed.json("dispatch", "--rebuild")["tables"]
+    assert [table["table"] for table in rebuilt if table["rebuilt"]] == [kind.name]
+    assert consumed.json("dispatch", "--check")["status"] == "ok"
+    assert consumed.json("audit")["audit"] == []
+    assert consumed.json("sql", "SELECT * FROM windows") == windows
+    assert consumed.json("deliver", "--now", ALL_DUE)["delivered"]
+    shard = shard_of(consumed)
+    assert kind.table(shard).version > newest
+    assert_readers_agree(shard, all_entries=False)
+    assert_a_kept_view_agrees(kept)
+
+
+def test_whoever_meets_a_damaged_log_of_a_derived_table_is_told_to_write_it_again(imported: Rmq) -> None:
+    """Also an import, which makes the tables of its shard where they are missing."""
+    cut(entry_of(imported.root / "broker-a" / "offsets" / "_delta_log", 0))
+    for command in (CONSUME, ("audit",)):
+        assert "offsets/_delta_log/00000000000000000000.json is damaged" in refused(imported, *command)
+    with pytest.raises(DerivedTableDamaged, match="rmq dispatch --rebuild"):
+        LakeStore.open(Root.parse(str(imported.root))).create_shard("broker-a")
+
+
+def test_two_rebuilds_of_a_damaged_log_end_with_one_table(consumed: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one lists the log before the first one has written, and creates its entry afterwards."""
+    with_entries(consumed, QUEUES)
+    cut(entry_of(consumed.root / "broker-a" / "consumequeue" / "_delta_log", 1))
+    real, others = Root.create_exclusively, list[object]()
+
+    def create(root: Root, name: str, content: bytes) -> bool:
+        if not others and "consumequeue/_delta_log" in name:
+            others.append(name)
+            consumed.json("dispatch", "--rebuild")
+        return real(root, name, content)
+
+    monkeypatch.setattr(Root, "create_exclusively", create)
+    consumed.json("dispatch", "--rebuild")
+    assert others
+    assert consumed.json("dispatch", "--check")["status"] == "ok"
+    assert_readers_agree(shard_of(consumed), all_entries=False)
+
+
+def test_a_dispatcher_that_follows_a_damaged_log_follows_its_rebuild(consumed: Rmq) -> None:
+    """It read the entry before that was damaged, and has a commit to dispatch."""
+    with_entries(consumed, QUEUES)
+    kept = shard_of(consumed)
+    dispatch(kept, Host())
+    cut(entry_of(consumed.root / "broker-a" / "consumequeue" / "_delta_log", 2))
+    consumed.json("dispatch", "--rebuild")
+    Bench(kept).move("other", MessageQueue("OrderEvents", "broker-a", 0), None, 3)
+    dispatch(kept, Host())
+    assert consumed.json("dispatch", "--check")["status"] == "ok"
+    assert_a_kept_view_agrees(kept.consumequeue)

@@ -23,7 +23,7 @@ from rmq_store.errors import CommitOutcomeUnknown, RmqError, StaleAttempt, Store
 from rmq_store.lake.commit import commit as steps
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_entry import Entry, entry_bytes, parse_entry, protocol_action
-from rmq_store.lake.table.delta_table import _metadata_action
+from rmq_store.lake.table.delta_table import metadata_action
 from rmq_store.lake.table.object_store import Put
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import statistics
@@ -92,7 +92,7 @@ def entry_of(ctl: Ctl) -> bytes:
 
 @cache
 def first_entry() -> bytes:
-    metadata = _metadata_action(tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
+    metadata = metadata_action(tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
     return entry_bytes(operation="CREATE TABLE", now_ms=0, first=[protocol_action(), metadata], positions=BEFORE)
 
 

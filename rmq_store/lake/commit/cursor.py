@@ -21,6 +21,7 @@ COMMIT = "dispatch/commit"
 version has no commit id, or its log entry was cleaned away."""
 COMMITS = "dispatch/commits"
 """How many ctl rows the commit log had at the cursor."""
+CURSOR = (VERSION, COMMIT, COMMITS)
 
 _HALF = 16
 """Hex digits of a commit id that a position can hold."""

@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from rmq_store.commit.ctl import Ctl, replaced_files
 from rmq_store.errors import DerivedTableDamaged, StaleAttempt, StoreUnusable
-from rmq_store.lake.commit.cursor import ctl_files, cursor_positions
+from rmq_store.lake.commit.cursor import CURSOR, ctl_files, cursor_positions
 from rmq_store.lake.commit.dispatch import KINDS, Derived, Tail, current_rows, dispatch, staged, undispatched
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.derived_table import DerivedTable
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
 from rmq_store.utils.host import Host
 
@@ -147,8 +149,7 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host
     report = _compared(shard, kind, ctls)
     if not report.differs:
         return report
-    Shard.create(shard.root, shard.name)  # where its folder is gone
-    table, positions = kind.table(shard), cursor_positions(shard)
+    table, positions = _writable(shard, kind, host), cursor_positions(shard)
     files = staged(shard, kind, _of(kind, ctls), host)
     answer: Exception | None = None
     for _ in range(_TRIES):
@@ -166,3 +167,17 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host
         f"{table.path} could not be rebuilt in {_TRIES} tries (last answer: {answer}). Other processes write to it, or the "
         "store rejects writes. Try again."
     )
+
+
+def _writable(shard: Shard, kind: Derived, host: Host) -> LakeTable:
+    """The table; empty, with a new beginning of its log, where that is gone or damaged."""
+    try:
+        table = kind.table(shard)
+        table.refresh()
+        table.files()
+    except DerivedTableDamaged:
+        path = f"{shard.name}/{kind.name}"
+        DerivedTable.restart(shard.root, path, kind.schema, ["store_day"], kind.stats, CURSOR, host)
+        vars(shard).pop(kind.name, None)
+        return kind.table(shard)
+    return table

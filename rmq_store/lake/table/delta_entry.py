@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from rmq_store.commit.ctl import StagedFile
-from rmq_store.errors import BadData, OtherFormat
+from rmq_store.errors import LogDamaged, OtherFormat
 
 READER_VERSION = 1
 WRITER_VERSION = 7
@@ -126,15 +126,14 @@ def _add_action(file: StagedFile, partition_by: Sequence[str], now_ms: int) -> d
     }
 
 
+def remove_action(path: str, now_ms: int) -> dict[str, Any]:
+    """Of a file of which nothing but its name is known."""
+    return {"path": quote(path, safe=_SAFE), "deletionTimestamp": now_ms, "dataChange": True}
+
+
 def _remove_action(file: LiveFile, now_ms: int) -> dict[str, Any]:
-    return {
-        "path": quote(file.path, safe=_SAFE),
-        "deletionTimestamp": now_ms,
-        "dataChange": file.data_change,
-        "extendedFileMetadata": True,
-        "partitionValues": dict(file.partition),
-        "size": file.size,
-    }
+    extended = {"extendedFileMetadata": True, "partitionValues": dict(file.partition), "size": file.size}
+    return remove_action(file.path, now_ms) | extended | {"dataChange": file.data_change}
 
 
 def protocol_action() -> dict[str, Any]:
@@ -155,15 +154,15 @@ def may_write(protocol: Mapping[str, Any] | None) -> bool:
 def parse_entry(content: bytes, version: int, where: str) -> Entry:
     """``where``: the entry's address, for errors.
 
-    Raises BadData when the entry is damaged, OtherFormat when it has an action that is not known here.
+    Raises LogDamaged when the entry is damaged, OtherFormat when it has an action that is not known here.
     """
     try:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
         entry = _entry(actions, version, where)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadData(f"{where} is damaged ({error}). Restore it from a backup.") from error
+        raise LogDamaged(f"{where} is damaged ({error})") from error
     if not actions or entry.info.get(_ACTIONS, len(actions) - 1) != len(actions) - 1:
-        raise BadData(f"{where} is damaged: it does not have all its lines. Restore it from a backup.")
+        raise LogDamaged(f"{where} is damaged: it does not have all its lines")
     return entry
 
 

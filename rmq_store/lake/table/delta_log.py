@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
 from rmq_store.commit.positions import Positions
-from rmq_store.errors import BadData, CommitOutcomeUnknown, RmqError, StoreUnusable
+from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, RmqError, StoreUnusable
 from rmq_store.lake.table.delta_entry import Entry, check_readable, entry_name, parse_entry
 from rmq_store.lake.table.log_view import LogView
 from rmq_store.lake.table.object_store import Root, is_refused
@@ -86,7 +86,7 @@ class DeltaLog:
     def open(self) -> None:
         """Read the log from its newest checkpoint on.
 
-        Raises NoTable, BadData when an entry is damaged or missing, and StoreUnusable when the store does not answer or
+        Raises NoTable, LogDamaged when an entry is damaged or missing, and StoreUnusable when the store does not answer or
         another tool has changed the table so that it cannot be read here.
         """
         for attempt in range(_OPEN_TRIES):
@@ -138,7 +138,7 @@ class DeltaLog:
             return -1
 
     def can_read_checkpoint(self, version: int) -> bool:
-        """Raises BadData when the checkpoint is damaged, FileNotFoundError when it is gone."""
+        """Raises LogDamaged when the checkpoint is damaged, FileNotFoundError when it is gone."""
         return self._from_checkpoint(self._checkpoint_name(version), version, 0).version == version
 
     def _checkpoint_name(self, version: int) -> str:
@@ -173,7 +173,7 @@ class DeltaLog:
                     break
                 except FileNotFoundError:  # a clean-up, which leaves newer ones
                     return None if not last_try else self._refuse_hole(name)
-                except BadData as error:
+                except LogDamaged as error:
                     damage = damage or error
             if view.checkpoint >= 0:
                 break
@@ -192,11 +192,9 @@ class DeltaLog:
             view.apply(self._parsed(version, content))
         return view
 
-    def _hole(self, first: int, entries: Sequence[int]) -> BadData:
+    def _hole(self, first: int, entries: Sequence[int]) -> LogDamaged:
         missing = next(version for version, entry in enumerate(entries, first) if version != entry)
-        return BadData(
-            f"{self._root.uri_of(self._name(missing))} is missing, and later entries are there. Restore it from a backup."
-        )
+        return LogDamaged(f"{self._root.uri_of(self._name(missing))} is missing, and later entries are there")
 
     def _refuse_hole(self, name: str) -> LogView | None:
         raise StoreUnusable(
@@ -208,7 +206,7 @@ class DeltaLog:
         return LogView(self._schema, self._root.uri_of(self._folder), known_ms=at_ms)
 
     def _from_checkpoint(self, name: str, version: int, at_ms: int) -> LogView:
-        """The state of a checkpoint. Raises BadData when it is damaged, StoreUnusable when it cannot be read here."""
+        """The state of a checkpoint. Raises LogDamaged when it is damaged, StoreUnusable when it cannot be read here."""
         where, content = self._root.uri_of(name), self._root.read(name)
         try:
             with pq.ParquetFile(BytesIO(content)) as file:
@@ -218,9 +216,7 @@ class DeltaLog:
         # The file is in memory, so an OSError is of its content.
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError) as error:
             reason = " ".join(str(error).split())
-            raise BadData(
-                f"{where} is damaged ({reason}), and the entries before it are gone. Restore it from a backup."
-            ) from error
+            raise LogDamaged(f"{where} is damaged ({reason}), and the entries before it are gone") from error
 
     def _state(self, actions: pa.Table, version: int, at_ms: int, where: str) -> LogView:
         view = self._empty_view(at_ms)

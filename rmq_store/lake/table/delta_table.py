@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,6 @@ from rmq_store.commit.ctl import StagedFile
 from rmq_store.commit.positions import Positions
 from rmq_store.errors import (
     BadData,
-    DerivedTableDamaged,
     OtherFormat,
     RmqError,
     StagedFileGone,
@@ -65,8 +64,8 @@ class LakeTable:
         self._cache = FileCache(_CACHED_BYTES, _LONGEST_CACHED)
 
     @classmethod
-    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> LakeTable:
-        """Raises StoreUnusable when there is no such table or the store does not answer, BadData when its log is damaged."""
+    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Self:
+        """Raises StoreUnusable when there is no such table or the store does not answer, LogDamaged when its log is damaged."""
         table = cls(root, path, schema, partition_by)
         try:
             table.log.open()
@@ -77,14 +76,14 @@ class LakeTable:
     @classmethod
     def create(
         cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
-    ) -> LakeTable:
+    ) -> Self:
         """Create the table unless it is there, then open it. Racing creators end with one table."""
         table = cls(root, path, schema, partition_by)
         try:
             table.log.open()
             return table
         except NoTable:
-            first = [protocol_action(), _metadata_action(schema, partition_by, stats)]
+            first = [protocol_action(), metadata_action(schema, partition_by, stats)]
             content = entry_bytes(operation="CREATE TABLE", now_ms=epoch_ms(), first=first)
             root.create_exclusively(f"{path}/{LOG_FOLDER}/{entry_name(0)}", content)
         return cls.open(root, path, schema, partition_by)
@@ -320,21 +319,8 @@ class LakeTable:
             )
 
 
-class DerivedTable(LakeTable):
-    """A table that is derived from the commit log, so that it can be written again."""
-
-    @classmethod
-    def _missing(cls, uri: str) -> RmqError:
-        return DerivedTableDamaged(f"the table {uri} is gone.")
-
-    def _read_stored(self, path: str, schema: pa.Schema) -> pa.Table:
-        try:
-            return super()._read_stored(path, schema)
-        except (FileNotFoundError, BadData) as error:
-            raise DerivedTableDamaged(f"the file {path} of the table {self.path} is gone or damaged.") from error
-
-
-def _metadata_action(schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> dict[str, Any]:
+def metadata_action(schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> dict[str, Any]:
+    """Of a new table."""
     from deltalake import Schema  # only who creates a table needs it
 
     return {

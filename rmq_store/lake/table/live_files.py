@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.errors import BadData
+from rmq_store.errors import LogDamaged
 from rmq_store.lake.table.delta_entry import Entry, LiveFile, entry_name
 
 _WRONG_TYPES = (pa.ArrowException, AttributeError, OverflowError)
@@ -48,7 +48,7 @@ class LiveFiles:
 
     @property
     def table(self) -> pa.Table:
-        """Raises BadData when an entry has statistics or partition values of another type than the columns."""
+        """Raises LogDamaged when an entry has statistics or partition values of another type than the columns."""
         if self._new:
             try:
                 added = self._table_of(self._new)
@@ -134,9 +134,9 @@ class LiveFiles:
         try:
             self._table_of([file])
         except _WRONG_TYPES as error:
-            raise BadData(
+            raise LogDamaged(
                 f"{self._log}/{entry_name(file.version)} is damaged: what it says of {file.path} does not fit the columns "
-                f"({error}). Restore it from a backup."
+                f"({error})"
             ) from error
 
     def _push(self, table: pa.Table) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.commit.positions import Positions
-from rmq_store.errors import BadData, OtherFormat
+from rmq_store.errors import LogDamaged, OtherFormat
 from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
 from rmq_store.lake.table.live_files import LiveFiles
 
@@ -52,9 +52,9 @@ class LogView:
         if entry.metadata is not None:
             self.describe(entry.metadata)
         if entry.commit_ids and any(file.path in self.files for file in entry.added):
-            raise BadData(
+            raise LogDamaged(
                 f"{self.folder}/{entry_name(entry.version)} has the files of an earlier entry again: it is a copy of it with "
-                "old positions. Restore the log from a backup"
+                "old positions"
             )
         self.protocol = entry.protocol or self.protocol
         self.files.apply(entry)

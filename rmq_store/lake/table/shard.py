@@ -13,7 +13,8 @@ from rmq_store.commit.decide import MAX_SKEW_MS, first_day
 from rmq_store.commit.positions import Positions
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.ctl_index import CtlIndex
-from rmq_store.lake.table.delta_table import DerivedTable, LakeTable
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.derived_table import DerivedTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.utils.host import uuid7_floor, uuid7_ms
 
@@ -50,9 +51,9 @@ class Shard:
     def create(cls, root: Root, name: str) -> Shard:
         """Create the missing tables."""
         LakeTable.create(root, f"{name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
-        LakeTable.create(root, f"{name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS)
-        LakeTable.create(root, f"{name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
-        LakeTable.create(root, f"{name}/commits", tables.COMMITS, ["store_day"], tables.COMMITS_STATS)
+        DerivedTable.create(root, f"{name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS)
+        DerivedTable.create(root, f"{name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
+        DerivedTable.create(root, f"{name}/commits", tables.COMMITS, ["store_day"], tables.COMMITS_STATS)
         return cls(root, name)
 
     def refresh(self, *names: str) -> None:
