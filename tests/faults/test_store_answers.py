@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 from collections.abc import Callable, Iterator, Sequence
-from errno import EACCES, EIO, ENOSPC, EROFS
+from contextlib import contextmanager
+from errno import EACCES, EDQUOT, EIO, ENOSPC, EROFS
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -173,7 +176,7 @@ CONFLICT = OSError("AWS Error UNKNOWN (HTTP status 409) during CompleteMultipart
 SLOW_DOWN = StoreUnusable("cannot ask for the time at s3://lake: S3 answered HeadBucket with 503 SlowDown")
 HICCUPS = [
     (commit_steps, "stage_ctl", CONFLICT),
-    (commit_steps, "stage_ctl", OSError(ENOSPC, "No space left on device")),
+    (commit_steps, "stage_ctl", OSError(EIO, "Input/output error")),
     (Root, "server_time_ms", SLOW_DOWN),
     (Shard, "positions", NoAnswer("silence")),
     (Shard, "positions", LogCleaned("version 3")),
@@ -234,12 +237,15 @@ def test_every_try_stages_its_row_under_a_name_of_its_own(patient: Lake, wrong: 
     [
         OSError("AWS Error ACCESS_DENIED during CreateMultipartUpload operation: Access Denied"),
         PermissionError(EACCES, "Permission denied", "/store"),
+        OSError(ENOSPC, "No space left on device"),
+        OSError(EDQUOT, "Disk quota exceeded"),
+        OSError(EROFS, "Read-only file system"),
         StoreUnusable("cannot look at x: S3 answered HeadObject with 403 InvalidAccessKeyId (Forbidden): mend it"),
         StoreUnusable("no table at /store/s1/commitlog: the shard's commit log is gone"),
         ClockSkew("this host's clock and the store's differ"),
         StagedFileGone("staged file x is gone"),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=str,
 )
 def test_what_waiting_cannot_mend_ends_a_window_at_once(
     patient: Lake, clock: Clock, wrong: pytest.MonkeyPatch, error: Exception
@@ -247,6 +253,49 @@ def test_what_waiting_cannot_mend_ends_a_window_at_once(
     before_ms = clock.ms
     at_step(wrong, "3.staged", lambda: fail_first(wrong, commit_steps, "stage_ctl", error))
     with pytest.raises(type(error) if isinstance(error, RmqError) else StoreUnusable, match=re.escape(str(error))):
+        patient.consume()
+    wrong.undo()
+    assert clock.ms == before_ms, "it waited"
+    assert_not_committed(patient)
+
+
+def lake_files(lake: Lake) -> dict[str, int]:
+    """The files of the commit log's table, with their sizes."""
+    folder = Path(lake.store.root.location, lake.shard.commitlog.path)
+    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def longest_file(size: int) -> Iterator[None]:
+    """A longer file is cut there, and the write fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 3000])
+def test_a_disk_that_is_full_ends_a_commit_at_once_and_no_cut_file_is_left(
+    patient: Lake, clock: Clock, size: int
+) -> None:
+    before_ms, before = clock.ms, lake_files(patient)
+    with longest_file(size), pytest.raises(StoreUnusable, match=r"File too large.*Nothing of claim"):
+        patient.consume()
+    assert clock.ms == before_ms, "it waited"
+    assert lake_files(patient) == before
+    assert_not_committed(patient)
+
+
+@pytest.mark.parametrize("error", [ENOSPC, EDQUOT, EROFS])
+def test_a_disk_that_is_full_at_the_entry_ends_a_commit_at_once(
+    patient: Lake, clock: Clock, wrong: pytest.MonkeyPatch, error: int
+) -> None:
+    before_ms = clock.ms
+    full = OSError(error, os.strerror(error))
+    at_step(wrong, "4.ctl-written", lambda: fail_first(wrong, os, "fsync", full))
+    with pytest.raises(StoreUnusable, match=f"{os.strerror(error)}.*Nothing of consume"):
         patient.consume()
     wrong.undo()
     assert clock.ms == before_ms, "it waited"

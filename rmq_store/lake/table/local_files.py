@@ -17,6 +17,17 @@ def read(path: Path, begin: int, end: int | None) -> bytes:
         return file.read() if end is None else file.read(end - begin)
 
 
+def write(path: Path, content: bytes | memoryview) -> None:
+    """Write a file that nothing names yet. One that could not be written to its end is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def create(path: Path, content: bytes) -> bool:
     """Write to a temporary name, then link: the name appears with the whole content or not at all, and only once."""
     with _written(path, content) as temporary:

@@ -10,6 +10,7 @@ be used as it is (folder not writable, bucket missing, wrong credentials, endpoi
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ _REFUSED = re.compile(
     r"expired_?token|no credentials|no_?such_?bucket|create the bucket|no table at",
     re.IGNORECASE,
 )
+_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +195,13 @@ class Root:
                 self._client.put_object(Bucket=self._bucket, Key=self._key(relative), Body=content)
 
     def write_file(self, relative: str, content: pa.Buffer) -> None:
-        """Write a data file under a new name. Raises StoreUnusable; in a folder OSError."""
-        if not self.is_local:
-            with self._explained(f"write {relative}"):
-                s3.put_file(self._options, self._bucket, self._key(relative), content)
+        """Write a data file under a new name. Raises StoreUnusable, in a folder OSError; no part of the file is there then, but
+        a late one of S3's."""
+        if self.is_local:
+            local_files.write(self._path(relative), memoryview(content))
             return
-        path = self._path(relative)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            file.write(content)
+        with self._explained(f"write {relative}"):
+            s3.put_file(self._options, self._bucket, self._key(relative), content)
 
     # --- the log: with the store's time of each answer, UTC ms ---
 
@@ -440,9 +440,12 @@ class RootFileSource:
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether trying again cannot help: no such table or bucket, no permission. delta-rs and pyarrow say so only in their
-    messages, so this decides about waiting, never about whether something was written."""
-    return _REFUSED.search(str(error)) is not None
+    """Whether trying again cannot help: no such table or bucket, no permission, no space. delta-rs, and pyarrow for S3, say so
+    only in their messages, so this decides about waiting, never about whether something was written."""
+    answers = (error, error.__cause__)
+    return any(isinstance(answer, OSError) and answer.errno in _REFUSALS for answer in answers) or (
+        _REFUSED.search(str(error)) is not None
+    )
 
 
 def file_source(root: Root) -> FileSource:

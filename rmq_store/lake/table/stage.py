@@ -9,7 +9,6 @@ minute (``TRIES``). Every try has a name of its own: a part of an earlier one ma
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,13 +47,8 @@ _HASH = "key_hash"
 files without statistics of row groups, which are not used."""
 
 
-_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
-
-
 def _may_pass(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno not in _REFUSALS and not is_refused(error)
-    return isinstance(error, StoreUnusable) and not is_refused(error)
+    return isinstance(error, OSError | StoreUnusable) and not is_refused(error)
 
 
 TRIES = tenacity.Retrying(
