@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -111,10 +112,44 @@ def _assert_bounds(least: Any, most: Any, values: Sequence[Any]) -> None:
         assert (least, most) == (min(values), max(values))
 
 
+def assert_polars_agrees(table: LakeTable) -> None:
+    """By polars alone: the newest checkpoint, the entries after it, and the data files."""
+    log, checkpointed = folder_of(table) / "_delta_log", -1
+    adds: dict[str, int] = {}
+    positions: dict[str, int] = {}
+    frames = []
+    if checkpoints := sorted(log.glob("*.checkpoint.parquet")):
+        checkpointed = int(checkpoints[-1].name[:20])
+        frames.append(pl.read_parquet(checkpoints[-1]))
+    entries = [entry for entry in sorted(log.glob("*.json")) if int(entry.stem) > checkpointed]
+    frames += [pl.read_ndjson(entry, infer_schema_length=None) for entry in entries]
+    for frame in frames:
+        actions = {kind: frame[kind].drop_nulls().to_list() for kind in frame.columns}
+        if frame is not frames[0] or checkpointed < 0:  # those of a checkpoint are gone already
+            for removed in actions.get("remove", ()):
+                adds.pop(unquote(removed["path"]), None)
+        adds |= {unquote(added["path"]): added["size"] for added in actions.get("add", ())}
+        positions |= {txn["appId"]: txn["version"] for txn in actions.get("txn", ())}
+    assert positions == {app_id: number for app_id, (number, _) in table.positions.items()}
+    assert adds == {file["path"]: file["size_bytes"] for file in files_of(table)}
+    stored = sorted(set(table.schema.names) - set(table.partition_by))
+    rows: Counter[str] = Counter()
+    for path in adds:
+        for row in pl.read_parquet(folder_of(table) / path, hive_partitioning=False).iter_rows(named=True):
+            rows[repr({name: _plain(row.get(name)) for name in stored})] += 1
+    assert rows == rows_of(table)
+
+
+def _plain(value: Any) -> Any:
+    """As pyarrow has it, for which a map is a list of pairs."""
+    return list(value.items()) if isinstance(value, dict) else value
+
+
 def assert_readers_agree(shard: Shard, *, all_entries: bool = True) -> None:
     """``all_entries``: no log of the shard has been cleaned."""
     for table in tables_of(shard).values():
         assert_delta_rs_agrees(table)
+        assert_polars_agrees(table)
         if all_entries:
             assert_plain_replay_agrees(table)
 
