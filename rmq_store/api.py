@@ -37,7 +37,7 @@ from rmq_store.lake.sql import sql
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consume_all import THREADS, ConsumeAllReport, consume_all
-from rmq_store.lake.window.consumption import Consumption, shards_of, shards_with_queues
+from rmq_store.lake.window.consumption import Consumption, outcomes_of, shards_of, shards_with_queues
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import Engine, LocalEngine
 from rmq_store.lake.window.send_request import messages_by_shard, send_parts
@@ -109,8 +109,7 @@ class ConsumeReport:
     @property
     def outcomes(self) -> dict[Outcome, int]:
         """The number of messages per outcome; outcomes without messages are left out."""
-        sums = {outcome: sum(shard.outcomes.get(outcome, 0) for shard in self.shards) for outcome in Outcome}
-        return {outcome: count for outcome, count in sums.items() if count}
+        return outcomes_of(self.shards)
 
     @property
     def messages(self) -> int:

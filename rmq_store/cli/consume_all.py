@@ -4,25 +4,54 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rmq_store.cli.common import COMMITTED, new_request, open_store, settings_path
 from rmq_store.cli.engines import engines_of, for_windows, listener_folders
+from rmq_store.cli.options import WindowOptions, count_from
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
 from rmq_store.commit.request import Status, actor_of, overall
-from rmq_store.errors import RmqError, WrongUse, defect, error_answer
+from rmq_store.errors import HeldByAnother, RmqError, WrongUse, defect, error_answer
 from rmq_store.utils.host import Host
 from rmq_store.utils.redaction import cleaned, secret_values
 from rmq_store.utils.suggestions import listed
 
 if TYPE_CHECKING:
-    from rmq_store.cli.options import WindowOptions
     from rmq_store.lake.window.group_course import GroupReport
     from rmq_store.settings.settings import GroupSettings, Settings
+
+
+AllOption = Annotated[
+    bool, typer.Option("--all", help="For all groups of the settings, or those that --group matches, in this process.")
+]
+ExcludeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude",
+        metavar="GROUP",
+        help="With --all: not for this group; also a pattern, such as 'test-*'. Repeatable.",
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", parser=count_from(1), help="With --all: so many groups run at once. Default: 20."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllOptions:
+    """Of a command for many groups."""
+
+    all_groups: AllOption = False
+    exclude: ExcludeOption = None
+    threads: ThreadsOption = None
 
 
 def consume_all(
@@ -30,10 +59,10 @@ def consume_all(
     *,
     until_ms: int | None,
     max_messages: int | None,
-    threads: int | None,
+    together: AllOptions,
     options: WindowOptions,
 ) -> None:
-    """Consume for the groups whose names match a pattern; no patterns: all. Ends with the greatest exit code of the groups."""
+    """Consume for the groups whose names match a pattern; no patterns: all. Ends with the exit code of ``_exit_code``."""
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
     from rmq_store.lake.window.consume_all import THREADS
@@ -41,7 +70,7 @@ def consume_all(
     from rmq_store.settings.settings import read_settings
     from rmq_store.window.consume_request import ConsumeRequest
 
-    groups, answers = _chosen(read_settings(settings_path(options.settings)), patterns, output)
+    groups, answers = _chosen(read_settings(settings_path(options.settings)), patterns, together.exclude or (), output)
     request = ConsumeRequest(
         request_id=new_request("consume", options.request, host),
         actor=actor_of(options.actor),
@@ -69,7 +98,7 @@ def consume_all(
             for_windows(engines),
             host,
             shard=options.shard,
-            threads=threads or THREADS,
+            threads=together.threads or THREADS,
             finished=finished,
         )
     answers.sort(key=lambda answer: str(answer["group"]))
@@ -80,22 +109,22 @@ def consume_all(
     output.answer(
         _answer(request.request_id, answers, report.warnings), f"request: {request.request_id}", f"groups: {counts}"
     )
-    if exit_code := max((answer.get("exit_code", 0) for answer in answers), default=0):
+    if exit_code := _exit_code(answers):
         raise typer.Exit(exit_code)
 
 
 def _chosen(
-    settings: Settings, patterns: Sequence[str], output: Output
+    settings: Settings, patterns: Sequence[str], exclude: Sequence[str], output: Output
 ) -> tuple[list[GroupSettings], list[dict[str, Any]]]:
     """The groups to consume for, and the answers of those whose settings are wrong. Raises WrongUse for a pattern that no
     group matches."""
     names = [*(group.name for group in settings.groups), *settings.wrong]
-    for pattern in patterns:
+    for pattern in (*patterns, *exclude):
         if not any(fnmatchcase(name, pattern) for name in names):
             raise WrongUse(f"{settings.source} has no group that matches {pattern!r}; known: {listed(names)}")
 
     def is_chosen(name: str) -> bool:
-        return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+        return (not patterns or _matches(name, patterns)) and not _matches(name, exclude)
 
     chosen = [group for group in settings.groups if is_chosen(group.name)]
     unnamed = [group.name for group in chosen if group.broadcasting and "@" not in group.name]
@@ -107,6 +136,10 @@ def _chosen(
             text = f"{settings.source}: group {name}: {'; '.join(problems)}"
             wrong.append({"group": name} | error_answer("WrongUse", text, WrongUse.exit_code))
     return [group for group in chosen if group.name not in unnamed], wrong
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 # --- the answer ------------------------------------------------------------------------------------------------------
@@ -136,6 +169,13 @@ def _group_answer(request_id: str, report: GroupReport) -> dict[str, Any]:
     return whole | error_answer(
         type(error).__name__, cleaned(message, secret_values(os.environ)), exit_code, request_id
     )
+
+
+def _exit_code(answers: Sequence[dict[str, Any]]) -> int:
+    """The greatest of the groups that failed. A group that another request uses has not: its code counts where no group
+    has another one."""
+    codes = {answer.get("exit_code", 0) for answer in answers}
+    return max(codes - {HeldByAnother.exit_code}, default=0) or max(codes, default=0)
 
 
 _COLUMNS = ("group", "status", "messages", "outcomes", "error")

@@ -11,7 +11,7 @@ import typer
 
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import COMMITTED, group_and_scope, new_request, open_store
-from rmq_store.cli.consume_all import consume_all
+from rmq_store.cli.consume_all import AllOptions, consume_all
 from rmq_store.cli.engines import engines_of, for_windows, listener_folders
 from rmq_store.cli.options import (
     FromOption,
@@ -46,15 +46,6 @@ if TYPE_CHECKING:
 MaxMessagesOption = Annotated[
     int | None,
     typer.Option("--max-messages", metavar="N", parser=count_from(1), help="At most N messages per shard."),
-]
-AllOption = Annotated[
-    bool, typer.Option("--all", help="For all groups of the settings, or those that --group matches, in this process.")
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", metavar="N", parser=count_from(1), help="With --all: so many groups run at once. Default: 20."
-    ),
 ]
 ClientOption = Annotated[
     str | None,
@@ -91,6 +82,7 @@ def add_to(app: typer.Typer) -> None:
             "rmq consume --group orders --client c1 --clients c1,c2,c3",
             "rmq consume --all",
             "rmq consume --all --group 'orders-*' --group audit --engine local",
+            "rmq consume --all --exclude 'test-*' --json",
         ],
         panel=PANEL,
     )
@@ -108,10 +100,9 @@ def add_to(app: typer.Typer) -> None:
 def consume(
     *,
     group: GroupsOption = None,
-    all_groups: AllOption = False,
+    together: AllOptions,
     until: UntilOption = None,
     max_messages: MaxMessagesOption = None,
-    threads: ThreadsOption = None,
     client: ClientOption = None,
     clients: ClientsOption = None,
     options: WindowOptions,
@@ -128,16 +119,16 @@ def consume(
     code 3 and names the holder.
 
     With --all every group does the same under one request id, and what is ready is committed together. Groups run side by
-    side in threads, so a listener that groups share must allow that. The error of a group ends its own work only, and the
-    exit code is the greatest of the groups.
+    side in threads, so a listener that groups share must allow that. The error of a group ends its own work only. The exit
+    code is the greatest of the groups that failed; 3 if all errors are groups in use by another request, or moved by one.
     """
-    if all_groups:
+    if together.all_groups:
         if client is not None or clients is not None:
             raise WrongUse("--all cannot be combined with --client and --clients, which are for one group")
-        consume_all(group or [], until_ms=until, max_messages=max_messages, threads=threads, options=options)
+        consume_all(group or [], until_ms=until, max_messages=max_messages, together=together, options=options)
         return
-    if group is None or len(group) != 1 or threads is not None:
-        raise WrongUse("give one group with --group; several groups, and --threads, need --all")
+    if group is None or len(group) != 1 or together != AllOptions():
+        raise WrongUse("give one group with --group; several groups, --exclude and --threads need --all")
     (name,) = group
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)

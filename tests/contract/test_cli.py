@@ -273,7 +273,7 @@ def test_a_group_whose_queues_another_request_holds_is_exit_code_3_and_says_who(
     ("arguments", "said"),
     [
         (["consum"], "No such command 'consum'. Did you mean 'consume'?"),
-        (["consume"], "give one group with --group; several groups, and --threads, need --all"),
+        (["consume"], "give one group with --group; several groups, --exclude and --threads need --all"),
         (["consume", "--groop", "x"], "No such option: --groop"),
         (["consume", "-g", "orders", "--engine", "spork"], "expected one of spark, local, auto"),
         (["consume", "-g", "orders", "--max-messages", "0"], "'--max-messages'"),

@@ -6,6 +6,13 @@ from typing import Any
 
 import pytest
 
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.positions import own_queue_id
+from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host
 from tests.contract.rmq import ORDERS, TODAY, Answer, Rmq, lines_of
 
 MORE = """
@@ -40,7 +47,7 @@ def by_group(answer: Answer) -> dict[str, Any]:
     return {group["group"]: group for group in answer.json()["groups"]}
 
 
-def test_every_group_has_its_answer_and_the_exit_code_is_the_greatest(several: Rmq) -> None:
+def test_every_group_has_its_answer_and_the_exit_code_is_the_greatest_of_the_failures(several: Rmq) -> None:
     settings = several.folder / "consumers.toml"
     settings.write_text(settings.read_text() + INVALID)
     answer = several("consume", "--all", "--json", "--request", f"{TODAY}-all")
@@ -63,6 +70,25 @@ def test_every_group_has_its_answer_and_the_exit_code_is_the_greatest(several: R
     assert (whole["request_id"], whole["warnings"]) == (f"{TODAY}-all", [])
     assert "note: left out, as these groups are broadcasting and name no client (GROUP@CLIENT): everyone" in answer.err
     assert several("consume", "--all", "--json", "-g", "broken").exit_code == 1
+
+
+def test_a_pattern_also_excludes_groups(several: Rmq) -> None:
+    answer = several("consume", "--all", "--exclude", "or*s", "--exclude", "brok*", "--json")
+    assert set(by_group(answer)) == {"elsewhere", "orders-audit"}
+    only = several("consume", "--all", "-g", "orders*", "--exclude", "*-audit", "--json")
+    assert set(by_group(only)) == {"orders"}
+
+
+def test_a_group_in_use_is_exit_code_3_unless_another_group_has_failed(several: Rmq) -> None:
+    (shard,) = LakeStore.open(Root.parse(str(several.root))).shards()
+    queues = tuple(own_queue_id("orders", queue) for queue in shard.positions().queues_of("OrderEvents"))
+    wish = Wish("2026-01-01-theirs", Actor("ana", "os"), "orders", queues=queues)
+    with claimed(shard, wish, Host()):
+        answer = several("consume", "--all", "-g", "orders*", "--json")
+        assert answer.exit_code == 3
+        groups = by_group(answer)
+        assert (groups["orders"]["error"], groups["orders-audit"]["status"]) == ("HeldByAnother", "committed")
+        assert several("consume", "--all", "-g", "orders", "-g", "broken").exit_code == 1
 
 
 def test_a_groups_answer_is_that_of_its_own_command(several: Rmq) -> None:
@@ -100,9 +126,11 @@ def test_the_text_lists_the_groups_that_had_work(several: Rmq) -> None:
             ["--all", "-g", "order"],
             "consumers.toml has no group that matches 'order'; known: orders, elsewhere, broken",
         ),
+        (["--all", "--exclude", "order"], "consumers.toml has no group that matches 'order'"),
+        (["-g", "orders", "--exclude", "x"], "several groups, --exclude and --threads need --all"),
         (["--all", "--client", "c1", "--clients", "c1,c2"], "--all cannot be combined with --client and --clients"),
-        (["-g", "orders", "-g", "broken"], "several groups, and --threads, need --all"),
-        (["-g", "orders", "--threads", "2"], "several groups, and --threads, need --all"),
+        (["-g", "orders", "-g", "broken"], "several groups, --exclude and --threads need --all"),
+        (["-g", "orders", "--threads", "2"], "several groups, --exclude and --threads need --all"),
     ],
 )
 def test_wrong_use_is_refused(imported: Rmq, arguments: list[str], text: str) -> None:

@@ -183,6 +183,12 @@ class Consumption:
         }
 
 
+def outcomes_of(shards: Sequence[Consumption]) -> dict[Outcome, int]:
+    """Messages per outcome in all these shards, without outcomes of no message."""
+    sums = {outcome: sum(shard.outcomes.get(outcome, 0) for shard in shards) for outcome in Outcome}
+    return {outcome: count for outcome, count in sums.items() if count}
+
+
 # --- its answer ------------------------------------------------------------------------------------------------------
 
 

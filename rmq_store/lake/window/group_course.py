@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from rmq_store.commit.positions import Outcome
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import NothingThere
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.window.consumption import Consumption, by_shard
+from rmq_store.lake.window.consumption import Consumption, by_shard, outcomes_of
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowReport
 
@@ -31,6 +32,11 @@ class GroupReport:
     def status(self) -> Status:
         """Of what was committed, also if there is an error: committed, already_committed or empty."""
         return overall(shard.status for shard in self.shards)
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """The number of messages per outcome; outcomes without messages are left out."""
+        return outcomes_of(self.shards)
 
     @property
     def messages(self) -> int:
