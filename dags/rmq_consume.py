@@ -18,7 +18,8 @@ A cleared run that was complete answers `already_committed`.
 `rmq_reset_offset` moves the group's own offsets. Airflow's backfill is refused: a window begins at the committed
 offset, so a backfill would do nothing.
 
-There is one such DAG for each group in `$RMQ_SETTINGS`. You may trigger it manually at any time.
+There is one such DAG for each group in `$RMQ_SETTINGS`. You may trigger it manually at any time. It has no schedule if the
+group is planned: `rmq_plan_windows` then consumes for it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def consume_dag(group: GroupSettings) -> None:
         "clients": optional("Clients", "The ids of all clients of the group that run now, separated by commas."),
     }
 
-    @rmq_dag(__doc__, "consume", dag_id=dag_id_of(group.name), schedule=intervals(group.schedule), params=params)
+    @rmq_dag(__doc__, "consume", dag_id=dag_id_of(group.name), schedule=intervals(group.own_schedule), params=params)
     def consume_group() -> None:
         @task
         def plan() -> list[str]:

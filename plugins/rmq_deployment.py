@@ -51,7 +51,7 @@ class Deployment:
 
         return LakeStore.open(Root.parse(self.root))
 
-    def engines(self, choice: str) -> Engines:
+    def engines(self, choice: str | None) -> Engines:
         from rmq_store.lake.window.engine import Engines
         from spark_jobs.engine import opened_engine
 

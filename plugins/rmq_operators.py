@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote
@@ -30,15 +30,18 @@ from rmq_store.admin.dag_params import (
 )
 from rmq_store.admin.replay import as_replay, group_settings
 from rmq_store.commit.ctl import Moved
-from rmq_store.commit.request import overall
+from rmq_store.commit.request import Status, overall
 from rmq_store.errors import ClockSkew, HeldByAnother, NothingThere, RmqError, StaleAttempt, StoreUnusable, WrongUse
 from rmq_store.settings.settings import GroupSettings, read_settings
 from rmq_store.utils.host import Host
 from rmq_store.utils.redaction import cleaned, secret_values
+from rmq_store.utils.suggestions import listed
 from rmq_store.window.consume_request import ConsumeRequest, Scope
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol
+
+    from rmq_store.lake.window.group_course import GroupReport
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +182,70 @@ def report(answers: list[Answer]) -> Answer:
             "warnings": [warning for answer in answers for warning in answer["warnings"]],
         }
     )
+
+
+# --- the planned groups ----------------------------------------------------------------------------------------------
+
+
+@translated
+def consume_planned() -> Answer:
+    """All windows of the run's request for every planned group. The XCom ``groups`` has the rows of those that had work.
+
+    Raises AirflowException, once the work of all groups is over, when some have failed; it is retried where waiting can help
+    one of them.
+    """
+    from rmq_store.lake.window.consume_all import consume_all
+
+    run, params = current_run()
+    deployment = Deployment.from_env()
+    request = consume_request(run, params)
+    groups = read_settings(deployment.settings).planned_groups
+    store, rows = deployment.open_store(), list[Answer]()
+    log.info("request %s: until %s (%s)", request.request_id, request.until_ms, request.parameters["until_rule"])
+
+    def finished(report: GroupReport) -> None:
+        if report.error is not None or report.status != Status.EMPTY:
+            rows.append(_logged(_group_row(report)))
+
+    with deployment.engines(None) as engines:
+        report = consume_all(store, groups, request, engines.for_window, Host(), finished=finished)
+    get_current_context()["ti"].xcom_push("groups", rows)  # also where the task fails, which returns nothing
+    _raise_failed(report.groups)
+    if not rows:
+        _nothing_to_do(f"{len(groups)} planned groups have consumed everything up to the window's upper bound")
+    return _logged(
+        {
+            "status": overall(group.status for group in report.groups),
+            "request_id": request.request_id,
+            "planned_groups": len(groups),
+            "groups_with_work": len(rows),
+            "messages": sum(group.messages for group in report.groups),
+            "warnings": list(report.warnings),
+        }
+    )
+
+
+def _group_row(report: GroupReport) -> Answer:
+    row = {
+        "group": report.group,
+        "status": str(report.status),
+        "messages": report.messages,
+        "outcomes": {str(outcome): count for outcome, count in report.outcomes.items()},
+    }
+    if report.error is None:
+        return row
+    status = "skipped, in use" if isinstance(report.error, HeldByAnother) else "failed"
+    return row | {"status": status, "error": _logged_error(report.error)}
+
+
+def _raise_failed(reports: Sequence[GroupReport]) -> None:
+    """Raise what names the groups with errors. A group that another run holds has none: a later run consumes for it."""
+    errors = {one.group: one.error for one in reports if one.error and not isinstance(one.error, HeldByAnother)}
+    if errors:
+        names = listed([f"{group} ({type(error).__name__})" for group, error in errors.items()])
+        text = f"{len(errors)} of {len(reports)} planned groups failed, the others are committed: {names}"
+        can_wait = any(isinstance(one, _WORTH_A_RETRY) or not isinstance(one, RmqError) for one in errors.values())
+        raise AirflowException(text) if can_wait else AirflowFailException(text)
 
 
 # --- replay ----------------------------------------------------------------------------------------------------------

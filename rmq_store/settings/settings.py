@@ -8,6 +8,8 @@
     topic = "OrderEvents"
     expression = "TagA || TagB"
 
+A table ``[planned]`` has the schedule of the groups with ``schedule = "planned"``, which Airflow consumes for together.
+
 The root of the store is not among the settings. All problems of a group are reported at once, and the other groups can
 still be used. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``settings_values.py``;
 ``docs/settings.md`` has them all, with RocketMQ's names.
@@ -33,10 +35,12 @@ from rmq_store.filter.subscription import SubscriptionData, build_subscription_d
 from rmq_store.message.message_const import retry_topic
 from rmq_store.message.validators import check_topic
 from rmq_store.settings.ignored_settings import WITHOUT_EFFECT, snake_case
-from rmq_store.settings.settings_values import CHECKS, is_int, value_problems
+from rmq_store.settings.settings_values import CHECKS, PLANNED, check_planned_schedule, is_int, value_problems
 from rmq_store.utils.small_file import read_small_file
 from rmq_store.utils.suggestions import did_you_mean
 from rmq_store.utils.times import parse_consume_timestamp
+
+EVERY_FIVE_MINUTES = "*/5 * * * *"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +90,8 @@ class GroupSettings:
     allocate_strategy: AllocateRule = AVG
     engine: str = "spark"
     """One of ``settings_values.ENGINES``."""
-    schedule: str | None = "*/5 * * * *"
-    """When Airflow starts a window; None: only an operator does."""
+    schedule: str | None = EVERY_FIVE_MINUTES
+    """When Airflow starts a window; None: only an operator does; ``PLANNED``: with the other planned groups."""
     shards: tuple[str, ...] | None = None
     """Names of shards, None: all."""
 
@@ -102,6 +106,11 @@ class GroupSettings:
         """Every client gets all messages, at offsets of its own (rules 4), and consumes under the name
         ``group@client``."""
         return self.message_model is MessageModel.BROADCASTING
+
+    @property
+    def own_schedule(self) -> str | None:
+        """When Airflow starts a window of this group alone; None: never, which does not keep an operator from it."""
+        return None if self.schedule == PLANNED else self.schedule
 
     @property
     def consume_timeout_ms(self) -> int | None:
@@ -128,6 +137,13 @@ class Settings:
     """The groups without problems, in the file's order."""
     wrong: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The other groups by name (``number 2``, where it has none), each with its problems."""
+    planned_schedule: str | None = EVERY_FIVE_MINUTES
+    """When Airflow consumes for the planned groups; None: only when an operator starts it."""
+
+    @property
+    def planned_groups(self) -> tuple[GroupSettings, ...]:
+        """The groups that share their runs, in the file's order."""
+        return tuple(group for group in self.groups if group.schedule == PLANNED)
 
     def group(self, name: str) -> GroupSettings:
         """The group's settings; ``group@client`` is a client of a broadcasting group. Raises WrongUse with the group's
@@ -181,7 +197,9 @@ def load_settings(text: str, source: str) -> Settings:
         raise WrongUse(f"{source} is not TOML: {error}") from error
     except ValueError as error:  # also Python's own, of a number of very many digits
         raise WrongUse(f"{source} is not TOML: a number does not fit into 64 bits") from error
-    problems = _unknown_keys(document, ["group"], "the file")
+    problems = _unknown_keys(document, ["group", "planned"], "the file")
+    planned = document.get("planned", {})
+    problems += _planned_problems(planned)
     tables = document.get("group", [])
     if not _is_tables(tables):
         problems.append("group must be a table [[group]]")
@@ -191,7 +209,7 @@ def load_settings(text: str, source: str) -> Settings:
     groups, wrong = _load_groups(tables)
     if problems:
         raise WrongUse(_listed(source, problems + _lines(wrong)))
-    return Settings(source, groups, wrong)
+    return Settings(source, groups, wrong, planned.get("schedule", EVERY_FIVE_MINUTES) or None)
 
 
 def load_group(table: Mapping[str, Any]) -> GroupSettings:
@@ -200,6 +218,16 @@ def load_group(table: Mapping[str, Any]) -> GroupSettings:
     if group is None:
         raise WrongUse(_listed(f"group {_name(table, 1)}", problems))
     return group
+
+
+def _planned_problems(table: Any) -> list[str]:
+    """Of the table ``[planned]``."""
+    if not isinstance(table, dict):
+        return ["planned must be a table [planned]"]
+    problems = _unknown_keys(table, ["schedule"], "[planned]")
+    if table.get("schedule", "") != "" and (problem := check_planned_schedule(table["schedule"])):
+        problems.append(f"[planned] schedule: {problem}")
+    return problems
 
 
 def _load_groups(tables: Sequence[Mapping[str, Any]]) -> tuple[tuple[GroupSettings, ...], dict[str, list[str]]]:
@@ -332,6 +360,8 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
     broadcasting = values["message_model"] == MessageModel.BROADCASTING
     if "@" in str(values["name"]) and not broadcasting:
         problems.append("a name with a client (GROUP@CLIENT) needs message_model BROADCASTING")
+    if broadcasting and values["schedule"] == PLANNED and "@" not in str(values["name"]):
+        problems.append(f"schedule {PLANNED} with message_model BROADCASTING needs a name with a client (GROUP@CLIENT)")
     in_order = values["mode"] == "orderly"
     if in_order and broadcasting:
         problems.append("mode orderly cannot be combined with message_model BROADCASTING, which retries nothing")

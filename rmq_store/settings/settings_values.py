@@ -101,6 +101,12 @@ def _absorb_duplicates(value: Any) -> str:
 
 _LONG_MAX = 2**63 - 1
 _CRON_FIELD = r"[0-9A-Za-z*/,#?-]+"
+_CRON = rf"@[a-z]+|{_CRON_FIELD}(?: {_CRON_FIELD}){{4}}"
+_CRON_TEXT = 'five cron fields like "*/5 * * * *", a preset like "@hourly"'
+PLANNED = "planned"
+"""The ``schedule`` of a group that shares its runs with others."""
+
+check_planned_schedule = _like(_CRON, f'{_CRON_TEXT}, or "" for none')
 
 CHECKS: dict[str, Check] = {
     "name": _accepted_by(_check_name),
@@ -127,12 +133,7 @@ CHECKS: dict[str, Check] = {
     "consumers": _or_none(_between(1, 10_000)),
     "allocate_strategy": lambda value: "; ".join(allocate_rule_problems(value)),
     "engine": _one_of(ENGINES),
-    "schedule": _or_none(
-        _like(
-            rf"@[a-z]+|{_CRON_FIELD}(?: {_CRON_FIELD}){{4}}",
-            'five cron fields like "*/5 * * * *", a preset like "@hourly", or "" for none',
-        )
-    ),
+    "schedule": _or_none(_like(rf"{PLANNED}|{_CRON}", f'{_CRON_TEXT}, "{PLANNED}", or "" for none')),
     "shards": _or_none(_shards),
 }
 

@@ -47,8 +47,18 @@ engine = "local"
 schedule = ""
 [[group.subscription]]
 topic = "PaymentFlow"
+
+[[group]]
+name = "planned"
+listener = "demo.listener:Payments"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+engine = "local"
+schedule = "planned"
+[[group.subscription]]
+topic = "PaymentFlow"
 """
 CONSUME, CAPPED = "rmq_consume__payments", "rmq_consume__capped.7c.25x"
+PLANNED, PLAN = "rmq_consume__planned", "rmq_plan_windows"
 LEVELS = "1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 10m 2h"
 
 

@@ -12,13 +12,15 @@ import pytest
 
 from scripts.airflow_home import AirflowHome
 from scripts.keeper import CHECKOUT
-from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, WARNINGS_OF_AIRFLOW, in_a_new_process
+from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, PLAN, PLANNED, WARNINGS_OF_AIRFLOW, in_a_new_process
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
 DAG_IDS = {
     CONSUME,
     CAPPED,
+    PLANNED,
+    PLAN,
     "rmq_deliver_delayed",
     "rmq_import_store",
     "rmq_persist_offsets",
@@ -88,9 +90,9 @@ print(json.dumps({
 def test_a_group_that_is_added_later_needs_nothing_but_the_file(airflow_home: AirflowHome, tmp_path: Path) -> None:
     """The scheduler never runs a task whose pool is missing, and says so in its log only."""
     settings = tmp_path / "consumers.toml"
-    settings.write_text(CONSUMERS + CONSUMERS.replace('"payments"', '"later"').replace('"capped|%x"', '"later2"'))
+    settings.write_text(CONSUMERS + CONSUMERS.replace('name = "', 'name = "later-'))
     output = in_a_new_process(POOLS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
-    assert output == {"missing": [], "new": [[1, None], [1, 1], [1, None]] * 2}, "one window of a group at a time"
+    assert output == {"missing": [], "new": [[1, None], [1, 1], [1, None]] * 3}, "one window of a group at a time"
 
 
 def test_a_dag_is_serialised_the_same_each_time_it_is_read(dags: dict[str, Any]) -> None:
@@ -118,7 +120,9 @@ def test_reading_the_dags_imports_nothing_heavy(airflow_home: AirflowHome) -> No
     assert output == {"errors": {}, "dags": len(DAG_IDS), "heavy": []}
 
 
-@pytest.mark.parametrize(("dag_id", "made"), [(CAPPED, [CAPPED]), ("rmq_replay", []), (None, [CAPPED, CONSUME])])
+@pytest.mark.parametrize(
+    ("dag_id", "made"), [(CAPPED, [CAPPED]), ("rmq_replay", []), (None, [CAPPED, CONSUME, PLANNED])]
+)
 def test_the_process_of_a_task_makes_no_dag_but_its_own(
     dag_id: str | None, made: list[str], airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +160,7 @@ def test_settings_that_cannot_be_read_are_one_import_error(airflow_home: Airflow
     output = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
     (error,) = output["errors"].values()
     assert "is not TOML" in error
-    assert output["dags"] == sorted(DAG_IDS - {CONSUME, CAPPED})
+    assert output["dags"] == sorted(DAG_IDS - {CONSUME, CAPPED, PLANNED, PLAN})
 
 
 def test_schedules_come_from_the_environment_and_empty_is_none(airflow_home: AirflowHome) -> None:
@@ -170,6 +174,26 @@ print(json.dumps({name: dag.timetable.__class__.__name__ for name, dag in DagBag
     assert output["rmq_persist_offsets"] == "CronTriggerTimetable"
     assert output[CONSUME] == "CronDataIntervalTimetable", "a window ends where its interval does"
     assert output[CAPPED] == "NullTimetable"
+    assert output[PLANNED] == "NullTimetable", "one run consumes for all planned groups"
+    assert output[PLAN] == "CronDataIntervalTimetable"
+
+
+def test_planned_groups_have_one_dag_with_one_run_at_a_time(
+    dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    def read(table: str, schedule: str = "planned") -> Any:
+        settings = tmp_path / "consumers.toml"
+        settings.write_text(table + CONSUMERS.replace('"planned"\n[[', f'"{schedule}"\n[['))
+        monkeypatch.setenv("RMQ_SETTINGS", str(settings))
+        return DagBag(CHECKOUT / "dags" / "rmq_plan_windows.py").dags.get(PLAN)
+
+    assert (dags[PLAN].max_active_runs, dags[PLAN].task_ids) == (1, ["consume"])
+    assert read('[planned]\nschedule = "@hourly"\n').timetable.expression == "0 * * * *"
+    assert read("").timetable.expression == "*/5 * * * *"
+    assert read('[planned]\nschedule = ""\n').timetable.__class__.__name__ == "NullTimetable"
+    assert read("", schedule="@daily") is None, "without planned groups there is nothing to run"
 
 
 def test_plugins_load_without_an_error_and_what_the_dags_import_is_no_plugin(airflow_home: AirflowHome) -> None:
@@ -195,6 +219,8 @@ def test_airflow_takes_a_time_in_every_form_and_its_own_examples(until: object, 
 BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     (CONSUME, {"max_messages": 0}),
     (CONSUME, {"until": 1.5}),
+    (PLAN, {"until": "yesterday"}),
+    (PLAN, {"max_messages": 0}),
     (CONSUME, {"until": "yesterday"}),
     (CONSUME, {"until": "2026-01-31T12:00:00"}),
     (CONSUME, {"until": 1_709_222_399}),

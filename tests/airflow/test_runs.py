@@ -20,13 +20,18 @@ from typing import Any
 import pytest
 
 from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
-from rmq_store.errors import WrongUse
+from rmq_store.commit.claim import Wish
+from rmq_store.commit.ctl import Actor
+from rmq_store.commit.positions import own_queue_id
+from rmq_store.errors import HeldByAnother, ListenerError, StaleAttempt, WrongUse
+from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.group_course import GroupReport
 from rmq_store.utils.host import Host
 from scripts.airflow_home import AirflowHome
-from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, WARNINGS_OF_AIRFLOW, in_a_new_process
+from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, PLAN, WARNINGS_OF_AIRFLOW, in_a_new_process
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -227,6 +232,135 @@ def test_an_empty_window_imports_no_pyspark_and_starts_no_java(
     assert "java" not in result["children"]
 
 
+# --- the planned groups ----------------------------------------------------------------------------------------------
+
+THREE = """
+[[group]]
+name = "works"
+listener = "demo.listener:Payments"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+engine = "local"
+schedule = "planned"
+[[group.subscription]]
+topic = "PaymentFlow"
+
+[[group]]
+name = "fails"
+listener = "no_such_module:Listener"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+engine = "local"
+schedule = "planned"
+[[group.subscription]]
+topic = "PaymentFlow"
+
+[[group]]
+name = "waits"
+listener = "demo.listener:Payments"
+engine = "local"
+schedule = "planned"
+[[group.subscription]]
+topic = "NoSuchTopic"
+
+[[group]]
+name = "alone"
+listener = "demo.listener:Payments"
+[[group.subscription]]
+topic = "PaymentFlow"
+"""
+
+
+@pytest.fixture
+def planned(deployed: LakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings of three planned groups."""
+    settings = tmp_path / "planned.toml"
+    settings.write_text(THREE)
+    monkeypatch.setenv("RMQ_SETTINGS", str(settings))
+    return settings
+
+
+def groups_of(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The rows of a planned run by group."""
+    rows_of_groups = result["run"].get_task_instance("consume").xcom_pull(task_ids="consume", key="groups")
+    return {row.pop("group"): row for row in rows_of_groups}
+
+
+COMMITTED = {"messages": PAYMENTS, "outcomes": {"acked": PAYMENTS - NO_PRICE - 1, "retried": NO_PRICE + 1}}
+
+
+def test_a_planned_run_commits_for_all_groups_and_then_names_those_that_failed(
+    deployed: LakeStore, run: Run, planned: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("ERROR"):
+        first = run(PLAN)
+    dag_run = first["run"]
+    assert (first["state"], first["consume"]) == ("failed", "failed")
+    groups = groups_of(first)
+    assert groups["works"] == {"status": "committed"} | COMMITTED
+    assert (groups["fails"]["status"], groups["fails"]["messages"]) == ("failed", 0)
+    assert groups["fails"]["error"].startswith("ListenerError: listener no_such_module:Listener")
+    assert set(groups) == {"works", "fails"}
+    windows = "SELECT group_name, request_id, parameters FROM windows"
+    (window,) = rows(deployed, windows)
+    assert (window["group_name"], window["request_id"]) == (
+        "works",
+        f"{dag_run.run_after.date()}/{PLAN}/{dag_run.run_id}",
+    )
+    parameters = json.loads(window["parameters"])
+    assert parameters["until_rule"] == "data_interval_end"
+    assert parameters["until_ms"] == int(dag_run.data_interval_end.timestamp() * 1000)
+
+    planned.write_text(THREE.replace("no_such_module:Listener", "demo.listener:Payments"))
+    again = run(PLAN, again=dag_run)
+    assert (again["state"], again["run"].run_id) == ("success", dag_run.run_id)
+    assert groups_of(again) == {
+        "works": {"status": "already_committed"} | COMMITTED,
+        "fails": {"status": "committed"} | COMMITTED,
+    }
+    answer = again["consume"]
+    assert (answer["status"], answer["planned_groups"], answer["groups_with_work"]) == ("committed", 3, 2)
+    assert len(rows(deployed, windows)) == 2
+
+    nothing = run(PLAN)
+    assert (nothing["state"], nothing["consume"]["status"], groups_of(nothing)) == ("success", "empty", {})
+    assert note_of(nothing, "consume").startswith("3 planned groups have consumed everything")
+
+
+def test_a_planned_run_skips_a_group_that_another_run_holds(deployed: LakeStore, run: Run, planned: Path) -> None:
+    planned.write_text(THREE.replace("no_such_module:Listener", "demo.listener:Payments"))
+    (shard,) = deployed.shards()
+    queues = tuple(own_queue_id("fails", queue) for queue in shard.positions().queues_of("PaymentFlow"))
+    wish = Wish("2026-01-01-theirs", Actor("ana", "os"), "fails", queues=queues)
+    with claimed(shard, wish, Host()):
+        result = run(PLAN)
+    groups = groups_of(result)
+    assert (result["state"], groups["works"]["status"]) == ("success", "committed")
+    assert (groups["fails"]["status"], groups["fails"]["messages"]) == ("skipped, in use", 0)
+    assert "held by request 2026-01-01-theirs of ana" in groups["fails"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_retried"),
+    [
+        ([WrongUse("x")], False),
+        ([WrongUse("x"), StaleAttempt("x")], True),
+        ([ListenerError("x"), HeldByAnother("x")], False),
+        ([ValueError("x")], True),
+    ],
+)
+def test_a_planned_task_is_retried_where_waiting_can_help_a_group(
+    errors: list[Exception], is_retried: bool, dags: dict[str, Any]
+) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+    from rmq_operators import _raise_failed
+
+    reports = [GroupReport(group=f"g{number}", shards=(), error=error) for number, error in enumerate(errors)]
+    with pytest.raises(
+        AirflowException, match=rf"planned groups failed, .*: g0 \({type(errors[0]).__name__}\)"
+    ) as raised:
+        _raise_failed([*reports, GroupReport(group="good", shards=())])
+    assert isinstance(raised.value, AirflowFailException) is not is_retried
+
+
 def note_of(result: dict[str, Any], task_id: str) -> Any:
     return result["run"].get_task_instance(task_id).xcom_pull(task_ids=task_id, key="nothing_to_do")
 
@@ -288,6 +422,7 @@ UNKNOWN = "unknown parameter 'queue'"
     ("dag_id", "conf", "says"),
     [
         (CONSUME, {"queue": "x"}, UNKNOWN),
+        (PLAN, {"queue": "x"}, UNKNOWN),
         ("rmq_deliver_delayed", {"queue": "x"}, UNKNOWN),
         ("rmq_persist_offsets", {"queue": "x"}, UNKNOWN),
         ("rmq_import_store", {"source": "/etc", "broker_name": "b", "queue": "x"}, UNKNOWN),

@@ -158,6 +158,48 @@ def test_a_client_of_a_broadcasting_group_has_the_settings_of_its_group() -> Non
         load_settings(FULL, "consumers.toml").group("audit@a")
 
 
+# --- [planned] -------------------------------------------------------------------------------------------------------
+
+
+def test_planned_groups_have_no_schedule_of_their_own() -> None:
+    client = SMALL.replace("orders", "audit@a").replace("\n\n", '\nmessage_model = "BROADCASTING"\n\n', 1)
+    text = with_line('schedule = "planned"') + client.replace("\n\n", '\nschedule = "planned"\n\n', 1)
+    settings = load_settings(text + SMALL.replace('"orders"', '"own"'), "x")
+    assert [group.name for group in settings.planned_groups] == ["orders", "audit@a"]
+    assert [group.own_schedule for group in settings.groups] == [None, None, "*/5 * * * *"]
+
+
+@pytest.mark.parametrize(
+    ("table", "schedule"),
+    [
+        ("", "*/5 * * * *"),
+        ("[planned]", "*/5 * * * *"),
+        ('[planned]\nschedule = "@hourly"', "@hourly"),
+        ('[planned]\nschedule = ""', None),
+    ],
+)
+def test_planned_groups_share_a_schedule(table: str, schedule: str | None) -> None:
+    assert load_settings(f"{table}\n{SMALL}", "x").planned_schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ("planned = 5", "planned must be a table [planned]"),
+        ("[[planned]]", "planned must be a table [planned]"),
+        ('[planned]\nschedul = ""', "[planned] has an unknown key 'schedul', did you mean 'schedule'?"),
+        (
+            '[planned]\nschedule = "planned"',
+            '[planned] schedule: must be five cron fields like "*/5 * * * *", a preset',
+        ),
+        ("[planned]\nschedule = 5", "[planned] schedule: must be five cron fields"),
+    ],
+)
+def test_a_wrong_table_of_the_planned_groups_is_refused(table: str, problem: str) -> None:
+    (item,) = problems(f"{table}\n{SMALL}")
+    assert problem in item
+
+
 def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
     settings = load_settings(SMALL + FULL, "consumers.toml")
     with pytest.raises(WrongUse, match="no group 'order', did you mean 'orders'\\?; known: orders, audit"):
@@ -230,6 +272,11 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
         ('engine = "flink"', "engine: must be one of spark, local, auto, it is 'flink'"),
         ('schedule = "every now and then"', "schedule: must be five cron fields like"),
         ("schedule = 5", "schedule: must be five cron fields like"),
+        ('schedule = "plan"', 'a preset like "@hourly", "planned", or "" for none, it is \'plan\''),
+        (
+            'schedule = "planned"\nmessage_model = "BROADCASTING"',
+            "schedule planned with message_model BROADCASTING needs a name with a client (GROUP@CLIENT)",
+        ),
         ("shards = []", 'shards: must be a list of shard names, like ["broker-a"], it is ()'),
         ('shards = "broker-a"', "shards: must be a list of shard names"),
         ('shards = ["../other"]', "shards: must be a list of shard names"),

@@ -11,7 +11,7 @@ import pytest
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import ExpressionType
 from rmq_store.settings.ignored_settings import WITHOUT_EFFECT, snake_case
-from rmq_store.settings.settings import GroupSettings, load_settings
+from rmq_store.settings.settings import GroupSettings, Settings, load_settings
 from rmq_store.settings.settings_values import CHECKS
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
@@ -80,6 +80,14 @@ def test_the_examples_of_values_are_taken() -> None:
     for moment in re.findall(r"`(.*?)`", KEYS["consume_timestamp"][2]):
         line = f'consume_from_where = "CONSUME_FROM_TIMESTAMP"\nconsume_timestamp = "{moment}"'
         assert load_settings(GROUP.format(line, ""), "x").groups
+
+
+def test_the_planned_groups_have_one_key_with_the_default_of_the_page() -> None:
+    ((key, default, _),) = rows_of(3)
+    assert (key, default) == ("schedule", Settings("x", ()).planned_schedule)
+    assert load_settings(
+        f'[planned]\n{key} = "{default}"\n' + GROUP.format('schedule = "planned"', ""), "x"
+    ).planned_groups
 
 
 # --- RocketMQ's others -----------------------------------------------------------------------------------------------
