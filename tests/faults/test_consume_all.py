@@ -19,6 +19,7 @@ from rmq_store.commit.positions import Claim, PositionKind, own_queue_id
 from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.errors import DerivedTableDamaged, HeldByAnother, ListenerError, RmqError, WrongUse
 from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.lake.admin.replay import begin_attempt
 from rmq_store.lake.commit import commit as commit_steps
 from rmq_store.lake.commit import dispatch as dispatching
 from rmq_store.lake.commit.claim import claimed
@@ -32,6 +33,7 @@ from rmq_store.lake.window import consume_all as module
 from rmq_store.lake.window.consume_all import ConsumeAllReport, consume_all
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.group_course import GroupReport
+from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume_request import ConsumeRequest
@@ -40,6 +42,7 @@ from tests.faults.jobs import Job, killed_after_put, killed_at
 from tests.faults.listeners import fail_some
 from tests.faults.stores import (
     BROKER,
+    FIRST_STORED_MS,
     HOUR_MS,
     MESSAGES,
     QUEUES,
@@ -216,6 +219,30 @@ def test_copies_of_a_common_entry_are_found_by_their_ids(lake: Lake, at_once: No
     for copy in copies:
         (message,) = message_by_id(lake.store, copy["offset_msg_id"])
         assert message["topic"] == copy["topic"]
+
+
+def test_a_replay_after_common_entries_is_as_after_windows_alone(
+    new_lake: Callable[[str], Lake], at_once: None
+) -> None:
+    together, apart = new_lake("together"), new_lake("apart")
+    groups = [group(f"g{number}") for number in range(3)]
+    consumed(together, *groups)
+    alone(apart, groups)
+    for lake in (together, apart):
+        store = rmq_store.open_store(lake.folder, actor="ana")
+        replay = store.replay(groups[1], TOPIC, FIRST_STORED_MS + 6, request_id="2026-01-02-replay")
+        lake.deliver()  # the retries of the groups and of the replay
+    consumed(together, *groups, request="2026-01-02-r")
+    alone(apart, groups, "2026-01-02-r")
+    engine = LocalEngine(together.host)
+    for lake in (together, apart):
+        store, shard = rmq_store.open_store(lake.folder, actor="ana"), lake.shard
+        assert store.consume(groups[1], replay=replay.group, request_id="2026-01-02-follow-up").messages > 0
+        again = ConsumeRequest("2026-01-03-again", TESTS, "the listener has changed")
+        one, request, scope = begin_attempt(shard, replace(groups[1], name=replay.group), again, lake.host)
+        report = consume_window(store.lake, shard, one, request, lambda plan: engine, lake.host, scope=scope)
+        assert (report.status, report.complete, report.messages()) == ("committed", True, replay.messages)
+    assert_same_stores(together, apart, *(one.name for one in groups), replay.group)
 
 
 def test_many_commits_of_few_entries_do_not_wait_to_be_dispatched(

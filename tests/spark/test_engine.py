@@ -14,6 +14,7 @@ STREET = """
 import json, sys
 from rmq_store.errors import RmqError
 from rmq_store.utils.host import Host
+from rmq_store.lake.window.consume_all import consume_all
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.broker.import_store import ImportRequest, import_store
@@ -65,13 +66,33 @@ def street(folder, engine):
         found["nonsense"] = [type(error).__name__, str(error)]
     return found
 
+def together(folder, engine):  # several groups, whose windows run in threads
+    store = LakeStore.open(Root.parse(f"{where}/{folder}"))
+    listeners = ["each", "batch", "nonsense", "each", "batch"]
+    groups = [
+        load_settings(SETTINGS.format(name=f"all_{number}", listener=listener), "test").groups[0]
+        for number, listener in enumerate(listeners)
+    ]
+    report = consume_all(store, groups, ConsumeRequest("2026-01-01-all", me), lambda plan: engine, host, threads=3)
+    (shard,) = store.shards()
+    shard.commitlog.refresh()
+    return {
+        one.group: [one.status, one.messages, type(one.error).__name__, repr(projection(shard, one.group))]
+        for one in report.groups
+    }
+
 session = open_session("test", master=None if remote else "local[2]", remote=remote or None)
 try:
     engine = SparkEngine.of(session)
     in_spark = street("spark", engine)
     in_process = street("local", LocalEngine(host))
     counts = {key: value for key, value in in_spark.items() if "projection" not in key}
-    print(json.dumps({"slots": engine.slots, "same": in_spark == in_process, "counts": counts}))
+    groups = together("spark", engine)
+    all_same = groups == together("local", LocalEngine(host))
+    ends = {name: values[:3] for name, values in groups.items()}
+    print(json.dumps({
+        "slots": engine.slots, "same": in_spark == in_process, "counts": counts, "all_same": all_same, "ends": ends
+    }))
 finally:
     session.stop()
 """
@@ -88,6 +109,10 @@ def check(output: dict[str, object]) -> None:
     assert counts["exits"] == {"retried": 40}
     assert counts["nonsense"][0] == "ListenerError"
     assert "MAYBE" in counts["nonsense"][1]
+    assert output["all_same"]
+    committed = ["committed", 900, "NoneType"]
+    failed = ["empty", 0, "ListenerError"]
+    assert output["ends"] == dict.fromkeys(("all_0", "all_1", "all_3", "all_4"), committed) | {"all_2": failed}
 
 
 @pytest.mark.parametrize("kind", ["classic", "connect"])
