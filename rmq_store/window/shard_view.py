@@ -39,7 +39,7 @@ class ShardView(Protocol):
         ...
 
     def observed(self) -> Iterable[Observed]:
-        """The brokers' own offsets that imports recorded, oldest first."""
+        """The offsets that the newest import of each broker saw in the broker's files."""
         ...
 
     def has_consumed(self, group: str, epoch: int) -> bool:

@@ -36,7 +36,9 @@ from rmq_store.lake.broker.import_store import (
     import_store,
 )
 from rmq_store.lake.broker.salvage import Skipped
+from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -200,6 +202,46 @@ def test_a_log_that_lost_files_since_the_last_import_is_refused(
     lake.load(clean)
     with pytest.raises(BadData, match=r"removed \[1048576, 2097152\)"):
         lake.load(broker_store("market-trimmed"))
+
+
+def test_an_import_reads_nothing_of_the_imports_before_the_last_one(
+    lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do the offsets of the broker's groups that a first window of a group looks up, before and after the cut-over. A
+    dispatch reads what came since its last one."""
+    monkeypatch.setattr(import_of_stores, "follow_up", lambda *_: ())
+    starts = [start for start, _ in record_starts() if start < FILE_BYTES]
+    whole = commit_log(broker, 0).read_bytes()
+    remove_from(broker, FILE_BYTES)
+    shutil.rmtree(broker / "consumequeue")
+    opened = opened_ctl_files(monkeypatch)
+    counts = []
+    for number in range(1, 11):
+        cut = starts[number * 10]
+        commit_log(broker, 0).write_bytes(whole[:cut] + bytes(FILE_BYTES - cut))
+        opened.clear()
+        assert lake.load(broker).messages == 10
+        counts.append(len(opened))
+    assert counts == [0, *[1] * 9]
+    for _ in range(2):
+        (shard,) = lake.store.shards()
+        opened.clear()
+        assert {seen.group for seen in ShardLookup(shard).observed()} >= {"gm_crash"}
+        assert len(opened) == 1
+        dispatch(shard, lake.host)
+        cut_over(lake, shard, "moved", request_id="2026-01-01-over")
+
+
+def opened_ctl_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ctl files that are read from now on."""
+    real, opened = LakeTable.read_each, list[str]()
+
+    def read_each(table: LakeTable, paths: Sequence[str], *arguments: Any) -> Any:
+        opened.extend(path for path in paths if "kind=ctl" in path)
+        return real(table, paths, *arguments)
+
+    monkeypatch.setattr(LakeTable, "read_each", read_each)
+    return opened
 
 
 def cut_over(

@@ -22,8 +22,18 @@ from rmq_store.admin.offset_moves import MoveReport, MoveRequest
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.replay import as_replay
 from rmq_store.admin.reset import ResetRequest, ResetTo
-from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Observed, Produced, Proposal, StagedFile
-from rmq_store.commit.positions import Claim, Positions, QueueRange, cutover_id, max_id, min_id, off_id
+from rmq_store.commit.ctl import (
+    Action,
+    Actor,
+    Consumed,
+    Ctl,
+    Observed,
+    Produced,
+    Proposal,
+    StagedFile,
+    canonical_json,
+)
+from rmq_store.commit.positions import Claim, Positions, QueueRange, cutover_id, import_id, max_id, min_id, off_id
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
@@ -178,6 +188,7 @@ class World(ABC):
         self.clock = Clock()
         self.store_skew_ms = 0
         self._hosts = self._fills = 0
+        self._seen: dict[tuple[str, MessageQueue], Observed] = {}
         self.host = self.another_host()
 
     def another_host(self, interruption: Callable[[], object] | None = None, before_id: int = 1) -> Host:
@@ -352,9 +363,11 @@ class World(ABC):
         self.commit(Proposal(self._import(), {}, {cutover_id(SHARD): 1}))
 
     def observe(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """An import that saw this offset of a group at its broker."""
-        seen = self._import(observed=(Observed(group, queue, offset),))
-        self.commit(Proposal(seen, {}, {"import/test": self._fills}))
+        """An import that saw this offset of a group at its broker, and those that earlier ones saw of other groups."""
+        self._seen[group, queue] = Observed(group, queue, offset)
+        facts = canonical_json({"broker_name": SHARD})
+        seen = self._import(parameters=facts, observed=tuple(self._seen.values()))
+        self.commit(Proposal(seen, {}, {import_id(SHARD): self._fills}))
 
     def _import(self, **said: Any) -> Ctl:
         return Ctl(self.host.new_commit_id(), Action.IMPORT, ANA, request_id=f"{DAY}-fill-{self._fills}", **said)

@@ -79,6 +79,10 @@ def test_no_file_is_missed(files: list[Commits], before: int, middle: int, data:
             having = [any(one.commit_id == ctl.commit_id for one in other) for other in files]
             assert names(files, having) <= set(index.with_commit(ctl.commit_id, ctl.commit_id))
             assert names(files, having) <= set(index.with_commit(ctl.commit_id[:16], ctl.commit_id[:16] + "g"))
+    for ctls in files:
+        at_ms = ctls[0].store_timestamp
+        having = [any(one.store_timestamp == at_ms for one in other) for other in files]
+        assert names(files, having) <= set(index.at(at_ms))
     ms = NOW_MS + data.draw(st.integers(-90_000_000, 3_700_000))
     group, action = data.draw(st.sampled_from([None, "a"])), data.draw(st.sampled_from([None, "consume"]))
     having = [

@@ -20,10 +20,10 @@ from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import WrongUse
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
-from rmq_store.lake.broker.import_store import last_import
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.table.imports import last_import
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -120,7 +120,9 @@ def cutover(
             moved=moves,
         )
         claim.stop_renewing()
-        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance))
+        # The position keeps the time of the import that moved it last: by that time the import is found.
+        updated_ms = {imported: positions.updated_ms(imported)}
+        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance, updated_ms=updated_ms))
         committed = commit(shard, proposal, host, started_ms=started_ms)
     return replace(report, commit_id=committed.ctl.commit_id, warnings=follow_up(shard, host))
 

@@ -12,7 +12,7 @@ from rmq_store.broker_files.consumer_offset_manager import Table, key_of
 from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
-from rmq_store.lake.broker.import_store import last_import
+from rmq_store.lake.table.imports import last_import
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic

@@ -31,6 +31,7 @@ from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.table.imports import last_import
 from rmq_store.lake.table.object_store import Root, file_source
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -239,13 +240,6 @@ def _report(status: Status, shard: Shard, request: ImportRequest, ctl: Ctl, conf
 
 
 # --- where to begin ---------------------------------------------------------------------------------------------------
-
-
-def last_import(shard: Shard, broker_name: str) -> Ctl | None:
-    """The newest import of the broker in this shard."""
-    imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in shard.ctls_since(0, action=str(action))]
-    of_broker = [ctl for ctl in imports if ctl.parameter("broker_name") == broker_name]
-    return max(of_broker, key=lambda ctl: ctl.read_version, default=None)
 
 
 def _begin(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:

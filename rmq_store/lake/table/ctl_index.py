@@ -1,4 +1,4 @@
-"""Which files hold the ctl rows of a commit, of a request, of the last minutes: found without looking at all files.
+"""Which files hold the ctl rows of a commit, of a request, of a moment, of the last minutes: found without reading all.
 
 The files of the checkpoint from which the log was opened are filtered by their statistics; those that came since are kept in
 dictionaries, so that a process that commits for days does not become slower with each commit.
@@ -32,6 +32,7 @@ class CtlIndex:
         self._recent: list[LiveFile] = []
         self._of_commit: dict[str, list[str]] = defaultdict(list)
         self._of_request: dict[str, list[str]] = defaultdict(list)
+        self._of_time: dict[int, list[str]] = defaultdict(list)
         self._of_several: list[LiveFile] = []
         self._first: set[str] = set()
 
@@ -69,6 +70,12 @@ class CtlIndex:
         paths += self._of_request.get(request_id[:_LONGEST_STATISTIC], ())
         return paths + [file.path for file in self._of_several if _overlaps(file, "request_id", request_id, request_id)]
 
+    def at(self, ms: int) -> list[str]:
+        """The files that may have a commit with the store timestamp ``ms``."""
+        paths = self._paths(pc.fill_null(self._may_have("store_timestamp", ms, ms), False))
+        paths += self._of_time.get(ms, ())
+        return paths + [file.path for file in self._of_several if _overlaps(file, "store_timestamp", ms, ms)]
+
     def since(self, ms: int, **values: str | None) -> list[str]:
         """The files that may have a commit whose id was made at ``ms`` or later, and with these values of columns (None:
         any)."""
@@ -95,10 +102,11 @@ class CtlIndex:
         if file.rows == 1 and most["request_id"].startswith(request):
             self._of_commit[least["commit_id"][:16]].append(file.path)
             self._of_request[request].append(file.path)
+            self._of_time[least["store_timestamp"]].append(file.path)
         else:
             self._of_several.append(file)
 
-    def _may_have(self, column: str, first: str, last: str) -> pa.ChunkedArray:
+    def _may_have(self, column: str, first: str | int, last: str | int) -> pa.ChunkedArray:
         """Whether a loaded file may have a value of ``[first, last]`` (text statistics are cut to 32 characters)."""
         least, most = self._loaded.column(f"min.{column}"), self._loaded.column(f"max.{column}")
         return pc.and_(pc.less_equal(least, last), pc.greater_equal(most, first))
@@ -109,6 +117,6 @@ class CtlIndex:
         return paths
 
 
-def _overlaps(file: LiveFile, column: str, first: str, last: str) -> bool:
+def _overlaps(file: LiveFile, column: str, first: str | int, last: str | int) -> bool:
     least, most = file.stats["minValues"].get(column), file.stats["maxValues"].get(column)
     return least is not None and least <= last and most >= first

@@ -13,6 +13,7 @@ from rmq_store.consumer.pull import cover
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.lake.table.imports import observed
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -52,8 +53,7 @@ class ShardLookup:
                 yield from zip(offsets.tolist(), sizes.to_pylist(), strict=True)
 
     def observed(self) -> list[Observed]:
-        imports = [c for action in (Action.IMPORT, Action.SALVAGE) for c in self.shard.ctls_since(0, action=action)]
-        return [seen for ctl in sorted(imports, key=lambda ctl: ctl.read_version) for seen in ctl.observed]
+        return observed(self.shard)
 
     def has_consumed(self, group: str, epoch: int) -> bool:
         return self.shard.has_ctl(group, Action.CONSUME, epoch)

@@ -1,6 +1,6 @@
--- The current offsets of a group, without their history: the lake's own, else the one last observed at its broker. A group
--- that was deleted in the lake has none until it is created again: its broker's offsets do not count any more, and in its
--- retry queues it will continue where they ended.
+-- The current offsets of a group, without their history: the lake's own, else the one that the newest import of its broker
+-- observed. A group that was deleted in the lake has none until it is created again: its broker's offsets do not count any
+-- more, and in its retry queues it will continue where they ended.
 -- needs: positions, ctl_observed
 WITH deleted AS (
     SELECT shard, group_name FROM positions WHERE kind = 'del'
@@ -21,8 +21,8 @@ own AS (
 seen AS (
     SELECT
         o.shard, o.group_name, o.topic, o.broker_name, o.queue_id, o.observed_offset, o.store_timestamp,
-        row_number() OVER (
-            PARTITION BY o.shard, o.group_name, o.topic, o.broker_name, o.queue_id
+        rank() OVER (
+            PARTITION BY o.shard, o.broker_name
             ORDER BY o.read_version DESC, o.commit_id DESC
         ) AS newness
     FROM ctl_observed o
