@@ -710,7 +710,7 @@ def test_the_next_good_record_is_looked_for_where_a_record_names_its_own_place(
         looked_at.append(start + position)
         return item_at(data, position, start, file_end)
 
-    monkeypatch.setattr(import_slice, "item_at", counted)
+    monkeypatch.setattr("rmq_store.lake.broker.salvage.item_at", counted)
     report = lake.load(folder, salvage=True)
     assert (report.messages, [skip.begin for skip in report.salvaged]) == (3, [3 * size])
     assert looked_at == []

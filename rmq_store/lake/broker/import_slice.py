@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker_files.batch_consume_queue import ADVICE, INNER_BATCH_FLAGS, is_inner_batch
-from rmq_store.broker_files.commit_log_file import FOLDER as LOG_FOLDER
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Produced, StagedFile
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
+from rmq_store.lake.broker.import_entries import EntryReader, Run, compare, of_a_deleted_topic, take_delivery_times
 from rmq_store.lake.broker.records import record_batches
 from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped, next_record, record_after_hole
 from rmq_store.lake.table import tables
@@ -37,11 +37,8 @@ from rmq_store.log.commit_log import (
     NothingWritten,
     Stop,
     Unsupported,
-    item_at,
     only_zeros,
 )
-from rmq_store.log.consume_queue import UNIT_BYTES, ConsumeQueueEntry
-from rmq_store.log.record import Record
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
@@ -54,8 +51,6 @@ PARTS_PER_FILE = 4096
 """At most so many staged files for one commit log file."""
 
 _DAY_MS = 86_400_000
-_ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert _ENTRY.itemsize == UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +110,13 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     produced: list[Produced] = []
     skipped: list[Skipped] = []
     messages = 0
+    reader = EntryReader(job.source, job.queues)
     while True:
         end = min(at + chunk_bytes, task.file.end_offset)
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if len(data) < end - at:
             raise BadData(f"{task.file.name} became shorter while it was read: import again once its copy is complete")
+        chunk = _Chunk(reader, -(-(task.file.end_offset - at) // max(len(data), 1)))
         stop: Stop = NothingWritten(at)
         for item in _parsed(job, data, at, task.file.end_offset):
             if not isinstance(item, pa.Table):
@@ -127,7 +124,7 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                 break
             messages += item.num_rows
             part = task.number * PARTS_PER_FILE + len(files)
-            for file, segments in _staged(job, item, part, attempt):
+            for file, segments in _staged(job, chunk, item, part, attempt):
                 if len(files) == PARTS_PER_FILE:
                     raise BadData(_too_many_files(task))
                 files.append(file)
@@ -217,14 +214,24 @@ _Run = tuple[MessageQueue, int, int]
 """A queue and its rows ``[begin, end)``, whose queue offsets follow one another."""
 
 
-def _staged(job: ImportJob, rows: pa.Table, part: int, attempt: str) -> Iterator[tuple[StagedFile, list[Produced]]]:
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """The entries of the task's queues, and how many chunks are still to read, this one included."""
+
+    reader: EntryReader
+    of_task: int
+
+
+def _staged(
+    job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int, attempt: str
+) -> Iterator[tuple[StagedFile, list[Produced]]]:
     """The files of a chunk, one per day, and their segments."""
     days = rows.column("store_timestamp").to_numpy() // _DAY_MS
     for number, day in enumerate(np.unique(days).tolist()):
         of_day = (
             rows if days[0] == day and days[-1] == day and (days == day).all() else rows.filter(pa.array(days == day))
         )
-        table, runs = _sorted(job, of_day, part + number)
+        table, runs = _sorted(job, chunk, of_day, part + number)
         name = f"{job.commit_id}-{part + number:08d}-{attempt}"
         new_file = NewFile(
             kind="msg",
@@ -237,7 +244,7 @@ def _staged(job: ImportJob, rows: pa.Table, part: int, attempt: str) -> Iterator
         yield file, [_segment(table, run, part + number, file.path) for run in runs]
 
 
-def _sorted(job: ImportJob, rows: pa.Table, part: int) -> tuple[pa.Table, list[_Run]]:
+def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[pa.Table, list[_Run]]:
     """Rows of schema MSG in queue order, those without an entry last, and the runs of rows of each queue."""
     indexed = rows.column("indexed").to_numpy()
     topics = rows.column("topic").combine_chunks().dictionary_encode()
@@ -254,28 +261,32 @@ def _sorted(job: ImportJob, rows: pa.Table, part: int) -> tuple[pa.Table, list[_
 
     starts = _run_starts(topic_rank[:count], queue_ids[:count], offsets[:count])
     names_by_rank = sorted(names)
-    runs = []
+    runs: list[tuple[int, int, Run]] = []
     sizes, physical = table.column("store_size").to_numpy(), table.column("commit_log_offset").to_numpy()
     codes = table.column("tags_code").to_numpy().copy()
     waiting = np.zeros(len(order), dtype=np.bool_)
     orphaned = np.zeros(len(order), dtype=np.bool_)
     for begin, end in pairwise([*starts.tolist(), count]):
         queue = MessageQueue(names_by_rank[topic_rank[begin]], job.broker_name, int(queue_ids[begin]))
-        entries = _entries(job, queue, int(offsets[begin]), end - begin)
-        orphaned[begin:end] = _of_a_deleted_topic(job, queue, int(offsets[begin]), entries, physical[begin:end])
+        of_run = physical[begin:end], sizes[begin:end], codes[begin:end]
+        runs.append((begin, end, Run(queue, int(offsets[begin]), *of_run)))
+    for (begin, end, run), entries in zip(
+        runs, chunk.reader.read([run.slots for *_, run in runs], chunk.of_task), strict=True
+    ):
+        files = chunk.reader.files(run.queue)
+        orphaned[begin:end] = of_a_deleted_topic(job.source, job.file_bytes, files, run, entries)
         if orphaned[begin:end].any():
             continue
-        if queue.topic == SCHEDULE_TOPIC:
-            _take_delivery_times(codes[begin:end], entries)
+        if run.queue.topic == SCHEDULE_TOPIC:
+            take_delivery_times(run.codes, entries)
             waiting[begin:end] = True
-        _compare(queue, int(offsets[begin]), entries, (physical[begin:end], sizes[begin:end], codes[begin:end]))
-        runs.append((queue, begin, end))
+        compare(run, entries)
     if orphaned.any():
         has_entry = table.column("indexed").to_numpy() & ~orphaned
         at = table.schema.get_field_index("indexed")
-        return _sorted(job, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
+        return _sorted(job, chunk, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
     columns = {"tags_code": pa.array(codes), "deliver_at": pa.array(codes, mask=~waiting)}
-    return _as_msg(job, table, columns, part, count), runs
+    return _as_msg(job, table, columns, part, count), [(run.queue, begin, end) for begin, end, run in runs]
 
 
 def _run_starts(*keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -285,84 +296,6 @@ def _run_starts(*keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.array([], dtype=np.int64)
     new = (np.diff(topic_rank) != 0) | (np.diff(queue_ids) != 0) | (np.diff(offsets) != 1)
     return np.concatenate([[0], np.flatnonzero(new) + 1])
-
-
-def _entries(job: ImportJob, queue: MessageQueue, begin: int, count: int) -> npt.NDArray[np.void]:
-    """The broker's own entries from a queue offset on: as many as its files have."""
-    files = job.queues.get((queue.topic, queue.queue_id))
-    parts = []
-    for file in files.files if files else ():
-        first = max(begin * UNIT_BYTES, file.start_offset)
-        last = min((begin + count) * UNIT_BYTES, file.end_offset)
-        if first < last:
-            parts.append(job.source.read(file.name, first - file.start_offset, last - file.start_offset))
-    return np.frombuffer(b"".join(parts), dtype=_ENTRY)
-
-
-def _of_a_deleted_topic(
-    job: ImportJob, queue: MessageQueue, begin: int, entries: npt.NDArray[np.void], physical: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """Mask of the messages of a run, from queue offset ``begin`` on, that belong to a topic which was deleted and made
-    again: the broker's entry at their offset, or else the queue's last one, points further on in the log."""
-    newest = np.zeros(len(physical), dtype=_ENTRY)
-    newest[: len(entries)] = entries
-    slots = np.arange(begin, begin + len(physical))
-    missing = newest["size"] == 0
-    files = job.queues.get((queue.topic, queue.queue_id))
-    if files and missing.any():
-        written = files.written()
-        last = files.entry(written.stop - 1) if written else ConsumeQueueEntry(0, 0, 0)
-        newest[missing] = (last.commit_log_offset, last.size, last.tags_code)
-        slots[missing] = written.stop - 1
-    orphaned = newest["commit_log_offset"] > physical
-    if orphaned.any() and not _has_record(job, queue, int(slots[orphaned][0]), newest[orphaned][0]):
-        orphaned[:] = False  # the entries are wrong, not the messages: _compare raises
-    return orphaned
-
-
-def _has_record(job: ImportJob, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
-    """Whether the log has the record of this queue offset where the entry points."""
-    at, size = int(entry["commit_log_offset"]), int(entry["size"])
-    start = at - at % job.file_bytes
-    try:
-        data = job.source.read(f"{LOG_FOLDER}/{start:020}", at - start, at - start + size)
-    except BadData:
-        return False
-    record = item_at(data, 0, at, start + job.file_bytes)
-    if not isinstance(record, Record):
-        return False
-    return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
-
-
-def _take_delivery_times(codes: npt.NDArray[np.int64], entries: npt.NDArray[np.void]) -> None:
-    """The tags code of a schedule entry is its delivery time, by the broker's level table, which is in none of its files.
-    So the entry counts, and the store's level table only where there is no entry."""
-    written = entries["size"] > 0
-    codes[: len(entries)][written] = entries["tags_code"][written]
-
-
-def _compare(
-    queue: MessageQueue,
-    begin: int,
-    entries: npt.NDArray[np.void],
-    log: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]],
-) -> None:
-    """Written entries must agree with the log; missing ones are made, as the broker's recovery does (rules 19.1).
-
-    ``begin``: the queue offset of the first entry. ``log``: the run's commit log offsets, sizes and tags codes.
-    """
-    physical, sizes, codes = log
-    n = len(entries)
-    same = (entries["commit_log_offset"] == physical[:n]) & (entries["size"] == sizes[:n])
-    wrong = np.flatnonzero((entries["size"] > 0) & ~(same & (entries["tags_code"] == codes[:n])))
-    if len(wrong):
-        at = int(wrong[0])
-        entry = tuple(int(value) for value in entries[at])
-        raise BadData(
-            f"{queue} offset {begin + at}: the broker's entry has (offset, size, tags code) {entry}, its log has "
-            f"{(int(physical[at]), int(sizes[at]), int(codes[at]))}. To have the entries made from the log, import a copy "
-            f"of the store without consumequeue/{queue.topic}/{queue.queue_id}."
-        )
 
 
 def _as_msg(job: ImportJob, table: pa.Table, made: dict[str, pa.Array], part: int, indexed: int) -> pa.Table:
