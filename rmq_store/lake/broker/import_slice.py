@@ -75,11 +75,15 @@ class ImportJob:
 
 @dataclass(frozen=True, slots=True)
 class ImportTask:
-    """One commit log file, from the physical offset ``begin`` on."""
+    """Bytes ``[begin, end)`` of the broker's log, all in one file. The file's first task begins at a record."""
 
     number: int
     file: MappedFile
     begin: int
+    end: int
+
+    is_cut: bool = False
+    """Whether it begins where a consume queue says that a record does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ class ImportResult:
     end: int
     """Physical offset up to which the file was read (exclusive)."""
     full: bool
-    """Whether the log continues in the next file."""
+    """Whether the log continues there: in the next file, or with the task's next neighbour in the same file."""
     messages: int
     files: tuple[StagedFile, ...]
     produced: tuple[Produced, ...]
@@ -101,10 +105,24 @@ class ImportResult:
     skipped: tuple[Skipped, ...] = ()
     has_bytes_after: bool = False
     """Whether bytes other than 0 follow ``end``, where no record begins."""
+    failed: bool = False
+    """Whether an error ended a task that may not have begun at a record; a task for the whole file finds out which."""
 
 
 def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
-    """Read, check and stage one file. Raises BadData when the broker's consume queue contradicts its log."""
+    """Read, check and stage one file, or a chunk of it. Raises BadData when the broker's consume queue contradicts its log."""
+    try:
+        return _imported(job, task, attempt)
+    except BadData:
+        if not task.is_cut:
+            raise
+        begin = task.begin
+        return ImportResult(
+            number=task.number, begin=begin, end=begin, full=False, messages=0, files=(), produced=(), failed=True
+        )
+
+
+def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     at, chunk_bytes = task.begin, CHUNK_BYTES
     files: list[StagedFile] = []
     produced: list[Produced] = []
@@ -112,11 +130,11 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     messages = 0
     reader = EntryReader(job.source, job.queues)
     while True:
-        end = min(at + chunk_bytes, task.file.end_offset)
+        end = min(at + chunk_bytes, task.end)
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if len(data) < end - at:
             raise BadData(f"{task.file.name} became shorter while it was read: import again once its copy is complete")
-        chunk = _Chunk(reader, -(-(task.file.end_offset - at) // max(len(data), 1)))
+        chunk = _Chunk(reader, -(-(task.end - at) // max(len(data), 1)))
         stop: Stop = NothingWritten(at)
         for item in _parsed(job, data, at, task.file.end_offset):
             if not isinstance(item, pa.Table):
@@ -130,7 +148,7 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                 files.append(file)
                 produced += segments
         match stop:
-            case MoreBytes(offset, needed):
+            case MoreBytes(offset, needed) if end < task.end:
                 at, chunk_bytes = offset, max(CHUNK_BYTES, needed)
                 continue
             case Damage() if job.salvage:
@@ -148,14 +166,14 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                 continue
             case _:
                 pass
-        full = isinstance(stop, Blank | FileEnd)
+        is_file_end = isinstance(stop, Blank | FileEnd)
         stopped_by = stop if isinstance(stop, Damage | Unsupported) else None
-        reached = task.file.end_offset if full else stop.commit_log_offset
+        reached = task.file.end_offset if is_file_end else stop.commit_log_offset
         return ImportResult(
             number=task.number,
             begin=task.begin,
             end=reached,
-            full=full,
+            full=is_file_end or reached == task.end,
             messages=messages,
             files=tuple(files),
             produced=tuple(produced),

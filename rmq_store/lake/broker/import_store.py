@@ -25,7 +25,8 @@ from rmq_store.commit.positions import PositionKind, Positions, cutover_id, impo
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_users, read_configs, same_configs
-from rmq_store.lake.broker.import_slice import ImportJob, ImportResult, ImportTask, import_file
+from rmq_store.lake.broker.import_slice import ImportJob, ImportResult
+from rmq_store.lake.broker.import_tasks import run_tasks, tasks_of
 from rmq_store.lake.broker.salvage import HOLE, Skipped
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
@@ -172,7 +173,10 @@ def import_store(
             salvage=salvage,
             max_body_bytes=request.max_body_bytes,
         )
-        results = _run(job, log, begin, engine, progress)
+        tasks = tasks_of(job, [file for file in log.files if file.end_offset > begin], begin)
+        all_bytes = sum(task.end - task.begin for task in tasks)
+        report_progress = progress or (lambda _read, _all: None)
+        results = run_tasks(job, tasks, engine, lambda read: report_progress(read, all_bytes))
         results = _over_holes(log, results) if salvage else results
         end = _checked_end(log, results, begin)
         if any(result.has_bytes_after and result.end == end for result in results):
@@ -279,22 +283,6 @@ def _fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any
 
 
 # --- reading it -------------------------------------------------------------------------------------------------------
-
-
-def _run(
-    job: ImportJob, log: MappedFileQueue, begin: int, engine: Engine, progress: Callable[[int, int], None] | None
-) -> list[ImportResult]:
-    files = [file for file in log.files if file.end_offset > begin]
-    tasks = [ImportTask(number, file, max(begin, file.start_offset)) for number, file in enumerate(files)]
-    all_bytes = sum(task.file.end_offset - task.begin for task in tasks)
-    results: list[ImportResult] = []
-    # In rounds of a few tasks per slot, so that progress is reported during long work.
-    round_size = 4 * engine.slots
-    for at in range(0, len(tasks), round_size):
-        results += engine(import_file, job, tasks[at : at + round_size])
-        if progress:
-            progress(sum(result.end - result.begin for result in results), all_bytes)
-    return sorted(results, key=lambda result: result.number)
 
 
 def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[ImportResult]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ class Engines:
         self._open_spark = open_spark
         self._spark: Engine | None = None
         self._exits = ExitStack()
+        self._opening = threading.Lock()
 
     def __enter__(self) -> Engines:
         return self
@@ -123,9 +125,10 @@ class Engines:
 
     def spark(self) -> Engine:
         """Spark's engine, opened at the first call. Raises the errors of ``open_spark``."""
-        if self._spark is None:
-            self._spark = self._exits.enter_context(self._open_spark())
-        return self._spark
+        with self._opening:  # an import asks from several threads
+            if self._spark is None:
+                self._spark = self._exits.enter_context(self._open_spark())
+            return self._spark
 
 
 def spark_missing(error: ImportError) -> StoreUnusable:
