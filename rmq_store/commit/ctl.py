@@ -43,6 +43,7 @@ class Action(StrEnum):
     CLONE = "clone"
     DELETE = "delete"
     COMPACT = "compact"
+    VACUUM = "vacuum"
 
 
 @dataclass(frozen=True, slots=True)

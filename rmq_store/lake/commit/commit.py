@@ -138,7 +138,6 @@ def commit_together(
         )
         try:
             check_evidence(proposal.ctl, tally_of_range)
-            check_age(proposal.ctl, member.started_ms, host.now_ms())
         except RmqError as error:
             outcomes[member.commit_id] = error
     # Members of an entry have one read version, so their ids order them.
@@ -179,6 +178,13 @@ def _decided(
 ) -> dict[str, Decided]:
     """The decisions by commit id. Who cannot be committed any more gets its outcome."""
     clocks = Clocks(own_ms=host.now_ms(), store_ms=shard.root.server_time_ms(host))
+    for member in members:
+        try:
+            # At each decision: this process may have slept since the one before, and a vacuum may be under way.
+            check_age(member.proposal.ctl, member.started_ms, clocks.own_ms)
+        except StaleAttempt as error:
+            outcomes[member.commit_id] = error
+    members = [one for one in members if one.commit_id not in outcomes]
     positions = shard.positions()
     decided: dict[str, Decided] = {}
     for member, decision in zip(

@@ -150,10 +150,11 @@ def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host
     if not report.differs:
         return report
     table, positions = _writable(shard, kind, host), cursor_positions(shard)
-    files = staged(shard, kind, _of(kind, ctls), host)
     answer: Exception | None = None
     for _ in range(_TRIES):
         table.refresh()
+        # After the refresh, at each try: a vacuum that came in between would have deleted files that were staged before it.
+        files = staged(shard, kind, _of(kind, ctls), host)
         try:
             replaced = table.files().column("path").to_pylist()
             table.put(files, positions, host=host, operation="REBUILD", removed=replaced)

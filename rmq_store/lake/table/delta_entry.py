@@ -23,6 +23,8 @@ know, so an OPTIMIZE or DELETE of another tool fails. Readers need not know it."
 _FEATURES = ("appendOnly", "invariants", FEATURE)
 """``appendOnly`` and ``invariants`` are what writer version 2, which a new table would have, means in version 7."""
 ENGINE = "rmq-store"
+VACUUM = "VACUUM"
+"""The operation of an entry behind which files are deleted that no version names."""
 _SAFE = "/=~-_."
 _COMMIT_IDS = "commit_ids"
 _ACTIONS = "actions"
@@ -70,6 +72,11 @@ class Entry:
     """The ``commitInfo`` action."""
     protocol: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] | None = None
+
+    @property
+    def is_vacuum(self) -> bool:
+        """Whether staged files that were not committed before it may be deleted."""
+        return self.info.get("operation") == VACUUM
 
     @property
     def commit_ids(self) -> tuple[str, ...]:

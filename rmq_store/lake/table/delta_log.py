@@ -65,6 +65,8 @@ class Content:
         """Whether an entry that came first touches what this one relies on."""
         if entry.protocol is not None or entry.metadata is not None:
             return True
+        if entry.is_vacuum:  # the files of this one may be gone: they have to be checked again
+            return True
         if not entry.positions.keys().isdisjoint(self.positions):
             return True
         if any(app_id.startswith(prefix) for prefix in self.closed for app_id in entry.positions):
