@@ -108,7 +108,7 @@ def test_a_vacuum_with_its_own_settings_keeps_what_another_tool_took_out(importe
         OPTIMIZE_AND_DELETE[tool](table)
         assert table.vacuum(dry_run=False) == []
         with pytest.raises(Exception, match="retention"):
-            table.vacuum(retention_hours=24 * 365, dry_run=False)
+            table.vacuum(retention_hours=24 * 6, dry_run=False)
     assert imported.json("consume", "--group", "orders", "--engine", "local")["windows"]
 
 

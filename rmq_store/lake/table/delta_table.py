@@ -34,6 +34,7 @@ from rmq_store.lake.table.delta_entry import LiveFile, entry_bytes, entry_name, 
 from rmq_store.lake.table.delta_log import LOG_FOLDER, Content, DeltaLog, LogCleaned, NoTable
 from rmq_store.lake.table.file_cache import FileCache
 from rmq_store.lake.table.object_store import Root
+from rmq_store.maintain.orphans import TOMBSTONE_AGE_MS
 from rmq_store.utils.host import Host, epoch_ms, random_name
 
 FRESH_MS = 2_000
@@ -46,9 +47,9 @@ CONFIGURATION = {
     # Only ``checkpoint.py`` removes entries, by its own rules.
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 2 hours",
-    # Segments name files. If another tool's OPTIMIZE removes one from the table, a VACUUM with the table's own settings
-    # does not delete it, nor a file that a running window has staged.
-    "delta.deletedFileRetentionDuration": "interval 36500 days",
+    # For so long a checkpoint records which files were removed, and when. This project's vacuum needs it, and another tool's
+    # VACUUM with the table's own settings deletes no younger file, which a running window may have staged.
+    "delta.deletedFileRetentionDuration": f"interval {TOMBSTONE_AGE_MS // 86_400_000} days",
 }
 
 
@@ -255,10 +256,8 @@ class LakeTable:
         """
         self.check_format()
         # A name of its own makes the content of this try unlike that of any other.
-        name = (random_name(),)
-        content = self.content(
-            files, positions, operation=operation, now_ms=host.now_ms(), commit_ids=name, removed=removed
-        )
+        name, now_ms = (random_name(),), self.root.server_time_ms(host)
+        content = self.content(files, positions, operation=operation, now_ms=now_ms, commit_ids=name, removed=removed)
         if self.log.append(content, host, deadline_ms=host.now_ms() + patience_ms) is not Verdict.COMMITTED:
             raise StaleAttempt(f"another process has committed to {self.path}")
 

@@ -170,6 +170,10 @@ class Root:
 
     def list(self, folder: str = "") -> list[tuple[str, int]]:
         """Names (relative to the root) and sizes in bytes of all below ``folder``, sorted; none if it is missing."""
+        return [(name, size) for name, size, _ in self.list_dated(folder)]
+
+    def list_dated(self, folder: str = "") -> Sequence[tuple[str, int, int]]:
+        """As ``list``, with the times at which they were written, by the store's clock, UTC ms."""
         with self._explained(f"list {folder or 'everything'}"):
             return sorted(self._list_local(folder) if self.is_local else self._list_s3(folder))
 
@@ -335,20 +339,25 @@ class Root:
     def _path(self, relative: str) -> Path:
         return Path(self.location, _clean(relative))
 
-    def _list_local(self, folder: str) -> Iterator[tuple[str, int]]:
-        for parent, _, names in os.walk(self._path(folder)):
+    def _list_local(self, folder: str) -> Iterator[tuple[str, int, int]]:
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):  # missing, or removed meanwhile
+                raise error
+
+        for parent, _, names in os.walk(self._path(folder), onerror=refuse):
             for name in names:
                 path = Path(parent, name)
                 try:
-                    yield path.relative_to(self.location).as_posix(), path.stat().st_size
+                    status = path.stat()
                 except FileNotFoundError:
                     continue  # removed meanwhile
+                yield path.relative_to(self.location).as_posix(), status.st_size, int(status.st_mtime * 1000)
 
-    def _list_s3(self, folder: str) -> Iterator[tuple[str, int]]:
+    def _list_s3(self, folder: str) -> Iterator[tuple[str, int, int]]:
         own, below = (f"{key}/" if key else "" for key in (self._key(""), self._key(folder)))
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=below):
             for entry in page.get("Contents", []):
-                yield entry["Key"].removeprefix(own), entry["Size"]
+                yield entry["Key"].removeprefix(own), entry["Size"], int(entry["LastModified"].timestamp() * 1000)
 
     def _create_object(self, key: str, content: bytes) -> bool:
         creator_id = random_name()

@@ -263,9 +263,14 @@ def names_in(options: Options, bucket: str, folder: str, after: str) -> tuple[li
 
 
 def delete_all(options: Options, bucket: str, keys: Sequence[str]) -> None:
+    """Raises ClientError for the first object that the store did not delete."""
     for start in range(0, len(keys), _KEYS_OF_A_DELETE):
         some: list[ObjectIdentifierTypeDef] = [{"Key": key} for key in keys[start : start + _KEYS_OF_A_DELETE]]
-        client(options).delete_objects(Bucket=bucket, Delete={"Objects": some, "Quiet": True})
+        answer = client(options).delete_objects(Bucket=bucket, Delete={"Objects": some, "Quiet": True})
+        for error in answer.get("Errors", ()):
+            raise ClientError(
+                {"Error": {"Code": error.get("Code", ""), "Message": error.get("Message", "")}}, "DeleteObjects"
+            )
 
 
 def code_of(error: BaseException) -> str:
