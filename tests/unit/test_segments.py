@@ -13,6 +13,7 @@ from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy
 from rmq_store.errors import MissingFile
 from rmq_store.lake.read.segments import _disjoint, segments_of, waiting_segments
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.contract.engines import LakeWorld
@@ -65,6 +66,18 @@ def test_a_delivery_reads_the_segments_up_to_the_first_that_is_not_due_each_once
         world.clock.advance(1 if turn == 0 else 4_000)
     assert reads == [(0, 1), (1, 2), (4, 8)]
     assert len(set(consumequeue_reads)) == 8
+
+
+def test_files_of_a_folder_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool of threads costs more CPU time than it saves there."""
+    world = LakeWorld(tmp_path)
+    for turn in range(3):
+        world.fill(orders(0), several(1, first=turn))
+        world.consume(group(), f"{DAY}-c{turn}", succeed)
+    table = Shard(world.shard.root, SHARD).commitlog
+    monkeypatch.delattr("rmq_store.lake.table.delta_table.ThreadPoolExecutor")
+    paths = table.files().column("path").to_pylist()
+    assert [rows.num_rows for rows in table.read_each(paths)] == table.files().column("num_records").to_pylist()
 
 
 def test_segments_of_other_groups_are_not_read(tmp_path: Path, consumequeue_reads: list[str]) -> None:

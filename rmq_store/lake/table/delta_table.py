@@ -149,7 +149,7 @@ class LakeTable:
         """As ``read``, a table per file. Many files have one row: a reader for each is cheaper than a scan over all."""
         read_file = partial(self._read_file, schema=self._schema_of(columns))
         paths = list(paths)
-        if len(paths) <= 1:
+        if len(paths) <= 1 or self.root.is_local:  # threads that wait for Python's lock cost more than they save
             return list(map(read_file, paths))
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             return list(pool.map(read_file, paths))
