@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.errors import StoreUnusable
+from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
@@ -86,3 +87,19 @@ def test_a_window_reads_a_small_file_of_many_queues_by_one_request(counted_root:
     report = SmallStore(store).consume("broker-a", "2026-11-20-one")
     assert sum(report.counts().values()) == 8 * 20
     assert counted_root.of(f"broker-a/commitlog/{file}") == ["GET"]
+
+
+def test_a_task_reads_a_file_of_some_hundred_kilobytes_by_its_end_and_once_more(counted_root: CountedRoot) -> None:
+    """Not by HEAD and a request for each range of columns. The next task of the process knows its end."""
+    rng = np.random.default_rng(1)
+    rows = messages([rng.bytes(10_000) for _ in range(20)])
+    file = stage(counted_root.root, "t", NewFile(kind="msg", name="file", rows=rows, runs=[0], row_group_rows=10))
+    assert 100_000 < file.size < 500_000
+    requests = []
+    for _ in range(2):
+        counted_root.proxy.requests.clear()
+        task = OpenFiles(counted_root.root)
+        bodies = [task.row_group(PATH, group, ["queue_offset", "body"], shared=False) for group in range(2)]
+        assert pa.concat_tables(bodies).column("body") == rows.column("body")
+        requests.append(counted_root.of(PATH))
+    assert requests == [["GET", "GET"], ["GET"]]

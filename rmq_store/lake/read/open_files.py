@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 
 from rmq_store.lake.table.object_store import TAIL_BYTES, Root
 
+_WHOLE_BYTES = 512 << 10
+"""A file in S3 with no more is read by one request. pyarrow asks for the size of a file that it opens, known or not."""
+
 KEPT_BYTES = 64 << 20
 """So many bytes of shared row groups are kept at most, and the last one in any case."""
 
@@ -99,7 +102,7 @@ class OpenFiles:
 
     def _source(self, path: str, footer: Footer) -> pa.NativeFile:
         source = self._sources.pop(path, None)
-        if source is None and footer.size <= TAIL_BYTES:
+        if source is None and footer.size <= (TAIL_BYTES if self._root.is_local else _WHOLE_BYTES):
             source = pa.BufferReader(self._root.read(path))
         elif source is None:
             source = self._root.open_file(path, footer.size)
