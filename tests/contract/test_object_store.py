@@ -282,7 +282,7 @@ def test_a_missing_bucket_is_named(s3_server: S3Server, call: str) -> None:
     ids=["secret", "id", "bucket"],
 )
 def test_each_librarys_refusal_is_known_as_one(s3_root: S3Root, wrong: dict[str, str]) -> None:
-    """delta-rs, pyarrow and boto3: a commit does not wait for what stays refused."""
+    """delta-rs and boto3: a commit does not wait for what stays refused."""
     root = Root.parse(s3_root.uri if wrong else "s3://no-such-bucket-here/store", {**s3_root.env, **wrong})
     shard = Shard(root, "s")
     said = Ctl("0" * 32, Action.SEND, Actor("tests", "tests"))

@@ -449,8 +449,8 @@ class RootFileSource:
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether trying again cannot help: no such table or bucket, no permission, no space. delta-rs, and pyarrow for S3, say so
-    only in their messages, so this decides about waiting, never about whether something was written."""
+    """Whether trying again cannot help: no such table or bucket, no permission, no space. delta-rs says so only in its
+    messages, as do the errors of a root, so this decides about waiting, never about whether something was written."""
     answers = (error, error.__cause__)
     return any(isinstance(answer, OSError) and answer.errno in _REFUSALS for answer in answers) or (
         _REFUSED.search(str(error)) is not None
