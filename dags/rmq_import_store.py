@@ -1,12 +1,13 @@
 """Import a broker's files: new messages of its store directory go into the commit log.
 
 **What it does.** Reads the files from the end of the last import on, checks every record, and commits messages, queues
-and the broker's own data about its groups, all or nothing. The broker may be running. A damaged record stops the
-import, with an error that names the file and the position; with `salvage` it is skipped and recorded. A body that is
-larger than `max_body_bytes` after decompression also stops the import, even with `salvage`: the message is not damaged,
-so it must not be lost.
+and the broker's own data about its groups, in parts of 1 to 4 GiB of its log, each all or nothing. The broker may be
+running. A damaged record stops the import, with an error that names the file and the position; with `salvage` it is
+skipped and recorded. A body that is larger than `max_body_bytes` after decompression also stops the import, even with
+`salvage`: the message is not damaged, so it must not be lost.
 
-**Running it again.** A second import of the same files changes nothing.
+**Running it again.** A second import of the same files changes nothing. After an error it continues behind the last part
+that was committed.
 
 **When not to use it.** After the broker's cut-over: its import is closed permanently.
 

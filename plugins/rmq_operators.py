@@ -124,8 +124,8 @@ def _settings_of(deployment: Deployment, group: str) -> GroupSettings:
 def plan_shards(group_name: str) -> list[str]:
     """The shards in which the run has something to consume, or has committed before; none is a success. Starts no JVM.
 
-    A topic that does not exist yet is nothing to do for a scheduled run. For a run that a person triggered it is an
-    error, as the name may be wrong.
+    A topic that does not exist yet, and a first start in the middle of an import, is nothing to do for a scheduled run. For
+    a run that a person triggered it is an error, as the name may be wrong.
     """
     from rmq_store.lake.window.consumption import has_work, shards_of
 
@@ -136,12 +136,12 @@ def plan_shards(group_name: str) -> list[str]:
     log.info("request %s: until %s (%s)", request.request_id, request.until_ms, request.parameters["until_rule"])
     try:
         shards = shards_of(deployment.open_store(), group)
+        names = [shard.name for shard in shards if has_work(shard, group, request, Host())]
     except NothingThere as missing:
         if not run.on_its_own:
             raise
         _nothing_to_do(str(missing))
         return []
-    names = [shard.name for shard in shards if has_work(shard, group, request, Host())]
     log.info("shards with work: %s", ", ".join(names) or "none")
     if not names:
         _nothing_to_do(f"group {group.name} has consumed everything up to the window's upper bound")

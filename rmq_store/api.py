@@ -147,7 +147,8 @@ class Store:
         engine: Engine | None = None,
         request_id: str | None = None,
     ) -> ImportReport:
-        """Import the new messages of a broker's store directory, a folder or ``s3://bucket/prefix``: all or nothing.
+        """Import the new messages of a broker's store directory, a folder or ``s3://bucket/prefix``, in parts
+        of 1 to 4 GiB of its log, each all or nothing.
 
         ``shard``: None is the shard with the broker's name. ``salvage``: skip what is damaged or missing, and record it.
         ``engine``: as in ``consume``. Raises BadData, WrongUse, HeldByAnother.

@@ -136,8 +136,9 @@ def import_store(
 ) -> None:
     """Import new messages from a broker's store directory.
 
-    Incremental: what was imported before is not read again. All or nothing: a damaged record stops the import before
-    anything is written. The broker may be running; it keeps its groups until a cutover.
+    Incremental: what was imported before is not read again. A large log is committed in parts of 1 to 4 GiB, each all or
+    nothing: a damaged record stops the import before anything of its part is written. The broker may be running; it keeps
+    its groups until a cutover.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)

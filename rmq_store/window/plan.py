@@ -31,7 +31,7 @@ from rmq_store.consumer.start import (
     compute_pull_from_where,
     start_rule,
 )
-from rmq_store.errors import WrongUse
+from rmq_store.errors import NothingThere, WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
@@ -268,7 +268,16 @@ class Planner:
 
     def _first_start(self, queue: MessageQueue) -> Start:
         """Where a queue without a committed offset begins: where the broker's group stood, else by ConsumeFromWhere
-        (RebalancePushImpl#computePullFromWhereWithException, rules 5.1)."""
+        (RebalancePushImpl#computePullFromWhereWithException, rules 5.1).
+
+        Raises NothingThere in the middle of an import: both would give another answer at its end.
+        """
+        imported = self._incomplete_imports.get(queue.broker_name)
+        if imported is not None:
+            raise NothingThere(
+                f"group {self.group.name} has no offset in {queue} yet, and the import of broker {queue.broker_name} is not at "
+                f"its end: its log was imported up to {imported}. Finish the import ('rmq import-store'), and consume then"
+            )
         if self._scope.from_ms is not None and queue.topic != retry_topic(self.group.name):
             return Start(self._search(queue, self._scope.from_ms), StartRule.REPLAY)
         observed = self._observed.get(queue)
@@ -304,6 +313,10 @@ class Planner:
         name = self.group.name
         epoch, deleted = self.positions.get(grp_id(name)), self.positions.get(del_id(name))
         return epoch == 0 or (epoch is not None and self.shard.has_consumed(name, deleted or 0))
+
+    @cached_property
+    def _incomplete_imports(self) -> Mapping[str, int]:
+        return self.shard.incomplete_imports()
 
     @cached_property
     def _observed(self) -> dict[MessageQueue, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rmq_store.commit.ctl import Ctl, Observed
@@ -39,7 +39,11 @@ class ShardView(Protocol):
         ...
 
     def observed(self) -> Iterable[Observed]:
-        """The offsets that the newest import of each broker saw in the broker's files."""
+        """The offsets that each broker's files had at its newest import."""
+        ...
+
+    def incomplete_imports(self) -> Mapping[str, int]:
+        """The brokers whose newest import is not at its end, and the physical offset up to which it came."""
         ...
 
     def has_consumed(self, group: str, epoch: int) -> bool:

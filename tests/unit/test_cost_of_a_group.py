@@ -139,6 +139,9 @@ class Shard:
     def body_sizes(self, range_: QueueRange) -> Iterable[tuple[int, int]]:
         return ()
 
+    def incomplete_imports(self) -> dict[str, int]:
+        return {}
+
     def observed(self) -> Iterable[Observed]:
         return ()
 

@@ -46,6 +46,9 @@ class Shard:
     def body_sizes(self, range_: QueueRange) -> Iterable[tuple[int, int]]:
         raise AssertionError("the example has no max_bytes")
 
+    def incomplete_imports(self) -> dict[str, int]:
+        return {}
+
     def observed(self) -> Iterable[Observed]:
         return ()
 

@@ -43,6 +43,9 @@ class Shard:
     def body_sizes(self, range_: QueueRange) -> Iterator[tuple[int, int]]:
         raise AssertionError("a redrive reads no bodies")
 
+    def incomplete_imports(self) -> dict[str, int]:
+        return {}
+
     def observed(self) -> list[Observed]:
         return []
 

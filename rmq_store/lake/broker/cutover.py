@@ -23,7 +23,7 @@ from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
-from rmq_store.lake.table.imports import last_import
+from rmq_store.lake.table.imports import incomplete_imports, last_configs
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -162,7 +162,12 @@ def _report(status: Status, store: LakeStore, shard: Shard, broker_name: str, ad
 def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
     """What the handle's snapshot lets the lake adopt. Raises WrongUse when nothing of the broker was imported."""
     positions = shard.positions()
-    newest = last_import(shard, broker_name)
+    newest = last_configs(shard, broker_name)
+    if imported := incomplete_imports(shard).get(broker_name):
+        raise WrongUse(
+            f"the import of broker {broker_name} is not at its end: its log was imported up to {imported}. Finish the import "
+            "('rmq import-store') before the cut-over"
+        )
     if newest is None:
         raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
     recorded = {seen.queue: seen.offset for seen in newest.observed if seen.group == SCHEDULE_GROUP}
@@ -190,7 +195,7 @@ def _is_adopted(positions: Positions, seen: Observed) -> bool:
 
 def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
     """A note on every group whose offset is beyond the end of queues, where it is not adopted."""
-    newest = last_import(shard, broker_name)
+    newest = last_configs(shard, broker_name)
     beyond: dict[tuple[str, str], list[MessageQueue]] = {}
     for seen in newest.observed if newest else ():
         queue = seen.queue
@@ -223,7 +228,7 @@ def _waiting(positions: Positions, broker_name: str, moves: tuple[Moved, ...]) -
 def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ...]) -> tuple[str, ...]:
     """What the broker's log shows beyond its ``delayOffset.json``."""
     notes = []
-    newest = last_import(shard, broker_name)
+    newest = last_configs(shard, broker_name)
     if newest and newest.parameter("abort"):
         notes.append(
             "the broker's file 'abort' was there at the last import: it was killed, or was still running. The offsets that it "

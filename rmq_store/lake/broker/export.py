@@ -12,7 +12,7 @@ from rmq_store.broker_files.consumer_offset_manager import Table, key_of
 from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
-from rmq_store.lake.table.imports import last_import
+from rmq_store.lake.table.imports import last_configs
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -59,7 +59,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     committed = [
         (group, q, offset) for group, q, offset in stored if q.broker_name == broker_name and group not in gone
     ]
-    newest = last_import(shard, broker_name)
+    newest = last_configs(shard, broker_name)
     seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
     observed = [one for one in seen if positions.get(del_id(one[0])) is None]
     # Until the cut-over the broker owns its groups, also one that was deleted in the lake.

@@ -35,12 +35,12 @@ _ROUNDS_AT_ONCE = 2
 Offsets = npt.NDArray[np.int64]
 
 
-def tasks_of(job: ImportJob, files: Sequence[MappedFile], begin: int) -> list[ImportTask]:
-    """The tasks that read these files from the physical offset ``begin`` on, in log order."""
+def tasks_of(job: ImportJob, files: Sequence[MappedFile], begin: int, *, cut: bool = True) -> list[ImportTask]:
+    """The tasks that read these files from the physical offset ``begin`` on, in log order. ``cut`` False: one a file."""
     tasks: list[ImportTask] = []
     for file in files:
         first = max(begin, file.start_offset)
-        edges = [first, *_cuts(job, file, first), file.end_offset]
+        edges = [first, *(_cuts(job, file, first) if cut else ()), file.end_offset]
         tasks += [
             ImportTask(len(tasks) + number, file, *chunk, is_cut=number > 0)
             for number, chunk in enumerate(pairwise(edges))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from rmq_store.commit.ctl import Action, Ctl, Observed
 from rmq_store.commit.positions import PositionKind, import_id
 from rmq_store.lake.table.shard import Shard
+
+CONFIGS_OF = "configs_of"
+"""The parameter of an import whose broker had the configuration and the offsets that another commit recorded: its id."""
 
 _IMPORTS = (Action.IMPORT, Action.SALVAGE)
 
@@ -25,10 +30,30 @@ def last_import(shard: Shard, broker_name: str) -> Ctl | None:
     return _newest([ctl for action in _IMPORTS for ctl in shard.ctls_since(0, action=action)], broker_name)
 
 
+def last_configs(shard: Shard, broker_name: str) -> Ctl | None:
+    """The newest import of the broker that recorded its configuration and its offsets, because they differed from those
+    recorded before. None where nothing of the broker was imported to its end."""
+    newest = last_import(shard, broker_name)
+    parameters = json.loads(newest.parameters) if newest else {}
+    if CONFIGS_OF not in parameters:
+        return newest
+    return None if parameters[CONFIGS_OF] is None else shard.ctl_of(parameters[CONFIGS_OF])
+
+
 def observed(shard: Shard) -> list[Observed]:
-    """The offsets that the newest import of each broker saw in the broker's files."""
-    newest = (last_import(shard, broker_name) for broker_name in sorted(shard.positions().names(PositionKind.IMPORT)))
-    return [seen for ctl in newest if ctl is not None for seen in ctl.observed]
+    """The offsets that each broker's files had at its newest import."""
+    recorded = (last_configs(shard, broker_name) for broker_name in _brokers(shard))
+    return [seen for ctl in recorded if ctl is not None for seen in ctl.observed]
+
+
+def incomplete_imports(shard: Shard) -> dict[str, int]:
+    """The brokers whose newest import is not at its end, and the physical offset up to which their logs were imported."""
+    newest = {broker_name: last_import(shard, broker_name) for broker_name in _brokers(shard)}
+    return {name: ctl.parameter("range")[1] for name, ctl in newest.items() if ctl and not ctl.request_complete}
+
+
+def _brokers(shard: Shard) -> list[str]:
+    return sorted(shard.positions().names(PositionKind.IMPORT))
 
 
 def _newest(ctls: list[Ctl], broker_name: str) -> Ctl | None:

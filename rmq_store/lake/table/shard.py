@@ -49,12 +49,17 @@ class Shard:
 
     @classmethod
     def create(cls, root: Root, name: str) -> Shard:
-        """Create the missing tables."""
-        LakeTable.create(root, f"{name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
-        DerivedTable.create(root, f"{name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS)
-        DerivedTable.create(root, f"{name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
-        DerivedTable.create(root, f"{name}/commits", tables.COMMITS, ["store_day"], tables.COMMITS_STATS)
-        return cls(root, name)
+        """Create the missing tables. All are open then, so that none is read twice."""
+        shard, day = cls(root, name), ["store_day"]
+        shard.commitlog = LakeTable.create(
+            root, f"{name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS
+        )
+        shard.consumequeue = DerivedTable.create(
+            root, f"{name}/consumequeue", tables.CONSUMEQUEUE, day, tables.CONSUMEQUEUE_STATS
+        )
+        shard.offsets = DerivedTable.create(root, f"{name}/offsets", tables.OFFSETS, day, tables.OFFSETS_STATS)
+        shard.commits = DerivedTable.create(root, f"{name}/commits", tables.COMMITS, day, tables.COMMITS_STATS)
+        return shard
 
     def refresh(self, *names: str) -> None:
         """Bring some tables up to their newest versions: those that are not open yet by opening them. In S3 all at once."""

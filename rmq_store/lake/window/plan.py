@@ -13,7 +13,7 @@ from rmq_store.consumer.pull import cover
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.read.time_search import search_offsets
-from rmq_store.lake.table.imports import observed
+from rmq_store.lake.table.imports import incomplete_imports, observed
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -54,6 +54,9 @@ class ShardLookup:
 
     def observed(self) -> list[Observed]:
         return observed(self.shard)
+
+    def incomplete_imports(self) -> dict[str, int]:
+        return incomplete_imports(self.shard)
 
     def has_consumed(self, group: str, epoch: int) -> bool:
         return self.shard.has_ctl(group, Action.CONSUME, epoch)

@@ -121,9 +121,13 @@ class MemoryShard:
         return [c for c in self.ctls() if (c.request_id, c.group, c.action) == (request_id, group, action)]
 
     def observed(self) -> Iterator[Observed]:
-        """The offsets that the newest import of each broker saw in the broker's files."""
+        """The offsets that each broker's files had at its newest import."""
         newest = {ctl.parameter("broker_name"): ctl for ctl in self.ctls() if ctl.parameter("broker_name")}
         return (seen for ctl in newest.values() for seen in ctl.observed)
+
+    def incomplete_imports(self) -> dict[str, int]:
+        """None: imports in memory have one part."""
+        return {}
 
     def has_consumed(self, group: str, epoch: int) -> bool:
         """Whether a window of the group was committed in this epoch or a later one."""

@@ -1,0 +1,186 @@
+"""A part of an import as a commit: its row, its evidence, and the positions that it moves.
+
+The broker's offsets and configuration are recorded by the import's last part, when all messages are there that its groups
+have consumed: an offset that was observed never lies beyond the messages. Until then a group without an offset here cannot
+start in the broker's queues (``window/plan.py``), so that its start does not depend on how far the import is. They are
+recorded only when they differ from those of the last import; else ``configs_of`` names the commit that has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
+from rmq_store.commit.ctl import Action, Actor, Ctl, Proposal, canonical_json
+from rmq_store.commit.positions import PositionKind, Positions, import_id, kind_of, max_id, min_id
+from rmq_store.errors import BadData
+from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_users, same_configs
+from rmq_store.lake.broker.import_part import LogRead, fingerprint
+from rmq_store.lake.broker.import_slice import ImportJob
+from rmq_store.lake.broker.salvage import Skipped
+from rmq_store.lake.table.imports import CONFIGS_OF
+from rmq_store.message.message import MessageQueue
+
+GONE = "the broker removed it before it was imported"
+MISSING_FILES = "the log's files are missing here"
+NO_MESSAGE = "no message is here, but the queue goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class PartOf:
+    """Which part of which request it is."""
+
+    request_id: str
+    actor: Actor
+    number: int
+    """From 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGap:
+    """Offsets ``[begin, end)`` of a queue in which a salvage found no message, between others that it found."""
+
+    topic: str
+    queue_id: int
+    begin: int
+    end: int
+    reason: str = NO_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class ImportCommit:
+    """A part before its commit."""
+
+    ctl: Ctl
+    advance: Mapping[str, int]
+    """Positions of queues that it moves."""
+    has_new_configs: bool
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it has anything that was not imported before."""
+        begin, end = self.ctl.parameter("range")
+        return end > begin or bool(self.advance) or self.has_new_configs or self.ctl.action is Action.SALVAGE
+
+
+def import_commit(
+    job: ImportJob, part: PartOf, read: LogRead, configs: BrokerConfigs, before: Ctl | None, positions: Positions
+) -> ImportCommit:
+    """The part as a commit. ``before``: the import that recorded the configuration last, None: there is none.
+
+    Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
+    """
+    skipped = _skipped(read, positions.get(import_id(job.broker_name)))
+    advance, gaps = _queue_positions(job, positions, read)
+    if read.is_last:
+        advance |= _without_messages(job, positions, read, configs, advance)
+    ctl = Ctl(
+        job.commit_id,
+        Action.SALVAGE if skipped or gaps else Action.IMPORT,
+        part.actor,
+        request_id=part.request_id,
+        request_part=part.number,
+        request_complete=read.is_last,
+        parameters=canonical_json(configs.parameters),
+        produced=read.produced,
+        observed=configs.observed,
+    )
+    has_new_configs = read.is_last and (before is None or not same_configs(before, ctl))
+    facts = {
+        "broker_name": job.broker_name,
+        "range": [read.begin, read.end],
+        "messages": read.messages,
+        "fingerprint": fingerprint(job.source, read.log, read.end),
+        "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
+        "queue_gaps": [[gap.topic, gap.queue_id, gap.begin, gap.end, gap.reason] for gap in gaps],
+        "missing_files": [[gap.first, gap.last, gap.count] for gap in read.log.missing],
+    }
+    if has_new_configs:
+        ctl = replace(ctl, parameters=canonical_json(configs.parameters | facts))
+    else:
+        known_from = {CONFIGS_OF: before.commit_id if before else None}
+        ctl = replace(ctl, parameters=canonical_json(known_from | facts), observed=())
+    return ImportCommit(ctl, advance, has_new_configs)
+
+
+def _skipped(read: LogRead, imported: int | None) -> list[Skipped]:
+    """The bytes of the log up to its end that a salvage leaves out, in order."""
+    skipped = [skip for result in read.results for skip in result.skipped]
+    if imported is not None and imported < read.begin:
+        skipped.append(Skipped(imported, read.begin, GONE))
+    between = ((before.end_offset, after.start_offset) for before, after in pairwise(read.log.files))
+    skipped += [
+        Skipped(*hole, MISSING_FILES) for hole in between if hole[0] < hole[1] and read.begin < hole[1] <= read.end
+    ]
+    return sorted(skipped, key=lambda skip: skip.begin)
+
+
+def _queue_positions(job: ImportJob, positions: Positions, read: LogRead) -> tuple[dict[str, int], list[QueueGap]]:
+    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log, and the gaps in queues.
+
+    Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
+    """
+    advance: dict[str, int] = {}
+    gaps: list[QueueGap] = []
+    ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in read.produced}}
+    for segment in sorted(read.produced, key=lambda s: (s.queue, s.base or 0)):
+        base, known = segment.base or 0, ends[segment.queue]
+        if not known:  # the queue is new: the broker removed what it lacks before the first import
+            if base:
+                advance[min_id(segment.queue)] = base
+        elif base < known:
+            raise BadData(
+                f"{segment.queue}: offset {base} comes again, but the queue was imported up to {known}. Nothing after byte "
+                f"{read.begin} of the log was imported: the topic was deleted and made again at the broker, or this is another "
+                "broker's store; --salvage cannot repair that. Import the store into a new shard (--shard), together with its "
+                "consumequeue folder, which tells the messages of the deleted topic from those of the new one."
+            )
+        elif base > known and job.salvage:
+            gaps.append(QueueGap(segment.queue.topic, segment.queue.queue_id, known, base))
+        elif base > known:
+            raise BadData(
+                f"{segment.queue}: no message at [{known}, {base}), the log continues at {base}. Nothing after byte "
+                f"{read.begin} of the log was imported; import with --salvage to continue and record the gap."
+            )
+        ends[segment.queue] = base + segment.count
+    advance |= {max_id(queue): offset for queue, offset in ends.items() if offset is not None}
+    return advance, gaps
+
+
+def _without_messages(
+    job: ImportJob, positions: Positions, read: LogRead, configs: BrokerConfigs, grown: Mapping[str, int]
+) -> dict[str, int]:
+    """The positions of queues that are not known here and have no message in the log: those that retention has emptied,
+    and those of topics that users made."""
+    advance: dict[str, int] = {}
+    for (topic, queue_id), files in sorted(job.queues.items()):
+        queue = MessageQueue(topic, job.broker_name, queue_id)
+        if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
+            advance |= _emptied(queue, files, read.log.files[0].start_offset, read.end)
+    for queue in queues_of_users(configs.topics, job.broker_name):
+        if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
+            advance.setdefault(max_id(queue), 0)
+    return advance
+
+
+def _emptied(queue: MessageQueue, files: ConsumeQueueFiles, log_begin: int, log_end: int) -> dict[str, int]:
+    """A queue whose messages have all been removed by retention: nothing is readable, its end is still known: ``ConsumeQueue``
+    (rules 2.2)."""
+    bounds = files.bounds(log_begin, log_end)
+    return {min_id(queue): bounds.max_offset, max_id(queue): bounds.max_offset}
+
+
+def proposal_of(part: ImportCommit, read: LogRead, broker_name: str, positions: Positions) -> Proposal:
+    """It expects that none of its positions has moved since ``positions`` were read."""
+    advance = {**part.advance, import_id(broker_name): read.end}
+    emptied = [app_id for app_id, offset in advance.items() if kind_of(app_id) == PositionKind.MAX and not offset]
+    newest_ms = {max_id(segment.queue): segment.max_store_timestamp or 0 for segment in part.ctl.produced}
+    return Proposal(
+        part.ctl,
+        expect={app_id: positions.get(app_id) for app_id in advance},
+        advance=advance,
+        files=tuple(file for result in read.results for file in result.files),
+        updated_ms=dict.fromkeys(emptied, 0) | newest_ms,
+    )

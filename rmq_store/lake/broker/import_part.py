@@ -1,0 +1,165 @@
+"""One part of a broker's log: where it begins, what its tasks find in it, and where it ends.
+
+An import is committed in parts of whole files, about 1 to 4 GiB each: what was imported before a crash or an error stays,
+and a commit's row stays small. Only the last part may end inside a file, where the log ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFile, MappedFileQueue
+from rmq_store.commit.ctl import Ctl, Produced
+from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord
+from rmq_store.lake.broker.import_slice import ImportJob, ImportResult
+from rmq_store.lake.broker.import_tasks import run_tasks, tasks_of
+from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped
+from rmq_store.lake.window.engine import Engine
+from rmq_store.log.commit_log import Damage
+
+LEAST_PART_BYTES = 1 << 30
+MOST_PART_BYTES = 4 << 30
+_SEGMENTS = 100_000
+"""Of a part: its row is read back in seconds. There is one for each queue and chunk."""
+
+_FINGERPRINT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """The part ``[begin, end)`` of the broker's log that was read, and what each task found in it."""
+
+    log: MappedFileQueue
+    results: Sequence[ImportResult]
+    begin: int
+    end: int
+    is_last: bool
+    """Whether it is the log's last part: no file follows that was not read."""
+
+    @property
+    def produced(self) -> tuple[Produced, ...]:
+        return tuple(segment for result in self.results for segment in result.produced)
+
+    @property
+    def messages(self) -> int:
+        return sum(result.messages for result in self.results)
+
+    @property
+    def hole(self) -> int | None:
+        """Where the log ends if bytes follow there that are no record."""
+        has_bytes_after = any(result.has_bytes_after and result.end == self.end for result in self.results)
+        return self.end if has_bytes_after else None
+
+
+def read_part(
+    job: ImportJob, log: MappedFileQueue, begin: int, engine: Engine, progress: Callable[[int], None]
+) -> LogRead:
+    """Read the next part of the log, from the physical offset ``begin`` on. ``progress(read_bytes)`` is called as tasks are
+    finished.
+
+    Where the part's last file ends early, the next one is read too, because only that tells the end of the log from a hole.
+    Raises DamagedRecord and UnsupportedRecord, and the errors of the tasks.
+    """
+    files = [file for file in log.files if file.end_offset > begin]
+    count = files_of_part(files, begin, part_bytes(len(job.queues)))
+    results = run_tasks(job, tasks_of(job, files[:count], begin), engine, progress)
+    while count < len(files) and not results[-1].full and not results[-1].stopped_by:
+        (task,) = tasks_of(job, files[count : count + 1], begin, cut=False)
+        results += run_tasks(job, [replace(task, number=results[-1].number + 1)], engine)
+        count += 1
+    results = _over_holes(log, results) if job.salvage else results
+    return LogRead(log, results, begin, _checked_end(log, results, begin), count == len(files))
+
+
+def part_bytes(queues: int) -> int:
+    """How many bytes of the log a part should have, for a broker with so many queues."""
+    return min(max(_SEGMENTS // max(queues, 1) * CHUNK_BYTES, LEAST_PART_BYTES), MOST_PART_BYTES)
+
+
+def files_of_part(files: Sequence[MappedFile], begin: int, most_bytes: int) -> int:
+    """How many of the files a part takes that begins at the physical offset ``begin``: at least one if there are any."""
+    sizes = accumulate(file.end_offset - max(begin, file.start_offset) for file in files)
+    return max(sum(size <= most_bytes for size in sizes), min(len(files), 1))
+
+
+def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
+    """The physical offset to read from. Raises BadData when the log is not the one that was imported, or has a gap."""
+    first, end = log.files[0].start_offset, log.files[-1].end_offset
+    if imported is None or before is None:
+        return first
+    if imported > end:
+        raise BadData(
+            f"the log of {source} ends at {end}, but this broker's log was imported up to {imported}: this is an older copy, "
+            "or the store of another broker. Nothing was changed."
+        )
+    if imported < first:
+        if not salvage:
+            raise BadData(
+                f"the broker removed [{imported}, {first}) of its log before it was imported. Nothing was changed; "
+                "import with --salvage to continue and record the loss."
+            )
+        return first
+    at, digest = before.parameter("fingerprint")
+    if at >= first and fingerprint(source, log, imported) != [at, digest]:
+        raise BadData(
+            f"the log of {source} differs from the imported one in the bytes before {imported}: this is the store of "
+            "another broker, or its log was cut and written again. Nothing was changed."
+        )
+    return imported
+
+
+def fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any]:
+    """Where the last bytes before ``end`` begin, and their hash."""
+    file = next((f for f in log.files if f.start_offset < end <= f.end_offset), None)
+    if file is None:
+        return [end, ""]
+    begin = max(file.start_offset, end - _FINGERPRINT_BYTES)
+    data = source.read(file.name, begin - file.start_offset, end - file.start_offset)
+    return [begin, hashlib.sha256(data).hexdigest()]
+
+
+def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[ImportResult]:
+    """The results of a salvage, which continues with the next file where one ends early and a later one has records."""
+    continued = []
+    for number, result in enumerate(results):
+        file = log.file_at(result.begin)
+        if not result.full and not result.stopped_by and any(later.messages for later in results[number + 1 :]):
+            hole = Skipped(result.end, file.end_offset, HOLE)
+            result = replace(result, end=file.end_offset, full=True, skipped=(*result.skipped, hole))
+        continued.append(result)
+    return continued
+
+
+def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: int) -> int:
+    """Where the log ends. Raises DamagedRecord or UnsupportedRecord for the first such record, DamagedRecord also when a
+    file ends early and a later one has records."""
+    end = begin
+    for result, following in zip(results, [*results[1:], None], strict=True):
+        file = log.file_at(result.begin)
+        if result.stopped_by:
+            offset = result.stopped_by.commit_log_offset
+            kind = DamagedRecord if isinstance(result.stopped_by, Damage) else UnsupportedRecord
+            raise kind(file.name, offset - file.start_offset, offset, result.stopped_by.reason)
+        end = result.end
+        if not result.full:
+            if following is not None and following.messages:
+                raise DamagedRecord(
+                    file.name, end - file.start_offset, end, "nothing is written here, but a later file has records"
+                )
+            return end
+    return end
+
+
+def hole_note(log: MappedFileQueue, end: int) -> str:
+    """A note, not damage: a running broker may just be writing the record."""
+    file = log.file_at(end)
+    return (
+        f"the log ends at byte {end - file.start_offset} of {file.name} (commit log offset {end}), where nothing is written, "
+        "but other bytes follow. If the next import reports this again, the copy has a hole: restore the file, or import with "
+        "--salvage to continue after it"
+    )
