@@ -1,16 +1,18 @@
-"""Import of a broker's files with CRC check, next to the minimum that any reader must do."""
+"""Import of a broker's files with CRC check, next to the minimum that any reader must do; one large file on all cores; and
+an import after many others."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.bench import ACTOR, BROKER, DAY, Bench, Lake, check, check_imported, seconds
-from benchmarks.broker_log import BrokerLog
+from benchmarks.bench import ACTOR, BROKER, DAY, SLOTS, Bench, Lake, check, check_imported, cpu_ms, seconds
+from benchmarks.broker_log import RECORD_BYTES, BrokerLog
 from benchmarks.table import Measurement, Target
-from rmq_store.lake.broker.import_store import ImportRequest, import_store
+from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import Engine, LocalEngine
@@ -21,6 +23,12 @@ TITLE = "import of a broker's files, CRC on"
 FILE_BYTES = 128 << 20
 MOST_MESSAGES = 2_000_000
 DECODED_BYTES = 20_000_000
+ONE_FILE_MESSAGES = 1_000_000
+ONE_FILE_BYTES = 1 << 30
+IMPORTS = 100
+MESSAGES_AN_IMPORT = 100
+ENDS = 25
+"""How many of the first and of the last imports are samples: opening a log costs more until its next checkpoint."""
 MB = 1_000_000
 
 
@@ -47,6 +55,66 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         samples["decode"],
         is_peer=True,
         short="plain Python",
+    )
+    yield from _one_file(bench)
+    yield from _many(bench)
+
+
+def _one_file(bench: Bench) -> Iterator[Measurement]:
+    """One commit log file: by tasks on all cores, and task after task."""
+    messages = min(bench.messages, ONE_FILE_MESSAGES)
+    folder, log = bench.broker(messages, ONE_FILE_BYTES if messages == ONE_FILE_MESSAGES else 16 << 20)
+    megabytes = log.stored_bytes / MB
+    one_core = replace(bench.engine, slots=1)
+    samples = bench.in_turns(
+        {
+            "one file": lambda: megabytes / _import(bench, folder, log, bench.engine),
+            "one file, one core": lambda: megabytes / _import(bench, folder, log, one_core),
+        }
+    )
+    what = f"one file of {megabytes:,.0f} MB, Spark"
+    peers = ("import.one_core",)
+    yield Measurement("import.one_file", f"{what}, {SLOTS} cores", "MB/s", samples["one file"], peers=peers)
+    yield Measurement(
+        "import.one_core",
+        f"{what}, task after task",
+        "MB/s",
+        samples["one file, one core"],
+        is_peer=True,
+        short="one core",
+    )
+
+
+def _many(bench: Bench) -> Iterator[Measurement]:
+    """Imports of a log that grows: the last ones cost what the first ones do."""
+    imports = IMPORTS // 10 if bench.quick else IMPORTS
+    whole, log = bench.broker(IMPORTS * MESSAGES_AN_IMPORT, 16 << 20)
+    data = next((whole / "commitlog").iterdir()).read_bytes()
+    source, folder = bench.new_folder("growing"), bench.new_folder("many")
+    (source / "commitlog").mkdir(parents=True)
+    store, _ = LakeStore.init(Root.parse(str(folder)))
+
+    def cpu_of_import(number: int) -> float:
+        end = number * MESSAGES_AN_IMPORT * RECORD_BYTES
+        (source / "commitlog" / f"{0:020}").write_bytes(data[:end].ljust(log.file_bytes, b"\0"))
+        request = ImportRequest(broker_name=BROKER, shard_name=BROKER, request_id=f"{DAY}-{number}", actor=ACTOR)
+        reports: list[ImportReport] = []
+
+        def load() -> None:
+            reports.append(import_store(store, Root.parse(str(source)), request, bench.host, LocalEngine(bench.host)))
+
+        cpu = cpu_ms(load)
+        check("imported messages", reports[0].messages, MESSAGES_AN_IMPORT)
+        return cpu
+
+    samples = tuple(cpu_of_import(number) for number in range(1, imports + 1))
+    ends = min(ENDS, imports // 2)
+    first, last = samples[1 : 1 + ends], samples[-ends:]  # the very first makes the tables
+    what = f"import of {MESSAGES_AN_IMPORT} messages, CPU"
+    peers = ("import.first",)
+    yield Measurement("import.last", f"{what}, after {imports} imports", "ms", last, peers=peers, more_is_better=False)
+    yield Measurement(
+        "import.first", f"{what}, among the first", "ms", first, is_peer=True, short="first", more_is_better=False
     )
 
 
