@@ -23,10 +23,16 @@ from rmq_store.lake.maintain.compact import SETTLED_MS, CompactReport, CompactRe
 from rmq_store.lake.read.message_search import message_by_id, messages_at
 from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.imports import last_import
+from rmq_store.lake.table.shard import Shard
 from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
+from tests.contract.test_import_store import opened_ctl_files
 from tests.faults.answers import Clock, set_clock
-from tests.faults.stores import GROUP, HOUR_MS, OPERATOR, Lake, copied, group_named, write_broker
+from tests.faults.stores import BROKER, GROUP, HOUR_MS, OPERATOR, Lake, copied, group_named, write_broker
+
+OF_IMPORTS = 2
+"""The ctl files of the newest import and of the one that recorded the configuration stay."""
 
 VIEWS = (
     "message_rows", "outcomes", "retries", "dead_letters", "windows", "lag", "acked_keys",
@@ -90,7 +96,7 @@ def test_every_view_shows_the_same_rows_from_fewer_files(lake: Lake) -> None:
     all_files = len(lake.shard.commitlog.files())
     report = compacted(lake)
     assert lake.audit() == []
-    assert (report.replaced_files, report.overtaken, report.warnings) == (all_files, 0, ())
+    assert (report.replaced_files, report.overtaken, report.warnings) == (all_files - OF_IMPORTS, 0, ())
     assert {view: rows(lake, view) for view in VIEWS} == before
     # The broker's messages are of another day.
     assert {kind: files_of(lake, kind) for kind in ("msg", "key", "outcome")} == {"msg": 2, "key": 1, "outcome": 1}
@@ -126,7 +132,7 @@ def test_a_dry_run_writes_nothing(lake: Lake) -> None:
     report = compacted(lake, dry_run=True)
     assert sorted(path for path in lake.folder.rglob("*")) == files
     assert (report.commits, report.new_files) == (0, 5)
-    assert report.replaced_files == len(lake.shard.commitlog.files())
+    assert report.replaced_files == len(lake.shard.commitlog.files()) - OF_IMPORTS
 
 
 def test_young_files_are_left_alone(lake: Lake, clock: Clock) -> None:
@@ -279,3 +285,12 @@ def test_the_horizon_of_an_absorbing_group_is_the_same(lake: Lake, clock: Clock,
         of_group = group_named("absorbing", absorb_duplicates=AbsorbRule("KEYS", 5 * HOUR_MS))
         ends.append(one.consume("2026-01-03-absorbing", of_group).counts())
     assert ends[0] == ends[1]
+
+
+def test_the_newest_import_is_found_in_one_file_after_a_compaction(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = last_import(lake.shard, BROKER)
+    compacted(lake)
+    shard = Shard(lake.shard.root, lake.shard.name)
+    opened = opened_ctl_files(monkeypatch)
+    assert last_import(shard, BROKER) == before is not None
+    assert len(opened) == 1

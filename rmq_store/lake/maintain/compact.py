@@ -27,6 +27,7 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import dispatch, follow_up
 from rmq_store.lake.read.slice_reader import lake_message_ids
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.imports import files_of_newest
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.maintain.files_to_join import DEFAULT_LIMITS, Limits, SmallFile, files_to_join
@@ -132,9 +133,10 @@ def _settled_files(shard: Shard, now_ms: int) -> Iterator[SmallFile]:
     columns = ["path", "size_bytes", "num_records", "partition.kind", "partition.store_day"]
     columns += ["min.group_name", "max.group_name"]
     settled = pc.field("max.commit_id") < uuid7_floor(now_ms - SETTLED_MS)
+    kept = files_of_newest(shard)
     for row in shard.commitlog.files(settled).select(columns).to_pylist():
         kind, groups = row["partition.kind"], (row["min.group_name"], row["max.group_name"])
-        if kind in _SCHEMAS:
+        if kind in _SCHEMAS and row["path"] not in kept:
             group = [groups[0] if groups[0] == groups[1] else ""] if kind == "key" else []
             partition = (kind, str(row["partition.store_day"]), *group)
             yield SmallFile(row["path"], partition, row["size_bytes"], row["num_records"])

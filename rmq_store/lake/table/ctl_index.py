@@ -53,9 +53,9 @@ class CtlIndex:
         return self._rows
 
     def with_commit(self, first: str, last: str) -> list[str]:
-        """The files that may have a commit id of ``[first, last]``, which begin with the same 16 digits."""
-        paths = self._paths(self._may_have("commit_id", first, last))
-        paths += self._of_commit.get(first[:16], ())
+        """The files that may have a commit id of ``[first, last]``, which begin with the same 16 digits; those of few commits
+        first."""
+        paths = [*self._of_commit.get(first[:16], ()), *self._paths(self._may_have("commit_id", first, last))]
         return paths + [file.path for file in self._of_several if _overlaps(file, "commit_id", first, last)]
 
     def begins_with(self, first_half: str) -> bool:
@@ -70,11 +70,14 @@ class CtlIndex:
         paths += self._of_request.get(request_id[:_LONGEST_STATISTIC], ())
         return paths + [file.path for file in self._of_several if _overlaps(file, "request_id", request_id, request_id)]
 
-    def at(self, ms: int) -> list[str]:
-        """The files that may have a commit with the store timestamp ``ms``."""
-        paths = self._paths(pc.fill_null(self._may_have("store_timestamp", ms, ms), False))
-        paths += self._of_time.get(ms, ())
-        return paths + [file.path for file in self._of_several if _overlaps(file, "store_timestamp", ms, ms)]
+    def at(self, ms: int) -> tuple[list[str], list[str]]:
+        """The files that may have a commit with the store timestamp ``ms``: those of one commit, and those of several, of
+        which there are many after a compaction."""
+        mask = pc.fill_null(self._may_have("store_timestamp", ms, ms), False)
+        is_single = pc.equal(self._loaded.column("num_records"), 1)
+        single = [*self._paths(pc.and_(mask, is_single)), *self._of_time.get(ms, ())]
+        several = [file.path for file in self._of_several if _overlaps(file, "store_timestamp", ms, ms)]
+        return single, [*self._paths(pc.and_(mask, pc.invert(is_single))), *several]
 
     def since(self, ms: int, **values: str | None) -> list[str]:
         """The files that may have a commit whose id was made at ``ms`` or later, and with these values of columns (None:
@@ -113,7 +116,10 @@ class CtlIndex:
 
     def _paths(self, mask: pa.ChunkedArray) -> list[str]:
         # A mask, not an expression: that starts a query engine for each of these few rows.
-        paths: list[str] = self._loaded.column("path").filter(mask).to_pylist()
+        files = self._loaded.select(["path", "num_records"]).filter(mask)
+        if len(files) > 1:
+            files = files.sort_by("num_records")
+        paths: list[str] = files.column("path").to_pylist()
         return paths
 
 

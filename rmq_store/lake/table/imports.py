@@ -24,9 +24,10 @@ def last_import(shard: Shard, broker_name: str) -> Ctl | None:
     if positions.get(position) is None:
         return None
     at_ms = positions.updated_ms(position)
-    ctls = shard.ctls_in(shard.ctl_index.at(at_ms))
-    if newest := _newest([ctl for ctl in ctls if ctl.store_timestamp == at_ms], broker_name):
-        return newest
+    for paths in shard.ctl_index.at(at_ms):
+        ctls = [ctl for ctl in shard.ctls_in(paths) if ctl.store_timestamp == at_ms]
+        if newest := _newest(ctls, broker_name):
+            return newest
     return _newest([ctl for action in _IMPORTS for ctl in shard.ctls_since(0, action=action)], broker_name)
 
 
@@ -50,6 +51,13 @@ def incomplete_imports(shard: Shard) -> dict[str, int]:
     """The brokers whose newest import is not at its end, and the physical offset up to which their logs were imported."""
     newest = {broker_name: last_import(shard, broker_name) for broker_name in _brokers(shard)}
     return {name: ctl.parameter("range")[1] for name, ctl in newest.items() if ctl and not ctl.request_complete}
+
+
+def files_of_newest(shard: Shard) -> set[str | None]:
+    """The ctl files that the functions of this module read. They stay what they are in a compaction: in a joined file a
+    commit is not found by its time."""
+    newest = [find(shard, name) for name in _brokers(shard) for find in (last_import, last_configs)]
+    return {shard.ctl_file_of(ctl.commit_id) for ctl in newest if ctl is not None}
 
 
 def _brokers(shard: Shard) -> list[str]:

@@ -105,8 +105,13 @@ class Shard:
 
     def ctl_of(self, commit_id: str) -> Ctl | None:
         """The commit, if it is in the handle's snapshot."""
-        ctls = self.ctls_in(self.ctl_index.with_commit(commit_id, commit_id))
-        return next((ctl for ctl in ctls if ctl.commit_id == commit_id), None)
+        path = self.ctl_file_of(commit_id)
+        return None if path is None else next(ctl for ctl in self.ctls_in([path]) if ctl.commit_id == commit_id)
+
+    def ctl_file_of(self, commit_id: str) -> str | None:
+        """The ctl file of the commit. After a compaction several may have it; the small ones are read first."""
+        paths = self.ctl_index.with_commit(commit_id, commit_id)
+        return next((path for path in paths if any(ctl.commit_id == commit_id for ctl in self.ctls_in([path]))), None)
 
     def ctls_of_request(self, request_id: str, group: str | None, *actions: Action) -> list[Ctl]:
         """The commits of a request, in order. None is older than the ``first_day`` of its id."""
