@@ -15,7 +15,20 @@ from types import FrameType
 
 import typer
 
-from rmq_store.cli import deliver, diff, dispatch, groups, messages, offsets, redrive, send, store, views, windows
+from rmq_store.cli import (
+    deliver,
+    diff,
+    dispatch,
+    groups,
+    maintain,
+    messages,
+    offsets,
+    redrive,
+    send,
+    store,
+    views,
+    windows,
+)
 from rmq_store.cli.common import COMMITTED, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import S3_REQUESTS, print_error
@@ -55,7 +68,7 @@ def before(
     BEFORE.set(Before(root, as_json))
 
 
-for commands in (store, dispatch, send, windows, deliver, redrive, offsets, groups, messages, views, diff):
+for commands in (store, dispatch, maintain, send, windows, deliver, redrive, offsets, groups, messages, views, diff):
     commands.add_to(app)
 
 

@@ -53,7 +53,7 @@ def check_age(age_ms: int) -> None:
     """Raise WrongUse for an age at which a run may still commit, or of which the log does not know what was removed."""
     if not LEAST_AGE_MS <= age_ms <= MOST_AGE_MS:
         raise WrongUse(
-            f"files can be deleted when they are {LEAST_AGE_MS // _HOUR_MS}h to {MOST_AGE_MS // _HOUR_MS}h old or older, not "
+            f"a vacuum deletes files of an age from {LEAST_AGE_MS // _HOUR_MS}h to {MOST_AGE_MS // _HOUR_MS}h, not "
             f"{age_ms // _HOUR_MS}h: younger ones may belong to a run that still commits"
         )
 

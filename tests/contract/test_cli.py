@@ -53,6 +53,7 @@ def test_the_commands_are_those_that_people_build_on() -> None:
             "import-store",
             "init",
             "lag",
+            "maintain",
             "message",
             "messages",
             "offsets export",

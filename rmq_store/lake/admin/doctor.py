@@ -18,12 +18,13 @@ from pathlib import Path
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.errors import BadData, RmqError, StoreUnusable, WrongUse
 from rmq_store.lake.commit.cursor import refuse_other_history
-from rmq_store.lake.commit.dispatch import KINDS, Derived
+from rmq_store.lake.commit.dispatch import KINDS, Derived, behind
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.maintain.request import MOST_ENTRIES, MOST_FILES, due_for_maintenance
 from rmq_store.settings.settings import GroupSettings, read_settings
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
@@ -31,6 +32,8 @@ from rmq_store.window.sub_version import checked_subscription, subscription_text
 
 PROJECT = "rocketmq-lakehouse"
 RACERS = 8
+MOST_BEHIND = 1_000
+"""So many commits wait for a dispatch only if it fails each time, or never runs."""
 _RANGE = re.compile(r"(?P<name>[\w.-]+)(\[[^\]]*\])?<(?P<next>[\d.]+),>=(?P<oldest>[\d.]+)(?P<extra>;.*)?")
 """A requirement as hatchling writes those of pyproject.toml into the package's metadata."""
 _RELEASE = re.compile(r"\d+(\.\d+)*")
@@ -168,6 +171,11 @@ def store_checks(root: Callable[[], Root], host: Host) -> Iterator[Check]:
         "stop what writes to the store, restore the commit log that is named from a backup, then run 'rmq dispatch --rebuild'",
     )
     yield Check("derived tables", lambda: derived_tables_found(root()), "run 'rmq dispatch --rebuild'")
+    yield Check(
+        "maintenance",
+        lambda: maintenance_found(root()),
+        "run 'rmq dispatch' and 'rmq maintain', and 'rmq maintain' every day (the DAG rmq_maintain)",
+    )
 
 
 def store_found(root: Root) -> str:
@@ -236,6 +244,26 @@ def derived_tables_found(root: Root) -> str:
     if damage:
         raise BadData("; ".join(damage))
     return "their logs can be read; 'rmq dispatch --check' compares every row with the commit log"
+
+
+def maintenance_found(root: Root) -> str:
+    """Raises StoreUnusable, which names every table that should be maintained and every shard whose commits are not
+    dispatched."""
+    due: list[str] = []
+    for shard in _shards(root):
+        try:
+            commits = behind(shard)
+            for table in (shard.commitlog, *(kind.table(shard) for kind in KINDS)):
+                entries = table.version - max(table.log.last_checkpoint(), 0)
+                if reason := due_for_maintenance(len(table.files()), entries):
+                    due.append(f"{table.path} has {reason}")
+        except RmqError as error:
+            raise CheckSkipped("it needs tables that can be read") from error
+        if commits > MOST_BEHIND:
+            due.append(f"{commits:,} commits of shard {shard.name} are not dispatched (more than {MOST_BEHIND:,})")
+    if due:
+        raise StoreUnusable("; ".join(due))
+    return f"no table has more than {MOST_FILES:,} data files, or {MOST_ENTRIES:,} log entries since its checkpoint"
 
 
 def _shards(root: Root) -> list[Shard]:

@@ -1,0 +1,116 @@
+"""``rmq maintain``: join small files, write checkpoints, delete files that nothing names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmq_store.cli.command import add_command
+from rmq_store.cli.common import COMMITTED, new_request, open_store
+from rmq_store.cli.options import DURATION, ActorOption, DryRunOption, ReasonOption, ShardOption, StoreOptions
+from rmq_store.cli.output import Output
+from rmq_store.cli.progress import progress_of
+from rmq_store.commit.request import actor_of
+from rmq_store.maintain.orphans import DEFAULT_AGE_MS
+from rmq_store.maintain.request import MaintainRequest, Step, TableReport
+from rmq_store.utils.host import Host
+from rmq_store.utils.times import format_time
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from rmq_store.cli.progress import Progress
+
+PANEL = "Store"
+
+
+def add_to(app: typer.Typer) -> None:
+    add_command(
+        app,
+        maintain,
+        ["rmq maintain", "rmq maintain --dry-run", "rmq maintain --step derived --step checkpoint"],
+        panel=PANEL,
+    )
+
+
+def maintain(
+    *,
+    step: Annotated[
+        list[Step] | None,
+        typer.Option(
+            "--step", metavar="STEP", help="messages, derived, checkpoint or vacuum. Repeatable. Default: all."
+        ),
+    ] = None,
+    older_than: Annotated[
+        int | None,
+        typer.Option(
+            "--older-than",
+            metavar="DURATION",
+            parser=DURATION,
+            help="Vacuum: delete files that were written, or removed from their table, so long ago, 25h to 144h. Default: 48h.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    reason: ReasonOption = "maintenance",
+    actor: ActorOption = None,
+    shard: ShardOption = None,
+    options: StoreOptions,
+) -> None:
+    """Keep the tables fast: run it every day.
+
+    Joins the small files that each commit leaves, writes checkpoints, deletes log entries that no process needs, and data files
+    that nothing names. Safe at any time, beside running windows: what these may need is never deleted, and none of them is
+    overtaken.
+    """
+    output, host = Output(options.as_json), Host()
+    shards = open_store(options.root).shards(shard)
+    from rmq_store.lake.maintain.maintain import maintain as maintain_shard
+
+    request = MaintainRequest(
+        request_id=new_request("maintain", None, host),
+        actor=actor_of(actor),
+        reason=reason,
+        steps=frozenset(step or Step),
+        age_ms=DEFAULT_AGE_MS if older_than is None else older_than,
+        dry_run=dry_run,
+    )
+
+    def progress(unit: str) -> AbstractContextManager[Progress | None]:
+        return progress_of(output, unit)
+
+    reports: list[TableReport] = []
+    COMMITTED.set(lambda: {"tables": [report.answer() for report in reports]})
+    for one in shards:
+        reports += maintain_shard(one, request, host, progress)
+    if dry_run:
+        output.table(_files(reports), _FILE_COLUMNS, empty="no file would be deleted")
+    output.table([report.answer() for report in reports], _COLUMNS, empty="no shards yet")
+    answer: dict[str, Any] = {
+        "status": "dry_run" if dry_run else "done",
+        "request_id": request.request_id,
+        "tables": [report.answer() for report in reports],
+        "warnings": [warning for report in reports for warning in report.warnings],
+    }
+    output.answer(answer | ({"files": _files(reports)} if dry_run else {}))
+
+
+_COLUMNS = (
+    *("shard", "table", "files_before", "files_after", "bytes_before", "bytes_after", "joined", "checkpoint"),
+    *("log_files_deleted", "files_deleted", "bytes_deleted"),
+)
+_FILE_COLUMNS = ("shard", "table", "path", "size", "written_at")
+
+
+def _files(reports: list[TableReport]) -> list[dict[str, Any]]:
+    return [
+        {
+            "shard": report.shard,
+            "table": report.table,
+            "path": file.path,
+            "size": file.size,
+            "written_at": format_time(file.modified_ms),
+        }
+        for report in reports
+        for file in report.deleted
+    ]

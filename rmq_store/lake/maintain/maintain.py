@@ -1,0 +1,107 @@
+"""All maintenance of a shard: small files are joined, checkpoints written, files deleted that nothing names.
+
+Each step is safe beside everything else, and any number of times. What was done before an error stays, and the next run does
+the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+from rmq_store.errors import StoreUnusable
+from rmq_store.lake.commit.dispatch import KINDS
+from rmq_store.lake.maintain.compact import CompactRequest, compact
+from rmq_store.lake.maintain.derived import join
+from rmq_store.lake.maintain.vacuum import VacuumRequest, vacuum
+from rmq_store.lake.table.checkpoint import clean_up, write_checkpoint
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.shard import Shard
+from rmq_store.maintain.orphans import check_age
+from rmq_store.maintain.request import MaintainRequest, Step, TableReport
+from rmq_store.utils.host import Host
+
+Progress = Callable[[int, int], None]
+ProgressOf = Callable[[str], AbstractContextManager[Progress | None]]
+"""The progress of a step. It is called with the unit that is counted."""
+
+
+def _no_progress(unit: str) -> AbstractContextManager[Progress | None]:
+    return nullcontext()
+
+
+def maintain(
+    shard: Shard, request: MaintainRequest, host: Host, progress_of: ProgressOf = _no_progress
+) -> list[TableReport]:
+    """Maintain the tables of a shard: the commit log, then the derived ones.
+
+    Raises WrongUse for an age of files that is not allowed, BadData, MissingFile and DerivedTableDamaged when something
+    cannot be read, StoreUnusable, and the errors of ``commit``.
+    """
+    check_age(request.age_ms)
+    commitlog, derived = shard.commitlog, {kind.name: kind for kind in KINDS}
+    tables = {"commitlog": commitlog} | {kind.name: kind.table(shard) for kind in KINDS}
+    for table in tables.values():
+        table.refresh()
+    reports = {name: _begun(shard, name, table) for name, table in tables.items()}
+    if Step.MESSAGES in request.steps:
+        compaction = CompactRequest(request.request_id, request.actor, request.reason)
+        with progress_of("files of the commit log") as progress:
+            compacted = compact(shard, compaction, host, dry_run=request.dry_run, progress=progress)
+        reports["commitlog"].joined = compacted.replaced_files
+        reports["commitlog"].warnings += compacted.warnings
+    if Step.DERIVED in request.steps:
+        for name, kind in derived.items():
+            with progress_of(f"files of {name}") as progress:
+                reports[name].joined = join(shard, kind, host, dry_run=request.dry_run, progress=progress).joined
+    if Step.CHECKPOINT in request.steps:
+        for name, table in tables.items():
+            _checkpoint(table, reports[name], dry_run=request.dry_run)
+    if Step.VACUUM in request.steps:
+        orders = VacuumRequest(
+            request_id=request.request_id,
+            actor=request.actor,
+            reason=request.reason,
+            age_ms=request.age_ms,
+            dry_run=request.dry_run,
+        )
+        for name, table in tables.items():
+            with progress_of(f"files without a name in {name}") as progress:
+                reports[name].deleted = vacuum(shard, table, orders, host, progress).deleted
+    return _ended(reports, tables)
+
+
+def _begun(shard: Shard, name: str, table: LakeTable) -> TableReport:
+    files, size = _live(table)
+    return TableReport(
+        shard=shard.name, table=name, files_before=files, bytes_before=size, files_after=files, bytes_after=size
+    )
+
+
+def _ended(reports: Mapping[str, TableReport], tables: Mapping[str, LakeTable]) -> list[TableReport]:
+    after = {name: _live(table) for name, table in tables.items()}
+    return [replace(one, files_after=after[name][0], bytes_after=after[name][1]) for name, one in reports.items()]
+
+
+def _live(table: LakeTable) -> tuple[int, int]:
+    sizes = table.files().column("size_bytes").to_pylist()
+    return len(sizes), sum(sizes)
+
+
+def _checkpoint(table: LakeTable, report: TableReport, *, dry_run: bool) -> None:
+    table.refresh()
+    report.checkpoint = entries_since_checkpoint(table) > 0
+    if dry_run:
+        return
+    try:
+        if report.checkpoint:
+            write_checkpoint(table)
+        report.log_files_deleted = clean_up(table)
+    except OSError as error:
+        raise StoreUnusable(f"{error}. The table is as it was; try again") from error
+
+
+def entries_since_checkpoint(table: LakeTable) -> int:
+    """How many entries of the log a process reads that opens the table."""
+    return table.version - max(table.log.last_checkpoint(), 0)

@@ -1,0 +1,78 @@
+"""A request to maintain a store, and when it should be made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from rmq_store.commit.ctl import Actor
+from rmq_store.maintain.orphans import DEFAULT_AGE_MS, StoredFile
+
+MOST_FILES = 10_000
+"""A table with more live files should be maintained."""
+MOST_ENTRIES = 1_000
+"""So should one with more log entries since its checkpoint."""
+
+
+class Step(StrEnum):
+    """What maintenance does, in this order."""
+
+    MESSAGES = "messages"
+    """Join the small files of the commit log. Derived tables follow, so it comes first."""
+    DERIVED = "derived"
+    """Join the small files of the derived tables."""
+    CHECKPOINT = "checkpoint"
+    """Write checkpoints, and delete the log entries that no process needs."""
+    VACUUM = "vacuum"
+    """Delete the data files that nothing names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainRequest:
+    """Who maintains a store, and how."""
+
+    request_id: str
+    actor: Actor
+    reason: str = "maintenance"
+    steps: frozenset[Step] = frozenset(Step)
+    age_ms: int = DEFAULT_AGE_MS
+    """Of the files that a vacuum deletes: since they were written, and since they were removed from their table."""
+    dry_run: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class TableReport:
+    """What was done to a table, or would be."""
+
+    shard: str
+    table: str
+    files_before: int
+    """Live data files."""
+    bytes_before: int
+    files_after: int
+    bytes_after: int
+    joined: int = 0
+    """Small files that were replaced by larger ones."""
+    checkpoint: bool = False
+    """Whether one was written."""
+    log_files_deleted: int = 0
+    """Log entries and checkpoints that no process needs."""
+    deleted: tuple[StoredFile, ...] = ()
+    """Data files that nothing named."""
+    warnings: tuple[str, ...] = ()
+
+    def answer(self) -> dict[str, Any]:
+        """What a command or a task answers: everything but the names of the deleted files."""
+        counts = {"files_deleted": len(self.deleted), "bytes_deleted": sum(file.size for file in self.deleted)}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "deleted"} | counts
+
+
+def due_for_maintenance(files: int, entries: int) -> str:
+    """Why a table should be maintained; "" if it need not. ``files``: live ones. ``entries``: since its checkpoint."""
+    reasons = []
+    if files > MOST_FILES:
+        reasons.append(f"{files:,} data files (more than {MOST_FILES:,})")
+    if entries > MOST_ENTRIES:
+        reasons.append(f"{entries:,} log entries since its checkpoint (more than {MOST_ENTRIES:,})")
+    return " and ".join(reasons)
