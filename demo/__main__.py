@@ -126,6 +126,7 @@ def variables(spark_remote: str) -> dict[str, str]:
         "RMQ_EXPORT_FOLDER": str(FOLDER / "exports"),
         "RMQ_DELIVER_SCHEDULE": "",
         "RMQ_PERSIST_SCHEDULE": "",
+        "RMQ_MAINTAIN_SCHEDULE": "",
         "SPARK_REMOTE": spark_remote,
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     }

@@ -30,6 +30,7 @@ class Deployment:
     export_folder: Path
     deliver_schedule: str | None
     persist_schedule: str | None
+    maintain_schedule: str | None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Deployment:
@@ -43,6 +44,7 @@ class Deployment:
             export_folder=Path(_absolute(environment.export_folder)),
             deliver_schedule=environment.deliver_schedule,
             persist_schedule=environment.persist_schedule,
+            maintain_schedule=environment.maintain_schedule,
         )
 
     def open_store(self) -> LakeStore:

@@ -32,6 +32,7 @@ from rmq_store.admin.replay import as_replay, group_settings
 from rmq_store.commit.ctl import Moved
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import ClockSkew, HeldByAnother, NothingThere, RmqError, StaleAttempt, StoreUnusable, WrongUse
+from rmq_store.maintain.request import MaintainRequest, Step
 from rmq_store.settings.settings import GroupSettings, read_settings
 from rmq_store.utils.host import Host
 from rmq_store.utils.redaction import cleaned, secret_values
@@ -308,7 +309,7 @@ def _replay_of_run(deployment: Deployment) -> Replay:
     return Replay(group, replay.request(run), scope, is_new_attempt)
 
 
-# --- deliver, persist, reset, import ---------------------------------------------------------------------------------
+# --- deliver, persist, maintain, reset, import -----------------------------------------------------------------------
 
 
 @translated
@@ -382,6 +383,21 @@ def export_all() -> list[Answer]:
                 )
             )
     return answers
+
+
+@translated
+def maintain_all(step: Step) -> list[Answer]:
+    """One step of the maintenance of every shard: what was done to each table."""
+    from rmq_store.lake.maintain.maintain import maintain
+
+    run, _ = current_run()
+    request = MaintainRequest(request_id=run.request_id, actor=run.actor, steps=frozenset({step}))
+    host = Host()
+    return [
+        _logged(report.answer())
+        for shard in Deployment.from_env().open_store().shards()
+        for report in maintain(shard, request, host)
+    ]
 
 
 @translated

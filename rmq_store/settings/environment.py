@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What the variables say. An empty variable counts as not set, except for the two schedules."""
+    """What the variables say. An empty variable counts as not set, except for the schedules."""
 
     root: str
     """``RMQ_ROOT``: the store, a folder or ``s3://bucket/prefix``."""
@@ -30,6 +30,8 @@ class Environment:
     """``RMQ_DELIVER_SCHEDULE``: a cron expression in UTC. Empty: None, the DAG runs only when it is triggered."""
     persist_schedule: str | None
     """``RMQ_PERSIST_SCHEDULE``: likewise."""
+    maintain_schedule: str | None
+    """``RMQ_MAINTAIN_SCHEDULE``: likewise."""
     jars: str | None
     """``RMQ_JARS``: the folder of the pinned jars. None: in the checkout."""
     spark_driver_memory: str
@@ -51,6 +53,7 @@ class Environment:
             export_folder=env.get("RMQ_EXPORT_FOLDER") or "var/exports",
             deliver_schedule=env.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,
             persist_schedule=env.get("RMQ_PERSIST_SCHEDULE", "*/5 * * * *") or None,
+            maintain_schedule=env.get("RMQ_MAINTAIN_SCHEDULE", "30 3 * * *") or None,
             jars=env.get("RMQ_JARS") or None,
             spark_driver_memory=env.get("RMQ_SPARK_DRIVER_MEMORY", "2g"),
             chosen=frozenset(name for name, value in env.items() if value),

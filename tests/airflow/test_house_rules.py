@@ -23,6 +23,7 @@ DAG_IDS = {
     PLAN,
     "rmq_deliver_delayed",
     "rmq_import_store",
+    "rmq_maintain",
     "rmq_persist_offsets",
     "rmq_redrive_dlq",
     "rmq_replay",

@@ -538,6 +538,18 @@ def test_offsets_are_exported_in_the_brokers_own_form_and_the_file_before_is_kep
     assert ("Elsewhere", "others", 0, 9) in parse_consumer_offsets(file.read_text()).commits()
 
 
+def test_maintenance_answers_for_every_table_and_changes_no_row(deployed: LakeStore, run: Run) -> None:
+    run(CONSUME)
+    before = value(deployed, "SELECT count(*) FROM windows")
+    answers = run("rmq_maintain")
+    for step in ("messages", "derived", "checkpoint", "vacuum"):
+        assert [answer["table"] for answer in answers[step]] == ["commitlog", "commits", "consumequeue", "offsets"]
+    assert answers["checkpoint"][0]["checkpoint"] is True
+    assert [answer["files_deleted"] for answer in answers["vacuum"]] == [0] * 4
+    assert value(deployed, "SELECT count(*) FROM windows") == before
+    assert value(deployed, "SELECT count(*) FROM audit") == 0
+
+
 def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_set(
     deployed: LakeStore, dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

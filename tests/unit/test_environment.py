@@ -47,6 +47,10 @@ def test_an_empty_variable_is_not_set_but_an_empty_schedule_is_none() -> None:
     assert (default.root, default.settings, default.spark_remote) == ("var/store", "consumers.toml", None)
     assert default.deliver_schedule == "* * * * *"
     assert Environment.read({"RMQ_DELIVER_SCHEDULE": ""}).deliver_schedule is None
+    assert (default.maintain_schedule, Environment.read({"RMQ_MAINTAIN_SCHEDULE": ""}).maintain_schedule) == (
+        "30 3 * * *",
+        None,
+    )
 
 
 def test_what_is_set_is_taken() -> None:

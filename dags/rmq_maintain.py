@@ -1,0 +1,47 @@
+"""Maintain the tables: join small files, write checkpoints, delete what nothing names.
+
+**What it does.** `messages` joins the small files of the commit log, `derived` those of `consumequeue`, `offsets` and
+`commits`, `checkpoint` writes a checkpoint of each table and deletes the log entries that no process needs, and `vacuum`
+deletes the data files that no version names and that are two days old: replaced ones, and those of runs that never
+committed. No row changes. The answers say for each table how many files it had and has.
+
+**Running it again.** Each task does what is left to do; right after a run that is nothing. Windows, imports and queries run
+beside it, and none of them is overtaken.
+
+**When not to use it.** To get rid of messages: it keeps all of them.
+
+Runs once a day (`$RMQ_MAINTAIN_SCHEDULE`, UTC). Triggering it manually is harmless.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import task
+from rmq_dags import rmq_dag, ticks
+from rmq_deployment import Deployment
+from rmq_operators import Answer, maintain_all
+
+from rmq_store.maintain.request import Step
+
+
+@rmq_dag(__doc__, "admin", schedule=ticks(Deployment.from_env().maintain_schedule))
+def rmq_maintain() -> None:
+    @task
+    def messages() -> list[Answer]:
+        return maintain_all(Step.MESSAGES)
+
+    @task
+    def derived() -> list[Answer]:
+        return maintain_all(Step.DERIVED)
+
+    @task
+    def checkpoint() -> list[Answer]:
+        return maintain_all(Step.CHECKPOINT)
+
+    @task
+    def vacuum() -> list[Answer]:
+        return maintain_all(Step.VACUUM)
+
+    messages() >> derived() >> checkpoint() >> vacuum()
+
+
+rmq_maintain()
