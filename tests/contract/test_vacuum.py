@@ -14,18 +14,23 @@ from deltalake import DeltaTable
 from rmq_store.commit.ctl import Action, Actor
 from rmq_store.errors import BadData, OtherFormat, StoreUnusable, WrongUse
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.maintain import compact as compacting
 from rmq_store.lake.maintain import vacuum as vacuuming
+from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.maintain.vacuum import VacuumReport, VacuumRequest, vacuum
+from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.checkpoint import clean_up, write_checkpoint
 from rmq_store.lake.table.delta_entry import entry_bytes, protocol_action
 from rmq_store.lake.table.delta_log import Content
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
+from rmq_store.maintain.files_to_join import Limits
 from rmq_store.maintain.orphans import StoredFile
 from rmq_store.utils.host import Host, day_of, epoch_ms
-from tests.faults.stores import Lake, write_broker
+from tests.faults.stores import Lake, group_named, write_broker
 from tests.s3 import S3Root
 
 AGE_MS = 50 * 3_600_000
@@ -230,3 +235,41 @@ def test_a_change_of_the_table_beside_a_vacuum_is_met(lake: Lake, monkeypatch: p
 
     monkeypatch.setattr(Root, "put_once", put_once)
     assert paths(vacuum(shard, shard.offsets, REQUEST, lake.host)) == [name]
+
+
+def test_files_that_a_compaction_replaced_are_deleted_and_every_reader_goes_on(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacting, "SETTLED_MS", 0)
+    lake.consume("2026-01-01-r2", group_named("others"))
+    request = CompactRequest("2026-01-02-maintain", REQUEST.actor, "daily", Limits(least_files=2))
+    views = ("messages", "windows", "outcomes")
+    before = [query(lake.store, f"SELECT * FROM {view} ORDER BY shard").to_pylist() for view in views]
+    replaced = compact(lake.shard, request, lake.host).replaced_files
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    age(table)
+    table.refresh()
+    clean_up(table)
+    # The removal is of today: the checkpoint says so, and the entries that did are gone.
+    assert not set(paths(vacuum(lake.shard, table, REQUEST, lake.host)))
+    monkeypatch.setattr(vacuuming, "_of_checkpoint", tombstones_of(AGE_MS))
+    shard = lake.shard
+    assert len(vacuum(shard, shard.commitlog, REQUEST, lake.host).deleted) == replaced > 4
+    after = [query(lake.store, f"SELECT * FROM {view} ORDER BY shard").to_pylist() for view in views]
+    assert [sorted(map(repr, rows)) for rows in after] == [sorted(map(repr, rows)) for rows in before]
+    lake.consume("2026-01-03-after", group_named("others"))
+    lake.deliver()
+    assert lake.audit() == []
+    assert [(one.differences, one.damage) for one in check(lake.shard)] == [((), "")] * 3
+
+
+def tombstones_of(age_ms: int) -> Callable[[LakeTable, str], tuple[set[str], dict[str, int]]]:
+    """What a checkpoint says, when its removals are so old."""
+    real = vacuuming._of_checkpoint
+
+    def read(table: LakeTable, name: str) -> tuple[set[str], dict[str, int]]:
+        added, removed_ms = real(table, name)
+        return added, {path: at_ms - age_ms for path, at_ms in removed_ms.items()}
+
+    return read

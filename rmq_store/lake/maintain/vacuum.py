@@ -159,7 +159,7 @@ def named_files(shard: Shard, table: LakeTable, stored: Sequence[StoredFile]) ->
             if at_ms is None:
                 kept |= set(entry.removed)
             else:
-                removed_ms |= dict.fromkeys(entry.removed, at_ms)
+                removed_ms |= {path: max(at_ms, removed_ms.get(path, 0)) for path in entry.removed}
     if table is shard.commitlog:
         kept |= _of_segments(shard.consumequeue)
     _refuse_foreign_paths(table, kept)
