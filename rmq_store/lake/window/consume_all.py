@@ -31,7 +31,7 @@ from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.consume_slice import refuse_unknown_columns
+from rmq_store.lake.window.ask_listener import refuse_unknown_columns
 from rmq_store.lake.window.consumption import shards_of
 from rmq_store.lake.window.engine import Engine, LocalEngine
 from rmq_store.lake.window.group_course import Course, GroupReport

@@ -27,8 +27,9 @@ from rmq_store.lake.table.evidence import tally_of, tally_of_range
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.ask_listener import refuse_unknown_columns
 from rmq_store.lake.window.consume_job import ConsumeJob, ConsumeTask, TaskResult
-from rmq_store.lake.window.consume_slice import refuse_unknown_columns, run_task
+from rmq_store.lake.window.consume_slice import run_task
 from rmq_store.lake.window.duplicates import Absorbed, consume_absorbing, duplicate_outcomes
 from rmq_store.lake.window.engine import Engine
 from rmq_store.lake.window.plan import ShardLookup
