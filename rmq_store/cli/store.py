@@ -175,7 +175,7 @@ def import_store(
 def _bytes_to_read(store: LakeStore, files: Root, request: ImportRequest) -> int:
     """About how many bytes an import has to read: the files after the position of the last import."""
     from rmq_store.commit.positions import import_id
-    from rmq_store.lake.table.object_store import file_source
+    from rmq_store.lake.broker.root_file_source import file_source
 
     begin = 0
     if request.shard_name in store.shard_names():

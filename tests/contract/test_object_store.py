@@ -17,10 +17,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
+from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.table import s3
-from rmq_store.lake.table.object_store import Root, file_source, is_refused
+from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import stage_ctl
+from rmq_store.lake.table.store_errors import is_refused
 from rmq_store.utils.host import Host
 from tests.s3 import S3Root, S3Server
 

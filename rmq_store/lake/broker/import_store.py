@@ -27,13 +27,14 @@ from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.import_commit import PartOf, QueueGap, import_commit, proposal_of
 from rmq_store.lake.broker.import_part import begin_of, hole_note, read_part
 from rmq_store.lake.broker.import_slice import ImportJob
+from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.imports import last_configs, last_import
-from rmq_store.lake.table.object_store import Root, file_source
+from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import Engine

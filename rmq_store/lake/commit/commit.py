@@ -52,9 +52,9 @@ from rmq_store.errors import (
 from rmq_store.lake.table.delta_log import Content, LogCleaned
 from rmq_store.lake.table.delta_table import FRESH_MS
 from rmq_store.lake.table.evidence import tally_of_range
-from rmq_store.lake.table.object_store import is_refused
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import stage_ctl
+from rmq_store.lake.table.store_errors import is_refused
 from rmq_store.utils.host import Host, day_of
 
 STEPS = (

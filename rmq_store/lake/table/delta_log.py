@@ -25,7 +25,8 @@ from rmq_store.commit.positions import Positions
 from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, RmqError, StoreUnusable
 from rmq_store.lake.table.delta_entry import Entry, check_readable, entry_name, parse_entry
 from rmq_store.lake.table.log_view import LogView
-from rmq_store.lake.table.object_store import Root, is_refused
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store_errors import is_refused
 from rmq_store.utils.host import Host
 
 LOG_FOLDER = "_delta_log"

@@ -2,7 +2,7 @@
 
 A ``Root`` is a value: it can be hashed, compared and sent to a worker. It gives delta-rs and pyarrow what they need
 to work below it, and does itself what neither can: create an object only if it is not there yet, and read the store's own
-clock. ``file_source`` lets an import read a broker's files from either place.
+clock.
 
 Names are relative to the root and use ``/``. An object that is not there is a FileNotFoundError; a root that cannot
 be used as it is (folder not writable, bucket missing, wrong credentials, endpoint silent) is a StoreUnusable.
@@ -10,11 +10,9 @@ be used as it is (folder not writable, bucket missing, wrong credentials, endpoi
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -23,15 +21,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileSource
 from rmq_store.commit.append import PutAnswer
-from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
+from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.table import local_files, s3
 from rmq_store.lake.table.range_file import RangeFile
+from rmq_store.lake.table.store_errors import explained
 from rmq_store.utils.host import Host, epoch_ms, random_name
-from rmq_store.utils.redaction import cleaned, secret_values
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -40,13 +36,6 @@ _S3 = "s3://"
 
 TAIL_BYTES = 64 << 10
 """So many bytes at the end of a data file are read first, in one request. A file that has no more is in memory then."""
-
-_REFUSED = re.compile(
-    r"access_?denied|permission denied|403 forbidden|with 403|invalid_?access_?key_?id|signature_?does_?not_?match|"
-    r"expired_?token|no credentials|no_?such_?bucket|create the bucket|no table at",
-    re.IGNORECASE,
-)
-_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +177,7 @@ class Root:
         with self._explained(f"create {relative}"):
             if self.is_local:
                 return local_files.create(self._path(relative), content)
-            return self._create_object(self._key(relative), content)
+            return s3.create(self._options, self._bucket, self._key(relative), content)
 
     def replace(self, relative: str, content: bytes) -> None:
         """Write the object, also over an older one. It always has its old or its new content, as a whole."""
@@ -232,8 +221,8 @@ class Root:
         try:
             with self._explained(f"create {relative}"):
                 raise error
-        except (StoreUnusable, FileNotFoundError) as explained:
-            return Put(answer, at_ms, explained)
+        except (StoreUnusable, FileNotFoundError) as refusal:
+            return Put(answer, at_ms, refusal)
 
     def names_in(self, folder: str, after: str = "") -> tuple[Sequence[str], int]:
         """The names of the objects directly in ``folder`` that are greater than ``after``, sorted, and the time of the
@@ -359,110 +348,8 @@ class Root:
             for entry in page.get("Contents", []):
                 yield entry["Key"].removeprefix(own), entry["Size"], int(entry["LastModified"].timestamp() * 1000)
 
-    def _create_object(self, key: str, content: bytes) -> bool:
-        creator_id = random_name()
-        try:
-            s3.put_if_absent(self._options, self._bucket, key, content, creator_id)
-            return True
-        except ClientError as error:
-            if s3.code_of(error) not in s3.LOST_RACE:
-                raise
-            # The first try may have succeeded without an answer: then the object there is this caller's.
-            return s3.creator_of(self._options, self._bucket, key) == creator_id
-        except NoCredentialsError:
-            raise
-        except BotoCoreError as error:
-            try:
-                creator = s3.creator_of(self._options, self._bucket, key)
-            except (BotoCoreError, ClientError):
-                creator = None
-            if creator is None:  # not there yet; an unanswered try may still arrive
-                reason = self._cleaned(str(error))
-                raise CommitOutcomeUnknown(
-                    f"{_S3}{self._bucket}/{key}: the store did not answer ({reason}), so it is not known whether the "
-                    "object was created. Check whether it is there before doing anything else."
-                ) from None
-            return creator == creator_id
-
-    def _cleaned(self, text: str) -> str:
-        """botocore's message without secrets. It may have the endpoint with a password in it, so no error of this module has
-        the original as its cause."""
-        return cleaned(text, secret_values(self.storage_options))
-
-    @contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
-        """Turn errors of the file system and of S3 into FileNotFoundError or StoreUnusable."""
-        what = f"cannot {doing} at {self.location}"
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except ClientError as error:
-            if s3.code_of(error) in s3.MISSING and error.operation_name != "HeadBucket":
-                raise FileNotFoundError(f"{what}: it is not there") from error
-            raise StoreUnusable(f"{what}: {self._cleaned(s3.in_words(error))}") from None
-        except NoCredentialsError as error:
-            raise StoreUnusable(f"{what}: no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.") from error
-        except BotoCoreError as error:
-            reason = self._cleaned(str(error))
-            raise StoreUnusable(f"{what}: {reason} Check AWS_ENDPOINT_URL and the network.") from None
-        except OSError as error:
-            raise StoreUnusable(
-                f"{what}: {error.strerror or error}. Check that this user may read and write that folder, "
-                "or choose another root."
-            ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class RootFileSource:
-    """The files of a broker's store below a root, for an import.
-
-    Raises StoreUnusable when the root cannot be reached.
-    """
-
-    root: Root
-
-    def __post_init__(self) -> None:
-        self.root.check_reachable()
-
-    def __str__(self) -> str:
-        return self.root.location
-
-    def names(self) -> list[str]:
-        return self.root.names(FEW_NAMES)
-
-    def list(self, prefix: str) -> list[tuple[str, int]]:
-        return self.root.list(prefix)
-
-    def read(self, name: str, begin: int, end: int) -> bytes:
-        """Raises BadData when there is no such file."""
-        try:
-            return self.root.read(name, begin, end)
-        except FileNotFoundError as error:
-            raise BadData(f"{self} has no file {name}") from error
-
-    def whole(self, name: str) -> bytes | None:
-        try:
-            return self.root.read(name)
-        except FileNotFoundError:
-            return None
-
-
-def is_refused(error: Exception) -> bool:
-    """Whether trying again cannot help: no such table or bucket, no permission, no space. delta-rs says so only in its
-    messages, as do the errors of a root, so this decides about waiting, never about whether something was written."""
-    answers = (error, error.__cause__)
-    return any(isinstance(answer, OSError) and answer.errno in _REFUSALS for answer in answers) or (
-        _REFUSED.search(str(error)) is not None
-    )
-
-
-def file_source(root: Root) -> FileSource:
-    """The files of a broker's store, as an import reads them.
-
-    Raises WrongUse when there is no such folder, StoreUnusable when S3 cannot be reached.
-    """
-    return LocalFileSource(Path(root.location)) if root.is_local else RootFileSource(root)
+    def _explained(self, doing: str) -> AbstractContextManager[None]:
+        return explained(f"cannot {doing} at {self.location}", self._options)
 
 
 def _clean(relative: str) -> str:

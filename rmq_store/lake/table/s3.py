@@ -24,9 +24,10 @@ from botocore.exceptions import (
 )
 
 from rmq_store.commit.append import PutAnswer
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import CommitOutcomeUnknown, StoreUnusable
 from rmq_store.lake.table.request_counter import count_requests_of
-from rmq_store.utils.host import epoch_ms, monotonic_ms
+from rmq_store.utils.host import epoch_ms, monotonic_ms, random_name
+from rmq_store.utils.redaction import cleaned, secret_values
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -169,6 +170,34 @@ def put_file(options: Options, bucket: str, key: str, content: pa.Buffer) -> Non
     client(options).upload_fileobj(pa.BufferReader(content), bucket, key, Config=parts)
 
 
+def create(options: Options, bucket: str, key: str, content: bytes) -> bool:
+    """Create the object unless it is there; False when another caller has. Raises CommitOutcomeUnknown when the store did not
+    answer, so that it is not known whether the object was created."""
+    creator_id = random_name()
+    try:
+        put_if_absent(options, bucket, key, content, creator_id)
+        return True
+    except ClientError as error:
+        if code_of(error) not in LOST_RACE:
+            raise
+        # The first try may have succeeded without an answer: then the object there is this caller's.
+        return creator_of(options, bucket, key) == creator_id
+    except NoCredentialsError:
+        raise
+    except BotoCoreError as error:
+        try:
+            creator = creator_of(options, bucket, key)
+        except (BotoCoreError, ClientError):
+            creator = None
+        if creator is None:  # not there yet; an unanswered try may still arrive
+            reason = without_secrets(options, str(error))
+            raise CommitOutcomeUnknown(
+                f"s3://{bucket}/{key}: the store did not answer ({reason}), so it is not known whether the "
+                "object was created. Check whether it is there before doing anything else."
+            ) from None
+        return creator == creator_id
+
+
 def creator_of(options: Options, bucket: str, key: str) -> str | None:
     """Who created the object (put_if_absent's ``creator``); None when it is not there."""
     try:
@@ -283,3 +312,8 @@ def in_words(error: ClientError) -> str:
     message = error.response.get("Error", {}).get("Message", "no message")
     remedy = _REMEDIES.get(code_of(error), "see the message")
     return f"S3 answered {error.operation_name} with {status} {code_of(error)} ({message}): {remedy}"
+
+
+def without_secrets(options: Options, text: str) -> str:
+    """The text of an error, without the secrets of the settings."""
+    return cleaned(text, secret_values(dict(options)))

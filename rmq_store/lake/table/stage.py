@@ -23,7 +23,8 @@ import tenacity
 from rmq_store.commit.ctl import Ctl, StagedFile
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table import tables
-from rmq_store.lake.table.object_store import Root, is_refused
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store_errors import is_refused
 from rmq_store.utils.host import day_of
 from rmq_store.utils.redaction import cleaned, secret_values
 
