@@ -1,4 +1,5 @@
-"""CPU time of small windows, of delivery and of queries in a store with few windows, and in the same one with many."""
+"""CPU time of small windows, of delivery and of queries in a store with few windows, in the same one with many, and after its
+maintenance."""
 
 from __future__ import annotations
 
@@ -8,23 +9,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.bench import ACTOR, DAY, Bench, Lake, check, cpu_ms, group_of
 from benchmarks.broker_log import QUEUES
 from benchmarks.small_windows import WHOLE, SmallWindows
 from benchmarks.table import Measurement, Target
+from rmq_store.lake.commit.dispatch import KINDS
+from rmq_store.lake.maintain import compact as compacting
+from rmq_store.lake.maintain.derived import join
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.window.deliver import deliver_all
 
-TITLE = "CPU time of this process, local disk, before and after many windows"
+TITLE = "CPU time of this process, local disk, before and after many windows, and after their maintenance"
 WINDOW_MESSAGES = 2 * QUEUES
 RETRIES = 2
 """Messages that fail in a window of the group ``two``."""
 HOUR_MS = 3_600_000
-VIEWS = ("lag", "audit", "messages")
+VIEWS = ("lag", "audit", "messages", "retries")
 SAME = Target("<=", 1.1)
+MAINTAINED = Target("<=", 1.2)
+QUICK_VIEW = Target("<=", 3000)
+FILES = Target("<=", 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +88,64 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         newest = ", ".join(f"{name} {statistics.median(w.ms[WHOLE][-few:]):.0f}" for name, w in groups.items())
         bench.say(f"{2 * groups['two'].windows:,} windows, now CPU ms: {newest}")
     last = sum(windows.windows for windows in groups.values())
-    yield from _rows(fresh, point(), f"{first:,}", f"{last:,}")
+    after = point()
+    yield from _rows(fresh, after, f"{first:,}", f"{last:,}")
+    yield from _files(shard, "after", f"after {last:,} windows")
+    maintain_ms = cpu_ms(partial(_maintain, shard, bench))
+    yield Measurement("growth.maintain", f"maintenance after {last:,} windows", "CPU ms", (maintain_ms,))
+    yield from _files(shard, "maintained", f"after {last:,} windows and maintenance", FILES)
+    shard.commitlog.refresh()
+    yield from _maintained_rows(fresh, point(), f"{last:,}")
+
+
+def _files(shard: Shard, point: str, when: str, target: Target | None = None) -> Iterator[Measurement]:
+    tables = (shard.commitlog, shard.consumequeue, shard.offsets, shard.commits)
+    for table in tables:
+        table.refresh()
+    count = sum(len(table.files()) for table in tables)
+    yield Measurement(
+        f"growth.files.{point}",
+        f"live files of the tables, {when}",
+        "files",
+        (count,),
+        target=target,
+        more_is_better=False,
+    )
+
+
+def _maintain(shard: Shard, bench: Bench) -> None:
+    """The windows are all of the last hour, whose files are left alone otherwise."""
+    with patch.object(compacting, "SETTLED_MS", -HOUR_MS):
+        report = compacting.compact(shard, compacting.CompactRequest(f"{DAY}-maintain", ACTOR), bench.host)
+    for kind in KINDS:
+        join(shard, kind, bench.host)
+    check("warnings of the maintenance", (report.overtaken, report.warnings), (0, ()))
+
+
+def _maintained_rows(
+    fresh: dict[str, tuple[float, ...]], maintained: dict[str, tuple[float, ...]], last: str
+) -> Iterator[Measurement]:
+    for key, what in _names().items():
+        name, samples = f"{what}, after {last} windows and maintenance", maintained[key]
+        target = QUICK_VIEW if key in VIEWS and key != "lag" else None
+        yield Measurement(f"growth.{key}.maintained", name, "CPU ms", samples, target=target, more_is_better=False)
+        ratio = statistics.median(samples) / statistics.median(fresh[key])
+        name = f"{what}: maintained after {last} windows, relative to few windows"
+        target = None if key in VIEWS and key != "lag" else MAINTAINED
+        yield Measurement(f"growth.{key}.of-fresh", name, "times", (ratio,), target=target, more_is_better=False)
+
+
+def _names() -> dict[str, str]:
+    names = {case.group: f"window of {WINDOW_MESSAGES} messages, {case.what}" for case in CASES}
+    names |= {view: f"view {view}, store just opened" for view in VIEWS}
+    return names | {"deliver": "delivery of all retries, for each"}
 
 
 def _rows(
     fresh: dict[str, tuple[float, ...]], after: dict[str, tuple[float, ...]], first: str, last: str
 ) -> Iterator[Measurement]:
     targets = {case.group: case.target for case in CASES}
-    names = {case.group: f"window of {WINDOW_MESSAGES} messages, {case.what}" for case in CASES}
-    names |= {view: f"view {view}, store just opened" for view in VIEWS}
-    names["deliver"] = "delivery of all retries, for each"
-    for key, what in names.items():
+    for key, what in _names().items():
         for point, windows, samples in (("fresh", first, fresh[key]), ("after", last, after[key])):
             name = f"{what}, after {windows} windows"
             target = targets.get(key)

@@ -105,20 +105,22 @@ class Shard:
 
     def ctl_of(self, commit_id: str) -> Ctl | None:
         """The commit, if it is in the handle's snapshot."""
-        path = self.ctl_file_of(commit_id)
-        return None if path is None else next(ctl for ctl in self.ctls_in([path]) if ctl.commit_id == commit_id)
+        ctls = self._ctls_with("commit_id", commit_id, self.ctl_index.with_commit(commit_id, commit_id))
+        return next(iter(ctls), None)
 
     def ctl_file_of(self, commit_id: str) -> str | None:
-        """The ctl file of the commit. After a compaction several may have it; the small ones are read first."""
+        """The ctl file of the commit, if it is in the handle's snapshot."""
         paths = self.ctl_index.with_commit(commit_id, commit_id)
-        return next((path for path in paths if any(ctl.commit_id == commit_id for ctl in self.ctls_in([path]))), None)
+        return next((path for path in paths if self._ctls_with("commit_id", commit_id, [path])), None)
 
     def ctls_of_request(self, request_id: str, group: str | None, *actions: Action) -> list[Ctl]:
         """The commits of a request, in order. None is older than the ``first_day`` of its id."""
         ctls = [
             ctl
-            for ctl in self.ctls_in(self.ctl_index.with_request(request_id, first_day(request_id)))
-            if (ctl.request_id, ctl.group) == (request_id, group) and ctl.action in actions
+            for ctl in self._ctls_with(
+                "request_id", request_id, self.ctl_index.with_request(request_id, first_day(request_id))
+            )
+            if ctl.group == group and ctl.action in actions
         ]
         return sorted(ctls, key=lambda ctl: (ctl.read_version, ctl.request_part))
 
@@ -155,6 +157,18 @@ class Shard:
             self.remember(path, tuple(map(tables.ctl_from_row, rows.to_pylist())))
         ctls = [ctl for path in paths for ctl in self._read_before[path]]
         return sorted(ctls, key=lambda ctl: (ctl.read_version, ctl.commit_id))
+
+    def _ctls_with(self, column: str, value: str, paths: Sequence[str]) -> list[Ctl]:
+        """The rows with this value. A file that a compaction made has hundreds: only these become commits, and are not kept."""
+        ctls: list[Ctl] = []
+        unread = [path for path in paths if path not in self._read_before]
+        for path, rows in zip(unread, self.commitlog.read_each(unread, tables.CTL.names), strict=True):
+            if rows.num_rows == 1:
+                self.remember(path, tuple(map(tables.ctl_from_row, rows.to_pylist())))
+            else:
+                ctls += map(tables.ctl_from_row, rows.filter(pc.equal(rows.column(column), value)).to_pylist())
+        kept = [ctl for path in paths for ctl in self._read_before.get(path, ())]
+        return [*ctls, *(ctl for ctl in kept if getattr(ctl, column) == value)]
 
     def remember(self, path: str, ctls: tuple[Ctl, ...]) -> None:
         """Keep the content of a ctl file. It never changes, so it is read at most once."""
