@@ -61,8 +61,9 @@ def test_all_steps_do_all_tables_and_change_no_row(busy: Rmq) -> None:
     assert busy.json("audit")["audit"] == []
     assert busy.json("dispatch", "--check")["status"] == "ok"
     again = by_table(busy.json("maintain"))
-    del again["commits"]  # each run brings it up to the newest commit first
-    assert [(row["joined"], row["files_deleted"]) for row in again.values()] == [(0, 0)] * 3
+    # The commits of the first run have files too, which the second one may join.
+    assert [again[name]["joined"] for name in ("consumequeue", "offsets")] == [0, 0]
+    assert [row["files_deleted"] for row in again.values()] == [0] * 4
 
 
 def test_a_dry_run_names_the_files_and_changes_nothing(busy: Rmq) -> None:
