@@ -21,12 +21,12 @@ from rich.console import Console
 from benchmarks import absorb, commands, commits, groups, growth, import_files, moves, requests, tick, windows, writers
 from benchmarks.bench import Bench, json_text, machine
 from benchmarks.speed_page import with_last_run
-from benchmarks.table import Measurement, Section, document, table
+from benchmarks.table import Measurement, Section, document, table, with_scenarios
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 FOLDER = CHECKOUT / "var" / "bench"
 LAST_RUN = CHECKOUT / "benchmarks" / "last_run.json"
-"""The ``--json`` document of the run that ``docs/speed.md`` shows."""
+"""The ``--json`` document that ``docs/speed.md`` shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,12 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--windows", type=_at_least_one, metavar="N", help=f"windows that growth makes; default {FULL.windows:,}"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample to a file")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write every sample to a file; what it has of other scenarios stays in it",
+    )
     parser.add_argument(
         "--write-docs",
         type=Path,
@@ -135,12 +140,15 @@ def _run(chosen: argparse.Namespace, sizes: Sizes) -> list[Section]:
     finally:
         bench.close(keep=chosen.keep)
     caption = (
-        f"{host['cores']} cores, load {host['load']:.1f} when it began, Python {host['python']}; "
+        f"{host['cores']} cores, load {os.getloadavg()[0]:.1f}, Python {host['python']}; "
         f"took {time.monotonic() - started:,.0f} s{'; --quick: too small to say how fast' if chosen.quick else ''}"
     )
     Console(width=None if sys.stdout.isatty() else 200).print(table(sections, caption))
     if chosen.json:
-        chosen.json.write_text(json_text(document(sections, host, asdict(sizes) | {"quick": chosen.quick})))
+        newer = document(sections, host, asdict(sizes) | {"quick": chosen.quick})
+        older = json.loads(chosen.json.read_text()) if chosen.json.exists() else {"scenarios": []}
+        titles = [scenario.title for scenario in SCENARIOS.values()]
+        chosen.json.write_text(json_text(with_scenarios(older, newer, titles)))
     return sections
 
 
@@ -159,15 +167,17 @@ def only_one(lock_file: Path) -> Iterator[None]:
 def measured(scenario: Scenario, bench: Bench) -> Section:
     """The measurements of a scenario, until it ended or failed; the other scenarios still run."""
     bench.say(scenario.title)
+    began = os.getloadavg()[0]
     measurements: list[Measurement] = []
+    failed = ""
     try:
         for measurement in scenario.measure(bench):
             # A small size says nothing about the target.
             measurements.append(replace(measurement, target=None) if bench.quick else measurement)
     except Exception as error:
         traceback.print_exception(error)
-        return Section(scenario.title, tuple(measurements), f"{type(error).__name__}: {str(error)[:500]}")
-    return Section(scenario.title, tuple(measurements))
+        failed = f"{type(error).__name__}: {str(error)[:500]}"
+    return Section(scenario.title, tuple(measurements), failed, (began, os.getloadavg()[0]))
 
 
 def _use_scratch(folder: Path) -> None:

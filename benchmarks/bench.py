@@ -228,7 +228,7 @@ def group_of(name: str, listener: str, *, batch: int = 1) -> GroupSettings:
 
 
 def machine() -> dict[str, object]:
-    """The machine of a run; ``load``: its load average when the run began. ``day``: UTC."""
+    """The machine of a run. ``day``: UTC."""
     from importlib.metadata import version
 
     packages = ("pyspark", "delta-spark", "deltalake", "pyarrow", "duckdb", "numpy")
@@ -236,7 +236,6 @@ def machine() -> dict[str, object]:
         "day": datetime.now(UTC).date().isoformat(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "load": os.getloadavg()[0],
         "python": sys.version.split()[0],
         "versions": {name: version(name) for name in packages},
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any
 
 from benchmarks.table import shown
@@ -21,39 +20,40 @@ def with_last_run(page: str, run: Mapping[str, Any]) -> str:
 
 def last_run(run: Mapping[str, Any]) -> str:
     """The section, with a table for each scenario."""
-    lines = [HEADING, "", *_about(run)]
-    short_of = {row["key"]: row["short"] or row["key"] for row in run["measurements"]}
-    for scenario, rows in groupby(run["measurements"], key=lambda row: row["scenario"]):
-        lines += [
-            "",
-            f"### {_capitalized(scenario)}",
-            "",
-            "| what | median | min..max | unit | times as fast as | reach | met |",
-        ]
-        lines.append("|---|---|---|---|---|---|---|")
-        lines += [_row(row, short_of) for row in rows]
-    for scenario, error in run["failed"].items():
-        lines += ["", f"Failed: {scenario}: {error}"]
+    lines = [HEADING, "", *_ABOUT]
+    short_of = {row["key"]: row["short"] or row["key"] for one in run["scenarios"] for row in one["measurements"]}
+    for scenario in run["scenarios"]:
+        lines += ["", f"### {_capitalized(scenario['title'])}", "", *_about(scenario)]
+        if scenario["measurements"]:
+            lines += ["", "| what | median | min..max | unit | times as fast as | reach | met |"]
+            lines.append("|---|---|---|---|---|---|---|")
+            lines += [_row(row, short_of) for row in scenario["measurements"]]
+        if scenario["failed"]:
+            lines += ["", f"Failed: {scenario['failed']}"]
     return "\n".join([*lines, ""])
 
 
-def _about(run: Mapping[str, Any]) -> list[str]:
-    """What was measured on, and with which sizes."""
-    machine, options = run["machine"], run["options"]
+_ABOUT = (
+    "This section is generated. Each scenario is of the newest run that measured it:",
+    "",
+    "```",
+    ".venv/bin/python -m benchmarks --only NAME --json benchmarks/last_run.json",
+    ".venv/bin/python -m benchmarks --write-docs docs/speed.md",
+    "```",
+)
+
+
+def _about(scenario: Mapping[str, Any]) -> list[str]:
+    """What it was measured on, and with which sizes."""
+    machine, sizes = scenario["machine"], scenario["options"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     gib = machine["memory_bytes"] / 2**30
+    load = " to ".join(f"{load:.1f}" for load in scenario["loads"])
     lines = [
-        f"On {machine['day']}: {machine['cores']} cores, {gib:.0f} GiB, load {machine['load']:.1f} when it began.",
-        f"Python {machine['python']}, {versions}.",
-        f"Windows of {options['messages']:,} messages, {options['rounds']} rounds; {options['windows']:,} windows of growth.",
-        "This section is generated:",
-        "",
-        "```",
-        ".venv/bin/python -m benchmarks --json benchmarks/last_run.json",
-        ".venv/bin/python -m benchmarks --write-docs docs/speed.md",
-        "```",
+        f"On {machine['day']}: {machine['cores']} cores, {gib:.0f} GiB, load {load}. Sizes: {sizes['messages']:,} messages,",
+        f"{sizes['rounds']} rounds, {sizes['windows']:,} windows. Python {machine['python']}, {versions}.",
     ]
-    return lines if not options["quick"] else [*lines, "", "It was made with `--quick`: too small to say how fast."]
+    return lines if not sizes["quick"] else [*lines, "It was made with `--quick`: too small to say how fast."]
 
 
 def _row(row: Mapping[str, Any], short_of: Mapping[str, str]) -> str:

@@ -96,6 +96,8 @@ class Section:
     measurements: tuple[Measurement, ...] = ()
     failed: str = ""
     """The error that stopped it, "" if none did."""
+    loads: tuple[float, ...] = ()
+    """The machine's load average when it began and when it ended."""
 
 
 def ratios(measurement: Measurement, of_key: Mapping[str, Measurement]) -> dict[str, float]:
@@ -147,21 +149,36 @@ def _cells(measurement: Measurement, of_key: Mapping[str, Measurement]) -> list[
 
 
 def document(sections: Sequence[Section], machine: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as a JSON document, with every sample and the machine."""
+    """The same as a JSON document, with every sample, and for each scenario the machine and the sizes."""
     of_key = _by_key(sections)
-    rows = [
-        asdict(measurement)
-        | {
-            "scenario": section.title,
-            "target": None if measurement.target is None else str(measurement.target),
-            "value": measurement.value,
-            "min": min(measurement.samples),
-            "max": max(measurement.samples),
-            "met": measurement.is_met,
-            "ratios": ratios(measurement, of_key),
-        }
-        for section in sections
-        for measurement in section.measurements
-    ]
-    failed = {section.title: section.failed for section in sections if section.failed}
-    return {"machine": dict(machine), "options": dict(options), "measurements": rows, "failed": failed}
+    return {
+        "scenarios": [
+            {
+                "title": section.title,
+                "machine": dict(machine),
+                "options": dict(options),
+                "loads": list(section.loads),
+                "failed": section.failed,
+                "measurements": [_document_of(measurement, of_key) for measurement in section.measurements],
+            }
+            for section in sections
+        ]
+    }
+
+
+def _document_of(measurement: Measurement, of_key: Mapping[str, Measurement]) -> dict[str, Any]:
+    return asdict(measurement) | {
+        "target": None if measurement.target is None else str(measurement.target),
+        "value": measurement.value,
+        "min": min(measurement.samples),
+        "max": max(measurement.samples),
+        "met": measurement.is_met,
+        "ratios": ratios(measurement, of_key),
+    }
+
+
+def with_scenarios(document: Mapping[str, Any], newer: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
+    """The document with the scenarios of a newer one in place of the same ones. ``titles``: of all that there are, in order;
+    others are left out."""
+    of_title = {scenario["title"]: scenario for one in (document, newer) for scenario in one["scenarios"]}
+    return {"scenarios": [of_title[title] for title in titles if title in of_title]}

@@ -15,7 +15,7 @@ from benchmarks.__main__ import CHECKOUT, LAST_RUN, SCENARIOS, only_one, options
 from benchmarks.broker_log import QUEUES, RECORD_BYTES, TOPIC, BrokerLog
 from benchmarks.listeners import NAMED, Everything, EverythingFails10, Named, NamedFails10, NamedFails83, failing
 from benchmarks.speed_page import with_last_run
-from benchmarks.table import Measurement, Section, Target, at_quantile, document, ratios, shown, table
+from benchmarks.table import Measurement, Section, Target, at_quantile, document, ratios, shown, table, with_scenarios
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.consume_queue_file import list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
@@ -97,16 +97,22 @@ def test_a_scenario_that_failed_says_so_beside_what_it_had_measured() -> None:
 
 
 def test_the_document_holds_every_sample_and_is_json() -> None:
-    sections = [Section("windows", (OURS, PEER)), Section("commits", (), "broken")]
-    found = json.loads(json.dumps(document(sections, {"cores": 2}, {"quick": True})))
-    ours, peer = found["measurements"]
+    sections = [Section("windows", (OURS, PEER), loads=(0.5, 1.5)), Section("commits", (), "broken")]
+    windows, commits = json.loads(json.dumps(document(sections, {"cores": 2}, {"quick": True})))["scenarios"]
+    ours, peer = windows["measurements"]
     assert (ours["samples"], ours["value"], ours["target"], ours["met"]) == ([3.0, 1.0, 2.0], 2.0, ">= 2.00", True)
-    assert (ours["ratios"], ours["scenario"], peer["met"]) == ({"peer": 4.0}, "windows", None)
-    assert (found["machine"], found["options"], found["failed"]) == (
-        {"cores": 2},
-        {"quick": True},
-        {"commits": "broken"},
-    )
+    assert (ours["ratios"], peer["met"]) == ({"peer": 4.0}, None)
+    assert (windows["title"], windows["machine"], windows["options"]) == ("windows", {"cores": 2}, {"quick": True})
+    assert (windows["loads"], windows["failed"], commits["failed"]) == ([0.5, 1.5], "", "broken")
+
+
+def test_a_run_of_some_scenarios_replaces_these() -> None:
+    older = document([Section("commits", (SLOW,)), Section("gone")], {"day": 1}, {})
+    newer = document([Section("windows", (OURS,))], {"day": 2}, {})
+    merged = with_scenarios(older, newer, ["windows", "commits", "new"])
+    assert [(one["title"], one["machine"]["day"]) for one in merged["scenarios"]] == [("windows", 2), ("commits", 1)]
+    again = with_scenarios(merged, document([Section("commits")], {"day": 3}, {}), ["windows", "commits"])
+    assert [(one["title"], one["machine"]["day"]) for one in again["scenarios"]] == [("windows", 2), ("commits", 3)]
 
 
 # --- docs/speed.md ---------------------------------------------------------------------------------------------------
@@ -129,20 +135,23 @@ def test_the_last_section_is_written_from_a_run() -> None:
         "day": "2026-11-20",
         "cores": 2,
         "memory_bytes": 24 << 30,
-        "load": 0.25,
         "python": "3.11.7",
         "versions": {"pyarrow": "1"},
     }
     sizes = {"messages": 5_000_000, "rounds": 3, "windows": 1_000, "quick": False}
-    run = document([Section("windows", (OURS, PEER)), Section("commits", (SLOW,), "broken")], machine, sizes)
+    sections = [Section("windows", (OURS, PEER), loads=(0.25, 1.0)), Section("commits", (SLOW,), "broken", (1.0, 2.0))]
+    run = document(sections, machine, sizes)
     lines = with_last_run("# Speed\n\n## Last measured\n\nold\n", json.loads(json.dumps(run))).splitlines()
     assert lines[:4] == ["# Speed", "", "## Last measured", ""]
-    assert lines[4:6] == ["On 2026-11-20: 2 cores, 24 GiB, load 0.2 when it began.", "Python 3.11.7, pyarrow 1."]
-    assert "### Windows" in lines
+    begin = lines.index("### Windows")
+    assert lines[begin + 2 : begin + 4] == [
+        "On 2026-11-20: 2 cores, 24 GiB, load 0.2 to 1.0. Sizes: 5,000,000 messages,",
+        "3 rounds, 1,000 windows. Python 3.11.7, pyarrow 1.",
+    ]
     assert "| our way | 2.00 | 1.00..3.00 | M/s | 4.00 theirs | >= 2.00 | yes |" in lines
     assert "| peer: their way | 0.500 | 0.400..9.00 | M/s |  |  |  |" in lines
     assert "| a commit | 75.0 | 50.0..90.0 | ms |  | <= 60.0 | no |" in lines
-    assert lines[-1] == "Failed: commits: broken"
+    assert lines[-1] == "Failed: broken"
     assert "old" not in lines
 
 
