@@ -108,7 +108,7 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
     if at >= first and fingerprint(source, log, imported) != [at, digest]:
         raise BadData(
             f"the log of {source} differs from the imported one in the bytes before {imported}: this is the store of "
-            "another broker, or its log was cut and written again. Nothing was changed."
+            "another broker, or its log was cut and written again. Nothing was changed; import it into a new shard (--shard)."
         )
     return imported
 
