@@ -288,7 +288,7 @@ def test_a_window_that_planned_early_finds_the_keys_of_one_that_committed_before
 def test_a_windows_tasks_are_cut_and_its_turns_are_parts_of_one_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.lake.window.window_tasks.LEAST_TASK_ROWS", 3)
+    monkeypatch.setattr("rmq_store.lake.window.window_tasks.task_rows", lambda *_: 6)
     world.fill(orders(0), [keyed(n, f"K{n % 4}") for n in range(12)])
     once = group(absorb_duplicates=ONCE.absorb_duplicates, consumers=2)
     report = world.consume(once, f"{DAY}-1", fail_bodies(b"0", b"1", b"4"))

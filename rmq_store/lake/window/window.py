@@ -180,7 +180,7 @@ def work_of(
         ends_at_ms=ends_at_ms(group, started_ms),
         now_ms=host.now_ms,
     )
-    tasks = tasks_of(group, slices, engine.slots)
+    tasks = tasks_of(group, slices, engine.slots, listener_of(group).kind)
     return Work(plan=plan, request=request, engine=engine, started_ms=started_ms, job=job, tasks=tasks, holes=holes)
 
 

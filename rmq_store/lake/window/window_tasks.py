@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rmq_store.consumer.listener import ListenerKind
 from rmq_store.consumer.pull import Slice
 from rmq_store.lake.window.consume_job import ConsumeTask
 from rmq_store.message.message import MessageQueue
@@ -11,24 +12,30 @@ from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import shares
 
 TASKS_PER_SLOT = 2
-"""So many tasks of a window each task slot of the engine gets, if that makes them neither too small nor too large."""
-LEAST_TASK_ROWS = 250_000
-MOST_TASK_ROWS = 2_000_000
+"""So many tasks of a window each task slot of the engine gets, if that makes them neither too short nor too long."""
+LEAST_TASK_MS = 250
+MOST_TASK_MS = 2_000
+ROWS_PER_MS = {ListenerKind.BATCH: 1_000, ListenerKind.MESSAGE: 200}
+"""How many messages a core processes in a millisecond with a listener that does little (``docs/speed.md``), by its form: a
+call with messages costs Python objects, a call with a record batch does not."""
 
 
-def task_rows(rows: int, slots: int) -> int:
-    """How many messages a task gets in a window of ``rows`` messages.
+def task_rows(rows: int, slots: int, kind: ListenerKind) -> int:
+    """How many messages a task gets in a window of ``rows`` messages, 1 or more.
 
     Few tasks, as each costs tens of milliseconds, but enough that the slots end at about the same time, and none so long
-    that running it again is expensive.
+    that running it again is expensive. A single slot waits for no other.
     """
-    return min(max(-(-rows // (slots * TASKS_PER_SLOT)), LEAST_TASK_ROWS), MOST_TASK_ROWS)
+    even = -(-rows // (slots * TASKS_PER_SLOT)) if slots > 1 else rows
+    return min(max(even, LEAST_TASK_MS * ROWS_PER_MS[kind]), MOST_TASK_MS * ROWS_PER_MS[kind])
 
 
-def tasks_of(group: GroupSettings, slices: dict[MessageQueue, list[Slice]], slots: int) -> list[ConsumeTask]:
-    """Allocate the queues to consumers (``shares``), and cut each consumer's work into tasks."""
+def tasks_of(
+    group: GroupSettings, slices: dict[MessageQueue, list[Slice]], slots: int, kind: ListenerKind
+) -> list[ConsumeTask]:
+    """Allocate the queues to consumers (``shares``), and cut each consumer's work into tasks. ``kind``: of the listener."""
     tasks: list[ConsumeTask] = []
-    most = task_rows(sum(len(slice_) for of_queue in slices.values() for slice_ in of_queue), slots)
+    most = task_rows(sum(len(slice_) for of_queue in slices.values() for slice_ in of_queue), slots, kind)
     whole = group.mode == "orderly" or group.max_minutes is not None
     for consumer, queues in shares(group, slices, slots):
         if whole:  # a queue is the work of one task, however long: the task may end in the middle of it
