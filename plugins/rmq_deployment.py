@@ -3,20 +3,22 @@ parameters."""
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
+from rmq_store.settings.settings import read_settings
+from rmq_store.settings.spark_settings import SparkSettings, spark_target
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
     from rmq_store.lake.table.store import LakeStore
-    from rmq_store.lake.window.engine import Engines
+    from rmq_store.lake.window.engine import Engine, Engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class Deployment:
 
     root: str
     settings: str
-    spark_remote: str | None
+    environment: Environment
     import_roots: tuple[str, ...]
     export_folder: Path
     deliver_schedule: str | None
@@ -39,7 +41,7 @@ class Deployment:
         return cls(
             root=_absolute(environment.root),
             settings=_absolute(environment.settings),
-            spark_remote=environment.spark_remote,
+            environment=environment,
             import_roots=tuple(map(_absolute, environment.import_roots)),
             export_folder=Path(_absolute(environment.export_folder)),
             deliver_schedule=environment.deliver_schedule,
@@ -53,11 +55,16 @@ class Deployment:
 
         return LakeStore.open(Root.parse(self.root))
 
-    def engines(self, choice: str | None) -> Engines:
+    def engines(self, choice: str | None, listeners: Sequence[str] = ()) -> Engines:
+        """``listeners``: ``module:attribute``, to send them to the workers of a cluster."""
         from rmq_store.lake.window.engine import Engines
         from spark_jobs.engine import opened_engine
 
-        return Engines(choice, Host(), functools.partial(opened_engine, "rmq", remote=self.spark_remote))
+        def open_spark() -> AbstractContextManager[Engine]:
+            file = read_settings(self.settings).spark if os.path.exists(self.settings) else SparkSettings()
+            return opened_engine("rmq", spark_target(file, SparkSettings(), self.environment), listeners=listeners)
+
+        return Engines(choice, Host(), open_spark)
 
     def allowed_source(self, source: str) -> str:
         """The resolved source of an import. Raises WrongUse when it is outside ``RMQ_IMPORT_ROOTS``."""

@@ -160,7 +160,7 @@ def consume_shard(group_name: str, shard_name: str) -> Answer:
     group = _settings_of(deployment, group_name)
     store, request = deployment.open_store(), consume_request(run, params)
     (shard,) = store.shards(shard_name)
-    with deployment.engines(group.engine) as engines:
+    with deployment.engines(group.engine, [group.listener]) as engines:
         window = functools.partial(
             consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host()
         )
@@ -208,7 +208,7 @@ def consume_planned() -> Answer:
         if report.error is not None or report.status != Status.EMPTY:
             rows.append(_logged(_group_row(report)))
 
-    with deployment.engines(None) as engines:
+    with deployment.engines(None, [group.listener for group in groups]) as engines:
         report = consume_all(store, groups, request, engines.for_window, Host(), finished=finished)
     get_current_context()["ti"].xcom_push("groups", rows)  # also where the task fails, which returns nothing
     _raise_failed(report.groups)
@@ -280,7 +280,7 @@ def replay_shard(shard_name: str) -> Answer:
     (shard,) = store.shards(shard_name)
     if replay.is_new_attempt:
         group, request, scope = begin_attempt(shard, group, request, Host())
-    with deployment.engines(group.engine) as engines:
+    with deployment.engines(group.engine, [group.listener]) as engines:
         window = functools.partial(
             consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host(), scope=scope
         )

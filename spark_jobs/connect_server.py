@@ -16,12 +16,16 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 from pyspark.errors import PySparkException
 
 from rmq_store.errors import RmqError
+from rmq_store.settings.spark_settings import SparkSettings
 from spark_jobs.session import open_session, warm_up
+from spark_jobs.ship import ship
 
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 _LONGEST_STOP_S = 15.0
@@ -79,12 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _warm_up_through(remote: str) -> None:
-    """A first query over the wire, as a client would send it."""
+    """A first query over the wire, as a client would send it, with the code if the workers are on a cluster."""
     from pyspark.sql.connect.session import SparkSession
 
     client = SparkSession.builder.remote(remote).create()
     try:
-        warm_up(client)
+        with TemporaryDirectory(prefix="rmq-ship-") as scratch:
+            ship(client, SparkSettings(), (), (), Path(scratch))
+            warm_up(client)
     finally:
         client.stop()
 

@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rmq_store.admin.replay import group_settings
@@ -66,7 +67,8 @@ def _consume(
 ) -> dict[str, Any]:
     sys.path[:0] = options.listener_path
     store = LakeStore.open(Root.parse(options.root))
-    group, scope = group_settings(read_settings(options.settings), options.group)
+    settings = read_settings(options.settings)
+    group, scope = group_settings(settings, options.group)
     request = ConsumeRequest(
         request_id=request_id,
         actor=actor_of(),
@@ -76,7 +78,9 @@ def _consume(
         client_ids=client_ids_of(options.clients),
     )
     shards = shards_of(store, group, scope, chosen=options.shard)
-    with engines_of("consume", options.engine or group.engine, host, options.listener_path) as engines:
+    folders = [Path(folder) for folder in options.listener_path]
+    choice = options.engine or group.engine
+    with engines_of("consume", choice, host, settings.spark, folders, [group.listener]) as engines:
         window = partial(
             consume_window, group=group, request=request, engine_of=engines.for_window, host=host, scope=scope
         )

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,7 +24,11 @@ import pyarrow as pa
 from rmq_store.errors import RmqError, StoreUnusable
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
+from rmq_store.settings.spark_settings import SHIP, SparkSettings
 from spark_jobs.session import open_session
+from spark_jobs.ship import ship
+from spark_jobs.slots import planned_slots
+from spark_jobs.worker_errors import worker_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,9 +38,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _RESULT = pa.schema([("result", pa.binary())])
-_WITHOUT_DELTA = {"spark.sql.extensions": "", "spark.sql.catalog.spark_catalog": "builtin"}
-"""Configuration of an engine: it reads no table through Spark, so spark-submit needs no Delta jars."""
 _CONNECT_PORT = 15002
+_MASTER_PORT = 7077
 _CONNECT_TIMEOUT_S = 10.0
 
 
@@ -44,18 +48,26 @@ class SparkEngine:
     """Runs tasks in a session, classic or Connect."""
 
     session: SparkSession
-    slots: int
-    """How many tasks run at once."""
+    planned: int | None
+    """How many tasks are to run at once by the session's settings; None: as many as the running executors have cores."""
     name: str = "spark"
 
     @classmethod
     def of(cls, session: SparkSession) -> SparkEngine:
-        """Slots as the session's cluster has them, by its default parallelism."""
-        parallelism = session.conf.get("spark.default.parallelism", None)
-        if parallelism is not None:
-            return cls(session, int(parallelism))
-        partitions = session.range(0, 1000).selectExpr("spark_partition_id() as p").distinct()
-        return cls(session, partitions.count())
+        planned = planned_slots(lambda key: session.conf.get(key, None))
+        if planned is None:
+            session.range(0, 1, 1, 1).count()  # waits for the first executor, which a new session does not have yet
+        return cls(session, planned)
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once, now: executors come and go."""
+        if self.planned is not None:
+            return self.planned
+        if hasattr(self.session, "sparkContext"):
+            return int(self.session.sparkContext.defaultParallelism)
+        partitions = self.session.range(0, 1000).selectExpr("spark_partition_id() as p").distinct()
+        return int(partitions.count())
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
         note_uncounted("requests of tasks in Spark")
@@ -67,7 +79,8 @@ def run_stage(
 ) -> list[Result]:
     """Call ``run(job, task, attempt)`` for every task, each in its own partition; returns the results in any order.
 
-    An RmqError of a task is raised here as itself; any other failure is Spark's to retry and to report.
+    An RmqError of a task is raised here as itself; any other failure is Spark's to retry and to report. Raises StoreUnusable
+    when the workers lack what the tasks need.
     """
     pickled_tasks = [pickle.dumps(task) for task in tasks]
 
@@ -82,7 +95,13 @@ def run_stage(
         keep_loaded()
 
     frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(stage, "result binary")
-    answers = [pickle.loads(answer) for answer in frame.toArrow().column("result").to_pylist()]
+    try:
+        table = frame.toArrow()
+    except Exception as error:  # classic and Connect have different classes for a failed job
+        if problem := worker_problem(str(error)):
+            raise StoreUnusable(problem) from error
+        raise
+    answers = [pickle.loads(answer) for answer in table.column("result").to_pylist()]
     for answer in answers:
         if isinstance(answer, RmqError):
             raise answer
@@ -94,11 +113,10 @@ def run_stage(
 
 @contextmanager
 def opened_engine(
-    app_name: str, *, remote: str | None, python_path: Sequence[str | Path] = ()
+    app_name: str, spark: SparkSettings, *, python_path: Sequence[Path] = (), listeners: Sequence[str] = ()
 ) -> Iterator[SparkEngine]:
-    """An engine in a session of ``opened_session``."""
-    conf = {} if remote else _WITHOUT_DELTA
-    with opened_session(app_name, remote=remote, python_path=python_path, conf=conf) as session:
+    """An engine in a session of ``opened_session``. It reads no table through Spark, so it needs no Delta jars."""
+    with opened_session(app_name, spark, python_path=python_path, listeners=listeners, delta=False) as session:
         with _explained():
             engine = SparkEngine.of(session)
         yield engine
@@ -107,23 +125,33 @@ def opened_engine(
 @contextmanager
 def opened_session(
     app_name: str,
+    spark: SparkSettings,
     *,
-    remote: str | None,
-    python_path: Sequence[str | Path] = (),
-    conf: Mapping[str, str] | None = None,
+    python_path: Sequence[Path] = (),
+    listeners: Sequence[str] = (),
+    delta: bool = True,
 ) -> Iterator[SparkSession]:
-    """A session on the Connect server ``remote``, else in this process; the end of the block stops it.
+    """A session on the Connect server of ``spark``, else in this process; the end of the block stops it.
 
-    Raises StoreUnusable when no session can be opened, MachineNotReady when set-up is incomplete.
+    The workers of a cluster get this package, the packages of the ``listeners`` (``module:attribute``) and the folders
+    ``python_path``; see ``ship``. Raises StoreUnusable when no session can be opened, MachineNotReady when set-up is
+    incomplete, WrongUse for code that cannot be sent.
     """
-    if remote is not None:
-        _check_answers(remote)
-    with _explained():
-        session = open_session(app_name, remote=remote, python_path=python_path, conf=conf)
-    try:
+    address = spark.remote or spark.master or ""
+    if address.startswith(("sc://", "spark://")) and "," not in address:
+        _check_answers(address)
+    # A server has settings of its own; ``ship`` reads the one that is for this process.
+    conf = {key: value for key, value in spark.conf.items() if spark.remote is None or key != SHIP}
+    with ExitStack() as exits:
+        scratch = Path(exits.enter_context(TemporaryDirectory(prefix="rmq-ship-")))
+        with _explained():
+            session = open_session(
+                app_name, master=spark.master, remote=spark.remote, conf=conf, python_path=python_path, delta=delta
+            )
+        exits.callback(session.stop)
+        with _explained():
+            ship(session, spark, listeners, python_path, scratch)
         yield session
-    finally:
-        session.stop()
 
 
 @contextmanager
@@ -142,14 +170,19 @@ def _explained() -> Iterator[None]:
         ) from error
 
 
-def _check_answers(remote: str) -> None:
-    """Raises StoreUnusable when no server listens there: Spark's own client would try again for many minutes."""
+def _check_answers(address: str) -> None:
+    """Raises StoreUnusable when nothing listens there: Spark itself would try again for many minutes."""
+    is_server = address.startswith("sc://")
     try:
-        address = urlsplit(remote)
-        host, port = address.hostname or "", address.port or _CONNECT_PORT
+        place = urlsplit(address)
+        host, port = place.hostname or "", place.port or (_CONNECT_PORT if is_server else _MASTER_PORT)
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
-        where = remote.partition("/;")[0]  # what follows may be a token
+        where = address.partition("/;")[0]  # what follows may be a token
+        if not is_server:
+            raise StoreUnusable(
+                f"no Spark master answers at {where} ({error}): start it, or name another with --master"
+            ) from error
         raise StoreUnusable(
             f"no Spark Connect server answers at {where} ({error}): start it, or unset SPARK_REMOTE to "
             "start a session in this process"

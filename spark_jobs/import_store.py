@@ -17,6 +17,7 @@ from rmq_store.lake.broker.import_store import ImportRequest, import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
+from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.host import Host
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _import(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str, Any]:
     store = LakeStore.open(Root.parse(chosen.root))
-    with engines_of("import-store", chosen.engine, host) as engines:
+    with engines_of("import-store", chosen.engine, host, SparkSettings()) as engines:
         request = ImportRequest(
             broker_name=chosen.broker,
             shard_name=chosen.shard or chosen.broker,

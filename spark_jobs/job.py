@@ -16,6 +16,7 @@ from rmq_store.commit.request import request_id_of
 from rmq_store.errors import RmqError, defect, error_answer
 from rmq_store.lake.window.engine import Engines
 from rmq_store.settings.environment import Environment
+from rmq_store.settings.spark_settings import SparkSettings, spark_target
 from rmq_store.utils.host import Host
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
@@ -40,10 +41,24 @@ def count(text: str) -> int:
     return number
 
 
-def engines_of(command: str, choice: str, host: Host, python_path: Sequence[str | Path] = ()) -> Engines:
-    """The engines of a job. Spark is the Connect server of $SPARK_REMOTE, else a session in this process."""
-    remote = Environment.read().spark_remote
-    return Engines(choice, host, partial(opened_engine, f"rmq {command}", remote=remote, python_path=python_path))
+def engines_of(
+    command: str,
+    choice: str,
+    host: Host,
+    file: SparkSettings,
+    python_path: Sequence[Path] = (),
+    listeners: Sequence[str] = (),
+) -> Engines:
+    """The engines of a job. Spark is the Connect server of $SPARK_REMOTE, else a session in this process: that of spark-submit,
+    or on the master of $RMQ_SPARK_MASTER or of the settings ``file``."""
+    spark = spark_target(file, SparkSettings(), Environment.read())
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        spark = SparkSettings(
+            remote=spark.remote, py_files=spark.py_files
+        )  # spark-submit has its own options for the rest
+    return Engines(
+        choice, host, partial(opened_engine, f"rmq {command}", spark, python_path=python_path, listeners=listeners)
+    )
 
 
 def report_as_json(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import select
 import subprocess
@@ -22,9 +21,10 @@ from typing import IO, TYPE_CHECKING
 
 import psutil
 
-from rmq_store.settings.environment import Environment
+from rmq_store.settings.spark_settings import is_local_master
 from spark_jobs.jars import present_jars
 from spark_jobs.java import MachineNotReady, find_java
+from spark_jobs.launch import launch_settings, session_settings, worker_python_path
 from spark_jobs.progress import signs_of, wait_for_progress
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 _KILL_TIMEOUT_S = 60.0
 """A slow machine needs a while to take back the memory of a JVM that was killed."""
-_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 
 
@@ -46,93 +44,62 @@ def open_session(
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
     python_path: Sequence[str | Path] = (),
+    delta: bool = True,
 ) -> SparkSession:
-    """A Spark session with Delta, times in UTC, and nothing listening outside loopback.
+    """A Spark session with times in UTC. On a ``local`` master nothing listens outside loopback.
 
     ``remote`` (``sc://…``) connects to a running server, whose own settings apply; otherwise the session is made in
     this process on ``master`` (default ``local[*]``, or the master given to spark-submit). ``python_path``: folders
-    from which the workers can import besides this checkout, so that they find the user's listener. ``conf`` overrides
-    all settings.
+    from which the workers on this host can import besides this checkout, so that they find the user's listener; those of
+    a cluster get their code from ``spark_jobs.ship``. ``delta``: with the jars and settings that Delta tables in Spark
+    need. ``conf`` overrides all settings.
     """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
+    conf = dict(conf or {})
     if remote is not None:
-        return builder.remote(remote).config(map={**(conf or {})}).create()
-    under_spark_submit = "PYSPARK_GATEWAY_PORT" in os.environ
-    settings = dict(_session_settings())
-    if not under_spark_submit:
-        settings |= _launch_settings(master or "local[*]")
+        return builder.remote(remote).config(map={**conf}).create()
+    settings = session_settings(delta=delta)
+    submitted = _submitted_master()
+    master = master or submitted or "local[*]"
+    if submitted is None:
+        settings |= launch_settings(master, present_jars("delta") if delta else ())
         os.environ["JAVA_HOME"] = str(find_java())
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    elif master is not None:
-        settings["spark.master"] = master
-    settings["spark.executorEnv.PYTHONPATH"] = worker_python_path(python_path)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return builder.config(map={**settings, **(conf or {})}).getOrCreate()
+        if is_local_master(master):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings["spark.master"] = master
+    if is_local_master(master):
+        settings["spark.executorEnv.PYTHONPATH"] = worker_python_path(python_path)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "spark.pyspark.python" in conf:
+        # Spark reads it only in spark-submit.
+        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
+    return builder.config(map={**settings, **conf}).getOrCreate()
 
 
-def worker_python_path(folders: Sequence[str | Path] = ()) -> str:
-    """``PYTHONPATH`` for workers: the user's folders, this checkout, and what was set before."""
-    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    entries = [*(str(Path(folder).resolve()) for folder in folders), str(CHECKOUT), *before]
-    return os.pathsep.join(dict.fromkeys(filter(None, entries)))
+def _submitted_master() -> str | None:
+    """The master that spark-submit was given; None in a process that it did not start."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    from pyspark import SparkConf, SparkContext
 
-
-def _session_settings() -> dict[str, str]:
-    return {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.session.timeZone": "UTC",
-        # Spark's default, INT96, has no statistics, so nothing could be skipped by time.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-
-
-def _launch_settings(master: str) -> dict[str, str]:
-    """Settings that only apply before the JVM starts."""
-    jars = os.pathsep.join(map(str, present_jars("delta")))
-    scratch = tempfile.gettempdir()  # honours TMPDIR
-    options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Djava.io.tmpdir={scratch}"
-    slots = _local_slots(master)
-    on_this_host = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.default.parallelism": str(slots),
-        "spark.sql.shuffle.partitions": str(slots),
-    }
-    return {
-        "spark.master": master,
-        "spark.driver.extraClassPath": jars,
-        "spark.executor.extraClassPath": jars,
-        "spark.driver.memory": Environment.read().spark_driver_memory,
-        "spark.driver.extraJavaOptions": options,
-        "spark.local.dir": scratch,
-        "spark.sql.warehouse.dir": str(Path(scratch) / "spark-warehouse"),
-    } | (on_this_host if slots else {})
-
-
-def _local_slots(master: str) -> int:
-    """How many tasks run at once on ``local``, ``local[N]`` or ``local[*]``; 0 when the master is a cluster."""
-    if not (match := re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)):
-        return 0
-    return (os.cpu_count() or 1) if match[1] == "*" else int(match[1] or 1)
+    SparkContext._ensure_initialized()  # until then a SparkConf is empty
+    return SparkConf().get("spark.master")
 
 
 def warm_up(session: SparkSession | ConnectSession) -> None:
     """Run one tiny job through the Python workers, so that the next one finds classes loaded and workers started."""
-    rows = session.range(0, 64, 1, 2).mapInArrow(_identity, "id long").toArrow()
+
+    # A function in a function is sent by value: the workers of a cluster do not have this module.
+    def identity(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import rmq_store.lake  # noqa: F401  what every real stage imports
+
+        yield from batches
+
+    rows = session.range(0, 64, 1, 2).mapInArrow(identity, "id long").toArrow()
     if rows.num_rows != 64:
         raise RuntimeError(f"the warm-up query returned {rows.num_rows} rows instead of 64")
-
-
-def _identity(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    import rmq_store.lake  # noqa: F401  what every real stage imports
-
-    yield from batches
 
 
 class ConnectServer:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmq_store.cli.common import COMMITTED, new_request, open_store, settings_path
-from rmq_store.cli.engines import engines_of, for_windows, listener_folders
-from rmq_store.cli.options import WindowOptions, count_from
+from rmq_store.cli.engines import engines_of, for_windows, listener_folders, spark_of
+from rmq_store.cli.options import SparkOptions, WindowOptions, count_from
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
 from rmq_store.commit.request import Status, actor_of, overall
@@ -61,6 +61,7 @@ def consume_all(
     max_messages: int | None,
     together: AllOptions,
     options: WindowOptions,
+    spark: SparkOptions,
 ) -> None:
     """Consume for the groups whose names match a pattern; no patterns: all. Ends with the exit code of ``_exit_code``."""
     output, host = Output(options.as_json), Host()
@@ -79,9 +80,11 @@ def consume_all(
     )
     COMMITTED.set(lambda: _answer(request.request_id, answers))
     folders = listener_folders(options.listener_path or ())
+    target = spark_of(spark, options.settings)
+    listeners = [group.listener for group in groups]
     with (
         output.kept_clean(),
-        engines_of("consume", options.engine, host, folders) as engines,
+        engines_of("consume", options.engine, host, target, folders, listeners) as engines,
         progress_of(output, "groups") as progress,
     ):
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,11 @@ from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
     from rmq_store.lake.admin.doctor import Check
+    from rmq_store.settings.spark_settings import SparkSettings
 
 
-def all_checks(options: SettingsOptions, *, spark: bool) -> Iterator[Check]:
-    """In the order in which to fix them. ``spark``: also start Spark."""
+def all_checks(options: SettingsOptions, spark: Callable[[], SparkSettings] | None) -> Iterator[Check]:
+    """In the order in which to fix them. ``spark``: also start Spark, with these settings."""
     from rmq_store.lake.admin.doctor import (
         Check,
         CheckSkipped,
@@ -34,12 +35,13 @@ def all_checks(options: SettingsOptions, *, spark: bool) -> Iterator[Check]:
     environment = Environment.read()
 
     def spark_session() -> str:
-        if not spark:
+        if spark is None:
             raise CheckSkipped("run with --spark to check it")
-        remote = environment.spark_remote
-        with spark_module("engine").opened_session("rmq doctor", remote=remote) as session:
+        target = spark()
+        with spark_module("engine").opened_session("rmq doctor", target, delta=False) as session:
             spark_module("session").warm_up(session)
-            where = "the server of SPARK_REMOTE" if remote else "a session of this process"
+            where = "the server of SPARK_REMOTE" if target.remote else "a session of this process"
+            where += f" on {target.master}" if target.master else ""
             return f"Spark {session.version} answered in {where}"
 
     def java_home() -> Path:

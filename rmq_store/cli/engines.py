@@ -12,28 +12,54 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rmq_store.cli.common import optional_settings
 from rmq_store.cli.startup import pandas_for_listeners
 from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
+    from rmq_store.cli.options import SparkOptions
     from rmq_store.lake.window.engine import Engine, Engines
+    from rmq_store.settings.spark_settings import SparkSettings
     from rmq_store.window.plan import Plan
 
 
-def engines_of(command: str, choice: str | None, host: Host, python_path: Sequence[Path] = ()) -> Engines:
-    """The engines of one command; ``choice``: None is that of each group, ``python_path``: where Spark's workers find the
-    listener."""
+def engines_of(
+    command: str,
+    choice: str | None,
+    host: Host,
+    spark: Callable[[], SparkSettings],
+    python_path: Sequence[Path] = (),
+    listeners: Sequence[str] = (),
+) -> Engines:
+    """The engines of one command; ``choice``: None is that of each group, ``spark``: that of ``spark_of``, ``python_path``:
+    where Spark's workers find the ``listeners`` (``module:attribute``)."""
     from rmq_store.lake.window.engine import Engines
 
     def open_spark() -> AbstractContextManager[Engine]:
         opened: AbstractContextManager[Engine] = spark_module("engine").opened_engine(
-            f"rmq {command}", remote=Environment.read().spark_remote, python_path=python_path
+            f"rmq {command}", spark(), python_path=python_path, listeners=listeners
         )
         return opened
 
     return Engines(choice, host, open_spark)
+
+
+def spark_of(options: SparkOptions, settings: str | None) -> Callable[[], SparkSettings]:
+    """Where Spark runs, by the options, the environment and the settings file, which is read when Spark is opened.
+
+    Raises WrongUse for the options and the environment; the function raises it for the file."""
+    from rmq_store.settings.spark_settings import SparkSettings, spark_target
+
+    chosen, environment = options.settings(), Environment.read()
+    spark_target(SparkSettings(), chosen, environment)
+
+    def target() -> SparkSettings:
+        file = optional_settings(settings)
+        return spark_target(SparkSettings() if file is None else file.spark, chosen, environment)
+
+    return target
 
 
 def for_windows(engines: Engines) -> Callable[[Plan], Engine]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
 from rmq_store.errors import WrongUse
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.times import parse_duration, parse_time
+
+if TYPE_CHECKING:
+    from rmq_store.settings.spark_settings import SparkSettings
 
 Value = TypeVar("Value")
 
@@ -180,6 +183,24 @@ ListenerPathOption = Annotated[
         "--listener-path", metavar="FOLDER", help="A folder with listener modules, besides the current one. Repeatable."
     ),
 ]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="MASTER",
+        help="Where Spark runs: local[N], spark://host:port, k8s://..., yarn. Default: $RMQ_SPARK_MASTER, else the settings.",
+    ),
+]
+SparkConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--spark-conf", metavar="KEY=VALUE", help="A setting of Spark, before those of the file. Repeatable."),
+]
+PyFilesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--py-files", metavar="FILE", help="A .py, .zip or .whl file or a folder for Spark's workers. Repeatable."
+    ),
+]
 UntilOption = Annotated[
     int | None,
     typer.Option("--until", metavar="TIME", parser=TIME, help=f"Only messages stored before this time: {_TIMES}."),
@@ -291,3 +312,20 @@ class WindowOptions(RequestOptions):
     engine: EngineOption = None
     listener_path: ListenerPathOption = None
     settings: SettingsOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkOptions:
+    """Of a command that may start Spark: where, and with which settings and code (``docs/cluster.md``)."""
+
+    master: MasterOption = None
+    spark_conf: SparkConfOption = None
+    py_files: PyFilesOption = None
+
+    def settings(self) -> SparkSettings:
+        """Raises WrongUse for a value that is not one."""
+        from rmq_store.settings.spark_settings import SparkSettings, conf_of
+
+        return SparkSettings(
+            master=self.master, conf=conf_of(self.spark_conf or ()), py_files=tuple(self.py_files or ())
+        )

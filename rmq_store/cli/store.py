@@ -10,13 +10,14 @@ import typer
 
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import new_request, open_store, root_of, shard_of_broker
-from rmq_store.cli.engines import engines_of
+from rmq_store.cli.engines import engines_of, spark_of
 from rmq_store.cli.options import (
     BrokerOption,
     ChangeOptions,
     ImportEngineOption,
     RequestOptions,
     SettingsOptions,
+    SparkOptions,
     StoreOptions,
     count_from,
 )
@@ -133,6 +134,7 @@ def import_store(
     ] = MAX_BODY_BYTES,
     engine: ImportEngineOption = None,
     options: RequestOptions,
+    spark: SparkOptions,
 ) -> None:
     """Import new messages from a broker's store directory.
 
@@ -155,7 +157,8 @@ def import_store(
         max_body_bytes=max_body_bytes,
     )
     files = Root.parse(source)
-    with engines_of("import-store", engine or "auto", host) as engines, progress_of(output) as progress:
+    target = spark_of(spark, None)
+    with engines_of("import-store", engine or "auto", host, target) as engines, progress_of(output) as progress:
         engine_of_tasks = engines.for_import(_bytes_to_read(store, files, request))
         report = import_into(store, files, request, host, engine_of_tasks, progress=progress)
     for note in report.notes:
@@ -243,6 +246,7 @@ def doctor(
     *,
     spark: Annotated[bool, typer.Option("--spark", help="Also open a Spark session and run a query in it.")] = False,
     options: SettingsOptions,
+    where: SparkOptions,
 ) -> None:
     """Check this machine, the store and the settings.
 
@@ -253,7 +257,7 @@ def doctor(
 
     output = Output(options.as_json)
     rows = []
-    for check in all_checks(options, spark=spark):
+    for check in all_checks(options, spark_of(where, options.settings) if spark else None):
         finding = check.examine()
         rows.append(asdict(finding))
         output.line(f"{finding.status:8}{finding.check}: {finding.found}")

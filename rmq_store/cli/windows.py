@@ -12,11 +12,12 @@ import typer
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import COMMITTED, group_and_scope, new_request, open_store
 from rmq_store.cli.consume_all import AllOptions, consume_all
-from rmq_store.cli.engines import engines_of, for_windows, listener_folders
+from rmq_store.cli.engines import engines_of, for_windows, listener_folders, spark_of
 from rmq_store.cli.options import (
     FromOption,
     GroupOption,
     GroupsOption,
+    SparkOptions,
     UntilOption,
     WindowOptions,
     count_from,
@@ -59,6 +60,8 @@ ClientsOption = Annotated[
         "--clients", metavar="ID,ID", help="The ids of all running consumers of the group, which share its queues."
     ),
 ]
+
+
 ReplayTopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
 ReprocessOption = Annotated[
     str | None,
@@ -106,6 +109,7 @@ def consume(
     client: ClientOption = None,
     clients: ClientsOption = None,
     options: WindowOptions,
+    spark: SparkOptions,
 ) -> None:
     """Consume the unread messages of a group.
 
@@ -125,7 +129,9 @@ def consume(
     if together.all_groups:
         if client is not None or clients is not None:
             raise WrongUse("--all cannot be combined with --client and --clients, which are for one group")
-        consume_all(group or [], until_ms=until, max_messages=max_messages, together=together, options=options)
+        consume_all(
+            group or [], until_ms=until, max_messages=max_messages, together=together, options=options, spark=spark
+        )
         return
     if group is None or len(group) != 1 or together != AllOptions():
         raise WrongUse("give one group with --group; several groups, --exclude and --threads need --all")
@@ -147,8 +153,10 @@ def consume(
     shards = shards_of(store, settings, scope, chosen=options.shard)
     unowned = [] if scope.retries_only else unowned_queues(store, settings, request.client_ids, host)
     folders = listener_folders(options.listener_path or ())
+    target = spark_of(spark, options.settings)
     printer = _Printer.of(output, name, request.request_id)
-    with output.kept_clean(), engines_of("consume", options.engine or settings.engine, host, folders) as engines:
+    choice, code = options.engine or settings.engine, [settings.listener]
+    with output.kept_clean(), engines_of("consume", choice, host, target, folders, code) as engines:
         run = _Run(store, for_windows(engines), host, printer)
         consumptions = run.windows(shards, settings, request, scope)
     if unowned:
@@ -165,6 +173,7 @@ def replay(
     until: UntilOption = None,
     reprocess: ReprocessOption = None,
     options: WindowOptions,
+    spark: SparkOptions,
 ) -> None:
     """Consume a topic again from a given time.
 
@@ -196,8 +205,10 @@ def replay(
         settings, request, scope = as_replay(settings, topic, since, request)
         shards = shards_of(store, settings, scope, chosen=options.shard)
     folders = listener_folders(options.listener_path or ())
+    target = spark_of(spark, options.settings)
     printer = _Printer.of(output, settings.name, request.request_id)
-    with output.kept_clean(), engines_of("replay", options.engine or settings.engine, host, folders) as engines:
+    choice, code = options.engine or settings.engine, [settings.listener]
+    with output.kept_clean(), engines_of("replay", choice, host, target, folders, code) as engines:
         run = _Run(store, for_windows(engines), host, printer)
         if reprocess is None:
             consumptions = run.windows(shards, settings, request, scope)

@@ -20,6 +20,8 @@ class Environment:
     """``RMQ_SETTINGS``: the file with the consumer groups."""
     spark_remote: str | None
     """``SPARK_REMOTE``: a Spark Connect server, ``sc://host:port``. None: a Spark session of this process."""
+    spark_master: str | None
+    """``RMQ_SPARK_MASTER``: the master of a Spark session of this process. None: that of the settings file."""
     debug: bool
     """``RMQ_DEBUG=1``: the command line prints the traceback of an error."""
     import_roots: tuple[str, ...]
@@ -48,6 +50,7 @@ class Environment:
             root=env.get("RMQ_ROOT") or "var/store",
             settings=env.get("RMQ_SETTINGS") or "consumers.toml",
             spark_remote=env.get("SPARK_REMOTE") or None,
+            spark_master=env.get("RMQ_SPARK_MASTER") or None,
             debug=env.get("RMQ_DEBUG") == "1",
             import_roots=tuple(root for root in import_roots if root),
             export_folder=env.get("RMQ_EXPORT_FOLDER") or "var/exports",

@@ -36,6 +36,7 @@ from rmq_store.message.message_const import retry_topic
 from rmq_store.message.validators import check_topic
 from rmq_store.settings.ignored_settings import WITHOUT_EFFECT, snake_case
 from rmq_store.settings.settings_values import CHECKS, PLANNED, check_planned_schedule, is_int, value_problems
+from rmq_store.settings.spark_settings import SparkSettings, spark_table
 from rmq_store.utils.small_file import read_small_file
 from rmq_store.utils.suggestions import did_you_mean
 from rmq_store.utils.times import parse_consume_timestamp
@@ -139,6 +140,8 @@ class Settings:
     """The other groups by name (``number 2``, where it has none), each with its problems."""
     planned_schedule: str | None = EVERY_FIVE_MINUTES
     """When Airflow consumes for the planned groups; None: only when an operator starts it."""
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    """The table ``[spark]``."""
 
     @property
     def planned_groups(self) -> tuple[GroupSettings, ...]:
@@ -179,14 +182,17 @@ def read_settings(path: str | Path) -> Settings:
         raise WrongUse(f"the settings {path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise WrongUse(f"the settings {path} cannot be read: {error}") from error
-    return load_settings(text, str(path))
+    settings = load_settings(text, str(path))
+    # A relative path is one from the file's folder, wherever the process runs.
+    py_files = tuple(str(Path(path).parent / file) for file in settings.spark.py_files)
+    return replace(settings, spark=replace(settings.spark, py_files=py_files))
 
 
 def load_settings(text: str, source: str) -> Settings:
     """Settings from TOML; ``source`` names it in errors. A group with problems does not affect the others.
 
-    Raises WrongUse for a text that is not TOML, and for a file without groups or with other tables: below a misspelled
-    ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above it.
+    Raises WrongUse for a text that is not TOML, for a wrong table ``[spark]``, and for a file without groups or with other
+    tables: below a misspelled ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above it.
     """
     try:
         document = tomllib.loads(text)
@@ -197,9 +203,11 @@ def load_settings(text: str, source: str) -> Settings:
         raise WrongUse(f"{source} is not TOML: {error}") from error
     except ValueError as error:  # also Python's own, of a number of very many digits
         raise WrongUse(f"{source} is not TOML: a number does not fit into 64 bits") from error
-    problems = _unknown_keys(document, ["group", "planned"], "the file")
+    problems = _unknown_keys(document, ["group", "planned", "spark"], "the file")
     planned = document.get("planned", {})
     problems += _planned_problems(planned)
+    spark, of_spark = spark_table(document.get("spark"))
+    problems += of_spark
     tables = document.get("group", [])
     if not _is_tables(tables):
         problems.append("group must be a table [[group]]")
@@ -209,7 +217,7 @@ def load_settings(text: str, source: str) -> Settings:
     groups, wrong = _load_groups(tables)
     if problems:
         raise WrongUse(_listed(source, problems + _lines(wrong)))
-    return Settings(source, groups, wrong, planned.get("schedule", EVERY_FIVE_MINUTES) or None)
+    return Settings(source, groups, wrong, planned.get("schedule", EVERY_FIVE_MINUTES) or None, spark)
 
 
 def load_group(table: Mapping[str, Any]) -> GroupSettings:

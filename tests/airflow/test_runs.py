@@ -10,7 +10,8 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
@@ -29,6 +30,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.group_course import GroupReport
+from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.host import Host
 from scripts.airflow_home import AirflowHome
 from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, PLAN, WARNINGS_OF_AIRFLOW, in_a_new_process
@@ -590,6 +592,31 @@ def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_not
 
 
 # --- where things are ------------------------------------------------------------------------------------------------
+
+
+def test_spark_runs_where_the_settings_and_the_environment_say(
+    dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmq_deployment import Deployment
+
+    opened: list[tuple[SparkSettings, Sequence[str]]] = []
+
+    def opened_engine(name: str, spark: SparkSettings, *, listeners: Sequence[str]) -> AbstractContextManager[object]:
+        opened.append((spark, listeners))
+        return nullcontext()
+
+    monkeypatch.setattr("spark_jobs.engine.opened_engine", opened_engine)
+    group = '[[group]]\nname = "orders"\nlistener = "shop:Orders"\n[[group.subscription]]\ntopic = "T"\n'
+    settings = tmp_path / "consumers.toml"
+    settings.write_text('[spark]\nmaster = "yarn"\n[spark.conf]\nspark.executor.cores = 4\n' + group)
+    for changed in ({}, {"RMQ_SPARK_MASTER": "local[3]"}, {"SPARK_REMOTE": "sc://here"}, {"RMQ_SETTINGS": "none"}):
+        env = {"RMQ_SETTINGS": str(settings), **changed}
+        with Deployment.from_env(env).engines("spark", ["shop:Orders"]) as engines:
+            engines.spark()
+    assert [(spark.master, spark.remote) for spark, _ in opened] == [
+        ("yarn", None), ("local[3]", None), (None, "sc://here"), (None, None),
+    ]  # fmt: skip
+    assert (opened[0][0].conf, opened[0][1]) == ({"spark.executor.cores": "4"}, ["shop:Orders"])
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.host import Host
 from spark_jobs import engine
 from tests.contract.rmq import TODAY, Rmq
@@ -21,13 +22,28 @@ class Spark:
 
     def __init__(self) -> None:
         self.opened: list[dict[str, Any]] = []
+        self.shipped: list[tuple[list[str], tuple[str, ...]]] = []
         self.stopped = 0
 
     def open_session(
-        self, app_name: str, *, remote: str | None, python_path: Sequence[Path], conf: Mapping[str, str] | None
+        self,
+        app_name: str,
+        *,
+        master: str | None,
+        remote: str | None,
+        python_path: Sequence[Path],
+        conf: Mapping[str, str],
+        delta: bool,
     ) -> Spark:
-        self.opened.append({"app_name": app_name, "remote": remote, "python_path": [str(p) for p in python_path]})
+        assert not delta, "a window needs no Delta jars"
+        opened = {"app_name": app_name, "remote": remote, "python_path": [str(p) for p in python_path]}
+        self.opened.append(opened | {"master": master, "conf": conf})
         return self
+
+    def ship(
+        self, session: Spark, settings: SparkSettings, listeners: Iterable[str], folders: Sequence[Path], scratch: Path
+    ) -> None:
+        self.shipped.append((list(listeners), settings.py_files))
 
     def engine_of(self, session: Spark) -> LocalEngine:
         return LocalEngine(Host(), "spark", 2)
@@ -40,6 +56,7 @@ class Spark:
 def spark(monkeypatch: pytest.MonkeyPatch) -> Spark:
     found = Spark()
     monkeypatch.setattr(engine, "open_session", found.open_session)
+    monkeypatch.setattr(engine, "ship", found.ship)
     monkeypatch.setattr(engine.SparkEngine, "of", found.engine_of)
     return found
 
@@ -49,8 +66,58 @@ def test_spark_is_opened_once_for_all_windows_of_a_request_and_closed(imported: 
     (imported.folder / "consumers.toml").write_text(capped)
     done = imported.json("consume", "-g", "orders")
     assert [window["engine"] for window in done["windows"]] == ["spark"] * 3
-    assert spark.opened == [{"app_name": "rmq consume", "remote": None, "python_path": [str(imported.folder)]}]
+    assert spark.opened == [
+        {
+            "app_name": "rmq consume",
+            "remote": None,
+            "python_path": [str(imported.folder)],
+            "master": None,
+            "conf": {},
+        }
+    ]
     assert spark.stopped == 1
+
+
+def test_the_master_its_settings_and_the_code_come_from_the_file_the_environment_and_the_options(
+    imported: Rmq, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = imported.folder / "consumers.toml"
+    table = '[spark]\nmaster = "local[3]"\npy_files = ["a.py"]\n[spark.conf]\nspark.task.cpus = 1\n'
+    settings.write_text(table + settings.read_text())
+    window = ["consume", "-g", "orders", "--engine", "spark", "--max-messages", "10"]
+    imported.json(*window)
+    monkeypatch.setenv("RMQ_SPARK_MASTER", "local[4]")
+    imported.json(*window)
+    options = ["--master", "local[5]", "--spark-conf", "spark.task.cpus=2", "--spark-conf", "spark.rmq.ship=true"]
+    imported.json(*window, *options, "--py-files", "b.whl")
+    assert [opened["master"] for opened in spark.opened] == ["local[3]", "local[4]", "local[5]"]
+    assert spark.opened[0]["conf"] == {"spark.task.cpus": "1"}
+    assert spark.opened[2]["conf"] == {"spark.task.cpus": "2", "spark.rmq.ship": "true"}
+    (listener,) = {name for listeners, _ in spark.shipped for name in listeners}
+    assert ":" in listener
+    assert [py_files for _, py_files in spark.shipped] == [("a.py",), ("a.py",), ("a.py", "b.whl")]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--master", "somewhere"], "'somewhere' is not a master: expected local[N], spark://host:port"),
+        (["--spark-conf", "spark.cores.max"], "write KEY=VALUE"),
+        (["--spark-conf", "cores=2"], "'cores' is not a Spark setting"),
+    ],
+)
+def test_wrong_options_are_refused_also_where_no_spark_starts(imported: Rmq, options: list[str], says: str) -> None:
+    answer = imported("consume", "-g", "orders", "--engine", "local", *options)
+    assert answer.exit_code == 2
+    assert says in answer.err
+
+
+def test_a_master_that_does_not_answer_is_an_error_that_names_it(imported: Rmq) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    answer = imported("consume", "-g", "orders", "--engine", "spark", "--master", f"spark://127.0.0.1:{port}")
+    assert answer.exit_code == 1
+    assert f"no Spark master answers at spark://127.0.0.1:{port}" in answer.err
 
 
 def test_spark_remote_names_the_server_which_must_answer(

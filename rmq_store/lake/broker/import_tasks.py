@@ -76,13 +76,16 @@ def run_tasks(
 
 def _in_order(job: ImportJob, tasks: Sequence[ImportTask], engine: Engine) -> Iterator[ImportResult]:
     """The results in the order of the tasks. While the last tasks of a round run, those of the next one have the free slots."""
-    size = 1 if engine.slots == 1 else 2 * engine.slots
+    if not tasks:
+        return  # to ask Spark for its slots would start it
+    slots = engine.slots
+    size = 1 if slots == 1 else 2 * slots
     rounds = [tasks[at : at + size] for at in range(0, len(tasks), size)]
 
     def results_of(round_: Sequence[ImportTask]) -> list[ImportResult]:
         return sorted(engine(import_file, job, round_), key=lambda result: result.number)
 
-    if engine.slots == 1:
+    if slots == 1:
         yield from (result for round_ in rounds for result in results_of(round_))
         return
     with ThreadPoolExecutor(_ROUNDS_AT_ONCE) as pool:

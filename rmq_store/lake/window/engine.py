@@ -7,7 +7,6 @@ server are the others (``spark_jobs/engine.py``).
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -35,7 +34,7 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once."""
+        """How many tasks run at once, now: ask when tasks are cut, and only then."""
         ...
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
@@ -144,13 +143,16 @@ class SparkOnFirstTasks:
     """Spark, opened at the first tasks, because an import learns late whether it has any.
 
     An import that is refused before it reads, or whose request was committed before, has no tasks and starts no JVM. A new
-    request starts one also when nothing is new, because the log's last file has room for more messages. ``slots`` are those
-    of this host, as Spark's are not known yet; they only decide how often progress is reported.
+    request starts one also when nothing is new, because the log's last file has room for more messages.
     """
 
     spark: Callable[[], Engine]
     name: str = "spark"
-    slots: int = os.cpu_count() or 1
+
+    @property
+    def slots(self) -> int:
+        """Those of Spark, which this opens: ask only when there are tasks."""
+        return self.spark().slots
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
         return self.spark()(run, job, tasks) if tasks else []

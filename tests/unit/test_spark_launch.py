@@ -1,0 +1,80 @@
+"""The settings of a session on this host and on a cluster, its slots, and what a failure of its workers means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.launch import launch_settings, local_slots
+from spark_jobs.slots import UNBOUNDED_SLOTS, planned_slots
+from spark_jobs.worker_errors import worker_problem
+
+JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
+
+
+def test_on_this_host_everything_listens_on_loopback() -> None:
+    settings = launch_settings("local[3]", JARS)
+    assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.default.parallelism"] == "3"
+    assert settings["spark.driver.extraClassPath"] == "/jars/a.jar:/jars/b.jar"
+
+
+@pytest.mark.parametrize("master", ["spark://here:7077", "k8s://https://here:6443", "yarn"])
+def test_on_a_cluster_no_loopback_address_and_no_folder_of_this_host_is_set(master: str) -> None:
+    settings = launch_settings(master, JARS)
+    assert settings["spark.master"] == master
+    assert not any("127.0.0.1" in value for value in settings.values())
+    assert not any(key.startswith(("spark.executor", "spark.local.", "spark.default.")) for key in settings)
+    assert settings["spark.jars"] == "/jars/a.jar,/jars/b.jar"
+    assert "spark.jars" not in launch_settings(master)
+
+
+@pytest.mark.parametrize(("master", "slots"), [("local", 1), ("local[4]", 4), ("local[2,3]", 2)])
+def test_the_slots_of_this_host_are_in_its_name(master: str, slots: int) -> None:
+    assert local_slots(master) == slots
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({}, None),
+        ({"default.parallelism": "2", "executor.instances": "9"}, 2),
+        ({"executor.instances": "10"}, 10),
+        ({"executor.instances": "10", "executor.cores": "4"}, 40),
+        ({"executor.instances": "10", "executor.cores": "4", "task.cpus": "2"}, 20),
+        ({"cores.max": "32"}, 32),
+        ({"cores.max": "32", "task.cpus": "4"}, 8),
+        ({"dynamicAllocation.enabled": "true"}, UNBOUNDED_SLOTS),
+        ({"dynamicAllocation.enabled": "true", "dynamicAllocation.maxExecutors": "5", "executor.cores": "4"}, 20),
+        ({"dynamicAllocation.enabled": "true", "cores.max": "8"}, 8),
+        ({"dynamicAllocation.enabled": "false", "dynamicAllocation.maxExecutors": "5"}, None),
+    ],
+)
+def test_slots_are_those_that_the_session_is_to_have(settings: dict[str, str], slots: int | None) -> None:
+    assert planned_slots({f"spark.{key}": value for key, value in settings.items()}.get) == slots
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11, PySpark",
+            "run Python 3.9, and this process runs 3.11: both must",
+        ),
+        ("ModuleNotFoundError: No module named 'rmq_store'", "do not set spark.rmq.ship=false"),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "has no pyarrow: install it there"),
+        ("ModuleNotFoundError: No module named 'shop.models'", "no module shop: install it on them, or send it with"),
+        ("[PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was not found.", "have no pyarrow"),
+        ('java.io.IOException: Cannot run program "python3.11": error=2', "have no program python3.11"),
+    ],
+)
+def test_what_a_worker_lacks_is_said_with_what_to_do(text: str, says: str) -> None:
+    problem = worker_problem(f"Job aborted due to stage failure\n{text}\n at org.apache.spark")
+    assert problem is not None
+    assert says in problem
+    assert "docs/cluster.md says what must be on the workers" in problem
+
+
+def test_another_failure_is_no_problem_of_the_workers() -> None:
+    assert worker_problem("Job aborted: ExecutorLostFailure (executor 1 exited)") is None
