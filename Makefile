@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check up bench jars constraints clean distclean
+.PHONY: help setup demo test check up bench jars jars-s3a constraints clean distclean
 
 # The first supported Python; PYTHON=... chooses another. It is looked for only when set-up has to run.
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -13,7 +13,7 @@ READY := .venv/.ready
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Java, .venv and jars; the other targets run it when needed
 
@@ -42,6 +42,9 @@ bench: setup ## the speed table, with other ways to do the same work in the same
 
 jars: setup ## fetch the pinned jars that are missing, and check their sums
 	@.venv/bin/python -m spark_jobs.jars
+
+jars-s3a: setup ## also fetch the 690 MB of jars for Spark SQL over s3:// roots
+	@.venv/bin/python -m spark_jobs.jars --group s3a
 
 constraints: setup ## choose the versions in constraints.txt again, within the ranges of pyproject.toml
 	@mkdir -p .cache && cp constraints.txt .cache/constraints.txt

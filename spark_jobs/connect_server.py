@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     parser.add_argument("--port", type=int, default=0, help="default 0: any free port")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")
+    parser.add_argument("--s3a", action="store_true", help="also for Spark SQL over s3:// roots; needs the jars of s3a")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends")
     options = parser.parse_args(arguments)
 
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         session = open_session(
             "rmq-connect-server",
             master=options.master,
+            s3a=options.s3a,
             conf={
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
                 "spark.connect.grpc.binding.address": options.host,

@@ -1,7 +1,7 @@
 """Fetch the pinned jars once, check their SHA-256 sums, and give their paths.
 
     python -m spark_jobs.jars                 the groups that set-up needs: delta and test
-    python -m spark_jobs.jars --group s3a     about 690 MB, only needed to read s3a:// in Spark SQL
+    python -m spark_jobs.jars --group s3a     about 690 MB, only for Spark SQL over s3:// roots (``spark_jobs.s3a``)
 
 ``jars.lock`` beside this file holds group, coordinate and sum of every jar; a jar that is not in it is never used.
 The jars come through the Ivy that pyspark ships, from the mirror that the user's Maven settings name, or else from

@@ -26,6 +26,7 @@ from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host
+from spark_jobs.s3a import s3a_explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +40,8 @@ def query(session: SparkSession, store: LakeStore, text: str) -> pa.Table:
 
     register_views(session, store, words_of(text) & _KNOWN or None)
     try:
-        return session.sql(text).toArrow()
+        with s3a_explained():
+            return session.sql(text).toArrow()
     except AnalysisException as error:  # its subclass ParseException too
         raise WrongUse(f"SQL: {error}") from error
 
@@ -48,7 +50,7 @@ def register_views(session: SparkSession, store: LakeStore, mentioned: Collectio
     """Create the views as temporary views of the session, on a snapshot taken now; returns their names.
 
     ``mentioned``: only the relations among these words, with those that they read; None: all. A second call replaces
-    them by a newer snapshot, or by another store's.
+    them by a newer snapshot, or by another store's. Raises StoreUnusable for an ``s3://`` root when the session has no S3A.
     """
     from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # missing in the types of pyspark 4.2
 
@@ -59,7 +61,8 @@ def register_views(session: SparkSession, store: LakeStore, mentioned: Collectio
     for name in sorted(names & set(SMALL_RELATIONS)):
         _frame(session, snapshot.small(name)).createOrReplaceTempView(name)
     for name in sorted(names & set(FILE_RELATIONS)):
-        _live_files(session, store, name, snapshot.files(name)).createOrReplaceTempView(name)
+        with s3a_explained():
+            _live_files(session, store, name, snapshot.files(name)).createOrReplaceTempView(name)
     for name, base in BASE_SQL.items():
         if name in names:
             session.sql(base.sql.format(explode="explode")).createOrReplaceTempView(name)

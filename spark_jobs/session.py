@@ -26,6 +26,7 @@ from spark_jobs.jars import present_jars
 from spark_jobs.java import MachineNotReady, find_java
 from spark_jobs.launch import launch_settings, session_settings, worker_python_path
 from spark_jobs.progress import signs_of, wait_for_progress
+from spark_jobs.s3a import GROUP, s3a_settings
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,6 +46,7 @@ def open_session(
     conf: Mapping[str, str] | None = None,
     python_path: Sequence[str | Path] = (),
     delta: bool = True,
+    s3a: bool = False,
 ) -> SparkSession:
     """A Spark session with times in UTC. On a ``local`` master nothing listens outside loopback.
 
@@ -52,7 +54,8 @@ def open_session(
     this process on ``master`` (default ``local[*]``, or the master given to spark-submit). ``python_path``: folders
     from which the workers on this host can import besides this checkout, so that they find the user's listener; those of
     a cluster get their code from ``spark_jobs.ship``. ``delta``: with the jars and settings that Delta tables in Spark
-    need. ``conf`` overrides all settings.
+    need. ``s3a``: with those for Spark SQL over ``s3://`` roots (``spark_jobs.s3a``). ``conf`` overrides all settings.
+    Raises MachineNotReady when jars or Java are missing.
     """
     from pyspark.sql import SparkSession
 
@@ -60,11 +63,12 @@ def open_session(
     conf = dict(conf or {})
     if remote is not None:
         return builder.remote(remote).config(map={**conf}).create()
-    settings = session_settings(delta=delta)
+    settings = session_settings(delta=delta) | (s3a_settings(os.environ) if s3a else {})
     submitted = _submitted_master()
     master = master or submitted or "local[*]"
     if submitted is None:
-        settings |= launch_settings(master, present_jars("delta") if delta else ())
+        jars = [*(present_jars("delta") if delta else ()), *(present_jars(GROUP) if s3a else ())]
+        settings |= launch_settings(master, jars)
         os.environ["JAVA_HOME"] = str(find_java())
         if is_local_master(master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -97,6 +97,21 @@ spark.stop()
 print(json.dumps(total))
 """
 
+SENDER = """
+import json, os
+from pathlib import Path
+from rmq_store.settings.spark_settings import SparkSettings
+from spark_jobs.engine import opened_engine
+
+def where(job, task, attempt):
+    import her_listener
+    return her_listener.__file__
+
+spark = SparkSettings(remote=os.environ["REMOTE"], conf={"spark.rmq.ship": "true"})
+with opened_engine("sender", spark, listeners=["her_listener:consume"]) as engine:
+    print(json.dumps([engine.slots, *engine(where, None, [1])]))
+"""
+
 STRANGER = """
 import json, os
 from pyspark.errors import PySparkException
@@ -123,6 +138,13 @@ def test_a_warm_server_serves_clients_that_know_its_token_and_leaves_no_process(
 ) -> None:
     for _ in range(2):
         assert in_a_new_process(CLIENT, str(listener_folder), env={"REMOTE": server.remote}) == 999_000
+    hers = listener_folder.with_name("hers")  # the server cannot import from it
+    hers.mkdir()
+    (hers / "her_listener.py").write_text("def consume(msgs, context): ...")
+    slots, listener = in_a_new_process(SENDER, env={"REMOTE": server.remote, "PYTHONPATH": str(hers)})
+    assert slots == 2
+    assert Path(listener).name == "her_listener.py"
+    assert Path(listener).parent != hers, "it came as an artifact"
     wrong = server.remote.partition("token=")[0] + "token=wrong"
     assert "authentication token" in in_a_new_process(STRANGER, env={"REMOTE": wrong}).lower()
 
