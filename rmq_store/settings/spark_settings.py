@@ -99,10 +99,12 @@ def spark_target(file: SparkSettings, options: SparkSettings, environment: Envir
     if remote and (options.master or environment.spark_master):
         named = "--master" if options.master else "RMQ_SPARK_MASTER"
         raise WrongUse(f"{named} and SPARK_REMOTE exclude each other: a Connect server has its own master. Omit one")
+    # A server was started with settings of its own, which a client cannot change.
+    of_file = {key: value for key, value in file.conf.items() if remote is None or key == SHIP}
     return SparkSettings(
         master=None if remote else options.master or environment.spark_master or file.master,
         remote=remote,
-        conf={**file.conf, **options.conf},
+        conf={**of_file, **options.conf},
         py_files=(*file.py_files, *options.py_files),
     )
 

@@ -78,6 +78,11 @@ def test_a_connect_server_comes_before_the_master_of_the_file_and_beside_no_othe
     environment = Environment.read({"SPARK_REMOTE": "sc://here"})
     target = spark_target(SparkSettings(master="yarn"), SparkSettings(), environment)
     assert (target.remote, target.master) == ("sc://here", None)
+    file = SparkSettings(conf={"spark.executor.memory": "4g", "spark.rmq.ship": "true"})
+    target = spark_target(file, SparkSettings(conf={"spark.sql.ansi.enabled": "true"}), environment)
+    assert target.conf == {"spark.rmq.ship": "true", "spark.sql.ansi.enabled": "true"}, (
+        "the server has its own settings"
+    )
     with pytest.raises(WrongUse, match="--master and SPARK_REMOTE exclude each other"):
         spark_target(SparkSettings(), SparkSettings(master="yarn"), environment)
     both = Environment.read({"SPARK_REMOTE": "sc://here", "RMQ_SPARK_MASTER": "yarn"})
