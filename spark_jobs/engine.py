@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from rmq_store.errors import RmqError, StoreUnusable
+from rmq_store.errors import ListenerError, RmqError, StoreUnusable
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
 from rmq_store.settings.spark_settings import SHIP, SparkSettings
@@ -103,6 +103,9 @@ def run_stage(
         raise
     answers = [pickle.loads(answer) for answer in table.column("result").to_pylist()]
     for answer in answers:
+        # This process has loaded the listener before, so a module that is missing is missing on a worker.
+        if isinstance(answer, ListenerError) and (problem := worker_problem(str(answer))):
+            raise ListenerError(f"{answer}. {problem}")
         if isinstance(answer, RmqError):
             raise answer
     return answers

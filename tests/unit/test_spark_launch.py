@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from rmq_store.errors import ListenerError
+from spark_jobs.engine import run_stage
 from spark_jobs.launch import launch_settings, local_slots
 from spark_jobs.slots import UNBOUNDED_SLOTS, planned_slots
 from spark_jobs.worker_errors import worker_problem
@@ -78,3 +83,35 @@ def test_what_a_worker_lacks_is_said_with_what_to_do(text: str, says: str) -> No
 
 def test_another_failure_is_no_problem_of_the_workers() -> None:
     assert worker_problem("Job aborted: ExecutorLostFailure (executor 1 exited)") is None
+
+
+class Answered:
+    """Stands for a session whose tasks have answered."""
+
+    def __init__(self, answer: object) -> None:
+        self.table = pa.table({"result": [pickle.dumps(answer)]})
+
+    def range(self, *_: int) -> Answered:
+        return self
+
+    def mapInArrow(self, stage: object, schema: str) -> Answered:
+        return self
+
+    def toArrow(self) -> pa.Table:
+        return self.table
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "listener shop:f cannot be loaded: ModuleNotFoundError: No module named 'models'",
+            r"^listener shop:f cannot be loaded.*'models'\. Spark's workers have no module models: .* --py-files",
+        ),
+        ("listener shop:f answered MAYBE", "^listener shop:f answered MAYBE$"),
+    ],
+)
+def test_a_listener_that_only_a_worker_cannot_load_is_said_with_what_to_do(text: str, expected: str) -> None:
+    session: Any = Answered(ListenerError(text))
+    with pytest.raises(ListenerError, match=expected):
+        run_stage(session, lambda job, task, attempt: None, None, [1])
