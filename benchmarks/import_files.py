@@ -65,7 +65,7 @@ def _one_file(bench: Bench) -> Iterator[Measurement]:
     messages = min(bench.messages, ONE_FILE_MESSAGES)
     folder, log = bench.broker(messages, ONE_FILE_BYTES if messages == ONE_FILE_MESSAGES else 16 << 20)
     megabytes = log.stored_bytes / MB
-    one_core = replace(bench.engine, slots=1)
+    one_core = replace(bench.engine, planned=1)
     samples = bench.in_turns(
         {
             "one file": lambda: megabytes / _import(bench, folder, log, bench.engine),
