@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,25 +132,39 @@ def test_a_checkpoint_that_cannot_be_read_counts_for_nothing(lake: Lake, clock: 
     assert lake.shard.positions() == table.positions
 
 
-def test_a_checkpoint_that_took_longer_than_a_view_is_trusted_is_dropped(
+def test_a_checkpoint_from_entries_that_were_read_too_slowly_is_not_written(
     lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltalake import DeltaTable
+    names_in = Root.names_in
 
-    create = DeltaTable.create_checkpoint
-
-    def slow(handle: DeltaTable) -> None:
-        create(handle)
+    def slow(root: Root, folder: str, after: str = "") -> tuple[Sequence[str], int]:
+        listed = names_in(root, folder, after)
         clock.ms += VIEW_TRUST_MS
+        return listed
 
-    monkeypatch.setattr(DeltaTable, "create_checkpoint", slow)
     table = lake.shard.commitlog
-    with pytest.raises(OSError, match="too long to be trusted"):
+    monkeypatch.setattr(Root, "names_in", slow)
+    with pytest.raises(OSError, match="took too long for a checkpoint"):
         write_checkpoint(table)
     assert not [name for name in names(table) if "checkpoint" in name]
+
+
+def test_a_checkpoint_is_of_the_version_that_was_read(lake: Lake) -> None:
+    table = lake.shard.commitlog
+    other_commits(lake, 2)
+    for _ in range(2):  # from entry 0, and from the checkpoint before
+        write_checkpoint(table)
+        assert lake.shard.commitlog.log.view.checkpoint == table.version
+        assert lake.shard.commitlog.log.can_read_checkpoint(table.version)
+        table.refresh()
     assert lake.shard.positions() == table.positions
-    monkeypatch.undo()
-    write_checkpoint(table)  # no hint is left at the one that was dropped
+
+
+def test_a_log_that_was_cleaned_up_meanwhile_gets_no_checkpoint(lake: Lake) -> None:
+    table = lake.shard.commitlog
+    Path(table.root.location, table.path, "_delta_log", f"{table.version:020}.json").unlink()
+    with pytest.raises(OSError, match="was cleaned up meanwhile"):
+        write_checkpoint(table)
 
 
 def test_a_hint_at_a_checkpoint_that_is_not_there_does_not_stop_checkpoints(

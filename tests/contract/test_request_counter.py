@@ -95,11 +95,18 @@ def test_what_libraries_read_and_write_by_themselves_is_named(counted_root: Coun
     ]
     bench.import_messages({QUEUE: [message(QUEUE, n, n, body=body) for n, body in enumerate(bodies)]})
     with counted_requests() as counter:
-        write_checkpoint(bench.shard.commitlog)
-    assert counter.summary()["uncounted"] == ["a checkpoint, which the Delta library writes"]
-    with counted_requests() as counter:
         assert query(store, "SELECT count(*) FROM messages WHERE body IS NOT NULL").column(0).to_pylist() == [20]
     assert counter.summary()["uncounted"] == ["reads of data files larger than 64 KiB by a query"]
+
+
+def test_a_checkpoint_reads_each_entry_once_and_all_at_once(counted_root: CountedRoot) -> None:
+    store, _ = LakeStore.init(counted_root.root)
+    bench = Bench(store.create_shard("broker-a"))
+    for day in range(12):
+        bench.import_messages({QUEUE: [message(QUEUE, day, day)]})
+    table = bench.shard.commitlog
+    kinds = check_agreement(counted_root, lambda: write_checkpoint(table))
+    assert (kinds["LIST"], kinds["GET"], kinds["PUT"]) == (1, table.version + 1, 2)
 
 
 def test_a_query_reads_each_small_file_by_one_request(counted_root: CountedRoot) -> None:

@@ -8,19 +8,27 @@ if a newer one is.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from rmq_store.commit.append import VIEW_TRUST_MS, is_young
 from rmq_store.errors import BadData
+from rmq_store.lake.table.delta_entry import entry_name
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
-from rmq_store.lake.table.request_counter import note_uncounted
 
 CHECKPOINT_EVERY = 100
 """A process that opens the table reads at most about as many entries."""
 CHECKPOINT_EVERY_IN_S3 = 20
 """There an entry costs a request, also when several are read at once."""
 LEAST_AGE_MS = 2 * VIEW_TRUST_MS
+_PARALLEL_READS = 24
 
 
 def checkpoint_if_due(table: LakeTable) -> bool:
@@ -38,26 +46,62 @@ def checkpoint_if_due(table: LakeTable) -> bool:
 
 
 def write_checkpoint(table: LakeTable) -> None:
-    """A checkpoint of the newest version. Raises OSError when it could not be written."""
+    """A checkpoint of the version that the table's handle has read. Raises OSError when it could not be written.
+
+    The Delta library makes it, in a copy of what the log has since the checkpoint before: in S3 it would ask for each entry
+    several times, one after the other.
+    """
+    root, folder, version = table.root, f"{table.path}/{LOG_FOLDER}", table.version
+    names, began_ms = root.names_in(folder)
+    numbers = (int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name)))
+    before = max((number for number in numbers if number <= version), default=-1)
+    needed = [checkpoint_name(table, before).rpartition("/")[2]] if before >= 0 else []
+    needed += [entry_name(number) for number in range(before + 1, version + 1)]
+    contents, ended_ms = _read(table, needed)
+    if not is_young(began_ms, ended_ms):
+        # A name may have been cleaned up meanwhile, and filled again by a late PUT.
+        raise OSError(f"reading the log of {table.path} took too long for a checkpoint")
+    checkpoint, hint = checkpoint_of(contents)
+    root.replace(checkpoint_name(table, version), checkpoint)
+    root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps(hint).encode())
+    table.log.view.known_checkpoint = version
+
+
+def _read(table: LakeTable, names: Sequence[str]) -> tuple[dict[str, bytes], int]:
+    """Files of the log, and the store's time of the last answer, UTC ms."""
+    look = partial(_looked_at, table)
+    if table.root.is_local:
+        answers = list(map(look, names))
+    else:
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            answers = list(pool.map(look, names))
+    return {name: content for name, (content, _) in zip(names, answers, strict=True)}, answers[-1][1]
+
+
+def _looked_at(table: LakeTable, name: str) -> tuple[bytes, int]:
+    content, at_ms = table.root.look_at(f"{table.path}/{LOG_FOLDER}/{name}")
+    if content is None:
+        raise OSError(f"no checkpoint of {table.path} was written: its entry {name} was cleaned up meanwhile")
+    return content, at_ms
+
+
+def checkpoint_of(log: Mapping[str, bytes]) -> tuple[bytes, dict[str, Any]]:
+    """The checkpoint of the newest entry of a log, and the hint at it. ``log``: its files by name, from entry 0 or a checkpoint
+    on. Raises OSError when the Delta library cannot read them."""
     from deltalake import DeltaTable  # 60 ms, needed once in CHECKPOINT_EVERY commits
     from deltalake.exceptions import DeltaError
 
-    root, (_, began_ms) = table.root, table.root.look_at(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
-    if not root.is_local:
-        note_uncounted("a checkpoint, which the Delta library writes")
-    try:
-        handle = DeltaTable(root.uri_of(table.path), storage_options=root.storage_options or None)
-        handle.create_checkpoint()
-    except DeltaError as error:
-        raise OSError(f"no checkpoint of {table.path} was written: {error}") from error
-    version = handle.version()
-    _, ended_ms = root.look_at(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
-    if not is_young(began_ms, ended_ms):
-        # The library may have slept between its list and its reads, and have read a name that was filled again.
-        root.delete(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
-        root.delete(checkpoint_name(table, version))
-        raise OSError(f"the checkpoint of {table.path} took too long to be trusted")
-    table.log.view.known_checkpoint = version
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, LOG_FOLDER)
+        copy.mkdir()
+        for name, content in log.items():
+            copy.joinpath(name).write_bytes(content)
+        try:
+            DeltaTable(folder).create_checkpoint()
+        except DeltaError as error:
+            raise OSError(f"no checkpoint was made: {error}") from error
+        hint: dict[str, Any] = json.loads(copy.joinpath(LAST_CHECKPOINT).read_bytes())
+        return copy.joinpath(f"{hint['version']:020d}.checkpoint.parquet").read_bytes(), hint
 
 
 def _hinted_checkpoint(table: LakeTable) -> int:

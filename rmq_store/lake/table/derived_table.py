@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +13,7 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import StagedFile
 from rmq_store.commit.positions import ABSENT
 from rmq_store.errors import BadData, DerivedTableDamaged, LogDamaged, RmqError
+from rmq_store.lake.table.checkpoint import checkpoint_of
 from rmq_store.lake.table.delta_entry import entry_bytes, entry_name, protocol_action, remove_action
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable, metadata_action
@@ -65,7 +64,7 @@ class DerivedTable(LakeTable):
             operation="RESTART", now_ms=now_ms, first=first, positions=dict.fromkeys(positions, ABSENT)
         )
         if root.create_exclusively(f"{folder}/{entry_name(version)}", content):
-            checkpoint, hint = _checkpoint(content)
+            checkpoint, hint = checkpoint_of({entry_name(0): content})  # only the hint has the number of the entry
             root.create_exclusively(f"{folder}/{version:020d}.checkpoint.parquet", checkpoint)
             root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps({**hint, "version": version}).encode())
         return cls.open(root, path, schema, partition_by)
@@ -108,17 +107,3 @@ def _damage_of_the_log() -> Iterator[None]:
         yield
     except LogDamaged as error:
         raise DerivedTableDamaged(f"{error.facts}.") from error
-
-
-def _checkpoint(content: bytes) -> tuple[bytes, dict[str, Any]]:
-    """The checkpoint of a log of one entry, as the Delta library writes it, and the hint at it. Only the hint has the number of
-    the entry: its ``version``."""
-    from deltalake import DeltaTable  # slow to import, and rarely needed
-
-    with TemporaryDirectory() as folder:
-        log = Path(folder, LOG_FOLDER)
-        log.mkdir()
-        log.joinpath(entry_name(0)).write_bytes(content)
-        DeltaTable(folder).create_checkpoint()
-        (checkpoint,) = log.glob("*.checkpoint.parquet")
-        return checkpoint.read_bytes(), json.loads(log.joinpath(LAST_CHECKPOINT).read_bytes())
