@@ -17,9 +17,12 @@ from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.delete_group import delete_group
 from rmq_store.lake.admin.track import track
 from rmq_store.lake.broker.export import export_offsets
+from rmq_store.lake.maintain import compact as compacting
+from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.read.message_search import messages_at
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.sql.sql import query
+from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
 from tests.contract.engines import LakeWorld
@@ -137,8 +140,34 @@ def test_few_commits_are_read_to_know_that_a_group_had_no_window_since_its_delet
         return ctls_in(paths)
 
     monkeypatch.setattr(shard, "ctls_in", noted)
-    assert (shard.has_ctl("billing", Action.CONSUME, 1), len(opened)) == (False, 2)
+    assert (shard.has_ctl("billing", Action.CONSUME, 1), len(opened)) == (False, 1)
     assert shard.has_ctl("billing", Action.CONSUME, 0)
+
+
+def test_the_newest_window_of_a_group_is_known_after_its_commits_were_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joined files are sorted by request, so a file may have old commits and new ones."""
+    monkeypatch.setattr(compacting, "CTL_ROWS", 6)
+    lake, numbers = LakeWorld(tmp_path), iter(range(6, 20))
+    lake.fill(orders(0), several(6))
+
+    def fill_each_hour(*names: str) -> None:
+        for name in names:
+            lake.clock.advance(HOUR)
+            lake.fill(orders(0), several(1, first=next(numbers)))
+            if name:
+                lake.consume(BILLING, f"{DAY}-{name}")
+
+    fill_each_hour("z1", "g2")
+    lake.delete()
+    fill_each_hour("z3", *[""] * 5)
+    lake.clock.advance(2 * HOUR)
+    compact(lake.shard, CompactRequest(f"{DAY}-join", ANA, limits=Limits(least_files=2)), lake.host)
+    (shard,) = lake.store.shards(SHARD)
+    windows = shard.ctls_since(0, group="billing", action=str(Action.CONSUME))
+    assert windows[-1].epoch == 1
+    assert [shard.has_ctl("billing", Action.CONSUME, epoch) for epoch in (0, 1, 2)] == [True, True, False]
 
 
 def test_a_group_is_deleted_in_every_shard_that_has_something_of_it_and_once(tmp_path: Path) -> None:

@@ -136,18 +136,19 @@ class Shard:
 
     def has_ctl(self, group: str, action: Action, epoch: int = 0) -> bool:
         """Whether the group has a commit of that action in this epoch or a later one. Usually that reads one file for yes and
-        none for no: epochs grow, so the newest commits decide, and those that a wrong clock may have put before them."""
+        none for no: epochs grow, so no commit has a later one than the newest, or than those that a wrong clock may have put
+        before it. A file that a compaction made has commits of any time up to its newest."""
         where = _IS_CTL & _may_have("group_name", group) & _may_have("action", str(action))
         files = self.commitlog.files(where).sort_by([("max.commit_id", "descending")])
-        newest_ms = None
-        for path in files.column("path").to_pylist():
+        floor = ""
+        for path, newest in zip(*(files.column(name).to_pylist() for name in ("path", "max.commit_id")), strict=True):
+            if newest < floor:
+                return False
             for ctl in self.ctls_in([path]):
                 if (ctl.group, ctl.action) == (group, action):
                     if (ctl.epoch or 0) >= epoch:
                         return True
-                    newest_ms = uuid7_ms(ctl.commit_id) if newest_ms is None else newest_ms
-                    if uuid7_ms(ctl.commit_id) < newest_ms - 2 * MAX_SKEW_MS:
-                        return False
+                    floor = max(floor, uuid7_floor(uuid7_ms(ctl.commit_id) - 2 * MAX_SKEW_MS))
         return False
 
     def ctls_in(self, paths: Sequence[str]) -> list[Ctl]:
