@@ -16,6 +16,7 @@ from types import FrameType
 import typer
 
 from rmq_store.cli import (
+    backup,
     deliver,
     diff,
     dispatch,
@@ -68,7 +69,21 @@ def before(
     BEFORE.set(Before(root, as_json))
 
 
-for commands in (store, dispatch, maintain, send, windows, deliver, redrive, offsets, groups, messages, views, diff):
+for commands in (
+    store,
+    backup,
+    dispatch,
+    maintain,
+    send,
+    windows,
+    deliver,
+    redrive,
+    offsets,
+    groups,
+    messages,
+    views,
+    diff,
+):
     commands.add_to(app)
 
 

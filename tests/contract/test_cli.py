@@ -48,7 +48,19 @@ IDS = [" ".join(path) for path in COMMANDS]
 
 def test_the_commands_are_those_that_people_build_on() -> None:
     assert sorted(IDS) == [
-        *("audit", "clone", "consume", "cutover", "delete-group", "deliver", "diff", "dispatch", "doctor", "groups"),
+        *(
+            "audit",
+            "backup",
+            "clone",
+            "consume",
+            "cutover",
+            "delete-group",
+            "deliver",
+            "diff",
+            "dispatch",
+            "doctor",
+            "groups",
+        ),
         *(
             "import-store",
             "init",

@@ -138,7 +138,7 @@ def _absolute_path(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
     table = lake.shard.commitlog
     path = table.files().column("path").to_pylist()[0]
     where = table.root.uri_of(table.path)
-    monkeypatch.setattr(vacuuming, "_of_segments", lambda consumequeue: {f"file://{where}/{path}"})
+    monkeypatch.setattr(vacuuming, "files_of_segments", lambda consumequeue: {f"file://{where}/{path}"})
 
 
 @pytest.mark.parametrize(

@@ -161,13 +161,14 @@ def named_files(shard: Shard, table: LakeTable, stored: Sequence[StoredFile]) ->
             else:
                 removed_ms |= {path: max(at_ms, removed_ms.get(path, 0)) for path in entry.removed}
     if table is shard.commitlog:
-        kept |= _of_segments(shard.consumequeue)
+        shard.consumequeue.refresh()
+        kept |= files_of_segments(shard.consumequeue)
     _refuse_foreign_paths(table, kept)
     return NamedFiles(kept, removed_ms)
 
 
-def _of_segments(consumequeue: LakeTable) -> set[str]:
-    consumequeue.refresh()
+def files_of_segments(consumequeue: LakeTable) -> set[str]:
+    """The files of the commit log that the segments name, in the version that was read."""
     rows = consumequeue.read(consumequeue.files().column("path").to_pylist(), ["file"])
     return set(rows.column("file").unique().to_pylist())
 

@@ -21,7 +21,8 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.utils.host import Host
 
 STORE = "store.json"
-_SHARDS = "shards"
+SHARDS = "shards"
+"""The folder with an entry for each shard."""
 _HOST = Host()
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -90,7 +91,7 @@ class LakeStore:
 
     def shard_names(self) -> list[str]:
         """All shards, sorted."""
-        return [name.rsplit("/", 1)[-1].removesuffix(".json") for name, _ in self.root.list(_SHARDS)]
+        return [name.rsplit("/", 1)[-1].removesuffix(".json") for name, _ in self.root.list(SHARDS)]
 
     def shards(self, name: str | None = None) -> list[Shard]:
         """All shards, or the one named. Raises WrongUse when there is no such shard."""
@@ -109,7 +110,7 @@ class LakeStore:
             raise WrongUse(f"invalid shard name {name!r}: use at most 100 letters, digits, - and _ (--shard)")
         if LakeStore.open(self.root).store_id != self.store_id:
             raise StoreUnusable(f"the store at {self.root.location} was replaced since it was opened: open it again")
-        entry = f"{_SHARDS}/{name}.json"
+        entry = f"{SHARDS}/{name}.json"
         if self.root.exists(entry):
             _ = Shard(self.root, name).commitlog  # one that is gone is not made again: it would be empty
         shard = Shard.create(self.root, name)
@@ -141,7 +142,7 @@ def read_store(root: Root) -> Mapping[str, Any]:
 
 def _refuse_shards_without_store(root: Root) -> None:
     """Raises StoreUnusable when there are shards: another ``store.json`` would give them other delay levels."""
-    if root.list(_SHARDS):
+    if root.list(SHARDS):
         raise StoreUnusable(
             f"{root.location}/{STORE} is gone, but the shards of a store are there: restore it from a backup. The tables are "
             "not affected"

@@ -1,0 +1,303 @@
+"""Copies a store, while it is in use, to another root. There it is a store as it was when the copy began.
+
+A version of a table is its log up to there, and the data files that this part of the log names. Neither ever changes. So:
+
+1. read the logs: of a shard the derived tables first, then the commit log, so that no derived table is ahead of it;
+2. copy the data files that the target lacks;
+3. copy the logs, of a shard the commit log first: the newest checkpoint, then the entries behind it, in order;
+4. copy the entries of the shards, and last ``store.json``.
+
+At each moment the target has, of each table, a version with all its files: that of the last backup, or a later one. So a
+backup can be stopped anywhere, and the next one does the rest. Nothing is deleted at the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from io import BytesIO
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from rmq_store.errors import BadData, MissingFile, StoreUnusable, WrongUse
+from rmq_store.lake.commit.cursor import refuse_other_history
+from rmq_store.lake.maintain.vacuum import files_of_segments
+from rmq_store.lake.table.checkpoint import checkpoint_name
+from rmq_store.lake.table.delta_entry import entry_name, parse_entry
+from rmq_store.lake.table.delta_log import ENTRY, LOG_FOLDER
+from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import SHARDS, STORE, LakeStore, read_store
+
+Progress = Callable[[int, int], None]
+"""Called with the number of bytes that were copied, and of all that will be."""
+
+_FILES_AT_ONCE = 4
+"""When one of the roots is in S3; so many are in memory then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCopy:
+    """What a backup copied of a table, or would copy."""
+
+    shard: str
+    table: str
+    version: int
+    """Of the table, in the backup."""
+    files: int
+    """Data files that the backup has."""
+    copied_files: int
+    """Those of them that the target lacked."""
+    copied_bytes: int
+    copied_entries: int
+    """Entries of the table's log that the target lacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    target: str
+    store_id: str
+    tables: tuple[TableCopy, ...]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the target lacked anything."""
+        return any(table.copied_files or table.copied_entries for table in self.tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """A version of a table: its part of the log, and the files that this part names."""
+
+    shard: Shard
+    table: LakeTable
+    log: Mapping[str, bytes]
+    """The contents by name below the root: the checkpoint, then its entry and those behind it, in order."""
+    needed: Mapping[str, int]
+    """The sizes in bytes by path below the table: of the live files, and of those that segments name."""
+    earlier: Mapping[str, int]
+    """The same of other files that were live between the checkpoint and this version. One that is gone is not needed."""
+
+
+@dataclass(slots=True)
+class _Copy:
+    """What the target lacks of a version."""
+
+    version: _Version
+    files: Mapping[str, int] = field(default_factory=dict)
+    """The sizes in bytes by path below the table."""
+    log: Mapping[str, bytes] = field(default_factory=dict)
+
+    def report(self) -> TableCopy:
+        return TableCopy(
+            shard=self.version.shard.name,
+            table=self.version.table.path.rpartition("/")[2],
+            version=self.version.table.version,
+            files=len(self.version.needed) + len(self.version.earlier),
+            copied_files=len(self.files),
+            copied_bytes=sum(self.files.values()),
+            copied_entries=sum(_number_of(name) >= 0 for name in self.log),
+        )
+
+
+def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: Progress | None = None) -> BackupReport:
+    """Copy the store to ``target``, which is empty or has an earlier backup of it. Nothing is written to the store.
+
+    Raises WrongUse when the target is something else, has commits of its own or lies in the store; BadData, MissingFile and
+    DerivedTableDamaged when the store is damaged, and StoreUnusable when one of the roots does not answer. An earlier backup at
+    the target can still be used then.
+    """
+    _check_apart(store.root, target)
+    names = store.shard_names()
+    stored = dict(target.list())
+    _check_target(store, target, stored, names)
+    versions = [version for name in names for version in _versions(Shard(store.root, name))]
+    for version in versions:
+        _check_history(version, target, stored)
+    copies = [_lacking(version, stored) for version in versions]
+    if not dry_run:
+        _copy_files(copies, target, progress)
+        for copy in copies:
+            _copy_log(copy, target)
+        for name in [*(f"{SHARDS}/{name}.json" for name in names), STORE]:
+            content = store.root.read(name)
+            if name not in stored or target.read(name) != content:
+                target.replace(name, content)
+    return BackupReport(target.location, store.store_id, tuple(copy.report() for copy in copies))
+
+
+# --- the target ------------------------------------------------------------------------------------------------------
+
+
+def _check_apart(source: Root, target: Root) -> None:
+    one, other = f"{source.location}/", f"{target.location}/"
+    if one.startswith(other) or other.startswith(one):
+        raise WrongUse(
+            f"{target.location} cannot have a backup of {source.location}: choose a target outside of the store"
+        )
+
+
+def _check_target(store: LakeStore, target: Root, stored: Mapping[str, int], shards: Sequence[str]) -> None:
+    """``stored``: the sizes of the files at the target, by name."""
+    if STORE in stored:
+        store_id = read_store(target)["store_id"]
+        if store_id != store.store_id:
+            raise WrongUse(
+                f"{target.location} has another store ({store_id}) than {store.root.location} ({store.store_id}): choose "
+                "another target"
+            )
+        return
+    # A first backup that was stopped has left folders of shards.
+    if others := {name.partition("/")[0] for name in stored} - {SHARDS, *shards}:
+        raise WrongUse(
+            f"{target.location} is not empty and has no backup; it has {min(others)}: choose an empty target"
+        )
+
+
+def _check_history(version: _Version, target: Root, stored: Mapping[str, int]) -> None:
+    """Raise WrongUse when the table at the target is not an earlier version of this one."""
+    table = version.table
+    folder = f"{table.path}/{LOG_FOLDER}/"
+    newest = max((_number_of(name) for name in stored if name.startswith(folder)), default=-1)
+    if newest < 0:
+        return
+    name = f"{folder}{entry_name(newest)}"
+    ours, theirs = table.root.look_at(name)[0], target.read(name)
+    if ours is not None:
+        is_same = ours == theirs
+    elif table is version.shard.commitlog and newest < table.version:
+        # The entry was cleaned up, but its commits are still there.
+        ids = parse_entry(theirs, newest, target.uri_of(name)).commit_ids
+        is_same = not ids or version.shard.ctl_of(ids[0]) is not None
+    else:
+        is_same = newest < table.version
+    if not is_same:
+        raise WrongUse(
+            f"{target.uri_of(name)} is not an entry of {table.root.uri_of(table.path)}: something has written to the backup, "
+            "or the store was replaced by an older copy since. Choose another target"
+        )
+
+
+def _lacking(version: _Version, stored: Mapping[str, int]) -> _Copy:
+    path, files = version.table.path, {**version.earlier, **version.needed}
+    return _Copy(
+        version,
+        files={file: size for file, size in files.items() if stored.get(f"{path}/{file}") != size},
+        log={name: content for name, content in version.log.items() if name not in stored},
+    )
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+def _versions(shard: Shard) -> list[_Version]:
+    """Of the tables of a shard, the commit log first."""
+    derived = [shard.consumequeue, shard.offsets, shard.commits]
+    segments = files_of_segments(shard.consumequeue)
+    commitlog = shard.commitlog  # opened behind the derived tables
+    for table in derived:
+        refuse_other_history(shard, table)
+    return [_version(shard, commitlog, segments), *(_version(shard, table) for table in derived)]
+
+
+def _version(shard: Shard, table: LakeTable, segments: frozenset[str] | set[str] = frozenset()) -> _Version:
+    """The version that the table's handle has read. ``segments``: files that are needed, live or not."""
+    view, root = table.log.view, table.root
+    log = dict[str, bytes]()
+    earlier = {file.path: file.size for file in view.files.recent}
+    live = table.files()
+    needed = dict(zip(live.column("path").to_pylist(), live.column("size_bytes").to_pylist(), strict=True))
+    try:
+        if view.checkpoint >= 0:
+            name = checkpoint_name(table, view.checkpoint)
+            log[name] = root.read(name)
+            earlier |= _files_of(log[name])
+        for number in range(max(view.checkpoint, 0), view.version + 1):
+            name = f"{table.path}/{LOG_FOLDER}/{entry_name(number)}"
+            content, _ = root.look_at(name)
+            if content is not None:
+                log[name] = content
+            elif number != view.checkpoint:
+                raise FileNotFoundError(name)
+    except FileNotFoundError as error:
+        raise StoreUnusable(f"{root.uri_of(name)} was deleted meanwhile by a clean-up: run it again") from error
+    needed |= {path: _size(table, path) for path in sorted(segments - needed.keys())}
+    return _Version(
+        shard=shard,
+        table=table,
+        log=log,
+        needed=needed,
+        earlier={path: size for path, size in earlier.items() if path not in needed},
+    )
+
+
+def _size(table: LakeTable, path: str) -> int:
+    try:
+        return table.root.size(f"{table.path}/{path}")
+    except FileNotFoundError as error:
+        raise _missing(table, path) from error
+
+
+def _missing(table: LakeTable, path: str) -> MissingFile:
+    return MissingFile(
+        f"{table.root.uri_of(table.path)}/{path} is missing, and the store names it. Restore it from an earlier backup, then "
+        "run this one again"
+    )
+
+
+def _files_of(checkpoint: bytes) -> dict[str, int]:
+    """The sizes in bytes of the files that were live at a checkpoint, by path."""
+    with pq.ParquetFile(BytesIO(checkpoint)) as file:
+        adds = file.read(columns=["add.path", "add.size"]).column("add").drop_null().to_pylist()
+    return {unquote(add["path"]): int(add["size"]) for add in adds}
+
+
+def _number_of(name: str) -> int:
+    """Of a log entry, by its name; -1 for another file."""
+    match = ENTRY.fullmatch(name.rpartition("/")[2])
+    return int(match[1]) if match else -1
+
+
+# --- copying ---------------------------------------------------------------------------------------------------------
+
+
+def _copy_files(copies: Sequence[_Copy], target: Root, progress: Progress | None) -> None:
+    files = [(copy.version, path, size) for copy in copies for path, size in copy.files.items()]
+    total, count = sum(size for *_, size in files), 0
+
+    def copy_one(file: tuple[_Version, str, int]) -> int:
+        version, path, size = file
+        _copy_file(version, path, size, target)
+        return size
+
+    are_local = target.is_local and all(copy.version.table.root.is_local for copy in copies)
+    with ThreadPoolExecutor(1 if are_local else _FILES_AT_ONCE) as pool:
+        for size in pool.map(copy_one, files):
+            count += size
+            if progress:
+                progress(count, total)
+
+
+def _copy_file(version: _Version, path: str, size: int, target: Root) -> None:
+    table, name = version.table, f"{version.table.path}/{path}"
+    try:
+        content = table.root.read(name)
+    except FileNotFoundError as error:
+        if path not in version.needed:
+            return
+        raise _missing(table, path) from error
+    if len(content) != size:
+        raise BadData(
+            f"{table.root.uri_of(name)} is damaged: it has {len(content)} bytes, not {size}. Restore it from an earlier "
+            "backup, then run this one again"
+        )
+    target.replace(name, content)
+
+
+def _copy_log(copy: _Copy, target: Root) -> None:
+    for name, content in copy.log.items():
+        if not target.create_exclusively(name, content) and _number_of(name) >= 0 and target.read(name) != content:
+            raise StoreUnusable(f"{target.uri_of(name)} was written by something else meanwhile: choose another target")

@@ -1,0 +1,69 @@
+"""``rmq backup``: to a folder and to S3, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.utils.host import Host
+from tests.contract.rmq import ORDERS, Rmq
+from tests.faults.stores import Lake, write_broker
+from tests.s3 import S3Root
+
+TABLES = ["commitlog", "consumequeue", "offsets", "commits"]
+CONSUME = ("consume", "--group", "orders", "--engine", "local", "--max-messages", "50")
+
+
+def test_a_backup_says_what_it_copied_and_is_used_and_restored_like_any_store(rmq_with_window: Rmq) -> None:
+    rmq = rmq_with_window
+    target = rmq.folder / "copy"
+    planned = rmq.json("backup", str(target), "--dry-run")
+    assert (planned["status"], target.exists()) == ("dry_run", False)
+    made = rmq.json("backup", str(target))
+    assert (made["status"], made["target"], made["tables"]) == ("done", str(target), planned["tables"])
+    assert [table["table"] for table in made["tables"]] == TABLES
+    assert all(table["files"] == table["copied_files"] for table in made["tables"])
+    again = rmq.json("backup", str(target))
+    assert again["status"] == "already_there"
+    assert {table["copied_bytes"] for table in again["tables"]} == {0}
+
+    lag = rmq.json("lag", "--group", "orders")
+    rmq.json(*CONSUME)
+    assert rmq.json("lag", "--group", "orders", "--root", str(target)) == lag
+    restored = rmq.folder / "restored"
+    assert rmq("backup", str(restored), "--root", str(target)).out.splitlines()[-2:] == [
+        "status: done",
+        f"store {made['store_id']} at {restored}",
+    ]
+    assert (
+        rmq.json("consume", "--group", "orders", "--engine", "local", "--root", str(restored))["messages"]
+        == ORDERS - 50
+    )
+    assert rmq.json("audit", "--root", str(restored))["audit"] == []
+    assert rmq.json("dispatch", "--check", "--root", str(restored))["status"] == "ok"
+    assert rmq.json("doctor", "--root", str(restored))["status"] == "ok"
+
+
+def test_a_wrong_target_is_wrong_use(imported: Rmq) -> None:
+    refused = imported("backup", str(imported.root / "copy"))
+    assert (refused.exit_code, "choose a target outside of the store" in refused.err) == (2, True)
+
+
+def test_to_s3_and_back(rmq: Rmq, s3_root: S3Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_root.env.items():
+        monkeypatch.setenv(name, value)
+    lake = Lake(rmq.root, Host(), "s1")
+    lake.load(write_broker(rmq.folder / "broker"))
+    made = rmq.json("backup", s3_root.uri)
+    assert (made["status"], made["requests"]["PUT"] > 10) == ("done", True)
+    lake.consume()
+    assert rmq.json("backup", s3_root.uri)["status"] == "done"
+    restored = rmq.folder / "restored"
+    assert rmq.json("backup", str(restored), "--root", s3_root.uri)["status"] == "done"
+    assert Lake(restored, Host(), "s1").projections() == lake.projections()
+    assert rmq.json("audit", "--root", s3_root.uri)["audit"] == []
+
+
+@pytest.fixture
+def rmq_with_window(imported: Rmq) -> Rmq:
+    imported.json(*CONSUME)
+    return imported
