@@ -16,7 +16,7 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile, MappedFileQueue
 from rmq_store.commit.ctl import Ctl, Produced
 from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord
-from rmq_store.lake.broker.import_slice import ImportJob, ImportResult
+from rmq_store.lake.broker.import_slice import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.import_tasks import run_tasks, tasks_of
 from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped
 from rmq_store.lake.window.engine import Engine
@@ -63,6 +63,7 @@ def read_part(
     finished.
 
     Where the part's last file ends early, the next one is read too, because only that tells the end of the log from a hole.
+    A file that ends early before records is read again: a running broker may have written both after it was read.
     Raises DamagedRecord and UnsupportedRecord, and the errors of the tasks.
     """
     files = [file for file in log.files if file.end_offset > begin]
@@ -72,6 +73,7 @@ def read_part(
         (task,) = tasks_of(job, files[count : count + 1], begin, cut=False)
         results += run_tasks(job, [replace(task, number=results[-1].number + 1)], engine)
         count += 1
+    results = _read_again(job, log, results, engine)
     results = _over_holes(log, results) if job.salvage else results
     return LogRead(log, results, begin, _checked_end(log, results, begin), count == len(files))
 
@@ -123,12 +125,30 @@ def fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any]
     return [begin, hashlib.sha256(data).hexdigest()]
 
 
+def _is_before_records(results: Sequence[ImportResult], number: int) -> bool:
+    """Whether this result's file ends early, and a later file has records, or what should be some."""
+    result, later = results[number], results[number + 1 :]
+    return not result.full and not result.stopped_by and any(one.messages or one.stopped_by for one in later)
+
+
+def _read_again(
+    job: ImportJob, log: MappedFileQueue, results: Sequence[ImportResult], engine: Engine
+) -> list[ImportResult]:
+    """The results, where files that end early before records were read again: after a second read it is a hole."""
+    newest = list(results)
+    for number, result in enumerate(newest):
+        if _is_before_records(newest, number):
+            file = log.file_at(result.begin)
+            (newest[number],) = run_tasks(job, [ImportTask(result.number, file, result.begin, file.end_offset)], engine)
+    return newest
+
+
 def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[ImportResult]:
     """The results of a salvage, which continues with the next file where one ends early and a later one has records."""
     continued = []
     for number, result in enumerate(results):
         file = log.file_at(result.begin)
-        if not result.full and not result.stopped_by and any(later.messages for later in results[number + 1 :]):
+        if _is_before_records(results, number):
             hole = Skipped(result.end, file.end_offset, HOLE)
             result = replace(result, end=file.end_offset, full=True, skipped=(*result.skipped, hole))
         continued.append(result)
@@ -139,7 +159,7 @@ def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: i
     """Where the log ends. Raises DamagedRecord or UnsupportedRecord for the first such record, DamagedRecord also when a
     file ends early and a later one has records."""
     end = begin
-    for result, following in zip(results, [*results[1:], None], strict=True):
+    for number, result in enumerate(results):
         file = log.file_at(result.begin)
         if result.stopped_by:
             offset = result.stopped_by.commit_log_offset
@@ -147,7 +167,7 @@ def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: i
             raise kind(file.name, offset - file.start_offset, offset, result.stopped_by.reason)
         end = result.end
         if not result.full:
-            if following is not None and following.messages:
+            if _is_before_records(results, number):
                 raise DamagedRecord(
                     file.name, end - file.start_offset, end, "nothing is written here, but a later file has records"
                 )

@@ -161,7 +161,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             case NothingWritten(hole) if (
                 job.salvage and (record_at := record_after_hole(job.source, task.file, hole)) is not None
             ):
-                skipped.append(Skipped(hole, record_at, HOLE))
+                skipped += [Skipped(hole, record_at, HOLE)] if record_at > hole else []
                 at, chunk_bytes = record_at, CHUNK_BYTES
                 continue
             case _:

@@ -18,6 +18,7 @@ HOLE = "nothing is written here, but records follow"
 _MAGIC = re.compile(
     b"|".join(re.escape(code.to_bytes(4, "big", signed=True)) for code in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 )
+_SIZE_BYTES = 4
 _OWN_OFFSET_AT = 28  # where a record says its own physical offset
 
 
@@ -32,13 +33,14 @@ class Skipped:
 
 def record_after_hole(source: FileSource, file: MappedFile, hole: int) -> int | None:
     """The physical offset where records continue in the file after unwritten bytes at ``hole``; None: nowhere, so the log
-    may end there."""
+    may end there. It is ``hole`` itself if a running broker has written there meanwhile: it writes in order."""
     at = hole
     while at < file.end_offset:
         end = min(at + CHUNK_BYTES, file.end_offset)
         data = source.read(file.name, at - file.start_offset, end - file.start_offset)
         if not only_zeros(data, 0) and (offset := next_record(data, at, file.end_offset, max(hole, at - 1))):
-            return offset
+            size = source.read(file.name, hole - file.start_offset, hole - file.start_offset + _SIZE_BYTES)
+            return offset if only_zeros(size, 0) else hole
         # A record may lie across the end of a chunk.
         at = end if end == file.end_offset else end - CHUNK_BYTES // 4
     return None
