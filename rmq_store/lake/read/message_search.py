@@ -1,8 +1,8 @@
 """Finding single messages (rules 13.5): by offset message id, by unique key, by key and time, and by their place in a queue.
 
 A place is looked up by its segment, which opens one file. So is the id of a message born in the lake, which names the
-commit of its file; a broker's offset id narrows the search to the import of its log position. Keys are searched by SQL, in
-which the topic and the store time rule out files.
+commit of its file; a broker's offset id narrows the search to the import of its log position. Keys are searched by SQL, over
+the row groups that may have them (``key_search.py``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.errors import BadData
+from rmq_store.lake.read.key_search import KeySearch
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.sql.sql import query
@@ -98,11 +99,12 @@ def messages_by_unique_key(
     store: LakeStore, unique_key: str, *, topic: str | None = None, since_ms: int | None = None, most: int = 32
 ) -> list[Message]:
     """The messages with this producer's id, oldest first: the message that was sent, and the copies for its retries.
-    ``topic`` and ``since_ms`` (stored then or later, UTC ms) narrow the search; without them it reads every file."""
+    ``topic`` and ``since_ms`` (stored then or later, UTC ms) narrow the search; without them it looks into every file."""
     where = [f"unique_key = {quoted(unique_key)}"]
     where += [] if topic is None else [f"topic = {quoted(topic)}"]
     where += [] if since_ms is None else [f"store_timestamp >= {since_ms}"]
-    return _messages(store, " AND ".join(where))[:most]
+    search = KeySearch(key=unique_key, unique_only=True, topic=topic, begin_ms=since_ms)
+    return _messages(store, " AND ".join(where), search)[:most]
 
 
 def messages_by_key(
@@ -126,7 +128,9 @@ def messages_by_key(
     order = "store_timestamp, commit_log_offset, broker_name, queue_id, queue_offset"
     newest = ", ".join(f"{column} DESC" for column in order.split(", "))
     text = f"SELECT {', '.join({*columns, 'commit_log_offset'})} FROM messages WHERE {' AND '.join(where)}"
-    rows = query(store, f"SELECT * FROM (FROM ({text}) ORDER BY {newest} LIMIT {most}) ORDER BY {order}").to_pylist()
+    text = f"SELECT * FROM (FROM ({text}) ORDER BY {newest} LIMIT {most}) ORDER BY {order}"
+    search = KeySearch(key=key, unique_only=False, topic=topic, begin_ms=begin_ms, end_ms=end_ms)
+    rows = query(store, text, of_messages=search.row_groups).to_pylist()
     return [{name: row[name] for name in columns} for row in rows]
 
 
@@ -151,12 +155,13 @@ def _read(shard: Shard, slice_: Slice, body: bool) -> Iterator[Message]:
         yield {name: message.get(name) for name in (*PLACE, *CONTENT) if body or name != "body"}
 
 
-def _messages(store: LakeStore, where: str) -> list[Message]:
+def _messages(store: LakeStore, where: str, search: KeySearch | None = None) -> list[Message]:
     """Whole messages, oldest first."""
     table = query(
         store,
         f"SELECT {', '.join((*PLACE, *CONTENT))} FROM message_rows WHERE {where}"
         " ORDER BY store_timestamp, topic, broker_name, queue_id, queue_offset",
+        of_messages=search.row_groups if search else None,
     )
     rows: list[Message] = table.to_pylist(maps_as_pydicts="lossy")
     return rows

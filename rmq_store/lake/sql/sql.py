@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
 from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
-from rmq_store.lake.table.object_store import TAIL_BYTES
+from rmq_store.lake.table.object_store import TAIL_BYTES, Root
 from rmq_store.lake.table.range_file import RangeFile
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.table.store import LakeStore
@@ -49,14 +49,25 @@ _NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
 """How DuckDB names an unknown relation. Its own suggestions come from its catalogue, which lacks most of the views."""
 
 
-def query(store: LakeStore, text: str, *, group: str | None = None, host: Host = _HOST) -> pa.Table:
+RowGroups = Callable[[Root, str, pa.Table], Sequence[Sequence[int] | None]]
+"""The row groups that a query has to read of each file, None for all: called with the store's root, a table's folder in it
+and the table's files, as ``LakeTable.files`` returns them."""
+
+
+def query(
+    store: LakeStore, text: str, *, group: str | None = None, host: Host = _HOST, of_messages: RowGroups | None = None
+) -> pa.Table:
     """The answer to one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN), over a snapshot taken now.
 
     ``group``: the positions of other groups are left out, for a query that needs one group's only. ``host``: its clock is
-    the time of the views. Raises WrongUse with DuckDB's message for SQL that is wrong or does
-    anything but read, StoreUnusable when the store's files cannot be read.
+    the time of the views. ``of_messages``: the row groups of message files in which the answer is.
+
+    Raises WrongUse with DuckDB's message for SQL that is wrong or does anything but read, StoreUnusable when the store's
+    files cannot be read.
     """
-    with open_duckdb(store, words_of(text) & _KNOWN or None, group=group, host=host) as connection:
+    with open_duckdb(
+        store, words_of(text) & _KNOWN or None, group=group, host=host, of_messages=of_messages
+    ) as connection:
         try:
             statements = connection.extract_statements(text)
             if len(statements) != 1 or statements[0].type not in _READS:
@@ -90,12 +101,17 @@ def _message(error: duckdb.Error) -> str:
 
 
 def open_duckdb(
-    store: LakeStore, mentioned: Collection[str] | None = None, *, group: str | None = None, host: Host = _HOST
+    store: LakeStore,
+    mentioned: Collection[str] | None = None,
+    *,
+    group: str | None = None,
+    host: Host = _HOST,
+    of_messages: RowGroups | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """A connection with the views, over a snapshot taken now; close it, or use it in ``with``.
 
     ``mentioned``: only the relations among these words, with what they need, are there, which opens less of the store;
-    None: all. ``group`` and ``host``: see ``query``.
+    None: all. ``group``, ``host`` and ``of_messages``: see ``query``.
     """
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
     # DuckDB makes it when a query spills and removes it when the connection is closed; connections must not share one.
@@ -105,7 +121,7 @@ def open_duckdb(
         snapshot = Snapshot(store, names, host, group)
         if mentioned is not None and "audit" in mentioned:
             snapshot.refuse_rolled_back()
-        _register(connection, store, snapshot, names)
+        _register(connection, store, snapshot, names, of_messages)
         # In a process without a main file DuckDB draws it on standard output, which is for answers.
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET lock_configuration = true")
@@ -115,7 +131,13 @@ def open_duckdb(
     return connection
 
 
-def _register(connection: duckdb.DuckDBPyConnection, store: LakeStore, snapshot: Snapshot, names: set[str]) -> None:
+def _register(
+    connection: duckdb.DuckDBPyConnection,
+    store: LakeStore,
+    snapshot: Snapshot,
+    names: set[str],
+    of_messages: RowGroups | None,
+) -> None:
     for name, (function, arguments) in FUNCTIONS.items():
         connection.create_function(
             name,
@@ -128,7 +150,7 @@ def _register(connection: duckdb.DuckDBPyConnection, store: LakeStore, snapshot:
     for name in sorted(names & set(SMALL_RELATIONS)):
         connection.register(name, snapshot.small(name))
     for name in sorted(names & set(FILE_RELATIONS)):
-        connection.register(name, _dataset(store, name, snapshot.files(name)))
+        connection.register(name, _dataset(store, name, snapshot.files(name), of_messages if name == "msg" else None))
     for name, base in BASE_SQL.items():
         if name in names:
             connection.execute(f"CREATE VIEW {name} AS {base.sql.format(explode='unnest')}")
@@ -168,7 +190,7 @@ class _Dataset(ds.FileSystemDataset):
         return super().scanner(**options | {"batch_readahead": 4, "fragment_readahead": self.files_ahead})
 
 
-def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Dataset:
+def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles], row_groups: RowGroups | None) -> ds.Dataset:
     schema = FILE_RELATIONS[name].schema
     root, format_ = store.root, ds.ParquetFileFormat()
     filesystem, base = root.filesystem()
@@ -176,11 +198,16 @@ def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles]) -> ds.Data
     fragments = []
     for files in of_shards:
         sizes = files.index.column("size_bytes").to_pylist()
-        for path, size, promised in zip(files.paths(), sizes, promises(files, schema), strict=True):
+        groups: Sequence[Sequence[int] | None] = [None] * len(sizes)
+        if row_groups:
+            groups = row_groups(root, files.folder.removeprefix(f"{base}/"), files.index)
+        for path, size, promised, of_file in zip(files.paths(), sizes, promises(files, schema), groups, strict=True):
+            if of_file is not None and not of_file:
+                continue
             source: dict[str, Any] = {"file": path, "filesystem": filesystem, "file_size": size}
             if size <= TAIL_BYTES and not root.is_local:
                 source = {"file": _small_file(whole, path.removeprefix(f"{base}/"), size)}
-            fragments.append(format_.make_fragment(**source, partition_expression=promised))
+            fragments.append(format_.make_fragment(**source, partition_expression=promised, row_groups=of_file))
     dataset = _Dataset(fragments, schema, format_, filesystem)
     if not root.is_local:
         dataset.files_ahead = 8

@@ -23,6 +23,7 @@ import tenacity
 from rmq_store.commit.ctl import Ctl, StagedFile
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.key_filters import filter_options, with_key_words
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store_errors import is_refused
 from rmq_store.utils.host import day_of
@@ -134,8 +135,10 @@ def stage(root: Root, table_path: str, file: NewFile) -> StagedFile:
 
 
 def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
-    rows = file.rows
+    is_msg = file.kind == "msg"
+    rows = with_key_words(file.rows) if is_msg else file.rows
     names = rows.schema.names
+    groups = list(row_groups(rows.num_rows, file.runs, file.row_group_rows))
     dictionary = [
         column.name for column in rows.schema if not (column.name in _PLAIN or pa.types.is_nested(column.type))
     ]
@@ -154,8 +157,9 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
         column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _GROWING},
         store_schema=False,
         write_statistics=_HASH not in names,
+        bloom_filter_options=filter_options(rows, groups) if is_msg else None,
     ) as writer:
-        for begin, end in row_groups(rows.num_rows, file.runs, file.row_group_rows):
+        for begin, end in groups:
             writer.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
     content = encoded.getvalue()
     root.write_file(f"{table_path}/{file.path}", content)
