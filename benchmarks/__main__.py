@@ -45,6 +45,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "command": Scenario(commands.TITLE, commands.measure),
     "deliver": Scenario(moves.DELIVER_TITLE, moves.measure_deliver),
     "seek": Scenario(moves.SEEK_TITLE, moves.measure_seek),
+    "key": Scenario(moves.KEY_TITLE, moves.measure_key),
     "requests": Scenario(requests.TITLE, requests.measure),
     "groups": Scenario(groups.TITLE, groups.measure),
     "tick": Scenario(tick.TITLE, tick.measure),

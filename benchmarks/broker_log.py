@@ -28,6 +28,7 @@ RECORD_BYTES = 366
 FIRST_STORE_TIMESTAMP = 1_732_089_600_000  # 2024-11-20T08:00Z
 MESSAGES_A_MS = 16  # so neighbours in a queue share their store time
 _SEED = 366
+_PRODUCERS = 16
 _BLANK_BYTES = 8
 _QUEUE_FILE_ENTRIES = 300_000
 _BATCH_ROWS = 1 << 18
@@ -159,14 +160,13 @@ class BrokerLog:
         records["commit_log_offset"] = self.commit_log_offsets(numbers)
         records["store_timestamp"] = store_timestamps(numbers)
         records["born_timestamp"] = records["store_timestamp"] - 1
-        orders = _digits(numbers + 1_000_000_000, 10)
-        records[_ORDER] = records[_KEYS] = orders
+        records[_ORDER] = records[_KEYS] = _orders(numbers)
         records[_CUSTOMER] = _digits(rng.integers(10_000_000, 10_200_000, n), 8)
         cents = chars[:, _TEMPLATE.index(_AMOUNT.encode()) :][:, : len(_AMOUNT)]
         cents[:] = _digits(rng.integers(1_000_000, 9_999_999, n), 7).view(np.uint8).reshape(n, 7)
         cents[:, 4] = ord(".")
         records[_STATE] = _STATES[rng.integers(0, len(_STATES), n)]
-        records[_UNIQUE_KEY] = _digits(numbers, len(_UNIQUE_KEY))
+        records[_UNIQUE_KEY] = _unique_digits(numbers)
         records[_TAG] = np.array(_TAGS, dtype="S4")[tags]
         records[_NOTE] = _notes(rng, n, _LAYOUT[_NOTE].itemsize)
         bodies = np.ascontiguousarray(chars[:, _BODY_BEGIN:_BODY_END]).reshape(-1).data
@@ -200,9 +200,23 @@ def store_timestamps(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return FIRST_STORE_TIMESTAMP + numbers // MESSAGES_A_MS
 
 
+def keys(numbers: npt.NDArray[np.int64]) -> list[str]:
+    """The KEYS of the messages with these numbers."""
+    return [digits.decode() for digits in _orders(numbers).tolist()]
+
+
+def _orders(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bytes_]:
+    return _digits(numbers + 1_000_000_000, len(_KEYS))
+
+
 def unique_keys(numbers: npt.NDArray[np.int64]) -> list[str]:
     """The unique keys of the messages with these numbers."""
-    return [_UNIQUE_KEY_START + digits.decode() for digits in _digits(numbers, len(_UNIQUE_KEY)).tolist()]
+    return [_UNIQUE_KEY_START + digits.decode() for digits in _unique_digits(numbers).tolist()]
+
+
+def _unique_digits(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bytes_]:
+    """Those of many producers that send to each queue in turn, so the bounds of a file's unique keys rule out none."""
+    return _digits(numbers // QUEUES % _PRODUCERS * 10**10 + numbers, len(_UNIQUE_KEY))
 
 
 def _digits(numbers: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.bytes_]:

@@ -1,20 +1,21 @@
-"""Delivery of retries that are due, and offsets by time."""
+"""Delivery of retries that are due, offsets by time, and messages by key."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow.dataset as ds
 
 from benchmarks.bench import ACTOR, BROKER, DAY, Bench, Lake, check, cpu_ms, group_of, made_once
-from benchmarks.broker_log import FIRST_STORE_TIMESTAMP, MESSAGES_A_MS, QUEUES, TOPIC
+from benchmarks.broker_log import FIRST_STORE_TIMESTAMP, MESSAGES_A_MS, QUEUES, TOPIC, keys, unique_keys
 from benchmarks.small_windows import SmallWindows
 from benchmarks.table import Measurement, Target
+from rmq_store.lake.read.message_search import Message, messages_by_key, messages_by_unique_key
 from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
@@ -24,6 +25,7 @@ from rmq_store.message.message_const import retry_topic
 
 DELIVER_TITLE = "delivery of retries that wait, this process"
 SEEK_TITLE = "seek by time"
+KEY_TITLE = "a message by its key"
 WAITING, SEGMENTS = 100_000, 1_000
 FAILING = "all-fail"
 HOUR_MS = 3_600_000
@@ -105,6 +107,37 @@ def measure_seek(bench: Bench) -> Iterator[Measurement]:
     what = f"all {QUEUES} queues of {lake.messages / 1e6:g} M messages, store just opened"
     yield Measurement("seek", f"{what}, p50", "ms", tuple(ms), target=Target("<", 1000), more_is_better=False)
     yield Measurement("seek.p99", f"{what}, p99", "ms", tuple(ms), more_is_better=False, quantile=0.99)
+
+
+def measure_key(bench: Bench) -> Iterator[Measurement]:
+    lake = bench.lake(2 * bench.messages)
+    rng = np.random.default_rng(3)
+
+    def search(number: int) -> dict[str, Callable[[], list[Message]]]:
+        numbers = np.array([number])
+        ((key,), (unique_key,)) = keys(numbers), unique_keys(numbers)
+        return {
+            "key": lambda: messages_by_key(opened(lake), TOPIC, key),
+            "key.unique": lambda: messages_by_unique_key(opened(lake), unique_key),
+            "key.absent": lambda: messages_by_key(opened(lake), TOPIC, f"{key}-absent"),
+        }
+
+    samples: dict[str, list[float]] = {}
+    for number in rng.integers(0, lake.messages, 3 if bench.quick else 20).tolist():
+        for name, case in search(number).items():
+            started = time.perf_counter()
+            messages = case()
+            samples.setdefault(name, []).append((time.perf_counter() - started) * 1000)
+            expected = [] if name == "key.absent" else [(number % QUEUES, number // QUEUES)]
+            check(f"{name} {number}", [(one["queue_id"], one["queue_offset"]) for one in messages], expected)
+    what = {"key": "by key", "key.unique": "by unique key", "key.absent": "by a key that no message has"}
+    for name, ms in samples.items():
+        text = f"{what[name]}, among {lake.messages / 1e6:g} M messages, store just opened, p50"
+        yield Measurement(name, text, "ms", tuple(ms), target=Target("<", 1000), more_is_better=False)
+
+
+def opened(lake: Lake) -> LakeStore:
+    return LakeStore.open(Root.parse(str(lake.folder)))
 
 
 def _store_times(lake: Lake) -> list[np.ndarray]:
