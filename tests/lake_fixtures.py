@@ -38,6 +38,7 @@ from rmq_store.commit.positions import (
     Tally,
     del_id,
     grp_id,
+    import_id,
     max_id,
     min_id,
     off_id,
@@ -196,6 +197,9 @@ class Bench:
         advance = {max_id(queue): messages[-1]["queue_offset"] + 1 for queue, messages in by_queue.items()}
         advance |= {min_id(queue): m[0]["queue_offset"] for queue, m in by_queue.items() if m[0]["queue_offset"]}
         newest = {max_id(queue): messages[-1]["store_timestamp"] for queue, messages in by_queue.items()}
+        if observed:
+            advance[import_id(self.shard.name)] = len(rows)
+            ctl = replace(ctl, parameters=canonical_json({"broker_name": self.shard.name, "range": [0, len(rows)]}))
         ctl = replace(ctl, produced=produced, observed=tuple(observed))
         return self.commit(ctl, advance, [file], updated_ms=newest)
 
