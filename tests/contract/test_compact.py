@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmq_store.commit.ctl import SCHEDULE_GROUP
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.duplicates import AbsorbRule
@@ -236,6 +236,22 @@ def test_a_second_compaction_meanwhile_replaces_nothing_twice(lake: Lake, monkey
     report = compacted(lake)
     assert (report.overtaken, report.commits) == (others[1].commits, 0)
     assert {view: rows(lake, view) for view in VIEWS} == before
+    assert lake.audit() == []
+
+
+def test_segments_that_another_compaction_has_moved_are_no_damage(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments_in = compacting._segments_in
+    others: list[CompactReport] = []
+
+    def moved(shard: Shard, files: Collection[str]) -> dict[str, list[Produced]]:
+        if not others:
+            others.append(CompactReport(shard=""))  # not within the other
+            others.append(compacted(lake))
+            shard.consumequeue.refresh()
+        return segments_in(shard, files)
+
+    monkeypatch.setattr(compacting, "_segments_in", moved)
+    assert compacted(lake).overtaken > 0
     assert lake.audit() == []
 
 

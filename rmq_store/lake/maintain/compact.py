@@ -159,7 +159,13 @@ def _joined(
     kind, day, *_ = group[0].partition
     try:
         shard.commitlog.check_live(paths)
-        files, segments = _staged(shard, kind, day, paths, commit_id)
+        try:
+            files, segments = _staged(shard, kind, day, paths, commit_id)
+        except DerivedTableDamaged:
+            # The segments may be newer than the files, of another compaction that has replaced these.
+            shard.commitlog.refresh()
+            shard.commitlog.check_live(paths)
+            raise
         number, of = part
         ctl = Ctl(
             commit_id,

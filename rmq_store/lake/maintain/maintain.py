@@ -51,6 +51,11 @@ def maintain(
             compacted = compact(shard, compaction, host, dry_run=request.dry_run, progress=progress)
         reports["commitlog"].joined = compacted.replaced_files
         reports["commitlog"].warnings += compacted.warnings
+        if compacted.overtaken:
+            warning = (
+                f"another maintenance replaced {compacted.overtaken} groups of files first; the next run joins the rest"
+            )
+            reports["commitlog"].warnings += (f"shard {shard.name}: {warning}",)
     if Step.DERIVED in request.steps:
         for name, kind in derived.items():
             with progress_of(f"files of {name}") as progress:
