@@ -55,6 +55,9 @@ def write_checkpoint(table: LakeTable) -> None:
     names, began_ms = root.names_in(folder)
     numbers = (int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name)))
     before = max((number for number in numbers if number <= version), default=-1)
+    if before == version:
+        table.log.view.known_checkpoint = version
+        return
     needed = [checkpoint_name(table, before).rpartition("/")[2]] if before >= 0 else []
     needed += [entry_name(number) for number in range(before + 1, version + 1)]
     contents, ended_ms = _read(table, needed)
