@@ -19,6 +19,7 @@ from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.errors import BadData, RmqError, StoreUnusable, WrongUse
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import KINDS, Derived, behind
+from rmq_store.lake.table.checkpoint import entries_since_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -254,8 +255,7 @@ def maintenance_found(root: Root) -> str:
         try:
             commits = behind(shard)
             for table in (shard.commitlog, *(kind.table(shard) for kind in KINDS)):
-                entries = table.version - max(table.log.last_checkpoint(), 0)
-                if reason := due_for_maintenance(len(table.files()), entries):
+                if reason := due_for_maintenance(len(table.files()), entries_since_checkpoint(table)):
                     due.append(f"{table.path} has {reason}")
         except RmqError as error:
             raise CheckSkipped("it needs tables that can be read") from error

@@ -73,14 +73,9 @@ class CompactReport:
     """What became of a shard's commit log."""
 
     shard: str
-    dry_run: bool = False
     commits: int = 0
     replaced_files: int = 0
-    replaced_bytes: int = 0
     new_files: int = 0
-    new_bytes: int = 0
-    live_files: int = 0
-    """After the run."""
     overtaken: int = 0
     """Groups of files that another compaction replaced first."""
     warnings: tuple[str, ...] = ()
@@ -99,20 +94,14 @@ def compact(
         dispatch(shard, host, every_commit=True)  # afterwards no derived table looks for the files that are replaced
     groups = _groups(shard, request.limits, host.now_ms())
     total = sum(len(group) for group in groups)
-    report = CompactReport(shard=shard.name, dry_run=dry_run)
+    report = CompactReport(shard=shard.name)
     if dry_run:
-        return replace(
-            report,
-            replaced_files=total,
-            replaced_bytes=sum(file.size for group in groups for file in group),
-            new_files=len(groups),
-            live_files=len(shard.commitlog.files()) - total + len(groups),
-        )
+        return replace(report, replaced_files=total, new_files=len(groups))
     for number, group in enumerate(groups, 1):
         report = _joined(shard, request, group, (number, len(groups)), host, report)
         if progress:
             progress(report.replaced_files, total)
-    return replace(report, live_files=len(shard.commitlog.files()))
+    return report
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
@@ -187,9 +176,7 @@ def _joined(
         report,
         commits=report.commits + 1,
         replaced_files=report.replaced_files + len(group),
-        replaced_bytes=report.replaced_bytes + sum(file.size for file in group),
         new_files=report.new_files + len(files),
-        new_bytes=report.new_bytes + sum(file.size for file in files),
         warnings=(*report.warnings, *follow_up(shard, host)),
     )
 

@@ -53,7 +53,7 @@ def join(
     """
     table = kind.table(shard)
     table.refresh()
-    before = _sizes(table)
+    before = table.live_size()
     groups = _groups(table)
     count = sum(map(len, groups))
     if dry_run:
@@ -74,12 +74,7 @@ def join(
         joined += len(groups.pop(0))
         if progress:
             progress(joined, max(count, joined))
-    return JoinReport(*before, *_sizes(table), joined)
-
-
-def _sizes(table: LakeTable) -> tuple[int, int]:
-    sizes = table.files().column("size_bytes").to_pylist()
-    return len(sizes), sum(sizes)
+    return JoinReport(*before, *table.live_size(), joined)
 
 
 def _groups(table: LakeTable) -> list[tuple[SmallFile, ...]]:

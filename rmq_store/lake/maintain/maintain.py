@@ -15,7 +15,7 @@ from rmq_store.lake.commit.dispatch import KINDS
 from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.maintain.derived import join
 from rmq_store.lake.maintain.vacuum import VacuumRequest, vacuum
-from rmq_store.lake.table.checkpoint import clean_up, write_checkpoint
+from rmq_store.lake.table.checkpoint import clean_up, entries_since_checkpoint, write_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 from rmq_store.maintain.orphans import check_age
@@ -78,20 +78,15 @@ def maintain(
 
 
 def _begun(shard: Shard, name: str, table: LakeTable) -> TableReport:
-    files, size = _live(table)
+    files, size = table.live_size()
     return TableReport(
         shard=shard.name, table=name, files_before=files, bytes_before=size, files_after=files, bytes_after=size
     )
 
 
 def _ended(reports: Mapping[str, TableReport], tables: Mapping[str, LakeTable]) -> list[TableReport]:
-    after = {name: _live(table) for name, table in tables.items()}
+    after = {name: table.live_size() for name, table in tables.items()}
     return [replace(one, files_after=after[name][0], bytes_after=after[name][1]) for name, one in reports.items()]
-
-
-def _live(table: LakeTable) -> tuple[int, int]:
-    sizes = table.files().column("size_bytes").to_pylist()
-    return len(sizes), sum(sizes)
 
 
 def _checkpoint(table: LakeTable, report: TableReport, *, dry_run: bool) -> None:
@@ -105,8 +100,3 @@ def _checkpoint(table: LakeTable, report: TableReport, *, dry_run: bool) -> None
         report.log_files_deleted = clean_up(table)
     except OSError as error:
         raise StoreUnusable(f"{error}. The table is as it was; try again") from error
-
-
-def entries_since_checkpoint(table: LakeTable) -> int:
-    """How many entries of the log a process reads that opens the table."""
-    return table.version - max(table.log.last_checkpoint(), 0)

@@ -31,6 +31,11 @@ LEAST_AGE_MS = 2 * VIEW_TRUST_MS
 _PARALLEL_READS = 24
 
 
+def entries_since_checkpoint(table: LakeTable) -> int:
+    """How many entries of the log a process reads that opens the table."""
+    return table.version - max(table.log.last_checkpoint(), 0)
+
+
 def checkpoint_if_due(table: LakeTable) -> bool:
     """Write a checkpoint, and clean up, if the table has as many entries since the last one as it should at most. Raises
     OSError and StoreUnusable; the table is as it was then."""

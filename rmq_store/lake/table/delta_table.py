@@ -123,6 +123,11 @@ class LakeTable:
             return index
         return index.filter(where)
 
+    def live_size(self) -> tuple[int, int]:
+        """How many live files the version that was read has, and their bytes."""
+        sizes = self.files().column("size_bytes").to_pylist()
+        return len(sizes), sum(sizes)
+
     def is_live(self, path: str) -> bool:
         """Whether the file is in the version that was read."""
         return path in self.log.view.files
