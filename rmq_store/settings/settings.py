@@ -8,7 +8,9 @@
     topic = "OrderEvents"
     expression = "TagA || TagB"
 
-A table ``[planned]`` has the schedule of the groups with ``schedule = "planned"``, which Airflow consumes for together.
+A table ``[planned]`` has the schedule of the groups with ``schedule = "planned"``, which Airflow consumes for together;
+``[spark]`` says where Spark runs (``spark_settings.py``), ``[[retention]]`` how long messages are kept
+(``retention_settings.py``).
 
 The root of the store is not among the settings. All problems of a group are reported at once, and the other groups can
 still be used. The keys of a group are the fields of ``GroupSettings``, with their ranges in ``settings_values.py``;
@@ -35,6 +37,7 @@ from rmq_store.filter.subscription import SubscriptionData, build_subscription_d
 from rmq_store.message.message_const import retry_topic
 from rmq_store.message.validators import check_topic
 from rmq_store.settings.ignored_settings import WITHOUT_EFFECT, snake_case
+from rmq_store.settings.retention_settings import RetentionRule, retention_tables
 from rmq_store.settings.settings_values import CHECKS, PLANNED, check_planned_schedule, is_int, value_problems
 from rmq_store.settings.spark_settings import SparkSettings, spark_table
 from rmq_store.utils.small_file import read_small_file
@@ -142,6 +145,8 @@ class Settings:
     """When Airflow consumes for the planned groups; None: only when an operator starts it."""
     spark: SparkSettings = field(default_factory=SparkSettings)
     """The table ``[spark]``."""
+    retention: tuple[RetentionRule, ...] = ()
+    """The tables ``[[retention]]``."""
 
     @property
     def planned_groups(self) -> tuple[GroupSettings, ...]:
@@ -191,8 +196,8 @@ def read_settings(path: str | Path) -> Settings:
 def load_settings(text: str, source: str) -> Settings:
     """Settings from TOML; ``source`` names it in errors. A group with problems does not affect the others.
 
-    Raises WrongUse for a text that is not TOML, for a wrong table ``[spark]``, and for a file without groups or with other
-    tables: below a misspelled ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above it.
+    Raises WrongUse for a text that is not TOML, for a wrong table ``[spark]`` or ``[[retention]]``, and for a file without
+    groups or with other tables: below a misspelled ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above it.
     """
     try:
         document = tomllib.loads(text)
@@ -203,11 +208,12 @@ def load_settings(text: str, source: str) -> Settings:
         raise WrongUse(f"{source} is not TOML: {error}") from error
     except ValueError as error:  # also Python's own, of a number of very many digits
         raise WrongUse(f"{source} is not TOML: a number does not fit into 64 bits") from error
-    problems = _unknown_keys(document, ["group", "planned", "spark"], "the file")
+    problems = _unknown_keys(document, ["group", "planned", "retention", "spark"], "the file")
     planned = document.get("planned", {})
     problems += _planned_problems(planned)
     spark, of_spark = spark_table(document.get("spark"))
-    problems += of_spark
+    retention, of_retention = retention_tables(document.get("retention"))
+    problems += of_spark + of_retention
     tables = document.get("group", [])
     if not _is_tables(tables):
         problems.append("group must be a table [[group]]")
@@ -217,7 +223,7 @@ def load_settings(text: str, source: str) -> Settings:
     groups, wrong = _load_groups(tables)
     if problems:
         raise WrongUse(_listed(source, problems + _lines(wrong)))
-    return Settings(source, groups, wrong, planned.get("schedule", EVERY_FIVE_MINUTES) or None, spark)
+    return Settings(source, groups, wrong, planned.get("schedule", EVERY_FIVE_MINUTES) or None, spark, retention)
 
 
 def load_group(table: Mapping[str, Any]) -> GroupSettings:
