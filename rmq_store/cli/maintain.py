@@ -1,4 +1,4 @@
-"""``rmq maintain``: join small files, write checkpoints, delete files that nothing names."""
+"""``rmq maintain``: remove old messages, join small files, write checkpoints, delete files that nothing names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmq_store.cli.command import add_command
-from rmq_store.cli.common import COMMITTED, new_request, open_store
-from rmq_store.cli.options import DURATION, ActorOption, DryRunOption, ReasonOption, ShardOption, StoreOptions
+from rmq_store.cli.common import COMMITTED, new_request, open_store, optional_settings
+from rmq_store.cli.options import DURATION, ActorOption, DryRunOption, ReasonOption, SettingsOptions, ShardOption
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
 from rmq_store.commit.request import actor_of
@@ -39,7 +39,9 @@ def maintain(
     step: Annotated[
         list[Step] | None,
         typer.Option(
-            "--step", metavar="STEP", help="messages, derived, checkpoint or vacuum. Repeatable. Default: all."
+            "--step",
+            metavar="STEP",
+            help="retention, messages, derived, checkpoint or vacuum. Repeatable. Default: all.",
         ),
     ] = None,
     older_than: Annotated[
@@ -55,15 +57,16 @@ def maintain(
     reason: ReasonOption = "maintenance",
     actor: ActorOption = None,
     shard: ShardOption = None,
-    options: StoreOptions,
+    options: SettingsOptions,
 ) -> None:
     """Keep the tables fast: run it every day.
 
-    Joins the small files that each commit leaves, writes checkpoints, deletes log entries that no process needs, and data files
-    that nothing names. Safe at any time, beside running windows: what these may need is never deleted, and none of them is
-    overtaken.
+    Removes old messages where the settings have a table [[retention]], joins the small files that each commit leaves, writes
+    checkpoints, deletes log entries that no process needs, and data files that nothing names. Safe at any time, beside running
+    windows: what these may need is never deleted, and none of them is overtaken.
     """
     output, host = Output(options.as_json), Host()
+    settings = optional_settings(options.settings)
     shards = open_store(options.root).shards(shard)
     from rmq_store.lake.maintain.maintain import maintain as maintain_shard
 
@@ -72,6 +75,7 @@ def maintain(
         actor=actor_of(actor),
         reason=reason,
         steps=frozenset(step or Step),
+        rules=settings.retention if settings else (),
         age_ms=DEFAULT_AGE_MS if older_than is None else older_than,
         dry_run=dry_run,
     )
@@ -83,6 +87,9 @@ def maintain(
     COMMITTED.set(lambda: {"tables": [report.answer() for report in reports]})
     for one in shards:
         reports += maintain_shard(one, request, host, progress)
+    removals = [row for report in reports for row in _removals(report)]
+    if removals:
+        output.table(removals, _REMOVAL_COLUMNS)
     if dry_run:
         output.table(_files(reports), _FILE_COLUMNS, empty="no file would be deleted")
     output.table([report.answer() for report in reports], _COLUMNS, empty="no shards yet")
@@ -90,6 +97,7 @@ def maintain(
         "status": "dry_run" if dry_run else "done",
         "request_id": request.request_id,
         "tables": [report.answer() for report in reports],
+        "removals": removals,
         "warnings": [warning for report in reports for warning in report.warnings],
     }
     output.answer(answer | ({"files": _files(reports)} if dry_run else {}))
@@ -97,7 +105,11 @@ def maintain(
 
 _COLUMNS = (
     *("shard", "table", "files_before", "files_after", "bytes_before", "bytes_after", "joined", "checkpoint"),
-    *("log_files_deleted", "files_deleted", "bytes_deleted"),
+    *("messages_removed", "removed_rows", "log_files_deleted", "files_deleted", "bytes_deleted"),
+)
+_REMOVAL_COLUMNS = (
+    *("shard", "topic", "broker_name", "queue_id", "begin_offset", "end_offset"),
+    *("limit", "held_to", "held_by", "lost"),
 )
 _FILE_COLUMNS = ("shard", "table", "path", "size", "written_at")
 
@@ -113,4 +125,23 @@ def _files(reports: list[TableReport]) -> list[dict[str, Any]]:
         }
         for report in reports
         for file in report.deleted
+    ]
+
+
+def _removals(report: TableReport) -> list[dict[str, Any]]:
+    """By queue the offsets that are removed; those up to ``held_to`` exceed the limit too, but a group needs them."""
+    return [
+        {
+            "shard": report.shard,
+            "topic": one.range.queue.topic,
+            "broker_name": one.range.queue.broker_name,
+            "queue_id": one.range.queue.queue_id,
+            "begin_offset": one.range.begin,
+            "end_offset": one.range.end,
+            "limit": str(one.limit),
+            "held_to": one.held_to,
+            "held_by": one.held_by,
+            "lost": {group: [range_.begin, range_.end] for group, range_ in one.lost.items()},
+        }
+        for one in report.removals
     ]

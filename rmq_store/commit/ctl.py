@@ -44,6 +44,7 @@ class Action(StrEnum):
     DELETE = "delete"
     COMPACT = "compact"
     VACUUM = "vacuum"
+    RETENTION = "retention"
 
 
 @dataclass(frozen=True, slots=True)

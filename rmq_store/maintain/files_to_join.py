@@ -45,11 +45,13 @@ class Limits:
     most_files: int = MOST_FILES
     target_rows: int | None = None
     """What is joined becomes files of so many rows; None: any number."""
+    leaves_large: bool = True
+    """Whether large files are left alone."""
 
     def is_large(self, file: SmallFile) -> bool:
         """Whether the file is left alone."""
         has_many = self.target_rows is not None and 2 * file.rows >= self.target_rows
-        return 2 * file.size >= self.target_bytes or has_many
+        return self.leaves_large and (2 * file.size >= self.target_bytes or has_many)
 
 
 DEFAULT_LIMITS = Limits()

@@ -8,6 +8,8 @@ from typing import Any
 
 from rmq_store.commit.ctl import Actor
 from rmq_store.maintain.orphans import DEFAULT_AGE_MS, StoredFile
+from rmq_store.maintain.retention import Removal
+from rmq_store.settings.retention_settings import RetentionRule
 
 MOST_FILES = 10_000
 """A table with more live files should be maintained."""
@@ -18,8 +20,10 @@ MOST_ENTRIES = 1_000
 class Step(StrEnum):
     """What maintenance does, in this order."""
 
+    RETENTION = "retention"
+    """Move the min offsets of queues, by the tables ``[[retention]]`` of the settings."""
     MESSAGES = "messages"
-    """Join the small files of the commit log. Derived tables follow, so it comes first."""
+    """Join the small files of the commit log, without what retention has removed. Derived tables follow."""
     DERIVED = "derived"
     """Join the small files of the derived tables."""
     CHECKPOINT = "checkpoint"
@@ -36,6 +40,7 @@ class MaintainRequest:
     actor: Actor
     reason: str = "maintenance"
     steps: frozenset[Step] = frozenset(Step)
+    rules: tuple[RetentionRule, ...] = ()
     age_ms: int = DEFAULT_AGE_MS
     """Of the files that a vacuum deletes: since they were written, and since they were removed from their table."""
     dry_run: bool = False
@@ -52,8 +57,12 @@ class TableReport:
     bytes_before: int
     files_after: int
     bytes_after: int
+    removals: tuple[Removal, ...] = ()
+    """By queue what retention removed, and what groups held back."""
     joined: int = 0
-    """Small files that were replaced by larger ones."""
+    """Small files that were replaced by larger ones, and files whose messages retention has removed."""
+    removed_rows: int = 0
+    """Rows of removed messages that are in no file of the table any more."""
     checkpoint: bool = False
     """Whether one was written."""
     log_files_deleted: int = 0
@@ -63,9 +72,16 @@ class TableReport:
     warnings: tuple[str, ...] = ()
 
     def answer(self) -> dict[str, Any]:
-        """What a command or a task answers: everything but the names of the deleted files."""
-        counts = {"files_deleted": len(self.deleted), "bytes_deleted": sum(file.size for file in self.deleted)}
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "deleted"} | counts
+        """What a command or a task answers: counts instead of the deleted files and of the ranges that retention removed."""
+        counts = {
+            "messages_removed": sum(len(one.range) for one in self.removals),
+            "messages_held": sum(one.held_to - one.range.end for one in self.removals),
+            "messages_lost": sum(len(range_) for one in self.removals for range_ in one.lost.values()),
+            "files_deleted": len(self.deleted),
+            "bytes_deleted": sum(file.size for file in self.deleted),
+        }
+        listed = {"deleted", "removals"}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in listed} | counts
 
 
 def due_for_maintenance(files: int, entries: int) -> str:

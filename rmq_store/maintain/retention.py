@@ -20,6 +20,7 @@ from rmq_store.commit.positions import QueueRange
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.retention_settings import WAITING_TOPICS
 
+
 class Limit(StrEnum):
     """Which limit of a rule a message exceeds."""
 

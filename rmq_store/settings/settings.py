@@ -197,7 +197,7 @@ def load_settings(text: str, source: str) -> Settings:
     """Settings from TOML; ``source`` names it in errors. A group with problems does not affect the others.
 
     Raises WrongUse for a text that is not TOML, for a wrong table ``[spark]`` or ``[[retention]]``, and for a file without
-    groups or with other tables: below a misspelled ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above it.
+    groups or with other tables: below a misspelled ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above.
     """
     try:
         document = tomllib.loads(text)

@@ -103,9 +103,7 @@ def test_no_age_removes_a_message_that_waits(topic: str) -> None:
 def test_every_message_that_goes_exceeds_a_limit_and_is_consumed_or_lost(
     least: int, length: int, limits: dict[Limit, int], offsets: dict[str, int]
 ) -> None:
-    queue = RetainedQueue(
-        queue=QUEUE, min_offset=least, max_offset=least + length, removable=limits, offsets=offsets
-    )
+    queue = RetainedQueue(queue=QUEUE, min_offset=least, max_offset=least + length, removable=limits, offsets=offsets)
     expected = {
         offset
         for offset in range(least, least + length)

@@ -67,7 +67,7 @@ def test_the_tables_are_rules_of_the_settings() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_table_is_refused_with_the_whole_file(text: str, problem: str) -> None:
-    rules, problems = retention_tables(tomllib.loads(text)["retention"])
+    _, problems = retention_tables(tomllib.loads(text)["retention"])
     assert [one for one in problems if problem in one], problems
     with pytest.raises(WrongUse) as error:
         load_settings(text + GROUP, "consumers.toml")

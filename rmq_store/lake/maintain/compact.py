@@ -6,7 +6,8 @@ expects no position: windows, sends and imports go on beside it, and a second co
 replaced files stay in storage for those who read them now; ``vacuum.py`` deletes them later.
 
 A message row gets what followed from its place, so it can move: its offset, id, times and due time. Its commit, part and row
-of then stay as they are, since its commit's ctl row names them.
+of then stay as they are, since its commit's ctl row names them. Messages that retention has removed are left out
+(``expired_rows.py``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rmq_store.commit.ctl import REPLACED, Action, Actor, Ctl, Produced, Proposa
 from rmq_store.errors import BadData, DerivedTableDamaged, StaleAttempt
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import dispatch, follow_up
+from rmq_store.lake.maintain.expired_rows import expired_rows, without_expired
 from rmq_store.lake.read.slice_reader import lake_message_ids
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.imports import files_of_newest
@@ -76,6 +78,8 @@ class CompactReport:
     commits: int = 0
     replaced_files: int = 0
     new_files: int = 0
+    removed_rows: int = 0
+    """Messages before the min offsets of their queues, which were left out."""
     overtaken: int = 0
     """Groups of files that another compaction replaced first."""
     warnings: tuple[str, ...] = ()
@@ -93,10 +97,11 @@ def compact(
     if not dry_run:
         dispatch(shard, host, every_commit=True)  # afterwards no derived table looks for the files that are replaced
     groups = _groups(shard, request.limits, host.now_ms())
-    total = sum(len(group) for group in groups)
+    total = sum(len(group.files) for group in groups)
     report = CompactReport(shard=shard.name)
     if dry_run:
-        return replace(report, replaced_files=total, new_files=len(groups))
+        new = sum(not group.expired for group in groups)
+        return replace(report, replaced_files=total, new_files=new)
     for number, group in enumerate(groups, 1):
         report = _joined(shard, request, group, (number, len(groups)), host, report)
         if progress:
@@ -107,20 +112,59 @@ def compact(
 # --- which files -----------------------------------------------------------------------------------------------------
 
 
-def _groups(shard: Shard, limits: Limits, now_ms: int) -> list[tuple[SmallFile, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Files of one kind and day that one commit replaces."""
+
+    files: tuple[SmallFile, ...]
+    expired: bool = False
+    """Whether none of their rows stays."""
+
+
+def _groups(shard: Shard, limits: Limits, now_ms: int) -> list[_Group]:
+    """The files to be replaced. First those of which no row stays: they are not read."""
+    expired = expired_rows(shard)
     by_kind: dict[str, list[SmallFile]] = defaultdict(list)
-    for file in _settled_files(shard, now_ms):
-        by_kind[file.partition[0]].append(file)
+    gone: list[SmallFile] = []
+    outdated: list[SmallFile] = []
+    for file, rows in _settled_files(shard, now_ms):
+        removed = expired.get(file.path, 0)
+        if removed and removed + rows.unplaced == file.rows and not rows.copies:
+            gone.append(file)
+        elif removed and 2 * removed >= file.rows:
+            outdated.append(file)
+        else:
+            by_kind[file.partition[0]].append(file)
     of_kind = {"ctl": replace(limits, target_rows=CTL_ROWS)}
-    return [
+    joins = [
         group for kind, files in sorted(by_kind.items()) for group in files_to_join(files, of_kind.get(kind, limits))
+    ]
+    # Of these no file is too large or too alone to be written again.
+    any_size = replace(limits, least_files=1, target_rows=None)
+    return [
+        *(_Group(group, expired=True) for group in files_to_join(gone, replace(any_size, target_bytes=_ANY_BYTES))),
+        *(_Group(group) for group in files_to_join(outdated, replace(any_size, leaves_large=False))),
+        *map(_Group, joins),
     ]
 
 
-def _settled_files(shard: Shard, now_ms: int) -> Iterator[SmallFile]:
+_ANY_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What the statistics of a file say of its rows."""
+
+    unplaced: int
+    """Rows of messages that are in no queue."""
+    copies: bool
+    """Whether it may have copies of failed messages."""
+
+
+def _settled_files(shard: Shard, now_ms: int) -> Iterator[tuple[SmallFile, _Rows]]:
     """The live files by kind and day; key files also by group, since a window reads those of its group."""
     columns = ["path", "size_bytes", "num_records", "partition.kind", "partition.store_day"]
-    columns += ["min.group_name", "max.group_name"]
+    columns += ["min.group_name", "max.group_name", "null_count.group_name", "null_count.rel"]
     settled = pc.field("max.commit_id") < uuid7_floor(now_ms - SETTLED_MS)
     kept = files_of_newest(shard)
     for row in shard.commitlog.files(settled).select(columns).to_pylist():
@@ -128,7 +172,8 @@ def _settled_files(shard: Shard, now_ms: int) -> Iterator[SmallFile]:
         if kind in _SCHEMAS and row["path"] not in kept:
             group = [groups[0] if groups[0] == groups[1] else ""] if kind == "key" else []
             partition = (kind, str(row["partition.store_day"]), *group)
-            yield SmallFile(row["path"], partition, row["size_bytes"], row["num_records"])
+            file = SmallFile(row["path"], partition, row["size_bytes"], row["num_records"])
+            yield file, _Rows(row["null_count.rel"] or 0, row["null_count.group_name"] != row["num_records"])
 
 
 # --- one group of files ----------------------------------------------------------------------------------------------
@@ -137,25 +182,28 @@ def _settled_files(shard: Shard, now_ms: int) -> Iterator[SmallFile]:
 def _joined(
     shard: Shard,
     request: CompactRequest,
-    group: Sequence[SmallFile],
+    group: _Group,
     part: tuple[int, int],
     host: Host,
     report: CompactReport,
 ) -> CompactReport:
     """The report after the group was replaced, in one commit."""
     started_ms, commit_id = host.now_ms(), host.new_commit_id()
-    paths = [file.path for file in group]
-    kind, day, *_ = group[0].partition
+    paths = [file.path for file in group.files]
+    kind, day, *_ = group.files[0].partition
     try:
         shard.commitlog.check_live(paths)
         try:
-            files, segments = _staged(shard, kind, day, paths, commit_id)
+            files, segments = ([], []) if group.expired else _staged(shard, kind, day, paths, commit_id)
         except DerivedTableDamaged:
             # The segments may be newer than the files, of another compaction that has replaced these.
             shard.commitlog.refresh()
             shard.commitlog.check_live(paths)
             raise
         number, of = part
+        rows = sum(file.rows for file in group.files)
+        removed_rows = rows - sum(file.rows for file in files if file.kind == kind)
+        files = [replace(file, data_change=removed_rows > 0) for file in files]
         ctl = Ctl(
             commit_id,
             Action.COMPACT,
@@ -164,7 +212,7 @@ def _joined(
             request_id=request.request_id,
             request_part=number,
             request_complete=number == of,
-            parameters=canonical_json({"kind": kind, "rows": sum(file.rows for file in group), REPLACED: paths}),
+            parameters=canonical_json({"kind": kind, "rows": rows, "removed_rows": removed_rows, REPLACED: paths}),
             produced=tuple(segments),
         )
         proposal = Proposal(ctl, expect={}, advance={}, files=tuple(files), removed=tuple(paths))
@@ -175,7 +223,8 @@ def _joined(
     return replace(
         report,
         commits=report.commits + 1,
-        replaced_files=report.replaced_files + len(group),
+        replaced_files=report.replaced_files + len(group.files),
+        removed_rows=report.removed_rows + removed_rows,
         new_files=report.new_files + len(files),
         warnings=(*report.warnings, *follow_up(shard, host)),
     )
@@ -189,10 +238,15 @@ def _staged(
     tables_ = [rows.select(schema.names) for rows in shard.commitlog.read_each(paths, schema.names)]
     if kind == "msg":
         rows, placed = _placed(shard, dict(zip(paths, tables_, strict=True)))
+        rows, placed, outcomes = without_expired(rows, placed, shard.positions())
         segments = joined_segments(placed, "")
         runs = [segment.first_row for segment in segments]
-        file = _stage(shard, NewFile(kind=kind, name=f"{commit_id}-00000", rows=rows, store_day=day, runs=runs))
-        return [file], [replace(segment, file=file.path) for segment in segments]
+        new = [
+            NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows, store_day=day, runs=runs),
+            NewFile(kind="outcome", name=f"{commit_id}-00001", rows=outcomes, store_day=day),
+        ]
+        files = [_stage(shard, file) for file in new if file.rows.num_rows]
+        return files, [replace(segment, file=files[0].path) for segment in segments]
     rows = pa.concat_tables(tables_).sort_by([(name, "ascending") for name in _ORDER[kind]])
     if kind == "key":
         rows = rows.cast(pa.schema([column.with_nullable(False) for column in rows.schema]))
@@ -213,7 +267,7 @@ def _stage(shard: Shard, file: NewFile) -> StagedFile:
         raise BadData(
             f"{staged.path} does not hold what was written to it. Nothing was replaced; look after the storage."
         )
-    return replace(staged, data_change=False)
+    return staged
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""All maintenance of a shard: small files are joined, checkpoints written, files deleted that nothing names.
+"""All maintenance of a shard: old messages are removed, small files joined, checkpoints written, files deleted that nothing
+names.
 
 Each step is safe beside everything else, and any number of times. What was done before an error stays, and the next run does
 the rest.
@@ -14,6 +15,7 @@ from rmq_store.errors import StoreUnusable
 from rmq_store.lake.commit.dispatch import KINDS
 from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.maintain.derived import join
+from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.lake.maintain.vacuum import VacuumRequest, vacuum
 from rmq_store.lake.table.checkpoint import clean_up, entries_since_checkpoint, write_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable
@@ -45,11 +47,23 @@ def maintain(
     for table in tables.values():
         table.refresh()
     reports = {name: _begun(shard, name, table) for name, table in tables.items()}
+    if Step.RETENTION in request.steps and request.rules:
+        retention = RetentionRequest(
+            request_id=request.request_id,
+            actor=request.actor,
+            rules=request.rules,
+            reason=request.reason,
+            dry_run=request.dry_run,
+        )
+        retained = retain(shard, retention, host)
+        reports["commitlog"].removals = tuple(retained.removals)
+        reports["commitlog"].warnings += retained.warnings
     if Step.MESSAGES in request.steps:
         compaction = CompactRequest(request.request_id, request.actor, request.reason)
         with progress_of("files of the commit log") as progress:
             compacted = compact(shard, compaction, host, dry_run=request.dry_run, progress=progress)
         reports["commitlog"].joined = compacted.replaced_files
+        reports["commitlog"].removed_rows = compacted.removed_rows
         reports["commitlog"].warnings += compacted.warnings
         if compacted.overtaken:
             warning = (
@@ -64,7 +78,7 @@ def maintain(
         for name, table in tables.items():
             _checkpoint(table, reports[name], dry_run=request.dry_run)
     if Step.VACUUM in request.steps:
-        orders = VacuumRequest(
+        deletion = VacuumRequest(
             request_id=request.request_id,
             actor=request.actor,
             reason=request.reason,
@@ -73,7 +87,7 @@ def maintain(
         )
         for name, table in tables.items():
             with progress_of(f"files without a name in {name}") as progress:
-                reports[name].deleted = vacuum(shard, table, orders, host, progress).deleted
+                reports[name].deleted = vacuum(shard, table, deletion, host, progress).deleted
     return _ended(reports, tables)
 
 

@@ -13,6 +13,7 @@ relations that the views name. Every relation covers all shards and has the colu
 - ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one row per item, with the columns that
   name and order the commit
 - ``ctl_claims``: the claims in the parameters of commits, one row per claim
+- ``ctl_removed``: the ranges of offsets that retention has removed, one row each
 - ``ctl_replaced``: the files that compactions have replaced, one row each
 - ``ctl_observed``: the observations of imports, one row each; imports are few, so their own files are read
 - ``segments``, ``offset_moves``: the rows of the derived tables ``consumequeue`` and ``offsets``, derived from the commits.
@@ -241,6 +242,18 @@ BASE_SQL: dict[str, BaseSql] = {
         "SELECT shard, commit_id, action, read_version, store_timestamp,"
         " {explode}(split(regexp_extract(parameters, '\"replaced\":\\[([^]]*)\\]', 1), ',')) AS item"
         " FROM ctl WHERE action = 'compact') i WHERE item <> ''",
+        ("ctl",),
+    ),
+    # As for ctl_claims; an item is ``"min/Orders/broker-a/0":[0,225``.
+    "ctl_removed": BaseSql(
+        "SELECT shard, commit_id, action, read_version, store_timestamp, request_id, actor, actor_source, reason,"
+        " url_decode(split_part(app_id, '/', 2)) AS topic, url_decode(split_part(app_id, '/', 3)) AS broker_name,"
+        " TRY_CAST(split_part(app_id, '/', 4) AS INT) AS queue_id,"
+        " TRY_CAST(split_part(offsets, ',', 1) AS BIGINT) AS begin_offset,"
+        " TRY_CAST(split_part(offsets, ',', 2) AS BIGINT) AS end_offset FROM ("
+        "SELECT i.*, split_part(item, '\"', 2) AS app_id, regexp_extract(item, '([0-9]+,[0-9]+)', 1) AS offsets FROM ("
+        "SELECT ctl.*, {explode}(split(regexp_extract(parameters, '\"removed\":[{{]([^}}]*)[}}]', 1), '],')) AS item"
+        " FROM ctl WHERE action = 'retention') i WHERE item <> '') a",
         ("ctl",),
     ),
     "segments": BaseSql(

@@ -158,7 +158,7 @@ CTL = pa.schema(
 )
 """The one row of a commit (kind ``ctl``)."""
 
-OUTCOME = pa.schema(
+OUTCOME_RANGE = pa.schema(
     [
         *KEYS,
         *_QUEUE,
@@ -166,7 +166,16 @@ OUTCOME = pa.schema(
         *_fields(begin_offset=pa.int64(), end_offset=pa.int64(), outcome=pa.string(), reason=pa.string()),
     ]
 )
-"""A range of offsets with an exceptional outcome and no message of its own (kind ``outcome``)."""
+"""A range of offsets with an exceptional outcome and no message of its own."""
+
+OUTCOME = pa.schema(
+    [
+        *OUTCOME_RANGE,
+        *_fields(attempt=pa.int32(), error_type=pa.string(), error_text=pa.string(), unique_key=pa.string()),
+    ]
+)
+"""An outcome row (kind ``outcome``): an OUTCOME_RANGE; or what retention leaves of a copy that it removes, with the keys that
+the copy had. The outcome is then also ``delivered`` or ``redriven``."""
 
 KEY = pa.schema(
     [

@@ -266,7 +266,7 @@ def _numbered(texts: Sequence[pa.Array]) -> Numbers:
 
 
 def duplicate_outcomes(job: ConsumeJob, duplicates: Mapping[MessageQueue, Offsets], reason: str) -> pa.Table:
-    """The rows (schema OUTCOME) of absorbed messages, one per run of neighbouring offsets."""
+    """The rows (schema OUTCOME_RANGE) of absorbed messages, one per run of neighbouring offsets."""
     return pa.concat_tables(_runs(job, queue, offsets, reason) for queue, offsets in duplicates.items())
 
 
@@ -288,8 +288,8 @@ def _runs(job: ConsumeJob, queue: MessageQueue, offsets: Offsets, reason: str) -
         "reason": reason,
     }
     columns = {
-        name: pa.repeat(pa.scalar(value, tables.OUTCOME.field(name).type), len(begins))
+        name: pa.repeat(pa.scalar(value, tables.OUTCOME_RANGE.field(name).type), len(begins))
         for name, value in of_queue.items()
     }
     columns |= {"begin_offset": pa.array(begins), "end_offset": pa.array(ends)}
-    return pa.table([columns[name] for name in tables.OUTCOME.names], schema=tables.OUTCOME)
+    return pa.table([columns[name] for name in tables.OUTCOME_RANGE.names], schema=tables.OUTCOME_RANGE)

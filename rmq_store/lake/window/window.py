@@ -247,7 +247,7 @@ def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueu
 
 
 def _outcomes(job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> pa.Table:
-    """The rows (schema OUTCOME) of ranges that are lost or dropped, each with its reason."""
+    """The rows (schema OUTCOME_RANGE) of ranges that are lost or dropped, each with its reason."""
     count = len(exceptions)
     ranges = [range_ for range_, _, _ in exceptions]
     columns: dict[str, Sequence[object]] = {
@@ -265,4 +265,4 @@ def _outcomes(job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, s
         "outcome": [str(outcome) for _, outcome, _ in exceptions],
         "reason": [reason for _, _, reason in exceptions],
     }
-    return pa.table(columns, schema=tables.OUTCOME)
+    return pa.table(columns, schema=tables.OUTCOME_RANGE)

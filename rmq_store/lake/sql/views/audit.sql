@@ -1,6 +1,6 @@
 -- Empty on a healthy store: the record of each commit is compared with its rows, with the commits around it, and with the
 -- positions (docs/invariants.md, P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
--- needs: ctl, ctl_consumed, ctl_moved, ctl_replaced, positions, outcomes, msg, segments, key_rows, live_files
+-- needs: ctl, ctl_consumed, ctl_moved, ctl_removed, ctl_replaced, positions, outcomes, outcome_ranges, msg, segments, key_rows, live_files
 WITH ranges AS (
     SELECT * FROM ctl_consumed
 ),
@@ -154,8 +154,16 @@ claims AS (
     FROM redrives
     GROUP BY shard, commit_id, group_name, topic, broker_name, queue_id
 ),
+-- The copies of deliveries and redrives, and the rows that retention left of them.
 deliveries AS (
-    SELECT * FROM msg WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver'
+    SELECT
+        shard, commit_id, group_name, pass, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset
+    FROM msg
+    WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver'
+    UNION ALL
+    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, begin_offset
+    FROM outcome_ranges
+    WHERE outcome = 'delivered'
 ),
 evidence AS (
     SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, outcome, begin_offset, end_offset
@@ -171,6 +179,10 @@ evidence AS (
         origin_queue_offset, origin_queue_offset + 1
     FROM msg
     WHERE group_name IS NOT NULL AND cause = 'redrive'
+    UNION ALL
+    SELECT shard, commit_id, group_name, pass, topic, broker_name, queue_id, 'redriven', begin_offset, end_offset
+    FROM outcome_ranges
+    WHERE outcome = 'redriven'
 ),
 shown AS (
     SELECT
@@ -327,6 +339,34 @@ file_problems AS (
     LEFT JOIN live_files f ON f.shard = s.shard AND f.file = s.file
     LEFT JOIN ctl_replaced r ON r.shard = s.shard AND r.file = s.file
     WHERE f.file IS NULL AND r.file IS NULL
+),
+
+-- 7. The beginning of a queue: each removal begins where the one before ended, and the last one ends at the first readable
+--    offset. So no message is out of reach without a commit that says who removed it.
+removals AS (
+    SELECT
+        r.*,
+        lag(end_offset) OVER (
+            PARTITION BY shard, topic, broker_name, queue_id ORDER BY read_version, commit_id
+        ) AS removed_to,
+        row_number() OVER (
+            PARTITION BY shard, topic, broker_name, queue_id ORDER BY read_version DESC, commit_id DESC
+        ) AS from_last
+    FROM ctl_removed r
+),
+removal_problems AS (
+    SELECT
+        r.shard,
+        CAST(NULL AS STRING) AS group_name,
+        CAST(NULL AS BIGINT) AS pass,
+        r.topic, r.broker_name, r.queue_id,
+        'first offset differs' AS problem,
+        CASE WHEN r.begin_offset <> r.removed_to THEN r.removed_to ELSE r.end_offset END AS begin_offset,
+        CASE WHEN r.begin_offset <> r.removed_to THEN r.begin_offset ELSE p.value END AS end_offset
+    FROM removals r
+    LEFT JOIN (SELECT * FROM positions WHERE kind = 'min') p
+        ON p.shard = r.shard AND p.topic = r.topic AND p.broker_name = r.broker_name AND p.queue_id = r.queue_id
+    WHERE r.begin_offset <> r.removed_to OR (r.from_last = 1 AND r.end_offset IS DISTINCT FROM p.value)
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems
@@ -344,3 +384,5 @@ UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM key_problems
 UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM file_problems
+UNION ALL
+SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM removal_problems

@@ -1,4 +1,5 @@
--- One row per exceptional outcome: a range without copies, or a message of which a copy was made.
+-- One row per exceptional outcome: a range without copies, or a message of which a copy was made. Where retention has removed
+-- the copy, an outcome row has its columns.
 -- needs: msg, outcome_ranges, ctl
 SELECT
     e.shard, e.group_name, e.pass, e.topic, e.broker_name, e.queue_id, e.begin_offset, e.end_offset, e.outcome, e.reason,
@@ -8,12 +9,9 @@ SELECT
 FROM (
     SELECT
         shard, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset, outcome, reason,
-        CAST(NULL AS INT) AS attempt,
-        CAST(NULL AS STRING) AS error_type,
-        CAST(NULL AS STRING) AS error_text,
-        CAST(NULL AS STRING) AS unique_key,
-        window_id, commit_id
+        attempt, error_type, error_text, unique_key, window_id, commit_id
     FROM outcome_ranges
+    WHERE outcome NOT IN ('delivered', 'redriven')
     UNION ALL
     SELECT
         shard, group_name, pass,
