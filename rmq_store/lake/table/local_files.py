@@ -41,6 +41,8 @@ def create(path: Path, content: bytes) -> bool:
 
 def create_once(path: Path, content: bytes) -> tuple[PutAnswer, OSError | None]:
     """As ``create``. An error before the link has written nothing; one of the link itself, or after it, may have."""
+    if path.exists():  # as a rule another writer was faster: then nothing needs to be written
+        return PutAnswer.TAKEN, None
     linking = False
     try:
         with _written(path, content) as temporary:
