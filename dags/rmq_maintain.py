@@ -1,14 +1,15 @@
-"""Maintain the tables: join small files, write checkpoints, delete what nothing names.
+"""Maintain the tables: remove old messages, join small files, write checkpoints, delete what nothing names.
 
-**What it does.** `messages` joins the small files of the commit log, `derived` those of `consumequeue`, `offsets` and
-`commits`, `checkpoint` writes a checkpoint of each table and deletes the log entries that no process needs, and `vacuum`
-deletes the data files that no version names and that are two days old: replaced ones, and those of runs that never
-committed. No row changes. The answers say for each table how many files it had and has.
+**What it does.** `retention` removes old messages by the tables `[[retention]]` of the settings; without them it does nothing.
+`messages` joins the small files of the commit log, `derived` those of `consumequeue`, `offsets` and `commits`, `checkpoint`
+writes a checkpoint of each table and deletes the log entries that no process needs, and `vacuum` deletes the data files that no
+version names and that are two days old: replaced ones, and those of runs that never committed. The answers say for each table
+how many files it had and has.
 
 **Running it again.** Each task does what is left to do; right after a run that is nothing. Windows, imports and queries run
 beside it, and none of them is overtaken.
 
-**When not to use it.** To get rid of messages: it keeps all of them.
+**When not to use it.** To remove single messages: retention removes the oldest ones of a topic.
 
 Runs once a day (`$RMQ_MAINTAIN_SCHEDULE`, UTC). Triggering it manually is harmless.
 """
@@ -26,6 +27,10 @@ from rmq_store.maintain.request import Step
 @rmq_dag(__doc__, "admin", schedule=ticks(Deployment.from_env().maintain_schedule))
 def rmq_maintain() -> None:
     @task
+    def retention() -> list[Answer]:
+        return maintain_all(Step.RETENTION)
+
+    @task
     def messages() -> list[Answer]:
         return maintain_all(Step.MESSAGES)
 
@@ -41,7 +46,7 @@ def rmq_maintain() -> None:
     def vacuum() -> list[Answer]:
         return maintain_all(Step.VACUUM)
 
-    messages() >> derived() >> checkpoint() >> vacuum()
+    retention() >> messages() >> derived() >> checkpoint() >> vacuum()
 
 
 rmq_maintain()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
-from rmq_store.settings.settings import read_settings
+from rmq_store.settings.retention_settings import RetentionRule
+from rmq_store.settings.settings import Settings, read_settings
 from rmq_store.settings.spark_settings import SparkSettings, spark_target
 from rmq_store.utils.host import Host
 
@@ -61,10 +62,19 @@ class Deployment:
         from spark_jobs.engine import opened_engine
 
         def open_spark() -> AbstractContextManager[Engine]:
-            file = read_settings(self.settings).spark if os.path.exists(self.settings) else SparkSettings()
+            settings = self._settings()
+            file = settings.spark if settings else SparkSettings()
             return opened_engine("rmq", spark_target(file, SparkSettings(), self.environment), listeners=listeners)
 
         return Engines(choice, Host(), open_spark)
+
+    def retention(self) -> tuple[RetentionRule, ...]:
+        """The rules of the settings; none where there is no file."""
+        settings = self._settings()
+        return settings.retention if settings else ()
+
+    def _settings(self) -> Settings | None:
+        return read_settings(self.settings) if os.path.exists(self.settings) else None
 
     def allowed_source(self, source: str) -> str:
         """The resolved source of an import. Raises WrongUse when it is outside ``RMQ_IMPORT_ROOTS``."""

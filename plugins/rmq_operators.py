@@ -391,8 +391,8 @@ def maintain_all(step: Step) -> list[Answer]:
     from rmq_store.lake.maintain.maintain import maintain
 
     run, _ = current_run()
-    request = MaintainRequest(request_id=run.request_id, actor=run.actor, steps=frozenset({step}))
-    host = Host()
+    host, rules = Host(), Deployment.from_env().retention() if step is Step.RETENTION else ()
+    request = MaintainRequest(request_id=run.request_id, actor=run.actor, steps=frozenset({step}), rules=rules)
     return [
         _logged(report.answer())
         for shard in Deployment.from_env().open_store().shards()

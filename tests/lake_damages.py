@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commit.ctl import Action, Produced
-from rmq_store.commit.positions import ABSENT, Outcome, Tally, max_id, off_id, tally
+from rmq_store.commit.ctl import Action, Produced, canonical_json
+from rmq_store.commit.positions import ABSENT, Outcome, Tally, max_id, min_id, off_id, tally
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -84,6 +84,18 @@ def _file_taken_out(hand: Bench, group: str) -> None:
     lane = MessageQueue(SCHEDULE_TOPIC, hand.shard.lane(group), 2)
     ctl = hand.ctl(Action.SEND, produced=(Produced(lane, 0, 3, 0, "kind=msg/store_day=2026-11-20/gone.parquet"),))
     hand.commit(ctl, {max_id(lane): 3})
+
+
+def _removed(*ranges: tuple[int, int], position: int) -> Damage:
+    """Removals of retention in the group's lane, and the first readable offset after them."""
+
+    def damage(hand: Bench, group: str) -> None:
+        app_id = min_id(MessageQueue(SCHEDULE_TOPIC, hand.shard.lane(group), 2))
+        for range_ in ranges:
+            parameters = canonical_json({"removed": {app_id: list(range_)}, "lost": {}})
+            hand.commit(hand.ctl(Action.RETENTION, parameters=parameters), {app_id: position})
+
+    return damage
 
 
 def _acked(begin: int, end: int) -> dict[Outcome, Tally]:
@@ -173,6 +185,8 @@ DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
     ),
     "an offset that outlived its group": (_deleted(position=5), {("position differs", None, 5)}),
     "a file that another tool took out of the table": (_file_taken_out, {("segment file not live", 0, 3)}),
+    "messages that nobody removed": (_removed((0, 3), (3, 6), position=8), {("first offset differs", 6, 8)}),
+    "a removal that began elsewhere": (_removed((0, 3), (4, 6), position=6), {("first offset differs", 3, 4)}),
     "a letter that was sent again by two redrives": (
         _redriven(((0, 3), [0, 1, 2]), ((2, 5), [2, 3, 4])),
         {("redriven again", 2, 3)},

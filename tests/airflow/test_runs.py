@@ -544,7 +544,7 @@ def test_maintenance_answers_for_every_table_and_changes_no_row(deployed: LakeSt
     run(CONSUME)
     before = value(deployed, "SELECT count(*) FROM windows")
     answers = run("rmq_maintain")
-    for step in ("messages", "derived", "checkpoint", "vacuum"):
+    for step in ("retention", "messages", "derived", "checkpoint", "vacuum"):
         assert [answer["table"] for answer in answers[step]] == ["commitlog", "commits", "consumequeue", "offsets"]
     assert answers["checkpoint"][0]["checkpoint"] is True
     assert [answer["files_deleted"] for answer in answers["vacuum"]] == [0] * 4

@@ -120,3 +120,48 @@ def test_doctor_names_the_tables_that_should_be_maintained(busy: Rmq, monkeypatc
     assert "rmq maintain" in check["mend"]
     busy.json("maintain")
     assert "offsets" not in maintenance()["found"]
+
+
+RETENTION = """
+[[retention]]
+topic = "OrderEvents"
+max_age = "1d"
+"""
+
+
+def test_retention_removes_what_the_settings_say_and_the_groups_allow(busy: Rmq) -> None:
+    settings = busy.folder / "consumers.toml"
+    settings.write_text(settings.read_text() + RETENTION)
+    offsets = {
+        (row["broker_name"], row["queue_id"]): row["next_offset"]
+        for row in busy.json(
+            "sql", "SELECT * FROM consumer_offsets WHERE topic = 'OrderEvents' AND group_name = 'orders'"
+        )
+    }
+    planned = busy.json("maintain", "--step", "retention", "--dry-run")
+    assert busy.json("sql", "SELECT * FROM removed_ranges") == []
+    answer = busy.json("maintain", "--reason", "a test")
+    assert answer["removals"] == planned["removals"] != []
+    for row in answer["removals"]:
+        assert (row["limit"], row["held_by"], row["lost"]) == ("max_age", "orders", {})
+        assert row["end_offset"] == offsets[row["broker_name"], row["queue_id"]] < row["held_to"]
+    commitlog = by_table(answer)["commitlog"]
+    assert commitlog["messages_removed"] == WINDOWS * 50 == sum(row["end_offset"] for row in answer["removals"])
+    assert commitlog["messages_held"] == sum(row["held_to"] - row["end_offset"] for row in answer["removals"])
+    removed = busy.json("sql", "SELECT queue_id, end_offset, reason FROM removed_ranges ORDER BY queue_id")
+    assert [row["end_offset"] for row in removed] == [
+        row["end_offset"] for row in answer["removals"] if row["end_offset"]
+    ]
+    assert {row["reason"] for row in removed} == {"a test"}
+    assert busy.json("audit")["audit"] == []
+    assert busy.json("dispatch", "--check")["status"] == "ok"
+    assert "held_by" in busy("maintain", "--dry-run").out
+
+
+def test_wrong_settings_stop_maintenance_before_it_begins(busy: Rmq) -> None:
+    settings = busy.folder / "consumers.toml"
+    settings.write_text(settings.read_text() + RETENTION.replace("1d", "soon"))
+    answer = busy("maintain")
+    assert (answer.exit_code, "OrderEvents: max_age: invalid duration 'soon'" in answer.err) == (2, True)
+    settings.unlink()
+    assert busy.json("maintain", "--dry-run")["removals"] == []

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store.admin.diff import Failures
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import QueueRange, off_id
-from rmq_store.errors import OffsetOutOfRange, StoreUnusable
+from rmq_store.errors import OffsetOutOfRange, StoreUnusable, WrongUse
+from rmq_store.lake.admin import diff
 from rmq_store.lake.commit import commit as committing
 from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.rebuild import check
@@ -157,6 +159,16 @@ def test_a_second_run_and_a_dry_run_write_nothing(lake: Lake) -> None:
     version = lake.shard.commitlog.version
     assert not any(len(one.range) for one in retained(lake).removals)
     assert lake.shard.commitlog.version == version
+
+
+def test_attempts_of_which_copies_are_gone_are_not_compared(lake: Lake) -> None:
+    def failures() -> Failures:
+        return diff._Rows(lake.store, lake.shard).failures(GROUP)
+
+    assert failures().copies
+    retained(lake)
+    with pytest.raises(WrongUse, match=r"retention has removed messages of .*: its attempts cannot be compared"):
+        failures()
 
 
 # --- who holds messages back ------------------------------------------------------------------------------------------

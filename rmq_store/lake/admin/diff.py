@@ -25,6 +25,7 @@ from rmq_store.admin.diff import (
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.pull import Slice, cover
+from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.read.filter import filter_columns, matching
 from rmq_store.lake.read.message_search import quoted
@@ -34,7 +35,7 @@ from rmq_store.lake.sql.sql import open_duckdb
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import TIMER_TOPIC, retry_topic
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from rmq_store.utils.offset_ranges import runs
 
 
@@ -70,6 +71,8 @@ class _Rows:
         self._shard = shard
 
     def failures(self, group: str) -> Failures:
+        """Raises WrongUse when retention has removed copies: then it is not known how their messages ended."""
+        self._refuse_removed(group)
         of_group = f"shard = {quoted(self._shard.name)} AND group_name = {quoted(group)}"
         delivered = (
             f"shard = {quoted(self._shard.name)} AND group_name = {quoted(SCHEDULE_GROUP)} AND cause = 'deliver'"
@@ -95,6 +98,16 @@ class _Rows:
             ],
             {_origin(r): _place(r) for r in deliveries},
         )
+
+    def _refuse_removed(self, group: str) -> None:
+        positions, lane = self._shard.positions(), self._shard.lane(group)
+        queues = [queue for topic in (SCHEDULE_TOPIC, TIMER_TOPIC) for queue in positions.queues_of(topic, lane)]
+        queues += [queue for topic in (retry_topic(group), dlq_topic(group)) for queue in positions.queues_of(topic)]
+        if removed := [queue for queue in queues if positions.min_offset(queue)]:
+            raise WrongUse(
+                f"retention has removed messages of {removed[0]}, so it is not known how the failed messages of {group} ended: "
+                "its attempts cannot be compared. Keep such topics longer ([[retention]] in the settings), or replay again"
+            )
 
     def filtered(self, range_: QueueRange, subscription: SubscriptionData) -> Iterator[tuple[int, int]]:
         columns = filter_columns(subscription)
