@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rmq_store.log.record import (
@@ -82,7 +82,8 @@ class Damage:
     size: int
     """Bytes to the next record if the record's own TOTALSIZE is right, 0 when it cannot be."""
     torn: bool
-    """Only zeros follow in its file: it is the last write of a broker that was killed."""
+    """It fails the broker's own check, and only zeros follow it as far as the data reaches. It is a write that a broker has not
+    ended, or the last one of a broker that was killed, which cuts its log there when it is started (rules 19.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +136,23 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
             return MoreBytes(offset, total_size)
     checked = check(data, position, check_crc=check_crc)
     if not checked.success:
-        return damage_at(data, position, start_offset, file_end, checked.reason)
+        damage = damage_at(data, position, start_offset, checked.reason)
+        return replace(damage, torn=only_zeros(data, position + max(damage.size, _SIZE_AND_MAGIC.size)))
     record = decode(data, position)
     if not isinstance(record, Record):
-        return damage_at(data, position, start_offset, file_end, record.reason)
+        return damage_at(data, position, start_offset, record.reason)
     if record.commit_log_offset != offset:
         reason = f"its PHYSICALOFFSET is {record.commit_log_offset}, but it is at {offset}"
-        return damage_at(data, position, start_offset, file_end, reason)
+        return damage_at(data, position, start_offset, reason)
     if record.queue_offset not in QUEUE_OFFSETS:
         reason = f"its QUEUEOFFSET {record.queue_offset} is not in [0, {QUEUE_OFFSETS.stop})"
-        return damage_at(data, position, start_offset, file_end, reason)
+        return damage_at(data, position, start_offset, reason)
     if record.store_timestamp not in STORE_TIMES:
         reason = (
             f"STORETIMESTAMP {record.store_timestamp} of topic {record.topic}, queue {record.queue_id}, offset "
             f"{record.queue_offset} is not from 1970-01-01 to 9999-12-31"
         )
-        return damage_at(data, position, start_offset, file_end, reason)
+        return damage_at(data, position, start_offset, reason)
     return record
 
 
@@ -163,23 +165,21 @@ def _blank_at(data: Bytes, position: int, start_offset: int, file_end: int) -> B
             reason = (
                 f"the end-of-file marker says that {marked_size} bytes are left, but {rest} are, and data follows it"
             )
-            return damage_at(data, position, start_offset, file_end, reason)
+            return damage_at(data, position, start_offset, reason)
         if start_offset + len(data) < file_end:
             return MoreBytes(offset, rest)
     return Blank(offset, marked_size, rest)
 
 
-def damage_at(data: Bytes, position: int, start_offset: int, file_end: int, reason: str) -> Damage:
-    """The damage at ``position``, with its size and whether it is torn, as far as the bytes show it."""
+def damage_at(data: Bytes, position: int, start_offset: int, reason: str) -> Damage:
+    """The damage at ``position``, with its size as far as the bytes show it; it is not torn."""
     remaining = len(data) - position
     size = 0
     if remaining >= _SIZE_AND_MAGIC.size:
         total_size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
         if _SIZE_AND_MAGIC.size < total_size <= remaining and magic in _KNOWN_MAGIC:
             size = total_size
-    reaches_file_end = start_offset + len(data) >= file_end
-    torn = size > 0 and reaches_file_end and only_zeros(data, position + size)
-    return Damage(start_offset + position, reason, size, torn)
+    return Damage(start_offset + position, reason, size, torn=False)
 
 
 def only_zeros(data: Bytes, start: int) -> bool:

@@ -1,4 +1,4 @@
-"""A broker that writes on while its log is imported: what it wrote between two reads is neither damage nor a hole."""
+"""A broker that writes on while its log is imported, or was killed while it wrote: neither is damage nor a hole."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ import pytest
 
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.errors import DamagedRecord
-from rmq_store.lake.broker import import_part
-from tests.contract.test_import_store import BROKER, FILE_BYTES, Lake, punch, record_starts
+from rmq_store.lake.broker import import_part, import_slice
+from tests.contract.test_import_store import (
+    BROKER,
+    FILE_BYTES,
+    Lake,
+    bodies,
+    commit_log,
+    punch,
+    record_starts,
+    store_of,
+)
 
 
 @pytest.fixture
@@ -69,3 +78,93 @@ def test_records_after_several_files_without_any_are_not_imported_before_the_pos
     assert lake.positions() == {}
     report = lake.load(broker, salvage=True)
     assert 0 < report.messages == sum(start >= 2 * FILE_BYTES for start, _ in starts)
+
+
+# --- a torn record: the last write of a broker that was killed, or one that is being made -----------------------------
+
+SIZE = 96
+"""Bytes of a record of ``store_of``."""
+
+
+def torn_at(folder: Path, begin: int, kept: int) -> None:
+    """Of the record at ``begin``, the log's last one, the first ``kept`` bytes are written."""
+    file = commit_log(folder, begin // FILE_BYTES * FILE_BYTES)
+    data = file.read_bytes()[: begin % FILE_BYTES + kept]
+    file.write_bytes(data.ljust(FILE_BYTES, b"\0"))
+
+
+@pytest.mark.parametrize("chunk_bytes", [SIZE * 3, FILE_BYTES])
+@pytest.mark.parametrize("kept", [4, 8, SIZE // 2, SIZE - 6])
+@pytest.mark.parametrize("salvage", [False, True])
+def test_a_log_ends_at_a_torn_record_and_goes_on_there_when_the_broker_has_cut_it(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, salvage: bool, kept: int, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(import_slice, "CHUNK_BYTES", chunk_bytes)
+    first, second = {"stored_body": b"one!"}, {"stored_body": b"two!"}
+    folder = store_of(tmp_path / "made", first, second, {"stored_body": b"torn"})
+    torn_at(folder, 2 * SIZE, kept)
+    for status in ("committed", "unchanged"):
+        report = lake.load(folder, salvage=salvage)
+        assert (report.status, report.end, report.salvaged) == (status, 2 * SIZE, ())
+        (note,) = [note for note in report.notes if "it cuts its log there" in note]
+        assert f"byte {2 * SIZE} of commitlog/{0:020}" in note
+    assert lake.positions()[f"import/{BROKER}"] == 2 * SIZE
+    third, fourth = {"stored_body": b"new!"}, {"stored_body": b"more"}
+    newer = store_of(tmp_path / "newer", first, second, third, fourth)
+    report = lake.load(newer, salvage=salvage)
+    assert (report.messages, report.end, report.notes) == (2, 4 * SIZE, lake.load(newer).notes)
+    assert bodies(lake) == [b"one!", b"two!", b"new!", b"more"]
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_a_torn_record_before_others_is_damage(lake: Lake, broker: Path, salvage: bool) -> None:
+    """The broker would cut its log there and lose what follows."""
+    starts = record_starts()
+    last, _ = [one for one in starts if one[0] < FILE_BYTES][-1]
+    torn_at(broker, last, 90)
+    if not salvage:
+        with pytest.raises(DamagedRecord, match=r"TOTALSIZE is .*, but a later file has records") as raised:
+            lake.load(broker)
+        assert raised.value.commit_log_offset == last
+        assert lake.positions() == {}
+        return
+    report = lake.load(broker, salvage=True)
+    assert report.messages == len(starts) - 1
+    assert [(one.begin, one.end) for one in report.salvaged] == [(last, FILE_BYTES)]
+    assert "TOTALSIZE is" in report.salvaged[0].reason
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_record_that_a_running_broker_is_writing_is_imported_when_it_is_whole(
+    lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch, goes_on: bool, salvage: bool
+) -> None:
+    """With a record behind it that is written before the import looks again, and without."""
+    starts = record_starts()
+    begin = starts[-3][0]
+    file = commit_log(broker, begin // FILE_BYTES * FILE_BYTES)
+    whole = file.read_bytes()
+    torn_at(broker, begin, 90)
+    if goes_on:
+        end = sum(starts[-2]) % FILE_BYTES
+        torn = file.read_bytes()[: sum(starts[-3]) % FILE_BYTES] + whole[starts[-2][0] % FILE_BYTES : end]
+        file.write_bytes(torn.ljust(FILE_BYTES, b"\0"))
+    read = LocalFileSource.read
+
+    def read_and_write(source: LocalFileSource, of_name: str, first: int, last: int) -> bytes:
+        data = read(source, of_name, first, last)
+        if of_name.endswith(file.name) and last - first == FILE_BYTES:
+            file.write_bytes(whole)
+        return data
+
+    monkeypatch.setattr(LocalFileSource, "read", read_and_write)
+    reports = [lake.load(broker, salvage=salvage), lake.load(broker)]
+    assert sum(report.messages for report in reports) == len(starts)
+    assert [(report.salvaged, report.queue_gaps) for report in reports] == [((), ())] * 2
+
+
+def test_a_damaged_last_record_that_a_broker_would_keep_is_damage(lake: Lake, tmp_path: Path) -> None:
+    """Its place is wrong, which the broker does not check: it would not cut it."""
+    folder = store_of(tmp_path / "made", {}, {"commit_log_offset": 7})
+    with pytest.raises(DamagedRecord, match="PHYSICALOFFSET is 7"):
+        lake.load(folder)

@@ -327,11 +327,6 @@ def negative_store_time(broker: Path) -> None:
     overwrite(commit_log(broker, 0), record_starts()[5][0] + 56, struct.pack(">q", -1))
 
 
-def torn_tail(broker: Path) -> None:
-    start, size = record_starts()[-1]
-    overwrite(commit_log(broker, 2 * FILE_BYTES), start + 90 - 2 * FILE_BYTES, bytes(size - 90))
-
-
 def missing_middle_file(broker: Path) -> None:
     commit_log(broker, FILE_BYTES).unlink()
 
@@ -453,7 +448,6 @@ def test_consume_queues_that_are_written_both_ways_are_imported_from_their_files
         (bad_crc, "CRC"),
         (late_store_time, r"commitlog/00000000000000000000 at byte \d+ .*STORETIMESTAMP 9223372036854775807"),
         (negative_store_time, "STORETIMESTAMP -1"),
-        (torn_tail, "commitlog/00000000000002097152 at byte"),
         (missing_middle_file, "00000000000001048576"),
         (far_away_file, "files are missing"),
         (endless_queues, "has readQueueNums 2147483647; an import takes up to 65536"),
@@ -706,7 +700,7 @@ def test_the_next_good_record_is_looked_for_where_a_record_names_its_own_place(
     monkeypatch.setattr("rmq_store.lake.broker.salvage.item_at", counted)
     report = lake.load(folder, salvage=True)
     assert (report.messages, [skip.begin for skip in report.salvaged]) == (3, [3 * size])
-    assert looked_at == []
+    assert looked_at == [3 * size]  # once more, as a broker might have been writing it
 
 
 def test_a_file_that_would_become_too_many_files_is_refused_before_their_numbers_come_again(

@@ -42,10 +42,7 @@ def by_rule(data: bytes, start_offset: int, file_end: int, *, check_crc: bool = 
         try:
             body = item.body(DECOMPRESSORS)
         except BadData as error:
-            size = item.store_size
-            is_last = not any(data[item.commit_log_offset - start_offset + size :])
-            is_torn = is_last and start_offset + len(data) >= file_end
-            return rows, Damage(item.commit_log_offset, str(error), size, is_torn)
+            return rows, Damage(item.commit_log_offset, str(error), item.store_size, torn=False)
         rows.append(
             {
                 "topic": item.topic,

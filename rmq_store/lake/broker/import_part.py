@@ -50,10 +50,24 @@ class LogRead:
         return sum(result.messages for result in self.results)
 
     @property
-    def hole(self) -> int | None:
-        """Where the log ends if bytes follow there that are no record."""
-        has_bytes_after = any(result.has_bytes_after and result.end == self.end for result in self.results)
-        return self.end if has_bytes_after else None
+    def note(self) -> str | None:
+        """What the operator should know of the log's end. It is not damage: a running broker may just be writing there."""
+        ends = [result for result in self.results if result.end == self.end and not result.full]
+        torn = next((result.torn for result in ends if result.torn), None)
+        if not torn and not any(result.has_bytes_after for result in ends):
+            return None
+        file = self.log.file_at(self.end)
+        place = f"the log ends at byte {self.end - file.start_offset} of {file.name} (commit log offset {self.end})"
+        if torn:
+            return (
+                f"{place} before a record that is not whole: {torn.reason}. Nothing follows it. If the broker is running, "
+                "import again: the record is whole then. If it was killed, start it: it cuts its log there and goes on. "
+                "Only if it was stopped cleanly, the record is damaged, and the copy of the store must be restored"
+            )
+        return (
+            f"{place}, where nothing is written, but other bytes follow. If the next import reports this again, the copy has "
+            "a hole: restore the file, or import with --salvage to continue after it"
+        )
 
 
 def read_part(
@@ -128,7 +142,8 @@ def fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any]
 def _is_before_records(results: Sequence[ImportResult], number: int) -> bool:
     """Whether this result's file ends early, and a later file has records, or what should be some."""
     result, later = results[number], results[number + 1 :]
-    return not result.full and not result.stopped_by and any(one.messages or one.stopped_by for one in later)
+    has_later = any(one.messages or one.stopped_by or one.torn for one in later)
+    return not result.full and not result.stopped_by and has_later
 
 
 def _read_again(
@@ -149,7 +164,7 @@ def _over_holes(log: MappedFileQueue, results: list[ImportResult]) -> list[Impor
     for number, result in enumerate(results):
         file = log.file_at(result.begin)
         if _is_before_records(results, number):
-            hole = Skipped(result.end, file.end_offset, HOLE)
+            hole = Skipped(result.end, file.end_offset, result.torn.reason if result.torn else HOLE)
             result = replace(result, end=file.end_offset, full=True, skipped=(*result.skipped, hole))
         continued.append(result)
     return continued
@@ -168,18 +183,7 @@ def _checked_end(log: MappedFileQueue, results: Sequence[ImportResult], begin: i
         end = result.end
         if not result.full:
             if _is_before_records(results, number):
-                raise DamagedRecord(
-                    file.name, end - file.start_offset, end, "nothing is written here, but a later file has records"
-                )
+                reason = result.torn.reason if result.torn else "nothing is written here"
+                raise DamagedRecord(file.name, end - file.start_offset, end, f"{reason}, but a later file has records")
             return end
     return end
-
-
-def hole_note(log: MappedFileQueue, end: int) -> str:
-    """A note, not damage: a running broker may just be writing the record."""
-    file = log.file_at(end)
-    return (
-        f"the log ends at byte {end - file.start_offset} of {file.name} (commit log offset {end}), where nothing is written, "
-        "but other bytes follow. If the next import reports this again, the copy has a hole: restore the file, or import with "
-        "--salvage to continue after it"
-    )

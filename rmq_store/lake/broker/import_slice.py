@@ -25,7 +25,15 @@ from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.import_entries import EntryReader, Run, compare, of_a_deleted_topic, take_delivery_times
 from rmq_store.lake.broker.records import record_batches
-from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped, next_record, record_after_hole
+from rmq_store.lake.broker.salvage import (
+    CHUNK_BYTES,
+    HOLE,
+    Skipped,
+    is_unwritten,
+    is_whole_now,
+    next_record,
+    record_after_hole,
+)
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.stage import NewFile, stage
@@ -103,6 +111,8 @@ class ImportResult:
     stopped_by: Damage | Unsupported | None = None
     """What stopped the task; None: nothing."""
     skipped: tuple[Skipped, ...] = ()
+    torn: Damage | None = None
+    """The record at ``end``, if the log ends at a torn one."""
     has_bytes_after: bool = False
     """Whether bytes other than 0 follow ``end``, where no record begins."""
     failed: bool = False
@@ -128,6 +138,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     produced: list[Produced] = []
     skipped: list[Skipped] = []
     messages = 0
+    torn: Damage | None = None
     reader = EntryReader(job.source, job.queues)
     while True:
         end = min(at + chunk_bytes, task.end)
@@ -151,6 +162,12 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             case MoreBytes(offset, needed) if end < task.end:
                 at, chunk_bytes = offset, max(CHUNK_BYTES, needed)
                 continue
+            case Damage() if stop.torn and is_unwritten(job.source, task.file, end):
+                torn = stop
+            # A running broker writes in order: what was followed by something is whole by now, or it is damage.
+            case Damage(offset) if is_whole_now(job.source, task.file, stop):
+                at, chunk_bytes = offset, CHUNK_BYTES
+                continue
             case Damage() if job.salvage:
                 record_at = next_record(data, at, task.file.end_offset, stop.commit_log_offset)
                 skipped.append(Skipped(stop.commit_log_offset, record_at or end, stop.reason))
@@ -167,7 +184,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             case _:
                 pass
         is_file_end = isinstance(stop, Blank | FileEnd)
-        stopped_by = stop if isinstance(stop, Damage | Unsupported) else None
+        stopped_by = stop if isinstance(stop, Damage | Unsupported) and not torn else None
         reached = task.file.end_offset if is_file_end else stop.commit_log_offset
         return ImportResult(
             number=task.number,
@@ -179,6 +196,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             produced=tuple(produced),
             stopped_by=stopped_by,
             skipped=tuple(skipped),
+            torn=torn,
             has_bytes_after=isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
         )
 

@@ -25,7 +25,7 @@ from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.import_commit import PartOf, QueueGap, import_commit, proposal_of
-from rmq_store.lake.broker.import_part import begin_of, hole_note, read_part
+from rmq_store.lake.broker.import_part import begin_of, read_part
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.broker.salvage import Skipped
@@ -167,8 +167,7 @@ class _Import:
             begin = begin_of(self.files, log, positions.get(import_id(broker_name)), before, request.salvage)
             job = self._job()
             read = read_part(job, log, begin, self.engine, partial(self._progressed, parts, begin))
-            hole = read.hole
-            notes = self.configs.notes if hole is None else (*self.configs.notes, hole_note(log, hole))
+            notes = self.configs.notes if read.note is None else (*self.configs.notes, read.note)
             part = PartOf(request.request_id, request.actor, len(parts) + 1)
             recorded = last_configs(shard, broker_name)
             made = import_commit(job, part, read, self.configs, recorded, positions)

@@ -128,7 +128,7 @@ class _Slice:
                 "about ten times the memory that the body needs, import with a higher max_body_bytes (--max-body-bytes)",
             )
         except BadData as error:
-            return damage_at(self.data, position, self.start_offset, self.file_end, str(error))
+            return damage_at(self.data, position, self.start_offset, str(error))
 
 
 def record_batches(

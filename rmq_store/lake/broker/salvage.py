@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
-from rmq_store.log.commit_log import item_at, only_zeros
+from rmq_store.log.commit_log import Damage, item_at, only_zeros
 from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
 
 CHUNK_BYTES = 64 << 20
@@ -44,6 +44,21 @@ def record_after_hole(source: FileSource, file: MappedFile, hole: int) -> int | 
         # A record may lie across the end of a chunk.
         at = end if end == file.end_offset else end - CHUNK_BYTES // 4
     return None
+
+
+def is_unwritten(source: FileSource, file: MappedFile, begin: int) -> bool:
+    """Whether only zeros are in the file from the physical offset ``begin`` on."""
+    places = range(begin, file.end_offset, CHUNK_BYTES)
+    reads = (source.read(file.name, at - file.start_offset, at + CHUNK_BYTES - file.start_offset) for at in places)
+    return all(only_zeros(data, 0) for data in reads)
+
+
+def is_whole_now(source: FileSource, file: MappedFile, damage: Damage) -> bool:
+    """Whether the record that was damaged is good when it is read again: a running broker has ended its write."""
+    begin = damage.commit_log_offset
+    end = min(begin + (damage.size or CHUNK_BYTES), file.end_offset)
+    data = source.read(file.name, begin - file.start_offset, end - file.start_offset)
+    return isinstance(item_at(data, 0, begin, file.end_offset), Record)
 
 
 def next_record(data: bytes, start: int, file_end: int, damaged: int) -> int | None:
