@@ -57,7 +57,7 @@ def test_what_a_running_broker_writes_between_two_reads_is_imported(
     lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch, number: int, salvage: bool, part_bytes: int
 ) -> None:
     """Into the files that follow, and into the newest file only."""
-    monkeypatch.setattr(import_part, "part_bytes", lambda queues: part_bytes)
+    monkeypatch.setattr(import_part, "part_bytes", lambda queues, log_bytes: part_bytes)
     starts = record_starts()
     written_after_a_read(broker, starts[number][0], monkeypatch)
     reports = [lake.load(broker, salvage=salvage), lake.load(broker)]
@@ -70,7 +70,7 @@ def test_what_a_running_broker_writes_between_two_reads_is_imported(
 def test_records_after_several_files_without_any_are_not_imported_before_the_position(
     lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
-    monkeypatch.setattr(import_part, "part_bytes", lambda queues: part_bytes)
+    monkeypatch.setattr(import_part, "part_bytes", lambda queues, log_bytes: part_bytes)
     starts = record_starts()
     punch(broker, 0, 2 * FILE_BYTES)
     with pytest.raises(DamagedRecord, match="a later file has records"):

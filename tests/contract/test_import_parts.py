@@ -41,7 +41,7 @@ REQUEST = "2026-01-01-parts"
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file of the log is a part."""
-    monkeypatch.setattr(import_part, "part_bytes", lambda queues: FILE_BYTES)
+    monkeypatch.setattr(import_part, "part_bytes", lambda queues, log_bytes: FILE_BYTES)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def at_once(broker: Path, *, salvage: bool = False) -> Lake:
     """A lake that has imported the files in one part."""
     lake = Lake(broker.parent / "at-once")
     with pytest.MonkeyPatch.context() as whole:
-        whole.setattr(import_part, "part_bytes", lambda queues: MOST_PART_BYTES)
+        whole.setattr(import_part, "part_bytes", lambda queues, log_bytes: MOST_PART_BYTES)
         assert lake.load(broker, request=REQUEST, salvage=salvage).parts == 1
     return lake
 
@@ -223,5 +223,23 @@ def test_a_part_has_whole_files_and_fewer_bytes_where_there_are_many_queues() ->
     assert files_of_part(files, 1 << 29, 4 << 30) == 4
     assert files_of_part(files, 0, 1) == 1
     assert files_of_part([], 0, 1) == 0
-    assert (part_bytes(0), part_bytes(8), part_bytes(10**6)) == (MOST_PART_BYTES, MOST_PART_BYTES, LEAST_PART_BYTES)
-    assert part_bytes(3000) == 33 * CHUNK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("queues", "log_bytes", "expected"),
+    [
+        (0, 100 << 30, MOST_PART_BYTES),
+        (8, 100 << 30, MOST_PART_BYTES),
+        (10**6, 100 << 30, LEAST_PART_BYTES),
+        (3000, 100 << 30, 33 * CHUNK_BYTES),
+        (8, 20 << 30, 2 << 30),
+        (3000, 22 << 30, 33 * CHUNK_BYTES),
+        (8, 10 << 30, 1 << 30),
+        (8, 1 << 30, 1 << 30),
+        (8, 0, 1 << 30),
+    ],
+)
+def test_a_part_is_at_most_a_tenth_of_what_is_to_be_imported_and_at_least_a_gigabyte(
+    queues: int, log_bytes: int, expected: int
+) -> None:
+    assert part_bytes(queues, log_bytes) == expected

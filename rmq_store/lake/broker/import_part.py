@@ -26,6 +26,8 @@ LEAST_PART_BYTES = 1 << 30
 MOST_PART_BYTES = 4 << 30
 _SEGMENTS = 100_000
 """Of a part: its row is read back in seconds. There is one for each queue and chunk."""
+_PARTS = 10
+"""How many parts a log should have at least."""
 
 _FINGERPRINT_BYTES = 4096
 
@@ -81,7 +83,8 @@ def read_part(
     Raises DamagedRecord and UnsupportedRecord, and the errors of the tasks.
     """
     files = [file for file in log.files if file.end_offset > begin]
-    count = files_of_part(files, begin, part_bytes(len(job.queues)))
+    to_import = files[-1].end_offset - begin if files else 0
+    count = files_of_part(files, begin, part_bytes(len(job.queues), to_import))
     results = run_tasks(job, tasks_of(job, files[:count], begin), engine, progress)
     while count < len(files) and not results[-1].full and not results[-1].stopped_by:
         (task,) = tasks_of(job, files[count : count + 1], begin, cut=False)
@@ -92,9 +95,11 @@ def read_part(
     return LogRead(log, results, begin, _checked_end(log, results, begin), count == len(files))
 
 
-def part_bytes(queues: int) -> int:
-    """How many bytes of the log a part should have, for a broker with so many queues."""
-    return min(max(_SEGMENTS // max(queues, 1) * CHUNK_BYTES, LEAST_PART_BYTES), MOST_PART_BYTES)
+def part_bytes(queues: int, log_bytes: int) -> int:
+    """How many bytes of the log a part should have, for a broker with so many queues, of which ``log_bytes`` are to be
+    imported. A tenth of them: after a crash not much more is done again."""
+    most = min(_SEGMENTS // max(queues, 1) * CHUNK_BYTES, log_bytes // _PARTS, MOST_PART_BYTES)
+    return max(most, LEAST_PART_BYTES)
 
 
 def files_of_part(files: Sequence[MappedFile], begin: int, most_bytes: int) -> int:
