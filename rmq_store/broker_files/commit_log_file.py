@@ -18,7 +18,7 @@ FOLDER: Final = "commitlog"
 def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> MappedFileQueue:
     """The commit log's files, checked.
 
-    :param allow_missing: see :func:`mapped_file_queue`.
+    :param allow_missing: whether files may be missing in the middle; they are reported then.
     :raises BadData: this is not a broker's store, or its files do not fit together.
     """
     listing = source.list(FOLDER)
@@ -27,7 +27,9 @@ def list_commit_log(source: FileSource, *, allow_missing: bool = False) -> Mappe
             f"{source} is not a broker's store: no files in {FOLDER}/ (it has: {', '.join(source.names()) or 'nothing'}). "
             "Give the folder that holds commitlog, consumequeue and config"
         )
-    log = mapped_file_queue(FOLDER, listing, allow_missing=allow_missing)
+    log = mapped_file_queue(FOLDER, listing)
+    if not allow_missing:
+        log.refuse_missing()
     if not log.files:
         raise BadData(f"{source}: its only file in {FOLDER}/ is empty. There is nothing to import yet")
     return log

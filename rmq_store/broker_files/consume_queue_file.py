@@ -115,11 +115,17 @@ def list_consume_queues(source: FileSource) -> list[ConsumeQueueFiles]:
         listings[parts[1], queue_id].append((name, size))
     queues = []
     for (topic, queue_id), listing in sorted(listings.items()):
-        files = mapped_file_queue(f"{FOLDER}/{topic}/{queue_id}", listing).files
-        if any(file.size_bytes % UNIT_BYTES or file.start_offset % UNIT_BYTES for file in files):
+        folder = f"{FOLDER}/{topic}/{queue_id}"
+        advice = (
+            f"Restore the files, or import a copy of the store without {folder}: its entries are then made from the log"
+        )
+        queue = mapped_file_queue(folder, listing)
+        queue.refuse_missing(advice=advice)
+        if partial := [file for file in queue.files if file.size_bytes % UNIT_BYTES or file.start_offset % UNIT_BYTES]:
             raise BadData(
-                f"a file of {FOLDER}/{topic}/{queue_id} does not consist of whole entries of {UNIT_BYTES} bytes"
+                f"{partial[0].name} has {partial[0].size_bytes} bytes; a consume queue file begins and ends with a whole entry "
+                f"of {UNIT_BYTES} bytes. {advice}"
             )
-        if files:
-            queues.append(ConsumeQueueFiles(source, topic, queue_id, files))
+        if queue.files:
+            queues.append(ConsumeQueueFiles(source, topic, queue_id, queue.files))
     return queues

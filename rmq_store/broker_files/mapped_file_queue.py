@@ -35,11 +35,13 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class MissingFiles:
-    """A gap between two files: the names of the first and of the last file that are missing there, and their number."""
+    """A gap between two files: the names of the first and of the last file that are missing there, their number, and the
+    offset at which the files go on."""
 
     first: str
     last: str
     count: int
+    end_offset: int
 
     def __str__(self) -> str:
         return self.first if self.count == 1 else f"{self.first} to {self.last} ({self.count} files)"
@@ -59,16 +61,22 @@ class MappedFileQueue:
             raise BadData(f"no file holds offset {offset}")
         return file
 
+    def refuse_missing(self, begin: int = 0, *, advice: str = "Restore them") -> None:
+        """Raises BadData where a file is missing that would have offsets from ``begin`` on."""
+        gaps = [gap for gap in self.missing if gap.end_offset > begin]
+        if gaps:
+            folder = self.files[0].name.rpartition("/")[0]
+            raise BadData(
+                f"files are missing in the middle of {folder}: {', '.join(map(str, gaps[:5]))}"
+                f"{', ...' if len(gaps) > 5 else ''}. {advice}"
+            )
 
-def mapped_file_queue(
-    folder: str, listing: Sequence[tuple[str, int]], *, allow_missing: bool = False
-) -> MappedFileQueue:
-    """Check the files of a folder.
+
+def mapped_file_queue(folder: str, listing: Sequence[tuple[str, int]]) -> MappedFileQueue:
+    """Check the files of a folder. Missing middle files are reported; RocketMQ starts with them too.
 
     :param listing: name and size of every file below the folder.
-    :param allow_missing: continue after missing middle files and report them; RocketMQ starts with them too.
-    :raises BadData: foreign names, different sizes (there RocketMQ's load answers false), offsets beyond Java's long, or a
-        missing middle file.
+    :raises BadData: foreign names, different sizes (there RocketMQ's load answers false), or offsets beyond Java's long.
     """
     files = [_mapped_file(folder, name, size) for name, size in sorted(listing)]
     if files and files[-1].size_bytes == 0:
@@ -82,13 +90,7 @@ def mapped_file_queue(
             f"the files of {folder} differ in size (bytes: {listed}). One was cut, or its copy is incomplete: copy the "
             "store again"
         )
-    missing = tuple(_missing(folder, files))
-    if missing and not allow_missing:
-        raise BadData(
-            f"files are missing in the middle of {folder}: {', '.join(map(str, missing[:5]))}"
-            f"{', ...' if len(missing) > 5 else ''}. Restore them, or import with --salvage to continue without them"
-        )
-    return MappedFileQueue(tuple(files), missing)
+    return MappedFileQueue(tuple(files), tuple(_missing(folder, files)))
 
 
 def _mapped_file(folder: str, name: str, size: int) -> MappedFile:
@@ -109,4 +111,4 @@ def _missing(folder: str, files: Sequence[MappedFile]) -> Iterator[MissingFiles]
             raise BadData(f"{before.name} of {before.size_bytes} bytes and {after.name} do not fit together")
         if count:
             last = after.start_offset - before.size_bytes
-            yield MissingFiles(f"{folder}/{before.end_offset:020}", f"{folder}/{last:020}", count)
+            yield MissingFiles(f"{folder}/{before.end_offset:020}", f"{folder}/{last:020}", count, after.start_offset)

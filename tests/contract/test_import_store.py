@@ -759,6 +759,22 @@ def test_salvage_records_the_files_that_are_missing_and_what_the_broker_removed(
     other = Lake(Path(lake.store.root.location).with_name("other"))
     (broker / "commitlog" / f"{0:020}").write_bytes(kept[f"{0:020}"])
     assert other.load(broker, salvage=True).salvaged == (Skipped(FILE_BYTES, 2 * FILE_BYTES, MISSING_FILES),)
+    again = other.load(broker)  # what is missing before the position was skipped
+    assert (again.status, again.salvaged) == ("unchanged", ())
+
+
+def test_a_file_that_is_missing_just_before_the_position_is_named(lake: Lake, broker: Path) -> None:
+    """Without it nothing shows that the log is the one that was imported."""
+    last = {
+        path.name: path.read_bytes() for path in (broker / "commitlog").iterdir() if int(path.name) >= 2 * FILE_BYTES
+    }
+    remove_from(broker, 2 * FILE_BYTES)
+    lake.load(broker)
+    for name, data in last.items():
+        (broker / "commitlog" / name).write_bytes(data)
+    commit_log(broker, FILE_BYTES).unlink()
+    with pytest.raises(BadData, match=f"commitlog/{FILE_BYTES:020} is missing"):
+        lake.load(broker)
 
 
 def test_a_log_that_ends_at_a_hole_says_that_more_follows_until_it_is_filled(lake: Lake, broker: Path) -> None:

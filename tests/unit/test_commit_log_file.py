@@ -203,11 +203,17 @@ def test_a_torn_record_is_not_called_torn_when_a_later_file_holds_records(tmp_pa
 
 def test_missing_middle_files_are_named_as_ranges(tmp_path: Path) -> None:
     source = store_of(tmp_path, {0: bytes(1000), 3000: bytes(1000), 5000: bytes(1000)})
-    two = MissingFiles("commitlog/00000000000000001000", "commitlog/00000000000000002000", 2)
-    one = MissingFiles("commitlog/00000000000000004000", "commitlog/00000000000000004000", 1)
+    two = MissingFiles("commitlog/00000000000000001000", "commitlog/00000000000000002000", 2, 3000)
+    one = MissingFiles("commitlog/00000000000000004000", "commitlog/00000000000000004000", 1, 5000)
     assert list_commit_log(source, allow_missing=True).missing == (two, one)
     with pytest.raises(BadData, match=rf"{two.first} to {two.last} \(2 files\), {one.first}\. Restore"):
         list_commit_log(source)
+    log = list_commit_log(source, allow_missing=True)
+    with pytest.raises(BadData, match=rf"{two.first} to {two.last} \(2 files\), {one.first}\. Restore"):
+        log.refuse_missing(2999)
+    with pytest.raises(BadData, match=rf"of commitlog: {one.first}\. Restore"):
+        log.refuse_missing(3000)
+    log.refuse_missing(5000)
 
 
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue/T/0"])
@@ -215,8 +221,8 @@ def test_a_file_whose_name_is_far_away_is_told_in_constant_memory(folder: str) -
     listing = [(f"{folder}/{0:020}", 20), (f"{folder}/{9 * 10**18:020}", 20)]
     tracemalloc.start()
     with pytest.raises(BadData, match=rf"{20:020} to {folder}/{9 * 10**18 - 20:020} \(449999999999999999 files\)"):
-        mapped_file_queue(folder, listing)
-    assert len(mapped_file_queue(folder, listing, allow_missing=True).missing) == 1
+        mapped_file_queue(folder, listing).refuse_missing()
+    assert len(mapped_file_queue(folder, listing).missing) == 1
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 1 << 20

@@ -156,7 +156,7 @@ def read_names(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     files = Files({f"consumequeue/{name}": ENTRIES for name in text.split()})
     list_consume_queues(files)
-    mapped_file_queue("consumequeue/T/0", files.list("consumequeue/T/0"), allow_missing=True)
+    mapped_file_queue("consumequeue/T/0", files.list("consumequeue/T/0"))
 
 
 def read_configs(name: str) -> Callable[[bytes], None]:

@@ -111,6 +111,10 @@ def files_of_part(files: Sequence[MappedFile], begin: int, most_bytes: int) -> i
 def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
     """The physical offset to read from. Raises BadData when the log is not the one that was imported, or has a gap."""
     first, end = log.files[0].start_offset, log.files[-1].end_offset
+    if not salvage:
+        log.refuse_missing(
+            imported or 0, advice="Restore them, or import with --salvage to continue without them and record the loss"
+        )
     if imported is None or before is None:
         return first
     if imported > end:
@@ -126,6 +130,12 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
             )
         return first
     at, digest = before.parameter("fingerprint")
+    gap = next((gap for gap in log.missing if gap.end_offset == imported), None)
+    if at >= first and digest and gap:
+        raise BadData(
+            f"{gap.last} is missing, so it cannot be checked that this is the log that was imported up to {imported}. Nothing "
+            "was changed. Restore the file"
+        )
     if at >= first and fingerprint(source, log, imported) != [at, digest]:
         raise BadData(
             f"the log of {source} differs from the imported one in the bytes before {imported}: this is the store of "

@@ -108,7 +108,7 @@ def import_store(
         )
     started_ms = host.now_ms()
     files = file_source(source)
-    log = list_commit_log(files, allow_missing=request.salvage)
+    log = list_commit_log(files, allow_missing=True)
     refuse_rocksdb(files)
     configs = read_configs(files, request.broker_name)
     shard = store.create_shard(request.shard_name)
