@@ -27,7 +27,8 @@ from __future__ import annotations
 from airflow.sdk import Asset, get_current_context, get_parsing_context, task
 from rmq_dags import LONGEST_RUN, intervals, max_messages, moment, optional, rmq_dag
 from rmq_deployment import Deployment
-from rmq_operators import Answer, consume_shard, plan_shards, report
+from rmq_task import Answer
+from rmq_window_tasks import consume_shard, plan_shards, report
 
 from rmq_store.admin.dag_params import dag_id_of
 from rmq_store.settings.settings import GroupSettings, read_settings

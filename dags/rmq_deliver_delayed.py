@@ -16,7 +16,8 @@ from __future__ import annotations
 from airflow.sdk import task
 from rmq_dags import rmq_dag, ticks
 from rmq_deployment import Deployment
-from rmq_operators import Answer, deliver_due
+from rmq_store_tasks import deliver_due
+from rmq_task import Answer
 
 
 @rmq_dag(__doc__, "retry", schedule=ticks(Deployment.from_env().deliver_schedule))

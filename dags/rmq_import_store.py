@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param, task
 from rmq_dags import LONGEST_RUN, needed, optional, rmq_dag
-from rmq_operators import Answer, check_import, import_files
+from rmq_store_tasks import check_import, import_files
+from rmq_task import Answer
 
 PARAMS = {
     "source": needed("Source", "The broker's store directory: a folder, or s3://bucket/prefix."),

@@ -19,7 +19,8 @@ from __future__ import annotations
 from airflow.sdk import task
 from rmq_dags import rmq_dag, ticks
 from rmq_deployment import Deployment
-from rmq_operators import Answer, maintain_all
+from rmq_store_tasks import maintain_all
+from rmq_task import Answer
 
 from rmq_store.maintain.request import Step
 

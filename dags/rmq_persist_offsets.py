@@ -20,7 +20,8 @@ from __future__ import annotations
 from airflow.sdk import task
 from rmq_dags import rmq_dag, ticks
 from rmq_deployment import Deployment
-from rmq_operators import Answer, dispatch_all, export_all
+from rmq_store_tasks import dispatch_all, export_all
+from rmq_task import Answer
 
 
 @rmq_dag(__doc__, "offsets", schedule=ticks(Deployment.from_env().persist_schedule))

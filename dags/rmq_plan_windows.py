@@ -23,7 +23,8 @@ from __future__ import annotations
 from airflow.sdk import task
 from rmq_dags import LONGEST_RUN, intervals, max_messages, moment, rmq_dag
 from rmq_deployment import Deployment
-from rmq_operators import Answer, consume_planned
+from rmq_task import Answer
+from rmq_window_tasks import consume_planned
 
 from rmq_store.errors import WrongUse
 from rmq_store.settings.settings import Settings, read_settings

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from airflow.sdk import get_current_context, task
 from rmq_dags import LONGEST_RUN, max_messages, moment, needed, optional, rmq_dag
-from rmq_operators import Answer, replay_plan, replay_shard
+from rmq_task import Answer
+from rmq_window_tasks import replay_plan, replay_shard
 
 PARAMS = {
     "group": needed("Group", "The group whose listener runs, or a replay group."),

@@ -14,8 +14,9 @@ Never scheduled: a person triggers it.
 from __future__ import annotations
 
 from airflow.sdk import Param, task
+from rmq_admin_tasks import is_dry_run, reset_group
 from rmq_dags import moment, needed, optional, rmq_dag
-from rmq_operators import Answer, is_dry_run, reset_group
+from rmq_task import Answer
 
 PARAMS = {
     "group": needed("Group"),

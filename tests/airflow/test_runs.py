@@ -57,7 +57,7 @@ def value(store: LakeStore, text: str) -> Any:
 @pytest.mark.parametrize("code", [0, None])
 def test_a_task_whose_process_foreign_code_would_end_has_failed(airflow_home: AirflowHome, code: int | None) -> None:
     from airflow.sdk.exceptions import AirflowException
-    from rmq_operators import translated
+    from rmq_task import translated
 
     with pytest.raises(AirflowException, match="SystemExit"):
         translated(sys.exit)(code)
@@ -65,7 +65,7 @@ def test_a_task_whose_process_foreign_code_would_end_has_failed(airflow_home: Ai
 
 def test_what_a_task_fails_with_names_no_secret(airflow_home: AirflowHome, caplog: pytest.LogCaptureFixture) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from rmq_operators import translated
+    from rmq_task import translated
 
     def fails() -> None:
         try:
@@ -353,7 +353,7 @@ def test_a_planned_task_is_retried_where_waiting_can_help_a_group(
     errors: list[Exception], is_retried: bool, dags: dict[str, Any]
 ) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
-    from rmq_operators import _raise_failed
+    from rmq_window_tasks import _raise_failed
 
     reports = [GroupReport(group=f"g{number}", shards=(), error=error) for number, error in enumerate(errors)]
     with pytest.raises(
@@ -370,13 +370,13 @@ def note_of(result: dict[str, Any], task_id: str) -> Any:
 def test_a_schedule_waits_for_a_topic_that_is_not_there_yet_and_a_person_is_told(
     run: Run, airflow_home: AirflowHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dags: dict[str, Any]
 ) -> None:
-    import rmq_operators
+    import rmq_task
 
     LakeStore.init(Root.parse(str(tmp_path / "store")))
     monkeypatch.setenv("RMQ_ROOT", str(tmp_path / "store"))
     assert run(CONSUME)["plan"] == "failed"
-    by_hand = rmq_operators.run_of
-    monkeypatch.setattr(rmq_operators, "run_of", lambda dag_run: replace(by_hand(dag_run), run_type="scheduled"))
+    by_hand = rmq_task.run_of
+    monkeypatch.setattr(rmq_task, "run_of", lambda dag_run: replace(by_hand(dag_run), run_type="scheduled"))
     result = run(CONSUME)
     assert (result["state"], result["plan"], result["report_offsets"]) == ("success", [], "skipped")
     assert "is empty: import a broker's files" in note_of(result, "plan")
@@ -556,7 +556,7 @@ def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_s
     deployed: LakeStore, dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from rmq_operators import export_all
+    from rmq_store_tasks import export_all
 
     def may_not(file: Path, text: str, **_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(file))
@@ -650,7 +650,7 @@ def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_
 )  # fmt: skip
 def test_only_errors_that_waiting_can_fix_are_retried(dags: dict[str, Any], error: str, is_retried: bool) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
-    from rmq_operators import translated
+    from rmq_task import translated
 
     from rmq_store import errors
 
