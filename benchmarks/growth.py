@@ -15,7 +15,7 @@ from benchmarks.bench import ACTOR, DAY, Bench, Lake, check, cpu_ms, group_of
 from benchmarks.broker_log import QUEUES
 from benchmarks.small_windows import WHOLE, SmallWindows
 from benchmarks.table import Measurement, Target
-from rmq_store.lake.commit.dispatch import KINDS
+from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.maintain import compact as compacting
 from rmq_store.lake.maintain.derived import join
 from rmq_store.lake.sql.sql import query

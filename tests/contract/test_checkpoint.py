@@ -11,6 +11,7 @@ import pytest
 
 from rmq_store.commit.append import VIEW_TRUST_MS
 from rmq_store.lake.commit import dispatch as dispatching
+from rmq_store.lake.commit.derived_tables import COMMITS
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.table import checkpoint
 from rmq_store.lake.table.checkpoint import LEAST_AGE_MS, checkpoint_if_due, clean_up, write_checkpoint
@@ -72,7 +73,7 @@ def test_entries_behind_the_checkpoint_that_was_opened_are_not_read_by_name(lake
 
 def test_dispatch_takes_each_commit_once_across_checkpoints(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 3)
-    monkeypatch.setattr(dispatching, "COMMITS", replace(dispatching.COMMITS, every=5))
+    monkeypatch.setattr(dispatching, "COMMITS", replace(COMMITS, every=5))
     kept = Shard(lake.store.root, lake.shard_name)
     for n in range(6):
         lake.consume(f"2026-01-01-w{n}")

@@ -15,7 +15,7 @@ from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.errors import DerivedTableDamaged
 from rmq_store.lake.commit import commit as committing
-from rmq_store.lake.commit import dispatch as dispatching
+from rmq_store.lake.commit import tail
 from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.maintain import compact as compacting
@@ -112,8 +112,8 @@ def test_a_dispatch_without_the_log_makes_no_replaced_segment_again(
 ) -> None:
     compacted(lake)
     lake.consume("2026-01-02-later")
-    monkeypatch.setattr(dispatching, "_logged", lambda *_: None)
-    monkeypatch.setattr(dispatching, "_counted", lambda *_: None)
+    monkeypatch.setattr(tail, "_logged", lambda *_: None)
+    monkeypatch.setattr(tail, "_counted", lambda *_: None)
     lake.consume("2026-01-02-latest")
     monkeypatch.undo()
     assert [report for report in check(lake.shard) if report.differs] == []

@@ -11,8 +11,10 @@ from deltalake import DeltaTable
 
 from rmq_store.errors import DerivedTableDamaged
 from rmq_store.lake.commit.cursor import COMMIT, cursor_positions
-from rmq_store.lake.commit.dispatch import COMMITS, KINDS, QUEUES, Derived, Tail, dispatch, staged, undispatched
+from rmq_store.lake.commit.derived_tables import COMMITS, KINDS, QUEUES, Derived
+from rmq_store.lake.commit.dispatch import dispatch, staged
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.commit.tail import Tail, undispatched
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore

@@ -11,8 +11,10 @@ import pytest
 from rmq_store.commit.ctl import Action, Ctl, Moved
 from rmq_store.lake.commit.cursor import COMMITS as COMMITS_AT_CURSOR
 from rmq_store.lake.commit.cursor import cursor_of, cursor_positions
-from rmq_store.lake.commit.dispatch import COMMITS, KINDS, Derived, Tail, dispatch, staged, undispatched
+from rmq_store.lake.commit.derived_tables import COMMITS, KINDS, Derived
+from rmq_store.lake.commit.dispatch import dispatch, staged
 from rmq_store.lake.commit.rebuild import check, rebuild
+from rmq_store.lake.commit.tail import Tail, undispatched
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
@@ -222,7 +224,7 @@ def test_without_its_log_the_number_of_commits_says_what_is_missing_and_the_tabl
     later = move(hand, 1)
     clean_log(hand.shard.commitlog)
     shard = Shard(hand.shard.root, hand.shard.name)
-    monkeypatch.setattr("rmq_store.lake.commit.dispatch._by_commit_id", None)
+    monkeypatch.setattr("rmq_store.lake.commit.tail._by_commit_id", None)
     assert [ctl.commit_id for ctl in undispatched(shard, shard.commits, claims=True).ctls] == [later.commit_id]
 
 

@@ -14,7 +14,8 @@ from rmq_store.commit.ctl import StagedFile
 from rmq_store.commit.positions import QueueRange
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.commit.cursor import cursor_of
-from rmq_store.lake.commit.dispatch import KINDS, MOVES, QUEUES, Derived, dispatch
+from rmq_store.lake.commit.derived_tables import KINDS, MOVES, QUEUES, Derived
+from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.maintain import derived as joining
 from rmq_store.lake.maintain.derived import join

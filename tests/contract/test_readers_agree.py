@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from rmq_store.lake.commit.dispatch import COMMITS, KINDS, dispatch
+from rmq_store.lake.commit.derived_tables import COMMITS, KINDS
+from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.table.checkpoint import clean_up, write_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store.commit.ctl import Action, Ctl
-from rmq_store.lake.commit.dispatch import COMMITS, COMMITS_EVERY, undispatched
+from rmq_store.lake.commit.derived_tables import COMMITS, COMMITS_EVERY
+from rmq_store.lake.commit.tail import undispatched
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
@@ -115,6 +116,6 @@ def test_without_its_log_a_derived_table_takes_what_is_missing_and_opens_nothing
     def cleaned(commitlog: LakeTable, version: int, claims: bool) -> list[str]:
         raise LogCleaned(str(version))
 
-    monkeypatch.setattr("rmq_store.lake.commit.dispatch._ctl_files_after", cleaned)
+    monkeypatch.setattr("rmq_store.lake.commit.tail._ctl_files_after", cleaned)
     fresh = of(busy).shards()[0]
     assert [ctl.commit_id for ctl in undispatched(fresh, fresh.commits, claims=True).ctls] == [later.ctl.commit_id]

@@ -25,6 +25,7 @@ from rmq_store.lake.commit import dispatch as dispatching
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.cursor import cursor_of, cursor_positions, refuse_other_history
+from rmq_store.lake.commit.derived_tables import COMMITS
 from rmq_store.lake.commit.dispatch import behind
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.read.message_search import message_by_id
@@ -249,7 +250,7 @@ def test_many_commits_of_few_entries_do_not_wait_to_be_dispatched(
     lake: Lake, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatching, "_QUIET_COMMITS", 5)
-    monkeypatch.setattr(dispatching, "COMMITS", replace(dispatching.COMMITS, every=8))
+    monkeypatch.setattr(dispatching, "COMMITS", replace(COMMITS, every=8))
     consumed(lake, *(group(f"g{number}", "meanwhile") for number in range(5)))
     shard = lake.shard
     assert cursor_of(shard.consumequeue) == cursor_of(shard.commits) == shard.commitlog.version

@@ -13,8 +13,10 @@ from rmq_store.commit.ctl import Action, Ctl, StagedFile
 from rmq_store.commit.decide import MAX_RUN_AGE_MS
 from rmq_store.errors import StagedFileGone, StaleAttempt
 from rmq_store.lake.commit import commit as steps
-from rmq_store.lake.commit.dispatch import QUEUES, Tail, staged
+from rmq_store.lake.commit.derived_tables import QUEUES
+from rmq_store.lake.commit.dispatch import staged
 from rmq_store.lake.commit.rebuild import rebuild
+from rmq_store.lake.commit.tail import Tail
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_entry import VACUUM, entry_bytes
 from rmq_store.lake.table.object_store import Put, Root

@@ -22,7 +22,9 @@ from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.ctl import Action, Ctl
 from rmq_store.errors import ClockSkew
 from rmq_store.lake.commit import dispatch as module
-from rmq_store.lake.commit.dispatch import COMMITS, MOVES, QUEUES, Derived, dispatch, undispatched
+from rmq_store.lake.commit.derived_tables import COMMITS, MOVES, QUEUES, Derived
+from rmq_store.lake.commit.dispatch import dispatch
+from rmq_store.lake.commit.tail import undispatched
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
 from rmq_store.producer.producer import Message

@@ -18,7 +18,8 @@ from pathlib import Path
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.errors import BadData, RmqError, StoreUnusable, WrongUse
 from rmq_store.lake.commit.cursor import refuse_other_history
-from rmq_store.lake.commit.dispatch import KINDS, Derived, behind
+from rmq_store.lake.commit.derived_tables import KINDS, Derived
+from rmq_store.lake.commit.dispatch import behind
 from rmq_store.lake.table.checkpoint import entries_since_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rmq_store.commit.append import Verdict
 from rmq_store.commit.ctl import FORMAT_VERSION
 from rmq_store.errors import DerivedTableDamaged, RmqError, StoreUnusable
-from rmq_store.lake.commit.dispatch import KINDS
+from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.table.delta_entry import entry_bytes, may_write, protocol_action
 from rmq_store.lake.table.delta_log import Content
 from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable

@@ -15,7 +15,7 @@ from rmq_store.commit.ctl import Action, is_born_here
 from rmq_store.commit.positions import Positions, QueueRange
 from rmq_store.errors import DerivedTableDamaged
 from rmq_store.lake.commit.cursor import ctl_files
-from rmq_store.lake.commit.dispatch import ONE_ACTION
+from rmq_store.lake.commit.tail import ONE_ACTION
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 

@@ -18,7 +18,9 @@ import pyarrow as pa
 from rmq_store.commit.ctl import Ctl, replaced_files
 from rmq_store.errors import DerivedTableDamaged, StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.cursor import CURSOR, ctl_files, cursor_positions
-from rmq_store.lake.commit.dispatch import KINDS, Derived, Tail, current_rows, dispatch, staged, undispatched
+from rmq_store.lake.commit.derived_tables import KINDS, Derived
+from rmq_store.lake.commit.dispatch import dispatch, staged
+from rmq_store.lake.commit.tail import Tail, current_rows, undispatched
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.derived_table import DerivedTable
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard

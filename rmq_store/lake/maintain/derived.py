@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rmq_store.commit.ctl import StagedFile
 from rmq_store.errors import StaleAttempt, StoreUnusable
-from rmq_store.lake.commit.dispatch import Derived
+from rmq_store.lake.commit.derived_tables import Derived
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage

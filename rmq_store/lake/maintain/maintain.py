@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from rmq_store.errors import StoreUnusable
-from rmq_store.lake.commit.dispatch import KINDS
+from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.maintain.derived import join
 from rmq_store.lake.maintain.retention import RetentionRequest, retain

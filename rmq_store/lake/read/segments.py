@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import Produced
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.pull import cover
-from rmq_store.lake.commit.dispatch import QUEUES, current_rows, undispatched
+from rmq_store.lake.commit.derived_tables import QUEUES
 from rmq_store.lake.commit.holes import refuse_missing
+from rmq_store.lake.commit.tail import current_rows, undispatched
 from rmq_store.lake.read.slice_rows import rows_of_slices
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import LakeTable

@@ -30,7 +30,8 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action
 from rmq_store.lake.commit.cursor import refuse_rolled_back
-from rmq_store.lake.commit.dispatch import COMMITS, undispatched
+from rmq_store.lake.commit.derived_tables import COMMITS
+from rmq_store.lake.commit.tail import undispatched
 from rmq_store.lake.sql.position_rows import POSITIONS, SHARD, position_rows
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import LakeTable
