@@ -9,22 +9,25 @@ from typing import Any
 
 import pytest
 
-from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced, StagedFile
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.duplicates import AbsorbRule
-from rmq_store.errors import DerivedTableDamaged
+from rmq_store.errors import DerivedTableDamaged, StoreUnusable
 from rmq_store.lake.commit import commit as committing
 from rmq_store.lake.commit import tail
 from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.maintain import checked_file
 from rmq_store.lake.maintain import compact as compacting
 from rmq_store.lake.maintain.compact import SETTLED_MS, CompactReport, CompactRequest, compact
 from rmq_store.lake.read.message_search import message_by_id, messages_at
 from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import last_import
+from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
 from tests.contract.test_import_store import opened_ctl_files
@@ -125,6 +128,17 @@ def test_a_second_run_finds_nothing(lake: Lake, clock: Clock) -> None:
     version = lake.shard.commitlog.version
     report = compact(lake.shard, CompactRequest("2026-01-02-maintain", OPERATOR), lake.host)
     assert (report.commits, lake.shard.commitlog.version) == (0, version)
+
+
+def test_what_is_read_back_wrongly_replaces_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(root: Root, path: str, file: NewFile) -> StagedFile:
+        return stage(root, path, replace(file, rows=file.rows.slice(1)))
+
+    files = lake.shard.commitlog.files().column("path").to_pylist()
+    monkeypatch.setattr(checked_file, "stage", cut)
+    with pytest.raises(StoreUnusable, match="read back"):
+        compacted(lake)
+    assert lake.shard.commitlog.files().column("path").to_pylist() == files
 
 
 def test_a_dry_run_writes_nothing(lake: Lake) -> None:

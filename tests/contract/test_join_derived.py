@@ -17,6 +17,7 @@ from rmq_store.lake.commit.cursor import cursor_of
 from rmq_store.lake.commit.derived_tables import KINDS, MOVES, QUEUES, Derived
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.maintain import checked_file
 from rmq_store.lake.maintain import derived as joining
 from rmq_store.lake.maintain.derived import join
 from rmq_store.lake.read.segments import segments_of
@@ -128,7 +129,7 @@ def test_who_reads_meanwhile_sees_the_same_rows_at_every_step(lake: Lake, monkey
         return staged
 
     monkeypatch.setattr(Root, "put_once", put_once)
-    monkeypatch.setattr(joining, "stage", polled)
+    monkeypatch.setattr(checked_file, "stage", polled)
     for kind in (QUEUES, MOVES):
         join(lake.shard, kind, lake.host)
     assert polls == ["staged", "before the commit", "after the commit"] * 2
@@ -183,7 +184,7 @@ def test_what_is_read_back_wrongly_is_not_committed(lake: Lake, monkeypatch: pyt
         return stage(root, path, replace(file, rows=file.rows.slice(1)))
 
     before, version = rows(lake, MOVES), lake.shard.offsets.version
-    monkeypatch.setattr(joining, "stage", cut)
+    monkeypatch.setattr(checked_file, "stage", cut)
     with pytest.raises(StoreUnusable, match="read back"):
         join(lake.shard, MOVES, lake.host)
     assert (rows(lake, MOVES), lake.shard.offsets.version) == (before, version)

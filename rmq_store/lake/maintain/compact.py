@@ -23,15 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import REPLACED, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
-from rmq_store.errors import BadData, DerivedTableDamaged, StaleAttempt
+from rmq_store.errors import DerivedTableDamaged, StaleAttempt
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import dispatch, follow_up
+from rmq_store.lake.maintain.checked_file import stage_checked
 from rmq_store.lake.maintain.expired_rows import expired_rows, without_expired
 from rmq_store.lake.read.slice_reader import lake_message_ids
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.imports import files_of_newest
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import NewFile, stage
+from rmq_store.lake.table.stage import NewFile
 from rmq_store.maintain.files_to_join import DEFAULT_LIMITS, Limits, SmallFile, files_to_join
 from rmq_store.maintain.joined_segments import joined_segments
 from rmq_store.utils.host import Host, uuid7_floor
@@ -91,7 +92,8 @@ def compact(
     """Join the small files of the shard's commit log.
 
     Raises BadData and MissingFile when a file cannot be read, DerivedTableDamaged when ``consumequeue`` does not name the
-    place of a message, and the errors of ``commit``. What was committed before stays.
+    place of a message, StoreUnusable when a file cannot be written or is read back with other rows, and the errors of
+    ``commit``. What was committed before stays.
     """
     shard.commitlog.refresh()
     if not dry_run:
@@ -245,7 +247,7 @@ def _staged(
             NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows, store_day=day, runs=runs),
             NewFile(kind="outcome", name=f"{commit_id}-00001", rows=outcomes, store_day=day),
         ]
-        files = [_stage(shard, file) for file in new if file.rows.num_rows]
+        files = [stage_checked(shard.commitlog, file) for file in new if file.rows.num_rows]
         return files, [replace(segment, file=files[0].path) for segment in segments]
     rows = pa.concat_tables(tables_).sort_by([(name, "ascending") for name in _ORDER[kind]])
     if kind == "key":
@@ -253,21 +255,9 @@ def _staged(
     most = CTL_ROWS if kind == "ctl" else max(rows.num_rows, 1)
     parts = [rows.slice(begin, most) for begin in range(0, rows.num_rows, most)]
     return [
-        _stage(shard, NewFile(kind=kind, name=f"{commit_id}-{part:05d}", rows=of_part, store_day=day))
+        stage_checked(shard.commitlog, NewFile(kind=kind, name=f"{commit_id}-{part:05d}", rows=of_part, store_day=day))
         for part, of_part in enumerate(parts, 1)
     ], []
-
-
-def _stage(shard: Shard, file: NewFile) -> StagedFile:
-    """Write the file and read it back: the files that it replaces will be deleted."""
-    staged = stage(shard.root, shard.commitlog.path, file)
-    (stored,) = shard.commitlog.read_each([staged.path], file.rows.schema.names)
-    stored = stored.select(file.rows.schema.names)
-    if not stored.equals(file.rows.cast(stored.schema)):
-        raise BadData(
-            f"{staged.path} does not hold what was written to it. Nothing was replaced; look after the storage."
-        )
-    return staged
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from rmq_store.commit.ctl import StagedFile
 from rmq_store.errors import StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.derived_tables import Derived
+from rmq_store.lake.maintain.checked_file import stage_checked
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.stage import NewFile, stage
+from rmq_store.lake.table.stage import NewFile
 from rmq_store.maintain.files_to_join import Limits, SmallFile, files_to_join
 from rmq_store.utils.host import Host
 
@@ -47,8 +47,8 @@ def join(
 ) -> JoinReport:
     """Join the small files of one derived table. Safe beside everything else, and any number of times.
 
-    Raises DerivedTableDamaged when a file is gone or damaged, StoreUnusable when the store rejects writes, when a written file
-    has not the rows that it should have, or when other processes replace files at each try; CommitOutcomeUnknown when the store
+    Raises DerivedTableDamaged when a file is gone or damaged, StoreUnusable when the store rejects writes, when a file has
+    not the rows that it should have, or when other processes replace files at each try; CommitOutcomeUnknown when the store
     does not answer. The rows of the table are the same then.
     """
     table = kind.table(shard)
@@ -91,11 +91,16 @@ def _join(table: LakeTable, kind: Derived, group: Sequence[SmallFile], host: Hos
     paths = [file.path for file in group]
     (day,) = {file.partition[0] for file in group}
     rows = table.read(paths).sort_by([(name, "ascending") for name in kind.stats])
+    count = sum(file.rows for file in group)
+    if rows.num_rows != count:
+        raise StoreUnusable(
+            f"{table.path}: {len(paths)} small files have {rows.num_rows} rows, and by the table's log {count}. Nothing was "
+            "changed; check the disk, and run 'rmq dispatch --check'"
+        )
     files = []
     for part in _parts(rows):
         new = NewFile(kind="", name=host.new_commit_id(), rows=part, stats=kind.stats, store_day=day)
-        files.append(replace(stage(table.root, table.path, new), data_change=False))
-    _check_written(table, files, rows, sum(file.rows for file in group))
+        files.append(replace(stage_checked(table, new), data_change=False))
     table.put(files, {}, host=host, operation="JOIN", removed=paths)
 
 
@@ -106,13 +111,3 @@ def _parts(rows: pa.Table) -> Iterator[pa.Table]:
     for n in range(number):
         begin, end = (rows.num_rows * place // number for place in (n, n + 1))
         yield rows.slice(begin, end - begin)
-
-
-def _check_written(table: LakeTable, files: Sequence[StagedFile], rows: pa.Table, count: int) -> None:
-    """Raises StoreUnusable unless the files have these rows, and as many as the log says of those that they replace."""
-    written = table.read([file.path for file in files])
-    if rows.num_rows != count or not written.equals(rows):
-        raise StoreUnusable(
-            f"{table.path}: {count} rows of small files were read back as {written.num_rows} others after they were joined. "
-            "Nothing was changed; check the disk, and run 'rmq dispatch --check'"
-        )
