@@ -68,14 +68,21 @@ def _read(root: Root, path: str, slices: Sequence[Slice], columns: Sequence[str]
         for slice_ in slices:
             if slice_.first_row + len(slice_) > starts[-1]:
                 raise BadData(f"{path} has fewer rows than its segment of {slice_.queue}. Restore it from a backup")
-        numbers = np.concatenate([np.arange(len(slice_)) + slice_.first_row for slice_ in slices])
-        groups, of_group = np.unique(np.searchsorted(starts, numbers, side="right") - 1, return_inverse=True)
+        firsts = np.array([slice_.first_row for slice_ in slices])
+        lasts = firsts + [len(slice_) - 1 for slice_ in slices]
+        bounds = np.searchsorted(starts, [firsts, lasts], side="right") - 1
+        groups = sorted({group for first, last in bounds.T.tolist() for group in range(first, last + 1)})
         present = set(file.schema_arrow.names)
         names = [name for name in columns if name in present]
-        rows = file.read_row_groups(groups.tolist(), columns=names, use_threads=False)
+        rows = file.read_row_groups(groups, columns=names, use_threads=False)
     # The place of each row among those that were read: row groups that were not read do not count.
     sizes = np.diff(starts)[groups]
-    places = numbers - (starts[groups] - (np.cumsum(sizes) - sizes))[of_group]
+    before = starts[groups] - (np.cumsum(sizes) - sizes)
+    numbers = np.concatenate([np.arange(first, last + 1) for first, last in zip(firsts, lasts, strict=True)])
+    if len(groups) == 1:
+        places = numbers - before[0]
+    else:
+        places = numbers - before[np.searchsorted(starts[groups], numbers, side="right") - 1]
     if len(places) != rows.num_rows or (np.diff(places) != 1).any():
         rows = rows.take(pa.array(places))
     absent = {name: pa.nulls(rows.num_rows, tables.MSG.field(name).type) for name in columns if name not in present}
