@@ -108,8 +108,13 @@ def files_of_part(files: Sequence[MappedFile], begin: int, most_bytes: int) -> i
     return max(sum(size <= most_bytes for size in sizes), min(len(files), 1))
 
 
+class OtherLog(BadData):
+    """The bytes before the position are not those that were imported."""
+
+
 def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
-    """The physical offset to read from. Raises BadData when the log is not the one that was imported, or has a gap."""
+    """The physical offset to read from. Raises OtherLog when the log is not the one that was imported, BadData when it has a
+    gap."""
     first, end = log.files[0].start_offset, log.files[-1].end_offset
     if not salvage:
         log.refuse_missing(
@@ -117,11 +122,6 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
         )
     if imported is None or before is None:
         return first
-    if imported > end:
-        raise BadData(
-            f"the log of {source} ends at {end}, but this broker's log was imported up to {imported}: this is an older copy, "
-            "or the store of another broker. Nothing was changed."
-        )
     if imported < first:
         if not salvage:
             raise BadData(
@@ -136,11 +136,8 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
             f"{gap.last} is missing, so it cannot be checked that this is the log that was imported up to {imported}. Nothing "
             "was changed. Restore the file"
         )
-    if at >= first and fingerprint(source, log, imported) != [at, digest]:
-        raise BadData(
-            f"the log of {source} differs from the imported one in the bytes before {imported}: this is the store of "
-            "another broker, or its log was cut and written again. Nothing was changed; import it into a new shard (--shard)."
-        )
+    if imported > end or (at >= first and fingerprint(source, log, imported) != [at, digest]):
+        raise OtherLog(f"the log of {source} is not the one that was imported up to {imported}")
     return imported
 
 

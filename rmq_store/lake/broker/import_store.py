@@ -22,10 +22,11 @@ from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.commit.positions import cutover_id, import_id
 from rmq_store.commit.request import Status, refuse_other_request
-from rmq_store.errors import WrongUse
+from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
+from rmq_store.lake.broker.common_log import common_log, what_differs
 from rmq_store.lake.broker.import_commit import PartOf, QueueGap, import_commit, proposal_of
-from rmq_store.lake.broker.import_part import begin_of, read_part
+from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.broker.salvage import Skipped
@@ -164,7 +165,12 @@ class _Import:
                     f"broker {broker_name} was cut over to shard {shard.name}: its files cannot be imported any more"
                 )
             before = last_import(shard, broker_name)
-            begin = begin_of(self.files, log, positions.get(import_id(broker_name)), before, request.salvage)
+            imported = positions.get(import_id(broker_name))
+            try:
+                begin = begin_of(self.files, log, imported, before, request.salvage)
+            except OtherLog as error:
+                common = common_log(self.store, shard.name, self.files, log, broker_name, imported or 0)
+                raise BadData(f"{error}: {what_differs(common, broker_name)}. Nothing was changed.") from error
             job = self._job()
             read = read_part(job, log, begin, self.engine, partial(self._progressed, parts, begin))
             notes = self.configs.notes if read.note is None else (*self.configs.notes, read.note)

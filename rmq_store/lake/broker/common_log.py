@@ -1,0 +1,131 @@
+"""How far a broker's log is still the one that was imported.
+
+A broker that was killed, or whose disk was replaced, may lose the end of its log and write other records there. What it
+has in common with the imported messages is then a beginning of both, so the end of it is found by bisection.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.lake.read.message_search import quoted
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.log.commit_log import Blank, NothingWritten, Stop, item_at
+from rmq_store.log.record import Record
+
+_MARKS = 4096
+"""Into so many stretches the imported part of the log is cut; the records of one of them are looked at one by one."""
+
+_HEAD_BYTES = 8
+"""They show whether anything is written there."""
+
+_COLUMNS = ("topic", "queue_id", "queue_offset", "store_size", "body_crc", "born_timestamp", "store_timestamp")
+"""What makes two records the same, at the same place."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommonLog:
+    """The beginning that a broker's log and the imported messages have in common."""
+
+    end: int
+    """Physical offset up to which they are the same (exclusive)."""
+    continues: bool
+    """Whether the broker's log goes on there, with something else."""
+    messages: int
+    """Imported messages from there on. The broker does not have them any more."""
+    queues: int
+    """How many queues these are in."""
+
+
+def common_log(
+    store: LakeStore, shard: str, source: FileSource, log: MappedFileQueue, broker_name: str, imported: int
+) -> CommonLog | None:
+    """What the log has in common with the messages that were imported up to the physical offset ``imported``; None: none of
+    the imported records that its files could have is in them."""
+    first = log.files[0].start_offset
+    of_broker = f"shard = {quoted(shard)} AND broker_name = {quoted(broker_name)}"
+
+    def is_same(row: Mapping[str, Any]) -> bool:
+        return _is_same(source, log, row)
+
+    step = max((imported - first) // _MARKS, 1)
+    at = f"commit_log_offset // {step}"
+    marks = _rows(store, f"{of_broker} AND commit_log_offset >= {first}", f"GROUP BY {at}", _of_first)
+    number = _common(marks, is_same)
+    if not number:
+        return None
+    begin = marks[number - 1]["commit_log_offset"]
+    end = marks[number]["commit_log_offset"] if number < len(marks) else imported
+    rows = _rows(store, f"{of_broker} AND commit_log_offset >= {begin} AND commit_log_offset < {end}")
+    last = rows[_common(rows, is_same) - 1]
+    common_end = last["commit_log_offset"] + last["store_size"]
+    text = f"""
+        SELECT count(*) AS messages, count(DISTINCT (topic, queue_id)) AS queues
+        FROM messages WHERE {of_broker} AND commit_log_offset >= {common_end}
+    """
+    (lost,) = query(store, text).to_pylist()
+    return CommonLog(common_end, _goes_on(source, log, common_end), lost["messages"], lost["queues"])
+
+
+def what_differs(common: CommonLog | None, broker_name: str) -> str:
+    """What that means, and what can be done; None as ``common_log`` answers it."""
+    if common is None:
+        return "none of the imported records is in it, so this is the store of another broker. Import it with its own --broker"
+    lost = f"{common.messages:,} imported messages in {common.queues:,} queues are not in it"
+    if not common.continues:
+        return (
+            f"it is the same up to {common.end} and ends there, {lost}: this is an older copy, or the broker has lost the end "
+            "of its log. Import a newer copy"
+        )
+    return (
+        f"it is the same up to {common.end}, where other records follow, {lost}: the broker lost the end of its log, wrote on, "
+        f"and gives the offsets of those messages to others. They are kept here (commit_log_offset >= {common.end} of "
+        f"{broker_name!r}). Import the store under another broker name; docs/limits.md, 'A broker that lost the end of its "
+        "log', says how its groups continue there"
+    )
+
+
+def _of_first(column: str) -> str:
+    return f"arg_min({column}, commit_log_offset)"
+
+
+def _rows(
+    store: LakeStore, condition: str, group: str = "", of: Callable[[str], str] = lambda column: column
+) -> list[dict[str, Any]]:
+    """Imported records in log order, or the first of each group."""
+    columns = ", ".join(f"{of(column)} AS {column}" for column in _COLUMNS)
+    place = "min(commit_log_offset)" if group else "commit_log_offset"
+    text = f"SELECT {place} AS place, {columns} FROM msg WHERE {condition} {group} ORDER BY place"
+    return [row | {"commit_log_offset": row.pop("place")} for row in query(store, text).to_pylist()]
+
+
+def _common(rows: Sequence[Mapping[str, Any]], is_same: Callable[[Mapping[str, Any]], bool]) -> int:
+    """How many of the rows are the same: a beginning of them."""
+    return bisect_left(rows, True, key=lambda row: not is_same(row))
+
+
+def _is_same(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -> bool:
+    item = _item_at(source, log, row["commit_log_offset"], row["store_size"])
+    return isinstance(item, Record) and all(getattr(item, name) == row[name] for name in _COLUMNS)
+
+
+def _goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:
+    item = _item_at(source, log, offset)
+    if isinstance(item, Blank):
+        item = _item_at(source, log, offset + item.skipped)
+    return not isinstance(item, NothingWritten)
+
+
+def _item_at(source: FileSource, log: MappedFileQueue, offset: int, size: int = _HEAD_BYTES) -> Record | Stop:
+    """What the log has at a physical offset, as far as so many bytes show it. Behind its files nothing is written."""
+    file = next((file for file in log.files if file.start_offset <= offset < file.end_offset), None)
+    if file is None:
+        return NothingWritten(offset)
+    begin = offset - file.start_offset
+    return item_at(source.read(file.name, begin, begin + size), 0, offset, file.end_offset)
