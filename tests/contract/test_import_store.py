@@ -719,7 +719,9 @@ def test_a_file_that_would_become_too_many_files_is_refused_before_their_numbers
 def test_a_queue_that_began_again_says_what_it_means_and_what_can_be_done(lake: Lake, tmp_path: Path) -> None:
     folder = store_of(tmp_path / "made", {}, {}, {"queue_offset": 1})
     for salvage in (False, True):
-        with pytest.raises(BadData, match=r"offset 1 comes again.*deleted and made again.*a new shard \(--shard\)"):
+        with pytest.raises(
+            BadData, match=r"offset 1 comes again.*deleted and made again.*another broker name \(--broker\)"
+        ):
             lake.load(folder, salvage=salvage)
 
 

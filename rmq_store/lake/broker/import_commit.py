@@ -134,8 +134,8 @@ def _queue_positions(job: ImportJob, positions: Positions, read: LogRead) -> tup
             raise BadData(
                 f"{segment.queue}: offset {base} comes again, but the queue was imported up to {known}. Nothing after byte "
                 f"{read.begin} of the log was imported: the topic was deleted and made again at the broker, or this is another "
-                "broker's store; --salvage cannot repair that. Import the store into a new shard (--shard), together with its "
-                "consumequeue folder, which tells the messages of the deleted topic from those of the new one."
+                "broker's store; --salvage cannot repair that. Import the store under another broker name (--broker), "
+                "together with its consumequeue folder, which tells messages of the deleted topic from those of the new one."
             )
         elif base > known and job.salvage:
             gaps.append(QueueGap(segment.queue.topic, segment.queue.queue_id, known, base))
