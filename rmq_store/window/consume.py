@@ -275,6 +275,8 @@ class WindowResult:
     """The messages because of which orderly queues stop."""
     keys: Tally | None
     """The tally of the acked keys, in a group that absorbs duplicates."""
+    task_ms: int | None = None
+    """How long the tasks took, the sum over them in ms of wall time; None: there was none, or it was not measured."""
 
 
 def consume_proposal(
@@ -304,7 +306,7 @@ def consume_proposal(
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,
-        parameters=request_parameters(plan, request, result.keys),
+        parameters=request_parameters(plan, request, result.keys, result.task_ms),
         subscription=plan.subscription,
         subscription_version=None if plan.subscription is None else group.subscription_version,
         listener=group.listener,

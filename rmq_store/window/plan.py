@@ -411,10 +411,18 @@ def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
 # --- the parameters of a ctl row --------------------------------------------------------------------------------------
 
 
-def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None = None) -> str:
+TASK_MS = "task_ms"
+"""The parameter of a window that says how long its tasks took, the sum over them in ms of wall time. The next window of the
+group is cut by it."""
+
+
+def request_parameters(
+    plan: Plan, request: ConsumeRequest, keys: Tally | None = None, task_ms: int | None = None
+) -> str:
     """The ``parameters`` of the window's ctl row, as canonical JSON: those of the request, and in part 1 its bounds.
 
-    ``keys``: the keys that a window acked, in a group that absorbs duplicates.
+    ``keys``: the keys that a window acked, in a group that absorbs duplicates. ``task_ms``: how long its tasks took; None:
+    it had none, or it was not measured.
     """
     parameters = identity_parameters(request) | dict(request.parameters)
     if request.client_id is not None:
@@ -423,4 +431,6 @@ def request_parameters(plan: Plan, request: ConsumeRequest, keys: Tally | None =
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
     if keys is not None:
         parameters |= key_parameters(keys)
+    if task_ms is not None:
+        parameters[TASK_MS] = task_ms
     return canonical_json(parameters)

@@ -144,7 +144,7 @@ def ends_of(report: ConsumeAllReport) -> dict[str, str]:
 
 
 _WINDOW = "group_name, action, queues, messages, acked, filtered, retried, dead, listener"
-_PARAMETERS = """regexp_replace(parameters, '"claim":"[0-9a-f]+"', '') AS parameters"""
+_PARAMETERS = """regexp_replace(parameters, '"claim":"[0-9a-f]+"|,"task_ms":[0-9]+', '', 'g') AS parameters"""
 _FAILED = "group_name, attempt, origin_topic, origin_queue_id, origin_queue_offset, pass, unique_key, topic, queue_id"
 VIEWS = {
     "windows": f"{_WINDOW}, {_PARAMETERS}, request_id, request_part, request_complete, epoch",

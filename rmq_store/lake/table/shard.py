@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action, Ctl, lane, local_broker
@@ -20,6 +21,7 @@ from rmq_store.utils.host import uuid7_floor, uuid7_ms
 
 ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
 _IS_CTL = pc.field("partition.kind") == "ctl"
+_NEWEST_FILES = 4
 
 
 class Shard:
@@ -138,8 +140,7 @@ class Shard:
         """Whether the group has a commit of that action in this epoch or a later one. Usually that reads one file for yes and
         none for no: epochs grow, so no commit has a later one than the newest, or than those that a wrong clock may have put
         before it. A file that a compaction made has commits of any time up to its newest."""
-        where = _IS_CTL & _may_have("group_name", group) & _may_have("action", str(action))
-        files = self.commitlog.files(where).sort_by([("max.commit_id", "descending")])
+        files = self._ctl_files_with(group, action)
         floor = ""
         for path, newest in zip(*(files.column(name).to_pylist() for name in ("path", "max.commit_id")), strict=True):
             if newest < floor:
@@ -150,6 +151,20 @@ class Shard:
                         return True
                     floor = max(floor, uuid7_floor(uuid7_ms(ctl.commit_id) - 2 * MAX_SKEW_MS))
         return False
+
+    def newest_ctl(self, group: str, action: Action) -> Ctl | None:
+        """The group's newest commit of that action, if it is in one of the ``_NEWEST_FILES`` newest files that may have one:
+        commits of many groups share files, and this is not worth reading them all."""
+        for path in self._ctl_files_with(group, action).column("path").slice(0, _NEWEST_FILES).to_pylist():
+            ctls = [ctl for ctl in self.ctls_in([path]) if (ctl.group, ctl.action) == (group, action)]
+            if ctls:
+                return ctls[-1]
+        return None
+
+    def _ctl_files_with(self, group: str, action: Action) -> pa.Table:
+        """The files that may have commits of the group with that action, newest first."""
+        where = _IS_CTL & _may_have("group_name", group) & _may_have("action", str(action))
+        return self.commitlog.files(where).sort_by([("max.commit_id", "descending")])
 
     def ctls_in(self, paths: Sequence[str]) -> list[Ctl]:
         """The rows of some ctl files, in commit order."""

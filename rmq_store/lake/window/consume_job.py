@@ -124,3 +124,5 @@ class TaskResult:
     dropped: tuple[DroppedRange, ...] = ()
     failed: tuple[tuple[MessageQueue, Offsets], ...] = ()
     """The consumed messages that were not acked, in a group that absorbs duplicates."""
+    took_ms: int = 0
+    """How long the task took once the listener was loaded, ms of wall time."""

@@ -39,6 +39,7 @@ from rmq_store.lake.window.orderly_queue import consume_in_order
 from rmq_store.lake.window.retry_rows import COPY_COLUMNS, Failures, retry_rows
 from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import monotonic_ms
 from rmq_store.window.consume import orderly_rules
 
 
@@ -66,6 +67,7 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
 
 def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
     listener = load_listener(job.group.listener)
+    began_ms = monotonic_ms()
     rules = orderly_rules(job.group)
     ranges: list[RangeResult] = []
     failures: list[Failures] = []
@@ -103,6 +105,7 @@ def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
         blocked=tuple(blocked),
         dropped=tuple(dropped),
         failed=_not_acked(failures, dropped) if job.group.absorb_duplicates else (),
+        took_ms=monotonic_ms() - began_ms,
     )
 
 

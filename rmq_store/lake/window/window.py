@@ -33,7 +33,7 @@ from rmq_store.lake.window.consume_slice import run_task
 from rmq_store.lake.window.duplicates import Absorbed, consume_absorbing, duplicate_outcomes
 from rmq_store.lake.window.engine import Engine
 from rmq_store.lake.window.plan import ShardLookup
-from rmq_store.lake.window.window_tasks import tasks_of
+from rmq_store.lake.window.window_tasks import rows_per_ms, tasks_of
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
@@ -180,7 +180,9 @@ def work_of(
         ends_at_ms=ends_at_ms(group, started_ms),
         now_ms=host.now_ms,
     )
-    tasks = tasks_of(group, slices, engine.slots, listener_of(group).kind)
+    slots, kind = engine.slots, listener_of(group).kind
+    last = shard.newest_ctl(group.name, Action.CONSUME) if slots > 1 else None  # a single slot gets few tasks anyway
+    tasks = tasks_of(group, slices, slots, kind, rows_per_ms(kind, group.listener, last))
     return Work(plan=plan, request=request, engine=engine, started_ms=started_ms, job=job, tasks=tasks, holes=holes)
 
 
@@ -228,6 +230,7 @@ def _proposal(shard: Shard, work: Work, absorbed: Absorbed) -> Proposal:
         waits=waits,
         blocked=[blocked for result in results for blocked in result.blocked],
         keys=absorbed.keys,
+        task_ms=sum(result.took_ms for result in results) if results else None,
     )
     return consume_proposal(plan, work.request, result, commit_id=job.commit_id, window_id=job.window_id)
 
