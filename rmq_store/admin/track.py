@@ -21,6 +21,10 @@ REDRIVEN = "redriven"
 """A dead letter that was sent again, to a named topic or to the group's retry topic, where its next hops are."""
 
 
+REMOVED = "removed"
+"""Retention has removed the copy that was made here, so it is not known what became of it."""
+
+
 class TrackType(StrEnum):
     """What became of a message in a group. The first seven are RocketMQ's; it answers CONSUMED for the others too, since it
     compares only offsets. NOT_ONLINE, PULL and CONSUME_BROADCASTING need a group's running consumers
@@ -52,7 +56,7 @@ class Hop:
     attempt: int
     """0 for the message itself, and for a dead letter that was sent again."""
     outcome: str
-    """That of the window at ``committed_at``, else WAITING, UNREAD or REDRIVEN."""
+    """That of the window at ``committed_at``, else WAITING, UNREAD, REDRIVEN or REMOVED."""
     pass_: int = 0
     """The pass of the queue. A message is consumed again in a later pass."""
     committed_at: int | None = None

@@ -105,11 +105,11 @@ def maintain(
 
 _COLUMNS = (
     *("shard", "table", "files_before", "files_after", "bytes_before", "bytes_after", "joined", "checkpoint"),
-    *("messages_removed", "removed_rows", "log_files_deleted", "files_deleted", "bytes_deleted"),
+    *("messages_removed", "removed_rows", "archived_rows", "log_files_deleted", "files_deleted", "bytes_deleted"),
 )
 _REMOVAL_COLUMNS = (
     *("shard", "topic", "broker_name", "queue_id", "begin_offset", "end_offset"),
-    *("limit", "held_to", "held_by", "lost"),
+    *("limit", "held_to", "held_by", "archive", "lost"),
 )
 _FILE_COLUMNS = ("shard", "table", "path", "size", "written_at")
 
@@ -141,6 +141,7 @@ def _removals(report: TableReport) -> list[dict[str, Any]]:
             "limit": str(one.limit),
             "held_to": one.held_to,
             "held_by": one.held_by,
+            "archive": one.archive,
             "lost": {group: [range_.begin, range_.end] for group, range_ in one.lost.items()},
         }
         for one in report.removals

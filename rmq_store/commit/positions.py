@@ -67,6 +67,7 @@ class PositionKind(StrEnum):
     BLOCKED = "blk"
     MAX = "max"
     MIN = "min"
+    ARCHIVED = "arc"
     SUBSCRIPTION = "sub"
     CLAIM = "own"
     IMPORT = "import"
@@ -112,6 +113,11 @@ def max_id(queue: MessageQueue) -> str:
 def min_id(queue: MessageQueue) -> str:
     """First readable offset of the queue (absent: 0)."""
     return _joined(PositionKind.MIN, *queue_key(queue))
+
+
+def arc_id(queue: MessageQueue) -> str:
+    """The end of the removed messages that go to the archive (absent: 0)."""
+    return _joined(PositionKind.ARCHIVED, *queue_key(queue))
 
 
 def sub_id(group: str) -> str:
@@ -187,7 +193,7 @@ _PARTS_OF_QUEUE_CLAIM = 5  # kind, group, topic, broker, queue id
 
 
 def queue_of(app_id: str) -> MessageQueue:
-    """The queue that ends the id of an OFFSET, PASS, BLOCKED, MAX or MIN position, or of a claim on a queue."""
+    """The queue that ends the id of an OFFSET, PASS, BLOCKED, MAX, MIN or ARCHIVED position, or of a claim on a queue."""
     topic, broker_name, queue_id = split_id(app_id)[-3:]
     return MessageQueue(topic, broker_name, int(queue_id))
 
@@ -309,6 +315,9 @@ class Positions:
 
     def max_offset(self, queue: MessageQueue) -> int:
         return self.get(max_id(queue)) or 0
+
+    def archived_to(self, queue: MessageQueue) -> int:
+        return self.get(arc_id(queue)) or 0
 
 
 _UNKNOWN: Txn = (ABSENT, 0)

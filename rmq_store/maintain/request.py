@@ -62,7 +62,9 @@ class TableReport:
     joined: int = 0
     """Small files that were replaced by larger ones, and files whose messages retention has removed."""
     removed_rows: int = 0
-    """Rows of removed messages that are in no file of the table any more."""
+    """Rows of removed messages that are in no file of the queues any more."""
+    archived_rows: int = 0
+    """Those of them that are in the archive now."""
     checkpoint: bool = False
     """Whether one was written."""
     log_files_deleted: int = 0

@@ -40,6 +40,8 @@ class RetainedQueue:
     """By limit the first offset that it lets stay."""
     offsets: Mapping[str, int] = field(default_factory=dict)
     """The next offsets of the groups that consume the queue."""
+    archive: bool = False
+    """Whether its rule keeps removed messages in the archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class Removal:
     """The slowest group, where messages stay that it has not consumed."""
     lost: Mapping[str, QueueRange] = field(default_factory=dict)
     """By group the messages that it has not consumed."""
+    archive: bool = False
+    """Whether the messages go to the archive."""
 
 
 def removal(queue: RetainedQueue) -> Removal | None:
@@ -85,6 +89,7 @@ def removal(queue: RetainedQueue) -> Removal | None:
         held_to=held_to,
         held_by=min(queue.offsets, key=lambda group: (queue.offsets[group], group)) if end < held_to else None,
         lost=lost,
+        archive=queue.archive,
     )
 
 

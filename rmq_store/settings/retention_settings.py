@@ -27,7 +27,7 @@ WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 """Their messages wait for a delivery."""
 
 _AGES = ("max_age", "max_unconsumed_age")
-_KEYS = ("topic", "max_bytes", *_AGES)
+_KEYS = ("topic", "max_bytes", "archive", *_AGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,8 @@ class RetentionRule:
     """Of the topic's messages in a shard, as they are stored."""
     max_unconsumed_age_ms: int | None = None
     """As ``max_age_ms``, of messages that a group has not consumed; None: those stay."""
+    archive: bool = False
+    """Removed messages go to the archive: no group can consume them any more, but queries and searches find them."""
 
     def covers(self, topic: str) -> bool:
         if not self.topic.endswith("*"):
@@ -77,7 +79,9 @@ def retention_tables(tables: Any) -> tuple[tuple[RetentionRule, ...], list[str]]
 
 def _rule(table: Mapping[str, Any]) -> RetentionRule:
     ages = {f"{key}_ms": parse_duration(table[key]) for key in _AGES if key in table}
-    return RetentionRule(topic=table["topic"], max_bytes=table.get("max_bytes"), **ages)
+    return RetentionRule(
+        topic=table["topic"], max_bytes=table.get("max_bytes"), archive=table.get("archive", False), **ages
+    )
 
 
 def _problems(table: Mapping[str, Any]) -> Iterator[str]:
@@ -96,6 +100,8 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
     size = table.get("max_bytes")
     if size is not None and not (is_int(size) and size > 0):
         yield f"max_bytes must be a whole number of bytes above 0, it is {size!r}"
+    if not isinstance(table.get("archive", False), bool):
+        yield f"archive must be true or false, it is {table['archive']!r}"
     if "max_age" not in table and "max_bytes" not in table:
         yield "it needs max_age, max_bytes or both"
     if "max_unconsumed_age" in table and table.get("topic") in WAITING_TOPICS:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced, StagedFile
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.duplicates import AbsorbRule
-from rmq_store.errors import DerivedTableDamaged, StoreUnusable
+from rmq_store.errors import BadData, DerivedTableDamaged, StoreUnusable
 from rmq_store.lake.commit import commit as committing
 from rmq_store.lake.commit import tail
 from rmq_store.lake.commit.commit import STEPS
@@ -297,6 +298,16 @@ def test_a_compaction_that_is_killed_at_any_step_hurts_nothing(
 def test_a_file_whose_segments_are_not_known_is_not_replaced(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting, "_segments_in", lambda shard, files: {})
     with pytest.raises(DerivedTableDamaged, match="has segments of 0 messages in"):
+        compacted(lake)
+
+
+@pytest.mark.parametrize("kind", ["msg", "outcome"])
+def test_a_file_with_fewer_rows_than_the_log_says_is_not_replaced(lake: Lake, kind: str) -> None:
+    live = lake.shard.commitlog.files().select(["path", "num_records"]).to_pylist()
+    path = next(row["path"] for row in live if row["path"].startswith(f"kind={kind}/") and row["num_records"] > 1)
+    file = lake.folder / lake.shard.commitlog.path / path
+    pq.write_table(pq.read_table(file, partitioning=None).slice(1), file)
+    with pytest.raises(BadData, match=r"by the log they have .*\. Nothing was replaced"):
         compacted(lake)
 
 

@@ -24,6 +24,7 @@ topic = "OrderEvents"
 max_age = "30d"
 max_bytes = 500_000
 max_unconsumed_age = "90d"
+archive = true
 [[retention]]
 topic = "%DLQ%*"
 max_age = "1d"
@@ -34,7 +35,11 @@ def test_the_tables_are_rules_of_the_settings() -> None:
     assert load_settings(GROUP, "file").retention == ()
     assert load_settings(GROUP + TABLES, "file").retention == (
         RetentionRule(
-            topic="OrderEvents", max_age_ms=30 * DAY_MS, max_bytes=500_000, max_unconsumed_age_ms=90 * DAY_MS
+            topic="OrderEvents",
+            max_age_ms=30 * DAY_MS,
+            max_bytes=500_000,
+            max_unconsumed_age_ms=90 * DAY_MS,
+            archive=True,
         ),
         RetentionRule(topic="%DLQ%*", max_age_ms=DAY_MS),
     )
@@ -54,6 +59,7 @@ def test_the_tables_are_rules_of_the_settings() -> None:
         ("[[retention]]\ntopic = 'O'\nmax_age = 'month'", "max_age: invalid duration 'month'"),
         ("[[retention]]\ntopic = 'O'\nmax_bytes = '1GB'", "max_bytes must be a whole number of bytes above 0, it is '1GB'"),
         ("[[retention]]\ntopic = 'O'\nmax_bytes = 0", "max_bytes must be a whole number of bytes above 0, it is 0"),
+        ("[[retention]]\ntopic = 'O'\nmax_age = '1d'\narchive = 1", "O: archive must be true or false, it is 1"),
         ("[[retention]]\ntopic = 'O'\nmax_ages = '1d'", "O: unknown key 'max_ages', did you mean 'max_age'?"),
         (
             "[[retention]]\ntopic = 'O'\nmax_age = '2d'\nmax_unconsumed_age = '1d'",

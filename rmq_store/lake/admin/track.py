@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from rmq_store.admin.track import REDRIVEN, UNREAD, WAITING, Hop, Track, track_type
+from rmq_store.admin.track import REDRIVEN, REMOVED, UNREAD, WAITING, Hop, Track, track_type
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import Outcome
 from rmq_store.filter.subscription import build_subscription_data
-from rmq_store.lake.read.message_search import Message, quoted
+from rmq_store.lake.read.message_search import ALL_MESSAGES, MESSAGE_RELATIONS, Message, quoted
 from rmq_store.lake.sql.sql import open_duckdb
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.plan import ShardLookup
@@ -26,7 +26,7 @@ from rmq_store.message.message_const import (
 )
 from rmq_store.message.properties import tags_code
 
-_RELATIONS = ("consumed_ranges", "stored_offsets", "message_rows", "outcome_ranges", "ctl", "positions")
+_RELATIONS = ("consumed_ranges", "stored_offsets", *MESSAGE_RELATIONS, "outcome_ranges", "ctl", "positions")
 _MOST_HOPS = 200
 """More than any chain has; a damaged one could have no end."""
 
@@ -99,10 +99,11 @@ class _Tracker:
             yield Hop(*place[1:], attempt, Outcome.SKIPPED if self._is_behind(place, group) else UNREAD)
         for range_ in ranges:
             copy = self._copy(place, range_) if range_["retried"] + range_["dead"] else None
+            outcome = self._outcome(place, range_, copy)
             yield Hop(
                 *place[1:],
                 attempt,
-                self._outcome(place, range_, copy),
+                outcome,
                 pass_=range_["pass"],
                 committed_at=range_["committed_at"],
                 window_id=range_["window_id"],
@@ -113,12 +114,16 @@ class _Tracker:
                 yield from self._sent_again(group, _Place.of(copy), attempt + 1)
             elif copy:
                 yield from self._after_delay(group, _Place.of(copy), copy, attempt + 1)
+            elif outcome is Outcome.RETRIED:
+                yield Hop(*place[1:], attempt + 1, REMOVED)
 
     def _after_delay(self, group: str, waits_at: _Place, copy: Mapping[str, Any], attempt: int) -> Iterator[Hop]:
         delivery = next(iter(self._reached(waits_at, SCHEDULE_GROUP)), None)
         delivered = delivery and self._copy(waits_at, delivery)
         if delivered:
             yield from self._hops(group, _Place.of(delivered), attempt)
+        elif delivery:
+            yield Hop(*waits_at[1:], attempt, REMOVED)
         else:
             yield Hop(*waits_at[1:], attempt, WAITING, due_at=copy["deliver_at"])
 
@@ -137,16 +142,17 @@ class _Tracker:
         )
         return bool(offsets) and bool(offsets[0]["value"] > place.queue_offset)
 
-    def _outcome(self, place: _Place, range_: Mapping[str, Any], copy: Mapping[str, Any] | None) -> str:
+    def _outcome(self, place: _Place, range_: Mapping[str, Any], copy: Mapping[str, Any] | None) -> Outcome:
         if copy:
             return Outcome.DEAD if copy["topic"].startswith(DLQ_GROUP_TOPIC_PREFIX) else Outcome.RETRIED
-        if any(range_[name] for name in ("duplicate", "dropped", "lost", "skipped")):
+        # Also those of copies that retention has removed.
+        if any(range_[name] for name in ("retried", "dead", "duplicate", "dropped", "lost", "skipped")):
             outcomes = self._rows(
                 f"SELECT outcome FROM outcome_ranges WHERE {place.where()} AND begin_offset <= {place.queue_offset}"
                 f" AND end_offset > {place.queue_offset} AND commit_id = {quoted(range_['commit_id'])}"
             )
             if outcomes:
-                return str(outcomes[0]["outcome"])
+                return Outcome(outcomes[0]["outcome"])
         if not range_["filtered"]:
             return Outcome.ACKED
         return Outcome.ACKED if range_["acked"] and self._is_selected(range_) else Outcome.FILTERED
@@ -166,7 +172,7 @@ class _Tracker:
         """The copy that a window or a delivery made of the message at a place, None: it made none."""
         copies = self._rows(
             "SELECT shard, topic, broker_name, queue_id, queue_offset, deliver_at, error_type, error_text"
-            f" FROM message_rows WHERE commit_id = {quoted(range_['commit_id'])} AND {place.where('origin_')}"
+            f" FROM {ALL_MESSAGES} WHERE commit_id = {quoted(range_['commit_id'])} AND {place.where('origin_')}"
             f" AND origin_queue_offset = {place.queue_offset}"
         )
         return copies[0] if copies else None

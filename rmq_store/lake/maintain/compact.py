@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import REPLACED, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
-from rmq_store.errors import DerivedTableDamaged, StaleAttempt
+from rmq_store.errors import BadData, DerivedTableDamaged, StaleAttempt
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import dispatch, follow_up
 from rmq_store.lake.maintain.checked_file import stage_checked
-from rmq_store.lake.maintain.expired_rows import expired_rows, without_expired
+from rmq_store.lake.maintain.expired_rows import Expired, expired_rows, without_expired
 from rmq_store.lake.read.slice_reader import lake_message_ids
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.imports import files_of_newest
@@ -48,12 +48,14 @@ _SCHEMAS: Mapping[str, pa.Schema] = {
     "outcome": tables.OUTCOME,
     "key": tables.KEY,
     "ctl": tables.CTL,
+    "archive": tables.MSG,
 }
 _PLACE = ["topic", "broker_name", "queue_id", "queue_offset"]
 _ORDER: Mapping[str, list[str]] = {
     "outcome": ["group_name", "commit_id", "part", "rel"],
     "key": ["group_name", "commit_id", "part", "rel"],
     "ctl": ["request_id", "commit_id"],
+    "archive": _PLACE,
 }
 """How the rows of a joined file are sorted. Those of ``msg`` are sorted by their place."""
 
@@ -81,6 +83,8 @@ class CompactReport:
     new_files: int = 0
     removed_rows: int = 0
     """Messages before the min offsets of their queues, which were left out."""
+    archived_rows: int = 0
+    """Those of them that are in the archive now."""
     overtaken: int = 0
     """Groups of files that another compaction replaced first."""
     warnings: tuple[str, ...] = ()
@@ -130,10 +134,10 @@ def _groups(shard: Shard, limits: Limits, now_ms: int) -> list[_Group]:
     gone: list[SmallFile] = []
     outdated: list[SmallFile] = []
     for file, rows in _settled_files(shard, now_ms):
-        removed = expired.get(file.path, 0)
-        if removed and removed + rows.unplaced == file.rows and not rows.copies:
+        removed = expired.get(file.path, Expired())
+        if removed.rows and removed.rows + rows.unplaced == file.rows and not (rows.copies or removed.archived):
             gone.append(file)
-        elif removed and 2 * removed >= file.rows:
+        elif removed.rows and 2 * removed.rows >= file.rows:
             outdated.append(file)
         else:
             by_kind[file.partition[0]].append(file)
@@ -192,11 +196,11 @@ def _joined(
     """The report after the group was replaced, in one commit."""
     started_ms, commit_id = host.now_ms(), host.new_commit_id()
     paths = [file.path for file in group.files]
-    kind, day, *_ = group.files[0].partition
+    kind = group.files[0].partition[0]
     try:
         shard.commitlog.check_live(paths)
         try:
-            files, segments = ([], []) if group.expired else _staged(shard, kind, day, paths, commit_id)
+            files, segments = ([], []) if group.expired else _staged(shard, group, commit_id)
         except DerivedTableDamaged:
             # The segments may be newer than the files, of another compaction that has replaced these.
             shard.commitlog.refresh()
@@ -205,7 +209,9 @@ def _joined(
         number, of = part
         rows = sum(file.rows for file in group.files)
         removed_rows = rows - sum(file.rows for file in files if file.kind == kind)
+        archived_rows = sum(file.rows for file in files if (kind, file.kind) == ("msg", "archive"))
         files = [replace(file, data_change=removed_rows > 0) for file in files]
+        facts = {"kind": kind, "rows": rows, "removed_rows": removed_rows, "archived_rows": archived_rows}
         ctl = Ctl(
             commit_id,
             Action.COMPACT,
@@ -214,7 +220,7 @@ def _joined(
             request_id=request.request_id,
             request_part=number,
             request_complete=number == of,
-            parameters=canonical_json({"kind": kind, "rows": rows, "removed_rows": removed_rows, REPLACED: paths}),
+            parameters=canonical_json(facts | {REPLACED: paths}),
             produced=tuple(segments),
         )
         proposal = Proposal(ctl, expect={}, advance={}, files=tuple(files), removed=tuple(paths))
@@ -227,25 +233,32 @@ def _joined(
         commits=report.commits + 1,
         replaced_files=report.replaced_files + len(group.files),
         removed_rows=report.removed_rows + removed_rows,
+        archived_rows=report.archived_rows + archived_rows,
         new_files=report.new_files + len(files),
         warnings=(*report.warnings, *follow_up(shard, host)),
     )
 
 
-def _staged(
-    shard: Shard, kind: str, day: str, paths: Sequence[str], commit_id: str
-) -> tuple[list[StagedFile], list[Produced]]:
+def _staged(shard: Shard, group: _Group, commit_id: str) -> tuple[list[StagedFile], list[Produced]]:
     """The rows of the files, staged again in one file or some, and the segments of messages."""
+    kind, day, *_ = group.files[0].partition
+    paths, expected = [file.path for file in group.files], sum(file.rows for file in group.files)
     schema = _SCHEMAS[kind]
     tables_ = [rows.select(schema.names) for rows in shard.commitlog.read_each(paths, schema.names)]
+    if (stored := sum(rows.num_rows for rows in tables_)) != expected:
+        raise BadData(
+            f"{len(paths)} files of {shard.commitlog.path} hold {stored} rows, by the log they have {expected}. Nothing was "
+            f"replaced; compare them with a backup: {', '.join(paths[:3])}, ..."
+        )
     if kind == "msg":
         rows, placed = _placed(shard, dict(zip(paths, tables_, strict=True)))
-        rows, placed, outcomes = without_expired(rows, placed, shard.positions())
-        segments = joined_segments(placed, "")
+        parted = without_expired(rows, placed, shard.positions())
+        segments = joined_segments(parted.segments, "")
         runs = [segment.first_row for segment in segments]
         new = [
-            NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows, store_day=day, runs=runs),
-            NewFile(kind="outcome", name=f"{commit_id}-00001", rows=outcomes, store_day=day),
+            NewFile(kind="msg", name=f"{commit_id}-00000", rows=parted.rows, store_day=day, runs=runs),
+            NewFile(kind="outcome", name=f"{commit_id}-00001", rows=parted.outcomes, store_day=day),
+            NewFile(kind="archive", name=f"{commit_id}-00002", rows=parted.archived, store_day=day),
         ]
         files = [stage_checked(shard.commitlog, file) for file in new if file.rows.num_rows]
         return files, [replace(segment, file=files[0].path) for segment in segments]

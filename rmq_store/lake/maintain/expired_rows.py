@@ -2,15 +2,17 @@
 
 Files that have none but such rows leave the table as they are. Others are written again without them, once they are half of
 the file: so a row is written a few times at most. A copy of a failed message is the evidence of its outcome, which the audit
-checks (``docs/invariants.md``, P2). So an outcome row takes its place.
+checks (``docs/invariants.md``, P2). So an outcome row takes its place. A message that a rule keeps in the archive becomes a row
+of the partition ``kind=archive``, in the commit that takes it out of its queue's files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,7 +38,29 @@ _SAME = (
 )
 
 
-def expired_rows(shard: Shard) -> Mapping[str, int]:
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Rows of a file before the min offsets of their queues."""
+
+    rows: int = 0
+    archived: int = 0
+    """Those of them that go to the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """What becomes of rows."""
+
+    rows: pa.Table
+    """Those that stay, and their segments."""
+    segments: list[Produced]
+    outcomes: pa.Table
+    """What is left of copies that do not stay (schema OUTCOME)."""
+    archived: pa.Table
+    """Those that go to the archive."""
+
+
+def expired_rows(shard: Shard) -> Mapping[str, Expired]:
     """By file how many of its rows are of such messages, where there are any."""
     positions, table = shard.positions(), shard.consumequeue
     least = {queue_of(app_id): offset for app_id, offset in positions.of_kind(PositionKind.MIN) if offset}
@@ -50,41 +74,53 @@ def expired_rows(shard: Shard) -> Mapping[str, int]:
             "broker_name": [queue.broker_name for queue in least],
             "queue_id": pa.array([queue.queue_id for queue in least], pa.int32()),
             "least": list(least.values()),
+            "archived_to": [min(positions.archived_to(queue), offset) for queue, offset in least.items()],
         }
     )
     rows = rows.join(of_queue, _QUEUE, join_type="inner", use_threads=False)
     rows = rows.filter(pc.field("base_offset") < pc.field("least"))
-    counts = pc.subtract(
-        pc.min_element_wise(rows.column("end_offset"), rows.column("least")), rows.column("base_offset")
-    )
-    by_file = pa.table({"file": rows.column("file"), "rows": counts}).group_by("file").aggregate([("rows", "sum")])
-    return dict(zip(by_file.column("file").to_pylist(), by_file.column("rows_sum").to_pylist(), strict=True))
+    counts = {
+        name: pc.max_element_wise(
+            pc.subtract(pc.min_element_wise(rows.column("end_offset"), rows.column(name)), rows.column("base_offset")),
+            0,
+        )
+        for name in ("least", "archived_to")
+    }
+    by_file = pa.table({"file": rows.column("file"), **counts}).group_by("file")
+    sums = by_file.aggregate([(name, "sum") for name in counts])
+    columns = (sums.column(name).to_pylist() for name in ("file", "least_sum", "archived_to_sum"))
+    return {file: Expired(expired, archived) for file, expired, archived in zip(*columns, strict=True)}
 
 
-def without_expired(
-    rows: pa.Table, segments: Sequence[Produced], positions: Positions
-) -> tuple[pa.Table, list[Produced], pa.Table]:
-    """The rows and segments that stay, and the outcome rows (schema OUTCOME) of the copies that do not.
-
-    ``segments``: of the first rows, in their order; the rows behind them are in no queue, and stay.
-    """
-    counts = np.array([segment.count for segment in segments], dtype=np.int64)
-    expired = np.array(
-        [min(max(positions.min_offset(segment.queue) - (segment.base or 0), 0), segment.count) for segment in segments],
-        dtype=np.int64,
-    )
-    starts = np.repeat(np.cumsum(counts) - counts, counts)
-    stays = np.ones(rows.num_rows, dtype=bool)
-    stays[: len(starts)] = np.arange(len(starts)) - starts >= np.repeat(expired, counts)
-    if stays.all():
-        return rows, list(segments), tables.OUTCOME.empty_table()
-    mask = pa.array(stays)
+def without_expired(rows: pa.Table, segments: Sequence[Produced], positions: Positions) -> Parted:
+    """``segments``: of the first rows, in their order; the rows behind them are in no queue, and stay."""
+    expired = np.array([_before(positions.min_offset(one.queue), one) for one in segments], dtype=np.int64)
+    gone = _first_of_each(segments, expired, rows.num_rows)
+    if not gone.any():
+        return Parted(rows, list(segments), tables.OUTCOME.empty_table(), rows.slice(0, 0))
+    kept = np.array([_before(positions.archived_to(one.queue), one) for one in segments], dtype=np.int64)
+    archived = _first_of_each(segments, np.minimum(kept, expired), rows.num_rows)
     trimmed = [
-        replace(segment, base=(segment.base or 0) + gone, count=segment.count - gone)
-        for segment, gone in zip(segments, expired.tolist(), strict=True)
-        if gone < segment.count
+        replace(segment, base=(segment.base or 0) + number, count=segment.count - number)
+        for segment, number in zip(segments, expired.tolist(), strict=True)
+        if number < segment.count
     ]
-    return rows.filter(mask), trimmed, outcomes_of(rows.filter(pc.invert(mask)))
+    outcomes = outcomes_of(rows.filter(pa.array(gone)))
+    return Parted(rows.filter(pa.array(~gone)), trimmed, outcomes, rows.filter(pa.array(archived)))
+
+
+def _before(offset: int, segment: Produced) -> int:
+    """How many messages of the segment are before the offset."""
+    return min(max(offset - (segment.base or 0), 0), segment.count)
+
+
+def _first_of_each(segments: Sequence[Produced], numbers: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.bool_]:
+    """For each row whether it is among the first ``numbers`` of its segment."""
+    counts = np.array([segment.count for segment in segments], dtype=np.int64)
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.zeros(rows, dtype=bool)
+    first[: len(starts)] = np.arange(len(starts)) - starts < np.repeat(numbers, counts)
+    return first
 
 
 def outcomes_of(copies: pa.Table) -> pa.Table:

@@ -64,6 +64,7 @@ def maintain(
             compacted = compact(shard, compaction, host, dry_run=request.dry_run, progress=progress)
         reports["commitlog"].joined = compacted.replaced_files
         reports["commitlog"].removed_rows = compacted.removed_rows
+        reports["commitlog"].archived_rows = compacted.archived_rows
         reports["commitlog"].warnings += compacted.warnings
         if compacted.overtaken:
             warning = (

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from rmq_store.admin.replay import replayed_group
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Produced, Proposal, canonical_json
-from rmq_store.commit.positions import PositionKind, Positions, QueueRange, group_of, grp_id, min_id, queue_of
+from rmq_store.commit.positions import PositionKind, Positions, QueueRange, arc_id, group_of, grp_id, min_id, queue_of
 from rmq_store.errors import StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
@@ -107,6 +107,7 @@ def _retained(shard: Shard, positions: Positions, rules: Sequence[RetentionRule]
                 max_offset=positions.max_offset(queue),
                 removable={limit: of_limit[queue] for limit, of_limit in limits.items() if queue in of_limit},
                 offsets=offsets.get(queue, {}),
+                archive=rule.archive,
             )
             for queue in queues
         ]
@@ -199,8 +200,9 @@ def _proposal(
     epochs = {grp_id(group) for range_ in ranges for group in offsets[range_.queue]}
     expect = {min_id(range_.queue): positions.get(min_id(range_.queue)) for range_ in ranges}
     expect |= {app_id: positions.get(app_id) for app_id in epochs}
+    archived = {arc_id(one.range.queue): one.range.end for one in removals if one.archive and len(one.range)}
     advance = {app_id: epoch or 0 for app_id, epoch in expect.items() if app_id in epochs}
-    advance |= {min_id(range_.queue): range_.end for range_ in ranges}
+    advance |= {min_id(range_.queue): range_.end for range_ in ranges} | archived
     lost: dict[str, dict[str, list[int]]] = defaultdict(dict)
     for one in removals:
         for group, range_ in one.lost.items():
@@ -208,6 +210,7 @@ def _proposal(
     parameters = {
         "removed": {min_id(range_.queue): [range_.begin, range_.end] for range_ in ranges},
         "lost": lost,
+        "archived": sorted(archived),
     }
     ctl = Ctl(
         commit_id,

@@ -36,6 +36,10 @@ CONTENT = (
     "store_size", "flag", "sys_flag", "properties", "body",
 )  # fmt: skip
 
+MESSAGE_RELATIONS = ("message_rows", "archived_rows")
+ALL_MESSAGES = f"({' UNION ALL '.join(f'SELECT * FROM {name}' for name in MESSAGE_RELATIONS)})"
+"""In SQL: the messages of the queues, and those that retention has moved to the archive."""
+
 MOST_KEYS = 64
 """At most so many messages are found by RocketMQ's query by key (``maxMsgsNumBatch``)."""
 
@@ -66,7 +70,10 @@ def _lake_born(store: LakeStore, message_id: str) -> list[Message]:
             if segment.part == part and segment.first_row <= row < segment.first_row + segment.count:
                 offset = (segment.base or 0) + row - segment.first_row
                 messages = messages_at(shard, QueueRange(segment.queue, offset, offset + 1))
-                return [message for message in messages if message["offset_msg_id"] == message_id]
+                here = [message for message in messages if message["offset_msg_id"] == message_id]
+                return here or _messages(
+                    store, f"commit_id = {quoted(commit_id)} AND offset_msg_id = {quoted(message_id)}"
+                )
     return []
 
 
@@ -159,7 +166,7 @@ def _messages(store: LakeStore, where: str, search: KeySearch | None = None) -> 
     """Whole messages, oldest first."""
     table = query(
         store,
-        f"SELECT {', '.join((*PLACE, *CONTENT))} FROM message_rows WHERE {where}"
+        f"SELECT {', '.join((*PLACE, *CONTENT))} FROM {ALL_MESSAGES} WHERE {where}"
         " ORDER BY store_timestamp, topic, broker_name, queue_id, queue_offset",
         of_messages=search.row_groups if search else None,
     )

@@ -40,6 +40,7 @@ _PARTS: Mapping[PositionKind, tuple[str, ...]] = {
     PositionKind.DELETED: _OF_GROUP,
     PositionKind.MAX: _OF_QUEUE,
     PositionKind.MIN: _OF_QUEUE,
+    PositionKind.ARCHIVED: _OF_QUEUE,
     PositionKind.IMPORT: _OF_BROKER,
     PositionKind.CUTOVER: _OF_BROKER,
 }

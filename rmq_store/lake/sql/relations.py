@@ -7,7 +7,8 @@ relations that the views name. Every relation covers all shards and has the colu
 - ``positions``: the positions, decoded. They decide about offsets, and reading them needs no scan
 - ``clock``: one row, the time of the snapshot
 - ``live_files``: the live files of the commit log's table, by their path in it
-- ``msg``: message rows; ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
+- ``msg``: message rows; ``archived``: those of the archive
+- ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` and the commits that it lacks, so that a view is
   never behind the log and no file is opened per commit; ``ctl``: the same without its lists
 - ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one row per item, with the columns that
@@ -74,6 +75,7 @@ _COMMITLOG = "commitlog"
 
 FILE_RELATIONS: Mapping[str, FileRelation] = {
     "msg": FileRelation(_COMMITLOG, _stored(tables.MSG), _of_kind("msg")),
+    "archived": FileRelation(_COMMITLOG, _stored(tables.MSG), _of_kind("archive")),
     "outcome_ranges": FileRelation(_COMMITLOG, _stored(tables.OUTCOME), _of_kind("outcome")),
     "key_rows": FileRelation(_COMMITLOG, _stored(tables.KEY), _of_kind("key")),
     "ctl_imports": FileRelation(

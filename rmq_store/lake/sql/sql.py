@@ -150,7 +150,9 @@ def _register(
     for name in sorted(names & set(SMALL_RELATIONS)):
         connection.register(name, snapshot.small(name))
     for name in sorted(names & set(FILE_RELATIONS)):
-        connection.register(name, _dataset(store, name, snapshot.files(name), of_messages if name == "msg" else None))
+        connection.register(
+            name, _dataset(store, name, snapshot.files(name), of_messages if name in _MESSAGES else None)
+        )
     for name, base in BASE_SQL.items():
         if name in names:
             connection.execute(f"CREATE VIEW {name} AS {base.sql.format(explode='unnest')}")
@@ -159,6 +161,7 @@ def _register(
             connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
 
 
+_MESSAGES = ("msg", "archived")
 _KNOWN = {*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS}
 
 

@@ -1,0 +1,145 @@
+"""The archive: messages that retention removed from their queues are still found by queries and searches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.admin.track import REMOVED, TrackType
+from rmq_store.commit.positions import Outcome
+from rmq_store.lake.admin.track import track
+from rmq_store.lake.maintain.compact import CompactReport, CompactRequest, compact
+from rmq_store.lake.maintain.retention import RetentionRequest, retain
+from rmq_store.lake.read.message_search import message_by_id, messages_by_key, messages_by_unique_key
+from rmq_store.lake.sql.sql import query
+from rmq_store.maintain.files_to_join import Limits
+from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, retry_topic
+from rmq_store.settings.retention_settings import RetentionRule
+from tests.contract.test_compact import lived
+from tests.faults.answers import Clock, set_clock
+from tests.faults.stores import GROUP, HOUR_MS, OPERATOR, TOPIC, Lake, copied, group_named, write_broker
+
+ALL = [
+    RetentionRule(topic=topic, max_age_ms=1, archive=True)
+    for topic in ("*", "%RETRY%*", f"{DLQ_GROUP_TOPIC_PREFIX}*", SCHEDULE_TOPIC)
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """Windows with failures, deliveries and dead letters, three days ago."""
+    folder, clock = tmp_path_factory.mktemp("archive"), Clock()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        set_clock(monkeypatch, clock)
+        lake = Lake(folder / "store", clock.host)
+        lake.load(write_broker(folder / "broker"))
+        lived(lake, clock, "1")
+    return lake.folder, clock.ms + 72 * HOUR_MS
+
+
+@pytest.fixture
+def clock(built: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(built[1])
+    set_clock(monkeypatch, clock)
+    return clock
+
+
+@pytest.fixture
+def lake(built: tuple[Path, int], clock: Clock, tmp_path: Path) -> Lake:
+    return copied(Lake(built[0], clock.host), tmp_path / "store")
+
+
+def maintained(lake: Lake, *rules: RetentionRule) -> CompactReport:
+    """Retention and compaction, without the files that they replaced: as a vacuum leaves it two days later."""
+    request = RetentionRequest(request_id="2026-01-05-maintain", actor=OPERATOR, rules=rules)
+    retain(lake.shard, request, lake.host)
+    report = compact(lake.shard, CompactRequest("2026-01-05-maintain", OPERATOR, "", Limits(least_files=2)), lake.host)
+    for file in lake.folder.glob("*/commitlog/kind=*/*.parquet"):
+        if not lake.shard.commitlog.is_live(f"{file.parent.name}/{file.name}"):
+            file.unlink()
+    return report
+
+
+def rows(lake: Lake, sql: str) -> list[str]:
+    return sorted(map(repr, query(lake.store, sql).to_pylist(maps_as_pydicts="lossy")))
+
+
+def count(lake: Lake, view: str) -> int:
+    number: int = query(lake.store, f"SELECT count(*) AS n FROM {view}").to_pylist()[0]["n"]
+    return number
+
+
+def test_every_message_is_found_as_before(lake: Lake) -> None:
+    before = rows(lake, "SELECT * FROM messages")
+    places = query(lake.store, "SELECT offset_msg_id, queue_offset, body FROM messages").to_pylist()
+    all_rows = count(lake, "message_rows")
+    keyed = messages_by_key(lake.store, TOPIC, "k7"), messages_by_unique_key(lake.store, f"{7:032X}")
+    report = maintained(lake, *ALL)
+    assert report.archived_rows == report.removed_rows == count(lake, "archived_rows") > 0
+    assert count(lake, "message_rows") == all_rows - report.archived_rows
+    assert rows(lake, "SELECT * FROM messages") == before
+    assert (messages_by_key(lake.store, TOPIC, "k7"), messages_by_unique_key(lake.store, f"{7:032X}")) == keyed
+    for place in places[:: len(places) // 12]:
+        (same,) = message_by_id(lake.store, place["offset_msg_id"])
+        assert (same["queue_offset"], same["body"]) == (place["queue_offset"], place["body"])
+    assert lake.audit() == []
+
+
+def test_a_message_is_tracked_through_its_archived_copies(lake: Lake) -> None:
+    messages = messages_by_unique_key(lake.store, f"{2:032X}", topic=TOPIC)
+    before = track(lake.store, messages[0])
+    maintained(lake, *ALL)
+    assert messages_by_unique_key(lake.store, f"{2:032X}", topic=TOPIC) == messages
+    assert track(lake.store, messages[0]) == before
+    assert any(len(one.hops) > 2 for one in before)
+
+
+def test_where_copies_are_gone_a_track_ends_there(lake: Lake) -> None:
+    (message,) = messages_by_unique_key(lake.store, f"{2:032X}", topic=TOPIC)
+    maintained(lake, RetentionRule(topic="%RETRY%*", max_age_ms=1))
+    (of_group,) = [one for one in track(lake.store, message) if one.group == GROUP]
+    assert [hop.outcome for hop in of_group.hops] == [Outcome.RETRIED, REMOVED]
+    assert of_group.hops[1].topic == SCHEDULE_TOPIC
+    maintained(lake, *(replace(rule, archive=False) for rule in ALL[1:]))
+    (of_group,) = [one for one in track(lake.store, message) if one.group == GROUP]
+    assert ([hop.outcome for hop in of_group.hops], of_group.type) == ([Outcome.RETRIED, REMOVED], TrackType.UNKNOWN)
+
+
+def test_only_what_a_rule_archives_is_kept(lake: Lake) -> None:
+    maintained(lake, ALL[0], replace(ALL[1], archive=False))
+    assert count(lake, "archived_rows") == count(lake, f"archived_rows WHERE topic = '{TOPIC}'") > 0
+    assert count(lake, f"message_rows WHERE topic = '{retry_topic(GROUP)}'") == 0
+    assert lake.audit() == []
+
+
+def test_a_rule_that_archives_no_more_leaves_the_archive(lake: Lake, clock: Clock, tmp_path: Path) -> None:
+    maintained(lake, ALL[0])
+    archived = count(lake, "archived_rows")
+    lake.load(write_broker(tmp_path / "more", 60), "2026-01-05-import")
+    for name in (GROUP, "absorbing"):
+        lake.consume(f"2026-01-05-{name}", group_named(name))
+    lake.shard.positions()
+    clock.ms += 2 * HOUR_MS
+    report = maintained(lake, replace(ALL[0], archive=False, max_unconsumed_age_ms=1))
+    assert (report.removed_rows, report.archived_rows) == (30, 0)
+    assert count(lake, "archived_rows") == archived
+    assert lake.audit() == []
+
+
+def test_small_files_of_the_archive_are_joined(lake: Lake, clock: Clock) -> None:
+    for rule in ALL[1:]:
+        maintained(lake, rule)
+        clock.ms += 2 * HOUR_MS
+    before = rows(lake, "SELECT * FROM archived_rows")
+
+    def files() -> list[Any]:
+        kinds = lake.shard.commitlog.files().select(["partition.kind", "partition.store_day"]).to_pylist()
+        return [str(row["partition.store_day"]) for row in kinds if row["partition.kind"] == "archive"]
+
+    several = len(files())
+    maintained(lake, *ALL[1:])
+    assert len(files()) == len(set(files())) < several
+    assert rows(lake, "SELECT * FROM archived_rows") == before
