@@ -18,7 +18,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import absorb, commands, commits, groups, growth, import_files, moves, requests, tick, windows, writers
+from benchmarks import (
+    absorb,
+    commands,
+    commits,
+    groups,
+    growth,
+    import_files,
+    large_import,
+    moves,
+    requests,
+    tick,
+    windows,
+    workers,
+    writers,
+)
 from benchmarks.bench import Bench, json_text, machine
 from benchmarks.speed_page import with_last_run
 from benchmarks.table import Measurement, Section, document, table, with_scenarios
@@ -39,7 +53,9 @@ class Scenario:
 
 SCENARIOS: Mapping[str, Scenario] = {
     "import": Scenario(import_files.TITLE, import_files.measure),
+    "large": Scenario(large_import.TITLE, large_import.measure),
     "window": Scenario(windows.TITLE, windows.measure),
+    "workers": Scenario(workers.TITLE, workers.measure),
     "absorb": Scenario(absorb.TITLE, absorb.measure),
     "commit": Scenario(commits.TITLE, commits.measure),
     "command": Scenario(commands.TITLE, commands.measure),

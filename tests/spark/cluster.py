@@ -1,99 +1,31 @@
-"""A real Spark cluster on loopback: a master and workers as processes of their own, which know nothing of this checkout."""
+"""A real Spark cluster on loopback whose workers know nothing of this checkout."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-import psutil
 from packaging.requirements import Requirement
 
-from spark_jobs.java import find_java
+from benchmarks import spark_cluster
+from benchmarks.spark_cluster import Cluster
 
-_ON_LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 _PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 _PACKAGES = sysconfig.get_paths()["purelib"]
 
 
-@dataclass
-class Cluster:
-    """Worker N writes below ``folder/worker-N``, its executors too."""
-
-    folder: Path
-    python: Path
-    """The Python of the workers."""
-    master: str
-    workers: list[psutil.Process]
-
-    def kill(self, number: int) -> None:
-        """SIGKILL for a worker, its executor and their Python processes, by their ids."""
-        worker = self.workers[number]
-        for process in [worker, *worker.children(recursive=True)]:
-            process.kill()
-
-
 @contextmanager
-def running_cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
-    """A master, and workers with one core each that may still be starting: an application waits for them."""
+def running_cluster(folder: Path, *, workers: int) -> Iterator[tuple[Cluster, Path]]:
+    """The cluster, and the Python of its workers."""
     python = worker_python(folder / "python")
-    with ExitStack() as exits:
-        log = folder / "master" / "log"
-        master = start(folder / "master", "master.Master", [], exits)
-        cluster = Cluster(folder, python, first_match(log, master, r"Starting Spark master at (spark://\S+)"), [])
-        for number in range(workers):
-            here = folder / f"worker-{number}"
-            words = ["--cores", "1", "--memory", "600m", "--work-dir", str(here), cluster.master]
-            cluster.workers.append(psutil.Process(start(here, "worker.Worker", words, exits).pid))
-        yield cluster
-
-
-def start(folder: Path, kind: str, words: list[str], exits: ExitStack) -> subprocess.Popen[bytes]:
-    """A process of the cluster in a folder of its own, with an environment that does not name the checkout."""
-    folder.mkdir()
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [f"{_PACKAGES}/pyspark/bin/spark-class", f"org.apache.spark.deploy.{kind}", *_ON_LOOPBACK, *words],
-            cwd=folder,
-            env={
-                "PATH": os.defpath,
-                "JAVA_HOME": str(find_java()),
-                "JAVA_TOOL_OPTIONS": os.environ.get("JAVA_TOOL_OPTIONS", ""),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "SPARK_DAEMON_MEMORY": "256m",
-                "TMPDIR": str(folder),
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    exits.callback(end, process)
-    return process
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    with process:
-        if process.poll() is None:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
-            process.kill()
-
-
-def first_match(log: Path, process: subprocess.Popen[bytes], pattern: str) -> str:
-    """The first group of the pattern, as soon as the process has written it to its log."""
-    while not (match := re.search(pattern, log.read_text())):
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.05)
-    return match[1]
+    with spark_cluster.running_cluster(folder, workers=workers) as cluster:
+        yield cluster, python
 
 
 def worker_python(folder: Path) -> Path:

@@ -85,8 +85,8 @@ def answer_of(process: subprocess.Popen[str]) -> Any:
 
 def test_a_window_survives_a_killed_worker_of_a_cluster_that_got_the_code_with_it(folder: Path) -> None:
     (folder / "cluster").mkdir()
-    with running_cluster(folder / "cluster", workers=2) as cluster:
-        settings = SETTINGS.format(master=cluster.master, python=cluster.python, gate=folder / "gate")
+    with running_cluster(folder / "cluster", workers=2) as (cluster, python):
+        settings = SETTINGS.format(master=cluster.master, python=python, gate=folder / "gate")
         (folder / "consumers.toml").write_text(settings)
         window = command(folder, "consume", "--group", "orders")
 
