@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,7 +26,25 @@ settings.load_profile("house")
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 MARKED_FOLDERS = ("e2e", "spark", "airflow")
-"""Their tests take longest, so they run first, in this order: two workers with whole files then end together."""
+"""Their tests take longest, so they run first, in this order: two workers then end together."""
+
+WHOLE_FOLDERS = ("tests/spark", "tests/airflow")
+"""One worker has all of such a folder, so that its Spark, or its Airflow, is started once."""
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which not every run has
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = _file_or_folder
+    return scheduling
+
+
+def _file_or_folder(node_id: str) -> str:
+    return next((folder for folder in WHOLE_FOLDERS if node_id.startswith(f"{folder}/")), node_id.split("::")[0])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

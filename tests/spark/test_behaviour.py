@@ -8,30 +8,26 @@ from typing import Any
 
 import pytest
 
-from tests.spark.test_session import in_a_new_process
+from tests.spark.processes import ClassicDriver
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
 
 BEHAVIOUR = """
-import json, sys
 from pathlib import Path
 from spark_jobs.engine import SparkEngine
-from spark_jobs.session import open_session
 from tests.spark.behaviour_street import run
 
-data, folder, work = map(Path, sys.argv[1:])
-session = open_session("test", master="local[2]")
-try:
-    print(json.dumps(run(data, folder, "market-clean", work, SparkEngine.of(session))))
-finally:
-    session.stop()
+data, folder, work = map(Path, arguments)
+answer = run(data, folder, "market-clean", work, SparkEngine.of(session))
 """
 
 
 @pytest.fixture(scope="module")
-def groups(broker_store: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def groups(
+    classic_driver: ClassicDriver, broker_store: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     work = tmp_path_factory.mktemp("behaviour")
-    result: dict[str, Any] = in_a_new_process(BEHAVIOUR, str(DATA), str(broker_store("market-clean")), str(work))
+    result: dict[str, Any] = classic_driver.run(BEHAVIOUR, str(DATA), str(broker_store("market-clean")), str(work))
     return result
 
 

@@ -20,14 +20,14 @@ from tests.contract.test_readers_agree import make_old
 from tests.foreign_tools import OPEN_TO_ALL, append_entry, log_of, newest_version
 from tests.lake_fixtures import small_store
 from tests.readers import assert_delta_rs_agrees, counted, folder_of, rows_of, tables_of
-from tests.spark.test_session import in_a_new_process
+from tests.spark.processes import ClassicDriver
 
-CHILD = """
-import json, sys
+CODE = """
+import json
 import pyarrow as pa
-from spark_jobs.session import open_session
 
-task = json.load(open(sys.argv[1]))
+(file,) = arguments
+task = json.load(open(file))
 
 def read(spark, name, folder):
     frame = spark.read.format("delta").load(folder)
@@ -56,14 +56,13 @@ def refusal(spark, text):
     except Exception as error:
         return str(error)
 
-with open_session("test", master="local[2]", conf=task["conf"]) as spark:
-    refusals = {text: refusal(spark, text) for text in task["refused"]}
-    for text in task["statements"]:
-        spark.sql(text).collect()
-    for folder in task["checkpoints"]:
-        log_of(spark, folder).checkpoint()
-    tables = {name: read(spark, name, folder) for name, folder in task["read"].items()}
-print(json.dumps({"refusals": refusals, "tables": tables}))
+refusals = {text: refusal(session, text) for text in task["refused"]}
+for text in task["statements"]:
+    session.sql(text).collect()
+for folder in task["checkpoints"]:
+    log_of(session, folder).checkpoint()
+tables = {name: read(session, name, folder) for name, folder in task["read"].items()}
+answer = {"refusals": refusals, "tables": tables}
 """
 
 CONF = {
@@ -110,8 +109,7 @@ def statement(stores: Stores, text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    """One JVM for all tests."""
+def stores(classic_driver: ClassicDriver, tmp_path_factory: pytest.TempPathFactory) -> Stores:
     stores = Stores(tmp_path_factory.mktemp("stores"))
     for table in tables_of(stores.shard("cleaned")).values():
         write_checkpoint(table)
@@ -122,7 +120,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     optimized, vectors, mapped = (f"delta.`{stores.commit_log(name)}`" for name in ("optimized", "vectors", "mapped"))
     task = {
         "answers": str(stores.folder / "answers"),
-        "conf": CONF,
         "refused": [statement(stores, text) for text in REFUSED],
         "statements": [
             f"OPTIMIZE {optimized}",
@@ -139,7 +136,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
         },
     }
     (stores.folder / "task.json").write_text(json.dumps(task))
-    stores.answer = in_a_new_process(CHILD, str(stores.folder / "task.json"))
+    stores.answer = classic_driver.run(CODE, str(stores.folder / "task.json"), conf=CONF)
     return stores
 
 

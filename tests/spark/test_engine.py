@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from spark_jobs.session import ConnectServer
-from tests.spark.test_session import in_a_new_process
+from tests.spark.processes import ClassicDriver, in_a_client
 
 STREET = """
-import json, sys
 from rmq_store.errors import RmqError
 from rmq_store.utils.host import Host
 from rmq_store.lake.window.consume_all import consume_all
@@ -26,9 +23,8 @@ from rmq_store.window.plan import ConsumeRequest
 from rmq_store.settings.settings import load_settings
 from rmq_store.commit.ctl import Actor
 from spark_jobs.engine import SparkEngine
-from spark_jobs.session import open_session
 
-where, broker, remote = sys.argv[1:]
+where, broker = arguments
 SETTINGS = '''
 [[group]]
 name = "{name}"
@@ -81,20 +77,14 @@ def together(folder, engine):  # several groups, whose windows run in threads
         for one in report.groups
     }
 
-session = open_session("test", master=None if remote else "local[2]", remote=remote or None)
-try:
-    engine = SparkEngine.of(session)
-    in_spark = street("spark", engine)
-    in_process = street("local", LocalEngine(host))
-    counts = {key: value for key, value in in_spark.items() if "projection" not in key}
-    groups = together("spark", engine)
-    all_same = groups == together("local", LocalEngine(host))
-    ends = {name: values[:3] for name, values in groups.items()}
-    print(json.dumps({
-        "slots": engine.slots, "same": in_spark == in_process, "counts": counts, "all_same": all_same, "ends": ends
-    }))
-finally:
-    session.stop()
+engine = SparkEngine.of(session)
+in_spark = street("spark", engine)
+in_process = street("local", LocalEngine(host))
+counts = {key: value for key, value in in_spark.items() if "projection" not in key}
+groups = together("spark", engine)
+all_same = groups == together("local", LocalEngine(host))
+ends = {name: values[:3] for name, values in groups.items()}
+answer = {"same": in_spark == in_process, "counts": counts, "all_same": all_same, "ends": ends}
 """
 
 
@@ -115,11 +105,13 @@ def check(output: dict[str, object]) -> None:
     assert output["ends"] == dict.fromkeys(("all_0", "all_1", "all_3", "all_4"), committed) | {"all_2": failed}
 
 
-@pytest.mark.parametrize("kind", ["classic", "connect"])
-def test_spark_does_what_this_process_does(kind: str, broker_store: Callable[[str], Path], tmp_path: Path) -> None:
-    broker = str(broker_store("market-clean"))
-    if kind == "classic":
-        check(in_a_new_process(STREET, str(tmp_path), broker, ""))
-        return
-    with ConnectServer(log_file=tmp_path / "server.log") as server:
-        check(in_a_new_process(STREET, str(tmp_path), broker, server.remote))
+def test_spark_does_what_this_process_does(
+    classic_driver: ClassicDriver, broker_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    check(classic_driver.run(STREET, str(tmp_path), str(broker_store("market-clean"))))
+
+
+def test_a_connect_server_does_what_this_process_does(
+    connect_server: ConnectServer, broker_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    check(in_a_client(connect_server.remote, STREET, str(tmp_path), str(broker_store("market-clean"))))

@@ -1,24 +1,20 @@
-"""A session in this process, and the warm server: what they promise, in processes of their own.
-
-A process can hold a classic or a Connect session, not one after the other, so each story runs in a child process.
-"""
+"""A session in this process, and the warm server: what they promise, in processes of their own."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from spark_jobs.java import MachineNotReady
 from spark_jobs.session import ConnectServer
+from tests.spark.processes import in_a_new_process
 
 LISTENER = """
 import pyarrow as pa
@@ -27,19 +23,6 @@ def doubled(batches):
     for batch in batches:
         yield pa.RecordBatch.from_arrays([pa.compute.multiply(batch.column(0), 2)], ["id"])
 """
-
-
-def in_a_new_process(code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
-    """The JSON that ``code`` prints last."""
-    run = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=os.environ | (env or {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
-    return json.loads(run.stdout.splitlines()[-1])
 
 
 @pytest.fixture
@@ -170,6 +153,7 @@ def test_a_warm_server_serves_clients_that_know_its_token_and_leaves_no_process(
 STARTER = """
 import json, sys, time
 from spark_jobs.session import ConnectServer
+from tests.spark.processes import in_a_new_process
 server = ConnectServer(master="local[1]", log_file=sys.argv[1])
 server.start()
 print(server.process_id, flush=True)

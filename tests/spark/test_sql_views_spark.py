@@ -17,7 +17,7 @@ from rmq_store.lake.table.store import LakeStore
 from spark_jobs.session import ConnectServer
 from tests.lake_damages import damaged_store
 from tests.lake_fixtures import SmallStore, small_store
-from tests.spark.test_session import in_a_new_process
+from tests.spark.processes import ClassicDriver, in_a_client
 
 EXAMPLE = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
@@ -37,37 +37,33 @@ QUICK = {
 }
 
 CLASSIC = """
-import json, sys
+import json
 import pyarrow as pa
 from rmq_store.errors import WrongUse
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from spark_jobs.query import query, register_views
-from spark_jobs.session import open_session
 
-task = json.load(open(sys.argv[1]))
+(file,) = arguments
+task = json.load(open(file))
 small, damaged = (LakeStore.open(Root.parse(task[name])) for name in ("small", "damaged"))
 
-def answer(name, table):
+def write(name, table):
     with pa.OSFile(task["answers"] + "/" + name, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
 
-session = open_session("test", master="local[2]", conf=task["conf"])
+register_views(session, small)
+for name in task["asked"]:
+    write(name, session.table(name).toArrow())
+columns = {name: session.table(name).dtypes for name in task["views"]}
+examples = [session.sql(text).columns for text in task["examples"]]
+write("audit", query(session, damaged, "SELECT * FROM audit"))
 try:
-    register_views(session, small)
-    for name in task["asked"]:
-        answer(name, session.table(name).toArrow())
-    columns = {name: session.table(name).dtypes for name in task["views"]}
-    examples = [session.sql(text).columns for text in task["examples"]]
-    answer("audit", query(session, damaged, "SELECT * FROM audit"))
-    try:
-        query(session, small, "SELECT nothing FROM lag")
-        refused = ""
-    except WrongUse as error:
-        refused = str(error)
-finally:
-    session.stop()
-print(json.dumps({"columns": columns, "examples": examples, "refused": refused}))
+    query(session, small, "SELECT nothing FROM lag")
+    refused = ""
+except WrongUse as error:
+    refused = str(error)
+answer = {"columns": columns, "examples": examples, "refused": refused}
 """
 
 
@@ -90,7 +86,7 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
+def test_spark_answers_as_duckdb_does(classic_driver: ClassicDriver, tmp_path: Path) -> None:
     small = small_store(tmp_path / "small").store
     damaged = damaged_store(tmp_path / "damaged")
     task = {
@@ -100,10 +96,9 @@ def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
         "asked": ASKED,
         "views": sorted(views()),
         "examples": EXAMPLE.findall(DOCUMENT.read_text()),
-        "conf": QUICK,
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
-    output = in_a_new_process(CLASSIC, str(tmp_path / "task.json"))
+    output = classic_driver.run(CLASSIC, str(tmp_path / "task.json"), conf=QUICK)
 
     for name in ASKED:
         in_duckdb = duckdb_answer(small, name)
@@ -125,20 +120,15 @@ def test_spark_answers_as_duckdb_does(tmp_path: Path) -> None:
 
 
 CONNECT = """
-import json, os, sys
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from spark_jobs.query import query
-from spark_jobs.session import open_session
 
-store = LakeStore.open(Root.parse(sys.argv[1]))
-session = open_session("client", remote=os.environ["REMOTE"])
-try:
-    lag = query(session, store, "SELECT * FROM lag").to_pylist()
-    sums = query(session, store, "SELECT range_hash(0, 10) AS sum, offset_hash(7) AS one, range_hash(3, 1) AS none")
-finally:
-    session.stop()
-print(json.dumps({"lag": lag, "sums": sums.to_pylist()[0]}))
+(location,) = arguments
+store = LakeStore.open(Root.parse(location))
+lag = query(session, store, "SELECT * FROM lag").to_pylist()
+sums = query(session, store, "SELECT range_hash(0, 10) AS sum, offset_hash(7) AS one, range_hash(3, 1) AS none")
+answer = {"lag": lag, "sums": sums.to_pylist()[0]}
 """
 
 
@@ -147,9 +137,8 @@ def small(tmp_path: Path) -> SmallStore:
     return small_store(tmp_path / "small", ["broker-a"])
 
 
-def test_a_connect_client_has_the_views_and_the_functions(tmp_path: Path, small: SmallStore) -> None:
-    with ConnectServer(master="local[2]", log_file=tmp_path / "server.log", conf=QUICK) as server:
-        output = in_a_new_process(CONNECT, small.store.root.location, env={"REMOTE": server.remote})
+def test_a_connect_client_has_the_views_and_the_functions(connect_server: ConnectServer, small: SmallStore) -> None:
+    output = in_a_client(connect_server.remote, CONNECT, small.store.root.location, conf=QUICK)
     store = LakeStore.open(Root.parse(small.store.root.location))
     lag = duckdb_answer(store, "lag").to_pylist()
     assert sorted(output["lag"], key=repr) == sorted(lag, key=repr)
