@@ -88,7 +88,6 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.xdist_group("demo")  # there is one var/demo
 @pytest.mark.timeout(3600)
 def test_the_demo_tells_its_whole_story_and_leaves_a_store_to_look_at_and_no_process() -> None:
     (FOLDER / "store").mkdir(parents=True, exist_ok=True)
@@ -112,36 +111,28 @@ def test_the_demo_tells_its_whole_story_and_leaves_a_store_to_look_at_and_no_pro
     assert "PaymentFlow@demo-payments" in (FOLDER / "exports/broker-a/broker-a/consumerOffset.json").read_text()
 
 
-@pytest.mark.xdist_group("demo")
 @pytest.mark.timeout(1800)
-def test_ctrl_c_ends_the_demo_wherever_it_is_and_leaves_no_process() -> None:
+def test_nothing_outlives_a_demo_that_is_killed_and_the_next_one_ends_with_ctrl_c() -> None:
     with Started("-m", "demo") as demo:
         demo.read_until("[2/10]")
-        while not any(process.name() == "java" for process in demo.look_around()):
-            assert demo.process.poll() is None, demo.output
-            time.sleep(0.1)
         with Started("-m", "demo") as second:
             assert second.end() == 1
             assert "the demo runs already" in second.output
-        assert demo.end(signal.SIGINT) == 130
-        assert "stopped" in demo.output
-        assert demo.alive() == []
-
-
-@pytest.mark.xdist_group("demo")
-@pytest.mark.timeout(1800)
-def test_nothing_outlives_a_demo_that_is_killed_and_the_next_one_can_start() -> None:
-    with Started("-m", "demo") as demo:
         demo.read_until("[3/10]")
         commands = {process: " ".join(process.cmdline()) for process in demo.look_around()}
         airflow = [process for process, words in commands.items() if "airflow" in words]
         assert len(airflow) >= 6, "three processes and their keepers"
         assert any("connect_server" in words for words in commands.values())
         assert demo.end(signal.SIGKILL) == -signal.SIGKILL
-        with Started("-m", "demo") as second:
-            second.read_until("[1/10]")
+        with Started("-m", "demo") as following:
+            following.read_until("[1/10]")
             assert [process for process in airflow if is_alive(process)] == []
-            assert second.end(signal.SIGINT) == 130
+            while not any(process.name() == "java" for process in following.look_around()):
+                assert following.process.poll() is None, following.output
+                time.sleep(0.1)
+            assert following.end(signal.SIGINT) == 130
+            assert "stopped" in following.output
+            assert following.alive() == []
         while demo.alive():
             time.sleep(0.1)
 
