@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal
-from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id, pas_id
+from rmq_store.commit.positions import ABSENT, Positions, grp_id, min_id, off_id, pas_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import WrongUse
 from rmq_store.window.shard_view import ShardView
@@ -105,7 +105,8 @@ def next_epoch(positions: Positions, group: str) -> int:
 
 
 def move_proposal(commit_id: str, request: MoveRequest, positions: Positions, moves: Sequence[Moved]) -> Proposal:
-    """The moves as a commit. It expects the offsets and the epoch that they were planned from."""
+    """The moves as a commit. It expects the offsets and the epoch that they were planned from, and that no retention has
+    removed the messages that the group goes back to."""
     group, epoch = request.group, next_epoch(positions, request.group)
     expect: dict[str, int | None] = {grp_id(group): positions.get(grp_id(group))}
     advance = {grp_id(group): epoch}
@@ -123,7 +124,10 @@ def move_proposal(commit_id: str, request: MoveRequest, positions: Positions, mo
         parameters=request.parameters,
         moved=tuple(moves),
     )
-    return Proposal(ctl, expect, advance)
+    begins = {
+        min_id(move.queue): move.to_offset for move in moves if move.to_offset >= positions.min_offset(move.queue)
+    }
+    return Proposal(ctl, expect, advance, begins=begins)
 
 
 def need_reason(what: str, reason: str) -> None:

@@ -231,6 +231,11 @@ class Proposal:
     """Prefixes of application ids: no other positions than the expected ones may exist under them."""
     removed: tuple[str, ...] = ()
     """Paths of live files that leave the table with this commit. They must still be live when it is decided."""
+    behind: frozenset[str] | None = None
+    """The OFFSET positions that may be before the MIN positions that this commit sets; None: any may be."""
+    begins: Mapping[str, int] = field(default_factory=dict)
+    """By MIN position the first offset, or the older one, that the commit gives a group. It must not be before that position.
+    The commit sets the position again as it is, so a commit that moves it in between conflicts."""
 
 
 REPLACED = "replaced"

@@ -121,7 +121,7 @@ def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew
     compare(proposal, positions)
     store_timestamp = _store_timestamp(proposal, positions, clocks, max_skew_ms)
     produced, ends = _with_bases(proposal.ctl.produced, positions, store_timestamp)
-    advance = dict(proposal.advance)
+    advance = {app_id: positions.get(app_id) or 0 for app_id in proposal.begins} | dict(proposal.advance)
     updated_ms = dict.fromkeys(advance, store_timestamp)
     updated_ms.update(proposal.updated_ms)
     for queue, end in ends.items():
@@ -158,10 +158,7 @@ def compare(proposal: Proposal, positions: Positions) -> None:
     """Raise StaleAttempt, which names the positions, when a position that the plan read has changed."""
     moved = _moved(proposal, positions)
     if moved:
-        listed = "; ".join(
-            f"{id_} was {_shown(id_, proposal.expect.get(id_))} and is {_shown(id_, positions.get(id_))}"
-            for id_ in sorted(moved)[:_NAMED]
-        )
+        listed = "; ".join(_change(id_, proposal, positions) for id_ in sorted(moved)[:_NAMED])
         more = f"; and {len(moved) - _NAMED} more positions" if len(moved) > _NAMED else ""
         raise StaleAttempt(f"{proposal.ctl.action} {proposal.ctl.commit_id} was overtaken: {listed}{more}")
 
@@ -177,7 +174,27 @@ def _moved(proposal: Proposal, positions: Positions) -> set[str]:
     expect = proposal.expect.items()
     moved = {app_id for app_id, value in expect if not _same(app_id, value, positions.get(app_id))} - agreed
     new = {app_id for prefix in proposal.closed for app_id, _ in positions.prefixed(prefix)}
-    return moved | (new - proposal.expect.keys())
+    removed = {app_id for app_id, offset in proposal.begins.items() if offset < (positions.get(app_id) or 0)}
+    return moved | removed | (new - proposal.expect.keys()) | _left_behind(proposal, positions)
+
+
+def _left_behind(proposal: Proposal, positions: Positions) -> set[str]:
+    """The offsets before the MIN positions of the proposal that may not be there. An id of an offset ends with the parts of its
+    queue, as that of its MIN position does."""
+    if proposal.behind is None:
+        return set()
+    least = {
+        id_.partition("/")[2]: value for id_, value in proposal.advance.items() if kind_of(id_) == PositionKind.MIN
+    }
+    offsets = positions.of_kind(PositionKind.OFFSET)
+    return {id_ for id_, offset in offsets if offset < least.get(id_.split("/", 2)[2], 0)} - proposal.behind
+
+
+def _change(app_id: str, proposal: Proposal, positions: Positions) -> str:
+    now = _shown(app_id, positions.get(app_id))
+    if app_id in proposal.begins:
+        return f"{app_id} is {now}, and the group would be at {proposal.begins[app_id]}"
+    return f"{app_id} was {_shown(app_id, proposal.expect.get(app_id))} and is {now}"
 
 
 def _shown(app_id: str, value: int | None) -> str:
@@ -200,9 +217,11 @@ def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, com
 
 
 def _positions_of(ctl: Ctl) -> set[str]:
-    """The epoch, the offsets, the subscription and the claims that a commit has touched."""
+    """The epoch, the offsets, the subscription, the claims and the first offsets that a commit has touched."""
     if ctl.action in (Action.CLAIM, Action.RENEW, Action.RELEASE):
         return set(ctl.parameter("claims") or ())
+    if ctl.action is Action.RETENTION:
+        return set(ctl.parameter("removed") or ())
     offsets = {off_id(ctl.group or "", consumed.range.queue) for consumed in ctl.consumed}
     offsets |= {off_id(move.group, move.queue) for move in ctl.moved}
     groups = {move.group for move in ctl.moved} | ({ctl.group} if ctl.group else set())
@@ -213,11 +232,11 @@ def _positions_of(ctl: Ctl) -> set[str]:
 
 def _same(app_id: str, expected: int | None, current: int | None) -> bool:
     """Claims are compared by number: a renewal moves only the end of the lease. An epoch of 0 equals an absent one: the
-    group's first window writes it, and so may another first window of other queues."""
+    group's first window writes it, and so may another first window of other queues. So does the first offset of a queue."""
     kind = kind_of(app_id)
     if kind == PositionKind.CLAIM:
         return Claim.of(expected).number == Claim.of(current).number
-    if kind == PositionKind.EPOCH:
+    if kind in (PositionKind.EPOCH, PositionKind.MIN):
         return (expected or 0) == (current or 0)
     return expected == current
 

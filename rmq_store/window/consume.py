@@ -20,6 +20,7 @@ from rmq_store.commit.positions import (
     Tally,
     blk_id,
     grp_id,
+    min_id,
     off_id,
     own_id,
     own_queue_id,
@@ -315,7 +316,13 @@ def consume_proposal(
         blocked=tuple(result.blocked),
     )
     expect, advance = _positions(plan, ends, blocked_queues, commit_id)
-    return Proposal(ctl, expect, advance, tuple(result.files))
+    # Retention does not wait for a group without an offset, so it may remove what comes after the group's first window.
+    begins = {
+        min_id(planned.queue): ends[planned.queue]
+        for planned in plan.ranges
+        if planned.start_rule not in (StartRule.STORED, StartRule.REPLAY)
+    }
+    return Proposal(ctl, expect, advance, tuple(result.files), begins=begins)
 
 
 def _positions(

@@ -279,13 +279,13 @@ def test_a_group_that_is_reset_meanwhile_loses_nothing(lake: Lake, monkeypatch: 
     assert is_whole(lake)
 
 
-def test_who_is_reset_at_each_try_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    offset = 3
+def test_who_is_reset_further_back_at_each_try_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    offset = 10
 
     def resets(reached: str) -> None:
         nonlocal offset
         if reached == "4.decided":
-            offset = 5 - offset
+            offset -= 1
             monkeypatch.setattr(committing, "on_step", lambda step: None)
             lake.reset(f"2026-01-05-reset-{lake.shard.commitlog.version}", offset)
             monkeypatch.setattr(committing, "on_step", resets)

@@ -18,6 +18,7 @@ from rmq_store.commit.positions import (
     Tally,
     grp_id,
     max_id,
+    min_id,
     off_id,
     own_id,
     tally,
@@ -86,6 +87,38 @@ def test_another_consumers_first_window_is_no_action_of_an_operator() -> None:
 
 def test_a_deleted_position_counts_as_one_that_was_never_there() -> None:
     assert decide(Proposal(a_ctl(), {OFF: None}, {OFF: 3}), Positions(1, {OFF: ABSENT}), clocks()).positions == {OFF: 3}
+
+
+def test_a_group_that_begins_is_never_before_what_was_removed() -> None:
+    """The position is set again as it is, so that retention and the group's first window conflict."""
+    begins = Proposal(a_ctl(), {OFF: None}, {OFF: 4}, begins={min_id(Q): 4})
+    assert decide(begins, Positions(1, {}), clocks()).positions == {OFF: 4, min_id(Q): 0}
+    assert decide(begins, Positions(1, {min_id(Q): 4}), clocks()).positions == {OFF: 4, min_id(Q): 4}
+    with pytest.raises(StaleAttempt, match="min/Orders/broker-a/0 is 5, and the group would be at 4"):
+        decide(begins, Positions(1, {min_id(Q): 5}), clocks())
+
+
+@pytest.mark.parametrize(
+    ("offsets", "is_overtaken"),
+    [
+        ({OFF: 5, off_id("h", Q): 9}, False),
+        ({OFF: 4}, True),
+        ({OFF: 4, off_id("h", Q): 4}, True),
+        ({off_id("h", Q): 4}, False),
+        ({off_id("g", Q1): 0}, False),
+        ({OFF: ABSENT}, False),
+    ],
+)
+def test_no_group_is_left_behind_but_those_that_are_named(offsets: dict[str, int], is_overtaken: bool) -> None:
+    removes = Proposal(
+        a_ctl(action=Action.RETENTION), {min_id(Q): None}, {min_id(Q): 5}, behind=frozenset({off_id("h", Q)})
+    )
+    positions = Positions(1, {min_id(Q): 0, **offsets})
+    if is_overtaken:
+        with pytest.raises(StaleAttempt, match=r"overtaken: off/g/Orders/broker-a/0 was None and is 4$"):
+            decide(removes, positions, clocks())
+    else:
+        assert decide(removes, positions, clocks()).positions == {min_id(Q): 5}
 
 
 def test_a_renewed_lease_is_still_the_same_claim() -> None:

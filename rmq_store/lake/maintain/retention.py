@@ -2,7 +2,7 @@
 
 From then on no consumer reads the messages before them. Their rows leave the tables when files are joined
 (``compact.py``), and the storage with a later vacuum. A window that read them before still commits: nothing was lost for it.
-The commit expects the epochs of the groups that were looked at, so a reset that goes back meanwhile is not overlooked.
+The commit is decided again when a group has begun in one of the queues or was reset meanwhile (``Proposal.behind``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ import pyarrow.compute as pc
 
 from rmq_store.admin.replay import replayed_group
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Produced, Proposal, canonical_json
-from rmq_store.commit.positions import PositionKind, Positions, QueueRange, arc_id, group_of, grp_id, min_id, queue_of
+from rmq_store.commit.positions import (
+    ABSENT,
+    PositionKind,
+    Positions,
+    QueueRange,
+    arc_id,
+    group_of,
+    min_id,
+    off_id,
+    queue_of,
+)
 from rmq_store.errors import StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
@@ -63,7 +73,7 @@ def retain(shard: Shard, request: RetentionRequest, host: Host) -> RetentionRepo
     """Move the min offsets of the shard's queues. Safe beside everything else, and any number of times.
 
     Raises DerivedTableDamaged, BadData and MissingFile when the age or size of messages cannot be read, StoreUnusable when
-    groups were reset at each try, and the errors of ``commit``.
+    groups began or were reset at each try, and the errors of ``commit``.
     """
     answer: StaleAttempt | None = None
     for _ in range(_TRIES):
@@ -74,8 +84,7 @@ def retain(shard: Shard, request: RetentionRequest, host: Host) -> RetentionRepo
         report = RetentionReport(shard=shard.name, removals=removals)
         if request.dry_run or not any(len(one.range) for one in removals):
             return report
-        offsets = {one.queue: one.offsets for one in queues}
-        proposal = _proposal(request, removals, offsets, positions, host.new_commit_id())
+        proposal = _proposal(request, removals, positions, host.new_commit_id())
         try:
             commit(shard, proposal, host, started_ms=started_ms)
         except StaleAttempt as error:
@@ -192,21 +201,27 @@ def _owners(topic: str) -> list[str]:
 def _proposal(
     request: RetentionRequest,
     removals: Sequence[Removal],
-    offsets: Mapping[MessageQueue, Mapping[str, int]],
     positions: Positions,
     commit_id: str,
 ) -> Proposal:
     ranges = [one.range for one in removals if len(one.range)]
-    epochs = {grp_id(group) for range_ in ranges for group in offsets[range_.queue]}
     expect = {min_id(range_.queue): positions.get(min_id(range_.queue)) for range_ in ranges}
-    expect |= {app_id: positions.get(app_id) for app_id in epochs}
     archived = {arc_id(one.range.queue): one.range.end for one in removals if one.archive and len(one.range)}
-    advance = {app_id: epoch or 0 for app_id, epoch in expect.items() if app_id in epochs}
-    advance |= {min_id(range_.queue): range_.end for range_ in ranges} | archived
+    advance = {min_id(range_.queue): range_.end for range_ in ranges} | archived
     lost: dict[str, dict[str, list[int]]] = defaultdict(dict)
+    offsets: set[str] = set()
     for one in removals:
         for group, range_ in one.lost.items():
             lost[group][min_id(range_.queue)] = [range_.begin, range_.end]
+            offsets.add(off_id(group, range_.queue))
+    expect |= {app_id: positions.get(app_id) for app_id in offsets}  # else more or less is lost than is recorded
+    advance |= {app_id: offset for app_id in offsets if (offset := positions.get(app_id)) is not None}
+    advance |= dict.fromkeys(offsets - advance.keys(), ABSENT)
+    behind = {
+        app_id
+        for app_id, _ in positions.of_kind(PositionKind.OFFSET)
+        if app_id in offsets or replayed_group(group_of(app_id).partition("@")[0])
+    }
     parameters = {
         "removed": {min_id(range_.queue): [range_.begin, range_.end] for range_ in ranges},
         "lost": lost,
@@ -220,4 +235,4 @@ def _proposal(
         request_id=request.request_id,
         parameters=canonical_json(parameters),
     )
-    return Proposal(ctl, expect, advance)
+    return Proposal(ctl, expect, advance, behind=frozenset(behind))
