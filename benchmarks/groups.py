@@ -49,11 +49,12 @@ class Beside:
         return cls(others, store, SmallWindows(store, shard, group, WINDOW_MESSAGES, bench.host, time.process_time))
 
     def lag(self, *, of_all: bool) -> float:
-        """CPU ms of the view ``lag``, of one group or of all."""
+        """CPU ms of the view ``lag``, of one group as ``rmq lag --group`` reads it, or of all."""
 
         def count() -> None:
             where = "" if of_all else f" WHERE group_name = '{GROUP}'"
-            rows = query(LakeStore.open(self.store.root), f"SELECT * FROM lag{where}").num_rows
+            store, text = LakeStore.open(self.store.root), f"SELECT * FROM lag{where}"
+            rows = query(store, text, group=None if of_all else GROUP).num_rows
             check("rows of lag", rows, QUEUES + (self.others * len(OTHER_QUEUES) if of_all else 0))
 
         return cpu_ms(count)

@@ -253,18 +253,28 @@ class Positions:
         object.__setattr__(self, "version", version)
         object.__setattr__(self, "_index", indexed(values, updated_ms or {}))
 
+    @classmethod
+    def of_index(cls, version: int, index: Index) -> Positions:
+        """The positions of an index, which must not change."""
+        positions = cls(version, {})
+        object.__setattr__(positions, "_index", index)
+        return positions
+
     def advanced(self, version: int, values: Mapping[str, int], updated_ms: Mapping[str, int]) -> Positions:
         """The positions of a later version, with the changes of the versions between. Copies only what they change."""
-        advanced = Positions(version, {})
-        object.__setattr__(advanced, "_index", merged(self._index, indexed(values, updated_ms)))
-        return advanced
+        return Positions.of_index(version, merged(self._index, indexed(values, updated_ms)))
 
-    def items(self, kind: PositionKind | None = None, name: str | None = None) -> Iterator[tuple[str, Txn]]:
-        """Every ``txn``, deleted positions included: the application id, and its number and ``lastUpdated``. ``kind``: those of
-        a kind only; ``name``: of one of its ``names``."""
+    def items(self) -> Iterator[tuple[str, Txn]]:
+        """Every ``txn``, deleted positions included: the application id, and its number and ``lastUpdated``."""
+        return (item for part in self.parts() for txns in part.values() for item in txns.items())
+
+    def parts(self, kind: PositionKind | None = None, name: str | None = None) -> Iterator[Mapping[str, Txns]]:
+        """The index under each kind and the part after it, deleted positions included. ``kind``: those of a kind only;
+        ``name``: of one of its ``names``."""
         kinds = self._index if kind is None else (kind,)
-        first = None if name is None else _encoded(name)
-        return (item for one in kinds for txns in under(self._index, one, first) for item in txns.items())
+        if name is None:
+            return (part for one in kinds for part in self._index.get(one, {}).values())
+        return (self._index.get(one, {}).get(_encoded(name), {}) for one in kinds)
 
     def get(self, app_id: str) -> int | None:
         """The number, or None when it was never set or has been deleted."""

@@ -9,8 +9,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commit.position_index import Txn
+from rmq_store.commit.position_index import Txns
 from rmq_store.commit.positions import ABSENT, PositionKind, Positions
+from rmq_store.lake.table.stored_positions import STORED, StoredTxns
 
 SHARD = pa.field("shard", pa.string())
 POSITIONS = pa.schema(
@@ -49,17 +50,19 @@ _PARTS: Mapping[PositionKind, tuple[str, ...]] = {
 
 def position_rows(shard: str, positions: Positions, group: str | None = None) -> pa.Table:
     """One row per present position of a shard (schema POSITIONS). ``group``: without those of other groups."""
-    present = [(app_id, *txn) for app_id, txn in _items(positions, group) if txn[0] != ABSENT]
-    app_ids, values, updated_ms = zip(*present, strict=True) if present else ((), (), ())
-    ids = pa.array(app_ids, pa.string())
+    stored = _stored(positions, group)
+    stored = stored.filter(pc.not_equal(stored.column("value"), ABSENT)).combine_chunks()
+    ids, values, updated_ms = (
+        column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in stored.columns
+    )
     parts = pc.split_pattern(ids, "/")
     kinds = _part(parts, 0)
     columns = {
         "shard": pa.repeat(pa.scalar(shard, pa.string()), len(ids)),
         "app_id": ids,
         "kind": kinds,
-        "value": pa.array(values, pa.int64()),
-        "updated_ms": pa.array([ms or None for ms in updated_ms], pa.int64()),
+        "value": values,
+        "updated_ms": pc.if_else(pc.equal(updated_ms, 0), None, updated_ms),
     }
     for name in _OF_GROUP:
         decoded = pa.nulls(len(ids), pa.string())
@@ -71,11 +74,24 @@ def position_rows(shard: str, positions: Positions, group: str | None = None) ->
     return pa.table({name: columns[name] for name in POSITIONS.names}, schema=POSITIONS)
 
 
-def _items(positions: Positions, group: str | None) -> Iterator[tuple[str, Txn]]:
+def _stored(positions: Positions, group: str | None) -> pa.Table:
+    """Schema STORED. What comes from a checkpoint is taken as its columns."""
+    tables, txns = [STORED.empty_table()], list[tuple[str, int, int]]()
+    for part in _parts(positions, group):
+        if isinstance(part, StoredTxns):
+            tables.append(part.rows)
+        else:
+            txns += ((app_id, *txn) for under in part.values() for app_id, txn in under.items())
+    app_ids, values, updated_ms = zip(*txns, strict=True) if txns else ((), (), ())
+    changed = [pa.array(app_ids, pa.string()), pa.array(values, pa.int64()), pa.array(updated_ms, pa.int64())]
+    return pa.concat_tables([*tables, pa.table(changed, schema=STORED)])
+
+
+def _parts(positions: Positions, group: str | None) -> Iterator[Mapping[str, Txns]]:
     if group is None:
-        return positions.items()
+        return positions.parts()
     return chain.from_iterable(
-        positions.items(kind, group if _PARTS.get(kind) == _OF_GROUP else None) for kind in PositionKind
+        positions.parts(kind, group if _PARTS.get(kind) == _OF_GROUP else None) for kind in PositionKind
     )
 
 

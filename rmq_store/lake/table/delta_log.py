@@ -17,16 +17,15 @@ from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
-from rmq_store.commit.positions import Positions
 from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, RmqError, StoreUnusable
 from rmq_store.lake.table.delta_entry import Entry, check_readable, entry_name, parse_entry
 from rmq_store.lake.table.log_view import LogView
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store_errors import is_refused
+from rmq_store.lake.table.stored_positions import stored_positions
 from rmq_store.utils.host import Host
 
 LOG_FOLDER = "_delta_log"
@@ -230,11 +229,8 @@ class DeltaLog:
         view.describe(metadata)
         view.protocol = protocol
         txns = actions.column("txn").drop_null().combine_chunks()
-        ids = txns.field("appId").to_pylist()
-        view.positions = Positions(
-            version,
-            dict(zip(ids, txns.field("version").to_pylist(), strict=True)),
-            dict(zip(ids, pc.fill_null(txns.field("lastUpdated"), 0).to_pylist(), strict=True)),
+        view.positions = stored_positions(
+            version, txns.field("appId"), txns.field("version"), txns.field("lastUpdated")
         )
         view.files.load(actions.column("add").drop_null().combine_chunks())
         return view
