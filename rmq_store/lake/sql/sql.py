@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -184,13 +184,35 @@ _SMALL_FILES = 512
 """So many small files of a relation are kept while a query runs, as it may read them several times."""
 
 
+FILES_AT_ONCE = 512
+"""Of more files than that, a scan opens so many at once: an open file keeps its footer, about 80 KB of a message file."""
+
+
 class _Dataset(ds.FileSystemDataset):
     """Reads little ahead: a scan ends only when its requested files have arrived, and often the first rows are enough."""
 
     files_ahead = 2
+    sources: Mapping[str, Mapping[str, Any]] | None = None
+    """Where there are many files: for each path the arguments to open it. The dataset itself then reads none."""
 
     def scanner(self, **options: Any) -> ds.Scanner:
-        return super().scanner(**options | {"batch_readahead": 4, "fragment_readahead": self.files_ahead})
+        options |= {"batch_readahead": 4, "fragment_readahead": self.files_ahead}
+        whole = super().scanner(**options)
+        if self.sources is None:
+            return whole
+        return ds.Scanner.from_batches(self._batches(self.sources, options), schema=whole.projected_schema)
+
+    def _batches(
+        self, sources: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        files = list(self.get_fragments(options.get("filter")))
+        for begin in range(0, len(files), FILES_AT_ONCE):
+            opened = [
+                self.format.make_fragment(**sources[file.path], partition_expression=file.partition_expression)
+                for file in files[begin : begin + FILES_AT_ONCE]
+            ]
+            part = ds.FileSystemDataset(opened, self.schema, self.format, self.filesystem)
+            yield from part.scanner(**options).to_batches()
 
 
 def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles], row_groups: RowGroups | None) -> ds.Dataset:
@@ -198,20 +220,31 @@ def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles], row_groups
     root, format_ = store.root, ds.ParquetFileFormat()
     filesystem, base = root.filesystem()
     whole = lru_cache(_SMALL_FILES)(root.read)
-    fragments = []
+    sources: dict[str, dict[str, Any]] = {}
+    promised: list[pc.Expression] = []
     for files in of_shards:
         sizes = files.index.column("size_bytes").to_pylist()
         groups: Sequence[Sequence[int] | None] = [None] * len(sizes)
         if row_groups:
             groups = row_groups(root, files.folder.removeprefix(f"{base}/"), files.index)
-        for path, size, promised, of_file in zip(files.paths(), sizes, promises(files, schema), groups, strict=True):
+        for path, size, of_rows, of_file in zip(files.paths(), sizes, promises(files, schema), groups, strict=True):
             if of_file is not None and not of_file:
                 continue
             source: dict[str, Any] = {"file": path, "filesystem": filesystem, "file_size": size}
             if size <= TAIL_BYTES and not root.is_local:
                 source = {"file": _small_file(whole, path.removeprefix(f"{base}/"), size)}
-            fragments.append(format_.make_fragment(**source, partition_expression=promised, row_groups=of_file))
+            sources[path] = source | {"row_groups": of_file}
+            promised.append(of_rows)
+    is_many = len(sources) > FILES_AT_ONCE
+    fragments = [
+        format_.make_fragment(path, filesystem, of_rows)
+        if is_many
+        else format_.make_fragment(**source, partition_expression=of_rows)
+        for (path, source), of_rows in zip(sources.items(), promised, strict=True)
+    ]
     dataset = _Dataset(fragments, schema, format_, filesystem)
+    if is_many:
+        dataset.sources = sources
     if not root.is_local:
         dataset.files_ahead = 8
         if any(max(files.index.column("size_bytes").to_pylist(), default=0) > TAIL_BYTES for files in of_shards):
