@@ -20,6 +20,7 @@ from rich.console import Console
 
 from benchmarks import (
     absorb,
+    big,
     commands,
     commits,
     groups,
@@ -64,6 +65,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "key": Scenario(moves.KEY_TITLE, moves.measure_key),
     "requests": Scenario(requests.TITLE, requests.measure),
     "groups": Scenario(groups.TITLE, groups.measure),
+    "big": Scenario(big.TITLE, big.measure),
     "tick": Scenario(tick.TITLE, tick.measure),
     "writers": Scenario(writers.TITLE, writers.measure),
     "growth": Scenario(growth.TITLE, growth.measure),

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +53,15 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield row("command.python", "start Python, do nothing", "python", is_peer=True)
 
 
-def settings_text(group: str, listener: str) -> str:
+def settings_text(group: str, listener: str, topics: Sequence[str] = (TOPIC,)) -> str:
     """The settings of ``bench.group_of`` as a part of ``consumers.toml``."""
-    return f"""
+    text = f"""
 [[group]]
 name = "{group}"
 listener = "benchmarks.listeners:{listener}"
 consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
-
-[[group.subscription]]
-topic = "{TOPIC}"
 """
+    return text + "".join(f'\n[[group.subscription]]\ntopic = "{topic}"\n' for topic in topics)
 
 
 def rmq(*arguments: str, environment: dict[str, str]) -> str:
