@@ -1015,3 +1015,13 @@ def test_a_broker_whose_timer_queue_holds_nothing_is_cut_over_without_a_note(
     lake.load(broker_store("market-trimmed"))
     (shard,) = lake.store.shards()
     assert cut_over(lake, shard, "moved").notes == ()
+
+
+def test_a_broker_is_imported_into_one_shard_only(lake: Lake, tmp_path: Path) -> None:
+    """Consumers that share a group's queues leave out a queue that another shard has too."""
+    folder = store_of(tmp_path / "made", {})
+    lake.load(folder)
+    request = ImportRequest(broker_name=BROKER, shard_name="s2", request_id="2026-01-01-second", actor=TESTS)
+    with pytest.raises(WrongUse, match=rf"broker {BROKER} is imported into shard s1: .*--shard s1"):
+        import_store(lake.store, Root.parse(str(folder)), request, lake.host, LocalEngine(lake.host))
+    assert lake.store.shard_names() == ["s1"]

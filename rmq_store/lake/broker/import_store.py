@@ -101,7 +101,7 @@ def import_store(
 
     ``progress(read_bytes, all_bytes)`` is called as files have been read. Raises BadData (not a broker's store, one in
     RocksDB, files that do not fit together, a gap), DamagedRecord, UnsupportedRecord (also with ``salvage``), WrongUse (no
-    such folder, the broker was cut over), HeldByAnother, and the errors of ``commit``.
+    such folder, the broker was cut over or is imported into another shard), HeldByAnother, and the errors of ``commit``.
     """
     if not 1 <= request.max_body_bytes <= MOST_BODY_BYTES:
         raise WrongUse(
@@ -112,7 +112,7 @@ def import_store(
     log = list_commit_log(files, allow_missing=True)
     refuse_rocksdb(files)
     configs = read_configs(files, request.broker_name)
-    shard = store.create_shard(request.shard_name)
+    shard = _shard_of(store, request)
     shard.commitlog.refresh()
     earlier = _parts(shard, request)
     if earlier and earlier[-1].request_complete:
@@ -205,6 +205,24 @@ class _Import:
         if self.progress:
             first = parts[0].parameter("range")[0] if parts else begin
             self.progress(begin - first + read_bytes, self.log.files[-1].end_offset - first)
+
+
+def _shard_of(store: LakeStore, request: ImportRequest) -> Shard:
+    """The shard of the request, which is made when it is missing. Raises WrongUse when another shard has the broker's queues:
+    consumers that share a group's queues leave out a queue that two shards have."""
+    names, imported = store.shard_names(), import_id(request.broker_name)
+    if request.shard_name in names:
+        shard = store.create_shard(request.shard_name)
+        shard.commitlog.refresh()
+        if shard.positions().get(imported) is not None:
+            return shard
+    for name in names:
+        if name != request.shard_name and store.shards(name)[0].positions().get(imported) is not None:
+            raise WrongUse(
+                f"broker {request.broker_name} is imported into shard {name}: a broker's queues are in one shard. Import it "
+                f"there (--shard {name}), or another broker's store under another name (--broker)"
+            )
+    return store.create_shard(request.shard_name)
 
 
 def _parts(shard: Shard, request: ImportRequest) -> list[Ctl]:
