@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from rmq_store.lake.commit import tail
 from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.maintain import checked_file
-from rmq_store.lake.maintain import compact as compacting
 from rmq_store.lake.maintain.compact import SETTLED_MS, CompactReport, CompactRequest, compact
+from rmq_store.lake.maintain.placed_rows import SegmentsByFile
 from rmq_store.lake.read.message_search import message_by_id, messages_at
 from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.imports import last_import
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -255,19 +256,37 @@ def test_a_second_compaction_meanwhile_replaces_nothing_twice(lake: Lake, monkey
 
 
 def test_segments_that_another_compaction_has_moved_are_no_damage(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    segments_in = compacting._segments_in
+    segments_of = SegmentsByFile.of
     others: list[CompactReport] = []
 
-    def moved(shard: Shard, files: Collection[str]) -> dict[str, list[Produced]]:
+    def moved(segments: SegmentsByFile, file: str) -> list[Produced]:
         if not others:
             others.append(CompactReport(shard=""))  # not within the other
             others.append(compacted(lake))
-            shard.consumequeue.refresh()
-        return segments_in(shard, files)
+            return []
+        return segments_of(segments, file)
 
-    monkeypatch.setattr(compacting, "_segments_in", moved)
+    monkeypatch.setattr(SegmentsByFile, "of", moved)
     assert compacted(lake).overtaken > 0
     assert lake.audit() == []
+
+
+def test_the_segments_are_read_once(lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock.ms += 48 * HOUR_MS  # so that there are files of two more days
+    lived(lake, clock, "later")
+    clock.ms += 2 * HOUR_MS
+    opened: list[str] = []
+    init = SegmentsByFile.__init__
+
+    def counted(segments: SegmentsByFile, consumequeue: LakeTable) -> None:
+        opened.append(consumequeue.path)
+        init(segments, consumequeue)
+
+    monkeypatch.setattr(SegmentsByFile, "__init__", counted)
+    report = compacted(lake)
+    assert files_of(lake, "msg") > 2
+    assert (len(opened), report.overtaken) == (1, 0)
+    assert [report for report in check(lake.shard) if report.differs] == []
 
 
 class Killed(BaseException):
@@ -296,7 +315,7 @@ def test_a_compaction_that_is_killed_at_any_step_hurts_nothing(
 
 
 def test_a_file_whose_segments_are_not_known_is_not_replaced(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compacting, "_segments_in", lambda shard, files: {})
+    monkeypatch.setattr(SegmentsByFile, "of", lambda segments, file: [])
     with pytest.raises(DerivedTableDamaged, match="has segments of 0 messages in"):
         compacted(lake)
 

@@ -13,12 +13,10 @@ of then stay as they are, since its commit's ctl row names them. Messages that r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache, partial
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,7 +26,7 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import dispatch, follow_up
 from rmq_store.lake.maintain.checked_file import stage_checked
 from rmq_store.lake.maintain.expired_rows import Expired, expired_rows, without_expired
-from rmq_store.lake.read.slice_reader import lake_message_ids
+from rmq_store.lake.maintain.placed_rows import PLACE, SegmentsByFile, placed_rows
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.imports import files_of_newest
 from rmq_store.lake.table.shard import Shard
@@ -50,12 +48,11 @@ _SCHEMAS: Mapping[str, pa.Schema] = {
     "ctl": tables.CTL,
     "archive": tables.MSG,
 }
-_PLACE = ["topic", "broker_name", "queue_id", "queue_offset"]
 _ORDER: Mapping[str, list[str]] = {
     "outcome": ["group_name", "commit_id", "part", "rel"],
     "key": ["group_name", "commit_id", "part", "rel"],
     "ctl": ["request_id", "commit_id"],
-    "archive": _PLACE,
+    "archive": [*PLACE],
 }
 """How the rows of a joined file are sorted. Those of ``msg`` are sorted by their place."""
 
@@ -108,8 +105,9 @@ def compact(
     if dry_run:
         new = sum(not group.expired for group in groups)
         return replace(report, replaced_files=total, new_files=new)
+    segments = cache(partial(SegmentsByFile, shard.consumequeue))
     for number, group in enumerate(groups, 1):
-        report = _joined(shard, request, group, (number, len(groups)), host, report)
+        report = _joined(shard, request, group, (number, len(groups)), segments, host, report)
         if progress:
             progress(report.replaced_files, total)
     return report
@@ -190,6 +188,7 @@ def _joined(
     request: CompactRequest,
     group: _Group,
     part: tuple[int, int],
+    segments_by_file: Callable[[], SegmentsByFile],
     host: Host,
     report: CompactReport,
 ) -> CompactReport:
@@ -200,9 +199,9 @@ def _joined(
     try:
         shard.commitlog.check_live(paths)
         try:
-            files, segments = ([], []) if group.expired else _staged(shard, group, commit_id)
+            files, segments = ([], []) if group.expired else _staged(shard, group, commit_id, segments_by_file)
         except DerivedTableDamaged:
-            # The segments may be newer than the files, of another compaction that has replaced these.
+            # The segments may be newer than the files, or older: another compaction has replaced some of these.
             shard.commitlog.refresh()
             shard.commitlog.check_live(paths)
             raise
@@ -239,7 +238,9 @@ def _joined(
     )
 
 
-def _staged(shard: Shard, group: _Group, commit_id: str) -> tuple[list[StagedFile], list[Produced]]:
+def _staged(
+    shard: Shard, group: _Group, commit_id: str, segments_by_file: Callable[[], SegmentsByFile]
+) -> tuple[list[StagedFile], list[Produced]]:
     """The rows of the files, staged again in one file or some, and the segments of messages."""
     kind, day, *_ = group.files[0].partition
     paths, expected = [file.path for file in group.files], sum(file.rows for file in group.files)
@@ -251,7 +252,7 @@ def _staged(shard: Shard, group: _Group, commit_id: str) -> tuple[list[StagedFil
             f"replaced; compare them with a backup: {', '.join(paths[:3])}, ..."
         )
     if kind == "msg":
-        rows, placed = _placed(shard, dict(zip(paths, tables_, strict=True)))
+        rows, placed = placed_rows(dict(zip(paths, tables_, strict=True)), segments_by_file())
         parted = without_expired(rows, placed, shard.positions())
         segments = joined_segments(parted.segments, "")
         runs = [segment.first_row for segment in segments]
@@ -271,79 +272,3 @@ def _staged(shard: Shard, group: _Group, commit_id: str) -> tuple[list[StagedFil
         stage_checked(shard.commitlog, NewFile(kind=kind, name=f"{commit_id}-{part:05d}", rows=of_part, store_day=day))
         for part, of_part in enumerate(parts, 1)
     ], []
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
-def _placed(shard: Shard, files: Mapping[str, pa.Table]) -> tuple[pa.Table, list[Produced]]:
-    """The message rows of the files with their place in their columns, sorted by it, and their segments in that order. Rows
-    that are in no queue come last."""
-    segments = _segments_in(shard, files)
-    whole = pa.concat_tables([_filled(table, segments.get(path, [])) for path, table in files.items()])
-    order = pc.sort_indices(
-        whole.select([*_PLACE, "commit_log_offset"]).append_column("last", pc.is_null(whole.column("rel"))),
-        [("last", "ascending"), *((name, "ascending") for name in (*_PLACE, "commit_log_offset"))],
-    )
-    of_all = sorted(
-        (one for several in segments.values() for one in several), key=lambda one: (one.queue, one.base or 0)
-    )
-    placed, stored = sum(one.count for one in of_all), whole.num_rows - whole.column("rel").null_count
-    if placed != stored:
-        raise DerivedTableDamaged(
-            f"the table {shard.consumequeue.path} has segments of {placed} messages in {len(files)} files that hold {stored}."
-        )
-    return whole.take(order), of_all
-
-
-def _segments_in(shard: Shard, files: Collection[str]) -> dict[str, list[Produced]]:
-    """The segments of each file, by row."""
-    table = shard.consumequeue
-    paths = pa.array(sorted(files), pa.string())
-    rows = table.read(table.files().column("path").to_pylist())
-    by_file: dict[str, list[Produced]] = defaultdict(list)
-    for row in rows.filter(pc.is_in(rows.column("file"), paths)).sort_by("first_row").to_pylist():
-        by_file[row["file"]].append(tables.produced_from_row(row | {"count": row["end_offset"] - row["base_offset"]}))
-    return by_file
-
-
-def _filled(rows: pa.Table, segments: Sequence[Produced]) -> pa.Table:
-    """The rows of a file with the values that followed from their place."""
-    counts = [segment.count for segment in segments]
-    number = sum(counts)
-    if [segment.first_row for segment in segments] != np.cumsum([0, *counts])[:-1].tolist() or number > rows.num_rows:
-        raise DerivedTableDamaged(f"the segments of a file with {rows.num_rows} rows do not follow one another.")
-
-    def of_rows(values: Sequence[int | None]) -> pa.Array:
-        each = pa.array(values, pa.int64()).take(pa.array(np.repeat(np.arange(len(values)), counts)))
-        return pa.concat_arrays([each, pa.nulls(rows.num_rows - number, pa.int64())])
-
-    bases = [(segment.base or 0) - segment.first_row for segment in segments]
-    places = pc.add(of_rows(bases), pa.array(np.arange(rows.num_rows)))
-    by_place: dict[str, pa.Array] = {
-        "queue_offset": places,
-        "commit_log_offset": rows.column("rel"),
-        "offset_msg_id": _ids(rows),
-        "store_timestamp": of_rows([segment.max_store_timestamp for segment in segments]),
-        "deliver_at": of_rows([segment.deliver_at for segment in segments]),
-    }
-    for name, values in by_place.items():
-        index = rows.column_names.index(name)
-        rows = rows.set_column(index, rows.schema.field(index), pc.coalesce(rows.column(name), values))
-    return rows
-
-
-def _ids(rows: pa.Table) -> pa.ChunkedArray:
-    """The ids of the rows; ``lake_message_id`` of those that are in a queue and have none."""
-    stored = rows.column("offset_msg_id")
-    lacking = pc.and_(pc.is_null(stored), pc.is_valid(rows.column("rel")))
-    if not pc.any(lacking).as_py():
-        return stored
-    numbers = rows.column("rel").to_numpy()
-    ids: npt.NDArray[Any] = np.full(rows.num_rows, None, dtype=object)
-    keys = rows.select(["commit_id", "part"]).append_column("row", pa.array(np.arange(rows.num_rows)))
-    for group in keys.filter(lacking).group_by(["commit_id", "part"]).aggregate([("row", "list")]).to_pylist():
-        of_group = np.array(group["row_list"])
-        own = lake_message_ids(group["commit_id"], group["part"], numbers[of_group].astype(np.int64))
-        ids[of_group] = own.to_numpy(zero_copy_only=False)
-    return pc.coalesce(stored, pa.array(ids, pa.string()))
