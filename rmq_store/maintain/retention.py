@@ -107,13 +107,15 @@ class SizedSegment:
 
 
 def removable_by_size(segments: Sequence[SizedSegment], max_bytes: int) -> dict[MessageQueue, int]:
-    """By queue the first offset that stays when the oldest segments are removed until all have at most ``max_bytes``.
+    """By queue the first offset that stays when the oldest messages are removed until all have at most ``max_bytes``.
 
-    ``segments``: of one topic, with all its queues. Queues without an offset keep all.
+    ``segments``: of one topic, with all its queues. Each message of a segment has the same share of its size. Queues without an
+    offset keep all.
     """
-    total, removable = 0, dict[MessageQueue, int]()
+    room, removable = max_bytes, dict[MessageQueue, int]()
     for segment in sorted(segments, key=lambda one: (one.newest_ms, one.queue, one.begin), reverse=True):
-        total += segment.size
-        if total > max_bytes:
-            removable[segment.queue] = max(removable.get(segment.queue, 0), segment.end)
+        if segment.size > room:
+            first = segment.end - room * (segment.end - segment.begin) // segment.size
+            removable[segment.queue] = max(removable.get(segment.queue, 0), first)
+        room = max(room - segment.size, 0)
     return removable

@@ -129,7 +129,14 @@ def test_the_oldest_segments_go_until_the_topic_fits() -> None:
         SizedSegment(OTHER, 5, 9, 50, newest_ms=4),
     ]
     assert removable_by_size(segments, 300) == {}
-    assert removable_by_size(segments, 299) == {QUEUE: 10}
+    assert removable_by_size(segments, 299) == {QUEUE: 1}
     assert removable_by_size(segments, 200) == {QUEUE: 10}
-    assert removable_by_size(segments, 199) == {QUEUE: 10, OTHER: 5}
-    assert removable_by_size(segments, 49) == {QUEUE: 20, OTHER: 9}
+    assert removable_by_size(segments, 199) == {QUEUE: 10, OTHER: 1}
+    assert removable_by_size(segments, 49) == {QUEUE: 20, OTHER: 6}
+
+
+def test_of_a_joined_segment_only_the_oldest_messages_go() -> None:
+    """Compaction makes one segment of a day: not all of it goes for a byte too much."""
+    joined = [SizedSegment(QUEUE, 100, 1200, 11_000, newest_ms=1)]
+    assert removable_by_size(joined, 10_999) == {QUEUE: 101}
+    assert removable_by_size(joined, 5) == {QUEUE: 1200}
