@@ -93,3 +93,12 @@ def test_a_reset_that_comes_first_holds_the_messages_back(world: LakeWorld) -> N
     assert world.offset(QUEUE) == 3
     assert world.positions().min_offset(QUEUE) == 3
     assert is_whole(world)
+
+
+def test_a_group_may_have_any_name(world: LakeWorld) -> None:
+    """The names of groups that lose messages are in the parameters that ``ctl_removed`` reads."""
+    world.consume(group("removed", max_messages=4), f"{DAY}-removed-1")
+    retained(world, (RetentionRule(topic="*", max_age_ms=1, max_unconsumed_age_ms=1),))
+    ranges = query(world.store, "SELECT topic, begin_offset, end_offset FROM removed_ranges").to_pylist()
+    assert ranges == [{"topic": "Orders", "begin_offset": 0, "end_offset": 10}]
+    assert is_whole(world)

@@ -247,7 +247,8 @@ BASE_SQL: dict[str, BaseSql] = {
         " FROM ctl WHERE action = 'compact') i WHERE item <> ''",
         ("ctl",),
     ),
-    # As for ctl_claims; an item is ``"min/Orders/broker-a/0":[0,225``.
+    # As for ctl_claims; an item is ``"min/Orders/broker-a/0":[0,225``. The ranges are the last parameter. Before them
+    # are those that groups have lost, by group, and a group may be named ``removed``.
     "ctl_removed": BaseSql(
         "SELECT shard, commit_id, action, read_version, store_timestamp, request_id, actor, actor_source, reason,"
         " url_decode(split_part(app_id, '/', 2)) AS topic, url_decode(split_part(app_id, '/', 3)) AS broker_name,"
@@ -255,7 +256,7 @@ BASE_SQL: dict[str, BaseSql] = {
         " TRY_CAST(split_part(offsets, ',', 1) AS BIGINT) AS begin_offset,"
         " TRY_CAST(split_part(offsets, ',', 2) AS BIGINT) AS end_offset FROM ("
         "SELECT i.*, split_part(item, '\"', 2) AS app_id, regexp_extract(item, '([0-9]+,[0-9]+)', 1) AS offsets FROM ("
-        "SELECT ctl.*, {explode}(split(regexp_extract(parameters, '\"removed\":[{{]([^}}]*)[}}]', 1), '],')) AS item"
+        "SELECT ctl.*, {explode}(split(regexp_extract(parameters, '\"removed\":[{{]([^}}]*)[}}][}}]$', 1), '],')) AS item"
         " FROM ctl WHERE action = 'retention') i WHERE item <> '') a",
         ("ctl",),
     ),
