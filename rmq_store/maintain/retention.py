@@ -12,7 +12,7 @@ A dead letter is removed only by a rule that names its topic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -104,6 +104,20 @@ class SizedSegment:
     """bytes"""
     newest_ms: int
     """When the last of them was stored, UTC ms."""
+
+
+def removable_by_age(segments: Iterable[SizedSegment], before_ms: int) -> dict[MessageQueue, int]:
+    """By queue the first offset that stays when every segment at its beginning is removed of which all messages were stored
+    before a time (UTC ms). Messages go with the youngest of their segment, so no file has to be opened; a segment has those of
+    a day at most. Queues without an offset keep all."""
+    removable: dict[MessageQueue, int] = {}
+    kept: set[MessageQueue] = set()
+    for segment in sorted(segments, key=lambda one: (one.queue, one.begin)):
+        if segment.newest_ms >= before_ms:
+            kept.add(segment.queue)
+        elif segment.queue not in kept:
+            removable[segment.queue] = segment.end
+    return removable
 
 
 def removable_by_size(segments: Sequence[SizedSegment], max_bytes: int) -> dict[MessageQueue, int]:

@@ -9,18 +9,19 @@ import pytest
 
 from rmq_store.admin.diff import Failures
 from rmq_store.commit.ctl import SCHEDULE_GROUP
-from rmq_store.commit.positions import QueueRange, off_id
+from rmq_store.commit.positions import Positions, QueueRange, del_id, max_id, off_id
 from rmq_store.errors import OffsetOutOfRange, StoreUnusable, WrongUse
 from rmq_store.lake.admin import diff
 from rmq_store.lake.commit import commit as committing
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.maintain import retention
 from rmq_store.lake.maintain.compact import CompactReport, CompactRequest, compact
 from rmq_store.lake.maintain.retention import RetentionReport, RetentionRequest, retain
 from rmq_store.lake.read.message_search import messages_at
 from rmq_store.lake.sql.sql import query
 from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC
+from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.retention_settings import RetentionRule
 from tests.contract.test_compact import lived
 from tests.faults.answers import Clock, set_clock
@@ -227,6 +228,13 @@ def test_the_oldest_messages_go_until_the_topic_fits(lake: Lake) -> None:
     assert of_topic(retained(lake, rule)) == {}
     assert {end for end, *_ in of_topic(retained(lake, replace(rule, max_bytes=1))).values()} == {10}
     assert is_whole(lake)
+
+
+def test_the_retries_of_a_deleted_group_wait_for_no_reader() -> None:
+    gone, begins = (MessageQueue(retry_topic(group), "lake-s1", 0) for group in ("gone", "begins"))
+    positions = Positions(0, {max_id(gone): 5, max_id(begins): 5, del_id("gone"): 3})
+    queues = {queue.topic: [queue] for queue in (gone, begins)}
+    assert retention._offsets(positions, queues) == {gone: {}, begins: {"begins": 0}}
 
 
 def test_the_removed_ranges_are_rows(lake: Lake) -> None:

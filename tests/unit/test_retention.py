@@ -12,6 +12,7 @@ from rmq_store.maintain.retention import (
     Removal,
     RetainedQueue,
     SizedSegment,
+    removable_by_age,
     removable_by_size,
     removal,
 )
@@ -119,6 +120,19 @@ def test_every_message_that_goes_exceeds_a_limit_and_is_consumed_or_lost(
         for group, offset in offsets.items():
             lost = plan.lost.get(group)
             assert {o for o in expected if o >= offset} == set(range(lost.begin, lost.end) if lost else ())
+
+
+def test_by_age_whole_segments_go_from_the_beginning_on() -> None:
+    segments = [
+        SizedSegment(QUEUE, 10, 20, 1, newest_ms=5),
+        SizedSegment(QUEUE, 0, 10, 1, newest_ms=3),
+        SizedSegment(QUEUE, 20, 30, 1, newest_ms=4),  # a broker's clock was set back
+        SizedSegment(OTHER, 0, 5, 1, newest_ms=7),
+    ]
+    assert removable_by_age(segments, 3) == {}
+    assert removable_by_age(segments, 4) == removable_by_age(segments, 5) == {QUEUE: 10}
+    assert removable_by_age(segments, 6) == {QUEUE: 30}
+    assert removable_by_age(segments, 8) == {QUEUE: 30, OTHER: 5}
 
 
 def test_the_oldest_segments_go_until_the_topic_fits() -> None:

@@ -21,6 +21,7 @@ from rmq_store.commit.positions import (
     Positions,
     QueueRange,
     arc_id,
+    del_id,
     group_of,
     min_id,
     off_id,
@@ -30,13 +31,14 @@ from rmq_store.errors import StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.read.segments import segments_of
-from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.lake.read.time_search import dated
 from rmq_store.lake.table.shard import Shard
 from rmq_store.maintain.retention import (
     Limit,
     Removal,
     RetainedQueue,
     SizedSegment,
+    removable_by_age,
     removable_by_size,
     removal,
 )
@@ -127,14 +129,13 @@ def _removable(
     shard: Shard, positions: Positions, queues: Sequence[MessageQueue], rule: RetentionRule, now_ms: int
 ) -> dict[Limit, dict[MessageQueue, int]]:
     """By limit and queue the first offset that stays. ``queues``: all of the rule's topic."""
+    segments = _sized(shard, positions, queues)
     ages = {Limit.MAX_AGE: rule.max_age_ms, Limit.MAX_UNCONSUMED_AGE: rule.max_unconsumed_age_ms}
     removable = {
-        limit: search_offsets(shard, positions, queues, now_ms - age_ms)
-        for limit, age_ms in ages.items()
-        if age_ms is not None
+        limit: removable_by_age(segments, now_ms - age_ms) for limit, age_ms in ages.items() if age_ms is not None
     }
     if rule.max_bytes is not None:
-        removable[Limit.MAX_BYTES] = removable_by_size(_sized(shard, positions, queues), rule.max_bytes)
+        removable[Limit.MAX_BYTES] = removable_by_size(segments, rule.max_bytes)
     return removable
 
 
@@ -151,7 +152,7 @@ def _sized(shard: Shard, positions: Positions, queues: Sequence[MessageQueue]) -
     return [
         _sized_segment(range_, segment, row_bytes.get(segment.file, 0))
         for range_ in ranges
-        for segment in segments.get(range_.queue, ())
+        for segment in dated(range_, segments.get(range_.queue, ()))
     ]
 
 
@@ -179,7 +180,8 @@ def _offsets(positions: Positions, queues: Mapping[str, Iterable[MessageQueue]])
     for topic, of_topic in queues.items():
         groups = stored[topic]
         for group in _owners(topic):
-            groups.setdefault(group, {})
+            if positions.get(del_id(group)) is None:
+                groups.setdefault(group, {})
         for queue in of_topic:
             first = positions.min_offset(queue)
             offsets[queue] = {group: of_group.get(queue, first) for group, of_group in groups.items()}

@@ -24,13 +24,14 @@ def search_offsets(
     segments = segments_of(shard, ranges)
     offsets = {}
     for range_ in ranges:
-        of_queue = _dated(range_, segments.get(range_.queue, []))
+        of_queue = dated(range_, segments.get(range_.queue, []))
         lower = _lower(shard, range_, of_queue, time_ms + 1 if upper else time_ms)
         offsets[range_.queue] = max(lower - 1, _last(shard, range_, of_queue, time_ms)) if upper else lower
     return offsets
 
 
-def _dated(range_: QueueRange, segments: Sequence[Produced]) -> Sequence[Produced]:
+def dated(range_: QueueRange, segments: Sequence[Produced]) -> Sequence[Produced]:
+    """The segments of a queue. Raises BadData where one has no store times."""
     for segment in segments:
         if segment.max_store_timestamp is None or segment.base is None:
             raise BadData(
