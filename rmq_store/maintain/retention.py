@@ -65,7 +65,7 @@ class Removal:
 def removal(queue: RetainedQueue) -> Removal | None:
     """What may be removed; None where no message exceeds a limit.
 
-    The end of ``[min, max)`` never moves below a group's offset, unless ``max_unconsumed_age`` says so.
+    The min offset never moves past that of a group, unless ``max_unconsumed_age`` says so.
     """
 
     def up_to(limit: Limit) -> int:
