@@ -172,10 +172,10 @@ def sql(
 ) -> None:
     """Query the store in SQL (DuckDB, read only).
 
-    Views: acked_keys, attempt_outcomes, audit, blocked, consume_queue_entries, consumed_ranges, consumer_offsets,
-    dead_letters, delayed, groups, lag, message_rows, messages, offset_history, outcomes, queue_owners, queues, retries,
-    scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them, DESCRIBE lag shows the columns
-    of one. Times are UTC ms: epoch_ms(committed_at) makes a timestamp. In JSON bytes are base64.
+    Views: acked_keys, archived_rows, attempt_outcomes, audit, blocked, consume_queue_entries, consumed_ranges,
+    consumer_offsets, dead_letters, delayed, groups, lag, message_rows, messages, offset_history, outcomes, queue_owners,
+    queues, removed_ranges, retries, scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them,
+    DESCRIBE lag shows the columns of one. Times are UTC ms: epoch_ms(committed_at) makes a timestamp. In JSON bytes are base64.
     """
     table = _query(options.root, _query_text(query, file))
     if Output(options.as_json).as_json or form == "json":

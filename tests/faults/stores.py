@@ -106,10 +106,10 @@ class Lake:
         shard.commitlog.refresh()
         return shard
 
-    def load(self, broker: Path, request: str = "2026-01-01-import") -> ImportReport:
+    def load(self, broker: Path, request: str = "2026-01-01-import", name: str = BROKER) -> ImportReport:
         store, _ = LakeStore.init(Root.parse(str(self.folder)))
         source, engine = Root.parse(str(broker)), LocalEngine(self.host)
-        import_request = ImportRequest(broker_name=BROKER, shard_name=self.shard_name, request_id=request, actor=TESTS)
+        import_request = ImportRequest(broker_name=name, shard_name=self.shard_name, request_id=request, actor=TESTS)
         return import_store(store, source, import_request, self.host, engine)
 
     def consume(
