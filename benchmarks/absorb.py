@@ -21,8 +21,9 @@ from rmq_store.consumer.duplicates import UNIQ_KEY, AbsorbRule
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.key_files import Keys, stage_keys, text_hashes
+from rmq_store.lake.window.key_files import stage_keys
 from rmq_store.lake.window.window import consume_window
+from rmq_store.lake.window.window_keys import Keys, text_hashes
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import day_of
 from rmq_store.window.consume_request import ConsumeRequest
@@ -145,7 +146,9 @@ def _write(bench: Bench, shard: Shard, lake: Lake, horizon: Horizon, keys: int) 
             text_hashes(texts),
         )
         commit_id = bench.host.new_commit_id()
-        file = stage_keys(shard.root, shard.commitlog.path, rows, commit_id=commit_id, group=horizon.group, epoch=0)
+        file = stage_keys(
+            shard.root, shard.commitlog.path, rows, commit_id=commit_id, group=horizon.group, epoch=0, attempt="1"
+        )
         staged.append(replace(file, store_day=day_of(now_ms)))
     shard.commitlog.put(staged, {f"benchmarks/{horizon.group}": 1}, host=bench.host)
     shard.commitlog.refresh()

@@ -24,7 +24,7 @@ import pyarrow as pa
 from rmq_store.errors import ListenerError, RmqError, StoreUnusable
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
-from rmq_store.settings.spark_settings import SHIP, SparkSettings
+from rmq_store.settings.spark_settings import SHIP, SparkSettings, is_local_master
 from spark_jobs.session import open_session
 from spark_jobs.ship import ship
 from spark_jobs.slots import planned_slots
@@ -50,6 +50,8 @@ class SparkEngine:
     session: SparkSession
     planned: int | None
     """How many tasks are to run at once by the session's settings; None: as many as the running executors have cores."""
+    on_cluster: bool = False
+    """Whether the session's master is not ``local[N]``."""
     name: str = "spark"
 
     @classmethod
@@ -57,7 +59,8 @@ class SparkEngine:
         planned = planned_slots(lambda key: session.conf.get(key, None))
         if planned is None:
             session.range(0, 1, 1, 1).count()  # waits for the first executor, which a new session does not have yet
-        return cls(session, planned)
+        master = session.conf.get("spark.master", None)
+        return cls(session, planned, on_cluster=master is not None and not is_local_master(master))
 
     @property
     def slots(self) -> int:

@@ -56,8 +56,9 @@ from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
-from rmq_store.lake.window.key_files import Keys, stage_keys, text_hashes
+from rmq_store.lake.window.key_files import stage_keys
 from rmq_store.lake.window.window import consume_window
+from rmq_store.lake.window.window_keys import Keys, text_hashes
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from rmq_store.settings.settings import GroupSettings, load_settings
@@ -316,7 +317,7 @@ class Bench:
         offsets = np.arange(len(texts))
         keys = Keys([queue], np.array([0, len(texts)]), offsets, pa.chunked_array([column]), text_hashes(column))
         path = self.shard.commitlog.path
-        return stage_keys(self.shard.root, path, keys, commit_id=ctl.commit_id, group=group, epoch=0)
+        return stage_keys(self.shard.root, path, keys, commit_id=ctl.commit_id, group=group, epoch=0, attempt="1")
 
     def _stage_lost(self, ctl: Ctl, group: str, queue: MessageQueue, ranges: Sequence[tuple[int, int]]) -> StagedFile:
         rows = [

@@ -32,7 +32,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.deliver import deliver as deliver_in_lake
-from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.engine import Engine, LocalEngine
 from rmq_store.lake.window.send import send as send_in_lake
 from rmq_store.lake.window.window import consume_window as consume_in_lake
 from rmq_store.message.message import MessageQueue
@@ -190,7 +190,11 @@ class LakeWorld(World):
 
     def consume_window(self, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> WindowReport:
         with self._working() as shard:
-            return consume_in_lake(self.store, shard, group, request, lambda plan: LocalEngine(host), host, scope)
+            return consume_in_lake(self.store, shard, group, request, lambda plan: self.engine(host), host, scope)
+
+    def engine(self, host: Host) -> Engine:
+        """Where windows run."""
+        return LocalEngine(host)
 
     def begin_attempt(self, group: GroupSettings, request: ConsumeRequest) -> Asked:
         with self._working() as shard:

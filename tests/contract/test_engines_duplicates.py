@@ -19,14 +19,26 @@ from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.delta_log import Content
 from rmq_store.lake.table.delta_table import LakeTable
-from rmq_store.lake.window import duplicates as duplicates_in_lake
-from rmq_store.lake.window.key_files import text_hashes
+from rmq_store.lake.window import key_tasks, window_keys
+from rmq_store.lake.window.window_keys import COMPARED_BYTES, text_hashes
 from rmq_store.message.message import MessageExt
-from tests.contract.engines import LakeWorld, story
+from tests.contract.cluster_engine import ClusterEngine, ClusterWorld, all_keys_in_tasks
+from tests.contract.engines import LakeWorld, MemoryWorld, story
 from tests.contract.world import BEN, DAY, HOUR, Key, Lost, World, bodies, counts, fail_bodies, group, orders, said
 from tests.oracle.memory.rows import MessageRow
 
 ONCE = group(absorb_duplicates=AbsorbRule("UNIQ_KEY", 24 * HOUR))
+
+
+@pytest.fixture(params=["memory", "lake", "cluster"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Also a lake whose windows run on a cluster, where each bit of work on keys is a task."""
+    if request.param == "memory":
+        return MemoryWorld()
+    if request.param == "cluster":
+        all_keys_in_tasks(monkeypatch)
+        return ClusterWorld(tmp_path)
+    return LakeWorld(tmp_path)
 
 
 def keyed(number: int, key: str, **more: Any) -> MessageRow:
@@ -205,7 +217,7 @@ def test_what_is_filtered_is_no_reason(world: World, expression: str) -> None:
 
 def test_keys_with_one_hash_are_told_apart_by_their_texts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     in_lake, in_memory = text_hashes, duplicates.key_hash
-    monkeypatch.setattr(duplicates_in_lake, "text_hashes", lambda texts: in_lake(texts) & 1)
+    monkeypatch.setattr(window_keys, "text_hashes", lambda texts: in_lake(texts) & 1)
     monkeypatch.setattr(duplicates, "key_hash", lambda key: in_memory(key) & 1)
 
     @story
@@ -300,7 +312,7 @@ def test_a_windows_tasks_are_cut_and_its_turns_are_parts_of_one_commit(
 
 
 def test_the_keys_of_a_window_are_cut_into_files(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates_in_lake, "_KEYS_A_FILE", 3)
+    monkeypatch.setattr(key_tasks, "KEYS_A_FILE", 3)
 
     @story
     def told(world: World) -> None:
@@ -358,3 +370,33 @@ def test_the_audit_finds_every_duplicate_it_was_told_of(tmp_path: Path) -> None:
     assert sorted(tuple(row.values()) for row in found.to_pylist()) == [
         (3, 4, "its UNIQ_KEY was acked before"), (5, 7, "its UNIQ_KEY was acked before"),
     ]  # fmt: skip
+
+
+# --- on a cluster ----------------------------------------------------------------------------------------------------
+
+
+def test_tasks_on_keys_return_hashes_and_of_a_long_key_never_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = 2_000
+    world = ClusterWorld(tmp_path)
+    all_keys_in_tasks(monkeypatch)
+    for name, value in {"PART_ROWS": many // 4, "KEYS_A_FILE": many // 2, "MOST_HASHES": many}.items():
+        monkeypatch.setattr(key_tasks, name, value)
+    engines = [ClusterEngine(), ClusterEngine()]
+    waiting = iter(engines)
+    monkeypatch.setattr(world, "engine", lambda host: next(waiting))
+    once = group(absorb_duplicates=AbsorbRule("KEYS", HOUR))
+    world.fill(orders(0), [said(n, KEYS=f"{n:0300}") for n in range(many)])
+    assert counts(world.consume(once, f"{DAY}-1")) == {"acked": many}
+    world.fill(orders(0), [said(n, KEYS=f"{n % many:0300}") for n in range(many // 2, many * 3 // 2)])
+    assert counts(world.consume(once, f"{DAY}-2")) == {"duplicate": many}
+    first, second = (engine.sizes for engine in engines)
+    assert set(first) == {"_read_hashes", "_stage"}, "no key occurs twice, and no file is in the horizon"
+    assert set(second) == {"_read_hashes", "_look_up", "_compared"}, "nothing was acked"
+    assert all(len(sizes["_read_hashes"]) == 4 for sizes in (first, second))
+    overhead = 4 * 600
+    assert sum(first["_read_hashes"]) <= 8 * many + overhead
+    assert sum(second["_compared"]) <= (COMPARED_BYTES + 8) * many + overhead
+    assert sum(second["_look_up"]) <= (COMPARED_BYTES + 3 * 8) * many + overhead
+    assert max(first["_stage"]) < 1_000

@@ -68,6 +68,7 @@ class RoundsEngine:
     run: Callable[[ImportTask], ImportResult]
     name: str = "rounds"
     slots: int = 2
+    on_cluster: bool = False
     ran: list[list[int]] = field(default_factory=list)
 
     def __call__(self, run: Any, job: Any, tasks: Sequence[Any]) -> list[Any]:

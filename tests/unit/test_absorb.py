@@ -19,7 +19,8 @@ from rmq_store.consumer.duplicates import (
     take_turn,
 )
 from rmq_store.lake.window.duplicates import turn_of
-from rmq_store.lake.window.key_files import HashSet, Keys, text_hashes
+from rmq_store.lake.window.key_files import HashSet
+from rmq_store.lake.window.window_keys import Keys, text_hashes
 from rmq_store.message.message import MessageQueue
 
 Q = MessageQueue("Orders", "broker-a", 0)
@@ -139,6 +140,12 @@ def two_queues() -> Keys:
     return Keys(queues, np.array([0, 3, 3, 5]), np.array([3, 5, 6, 4, 5]), texts, hashed)
 
 
+def texts_of(keys: Keys) -> list[str]:
+    assert keys.texts is not None
+    texts: list[str] = keys.texts.to_pylist()
+    return texts
+
+
 def test_messages_without_a_key_have_no_row() -> None:
     keys = two_queues()
     first, none, last = keys.queues
@@ -151,14 +158,14 @@ def test_messages_without_a_key_have_no_row() -> None:
 
 def test_keys_are_taken_out_and_cut() -> None:
     keys = two_queues().without(np.array([False, True, False, False, False]))
-    assert (keys.begins.tolist(), keys.offsets.tolist(), keys.texts.to_pylist()) == (
+    assert (keys.begins.tolist(), keys.offsets.tolist(), texts_of(keys)) == (
         [0, 2, 2, 4], [3, 6, 4, 5], ["a", "c", "d", "e"],
     )  # fmt: skip
     assert keys.tally() == key_tally("acde")
-    assert [(part.begins.tolist(), part.texts.to_pylist()) for part in keys.cut(3)] == [
+    assert [(part.begins.tolist(), texts_of(part)) for part in keys.cut(3)] == [
         ([0, 2, 2, 3], ["a", "c", "d"]), ([0, 0, 0, 1], ["e"]),
     ]  # fmt: skip
-    assert two_queues().without(np.zeros(5, dtype=np.bool_)).texts.to_pylist() == list("abcde")
+    assert texts_of(two_queues().without(np.zeros(5, dtype=np.bool_))) == list("abcde")
 
 
 # --- the rule of a group ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, canonical_json
 from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.listener import ListenerKind
 from rmq_store.consumer.pull import Slice
-from rmq_store.lake.window.window_tasks import ROWS_PER_MS, _packed, rows_per_ms, task_rows, tasks_of
+from rmq_store.lake.window.window_tasks import ROWS_PER_MS, in_bins, rows_per_ms, task_rows, tasks_of
 from rmq_store.message.message import MessageQueue
 from tests.contract.world import group
 
@@ -99,14 +99,14 @@ def test_the_rate_of_a_listener_is_that_of_the_last_window(last: Ctl | None, exp
 @pytest.mark.parametrize(("pieces", "most"), [((10,) * 7, 30), ((50, 1, 1, 1), 30), ((3,), 30), ((29, 29, 29), 30)])
 def test_tasks_are_of_about_one_size_and_leave_nothing_out(pieces: tuple[int, ...], most: int) -> None:
     slices = [Slice(MessageQueue("T", "b", n), 0, rows, "f", 0) for n, rows in enumerate(pieces)]
-    bins = list(_packed([[slice_] for slice_ in slices], most))
+    bins = list(in_bins([[slice_] for slice_ in slices], most))
     assert [slice_ for bin_ in bins for slice_ in bin_] == slices
     assert len(bins) <= -(-sum(pieces) // most)
     assert all(sum(map(len, bin_)) <= most + max(pieces) for bin_ in bins)
 
 
 def test_no_pieces_are_no_task() -> None:
-    assert list(_packed([], 30)) == []
+    assert list(in_bins([], 30)) == []
 
 
 @pytest.mark.parametrize(("mode", "tasks"), [("concurrently", 8), ("orderly", 2)])

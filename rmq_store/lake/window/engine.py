@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rmq_store.errors import StoreUnusable
-from rmq_store.utils.host import Host
+from rmq_store.utils.host import Host, random_name
 
 if TYPE_CHECKING:
     from rmq_store.window.plan import Plan
@@ -37,6 +38,11 @@ class Engine(Protocol):
         """How many tasks run at once, now: ask when tasks are cut, and only then."""
         ...
 
+    @property
+    def on_cluster(self) -> bool:
+        """Whether the tasks run on other hosts."""
+        ...
+
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
         """Call ``run(job, task, attempt)`` for every task, and return the results in any order.
 
@@ -53,9 +59,25 @@ class LocalEngine:
     host: Host
     name: str = "local"
     slots: int = 1
+    on_cluster: bool = False
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
         return [run(job, task, self.host.entropy(8).hex()) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsEngine:
+    """Tasks in threads of this process, for work that spends its time outside Python."""
+
+    slots: int
+    name: str = "threads"
+    on_cluster: bool = False
+
+    def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
+        if len(tasks) <= 1:
+            return [run(job, task, random_name()) for task in tasks]
+        with ThreadPoolExecutor(min(self.slots, len(tasks))) as pool:
+            return list(pool.map(lambda task: run(job, task, random_name()), tasks))
 
 
 # --- the choice ------------------------------------------------------------------------------------------------------
@@ -153,6 +175,11 @@ class SparkOnFirstTasks:
     def slots(self) -> int:
         """Those of Spark, which this opens: ask only when there are tasks."""
         return self.spark().slots
+
+    @property
+    def on_cluster(self) -> bool:
+        """That of Spark, which this opens."""
+        return self.spark().on_cluster
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
         return self.spark()(run, job, tasks) if tasks else []

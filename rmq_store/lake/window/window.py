@@ -201,7 +201,7 @@ def _run(shard: Shard, work: Work) -> Absorbed:
     rule = job.group.absorb_duplicates
     if rule is None:
         return Absorbed(run(work.tasks))
-    return consume_absorbing(shard, job, rule, work.tasks, run, started_ms=work.started_ms)
+    return consume_absorbing(shard, job, rule, work.tasks, run, engine=engine, started_ms=work.started_ms)
 
 
 # --- the commit ------------------------------------------------------------------------------------------------------

@@ -69,13 +69,13 @@ def tasks_of(
             units = [slices[queue] for queue in queues if slices[queue]]
         else:
             units = [[cut] for queue in queues for slice_ in slices[queue] for cut in slice_.cut(most)]
-        for bin_ in _packed(units, most):
+        for bin_ in in_bins(units, most):
             tasks.append(ConsumeTask(len(tasks), consumer, tuple(bin_)))
     return tasks
 
 
-def _packed(units: Sequence[Sequence[Slice]], most: int) -> Iterable[list[Slice]]:
-    """Bins of neighbouring units, of about the same size, with about ``most`` rows at most. No unit is cut."""
+def in_bins(units: Sequence[Sequence[Slice]], most: int) -> Iterable[list[Slice]]:
+    """Bins of neighbouring units, of about the same size, with about ``most`` rows (1 or more) at most. No unit is cut."""
     sizes = [sum(map(len, unit)) for unit in units]
     total = sum(sizes)
     bins = -(-total // most)
