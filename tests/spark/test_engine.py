@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from spark_jobs.session import ConnectServer
 from tests.spark.processes import ClassicDriver, in_a_client
 
 STREET = """
+from dataclasses import replace
+from unittest.mock import patch
+from rmq_store.consumer.duplicates import AbsorbRule
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.window import duplicates
 from rmq_store.errors import RmqError
 from rmq_store.utils.host import Host
 from rmq_store.lake.window.consume_all import consume_all
@@ -77,6 +83,19 @@ def together(folder, engine):  # several groups, whose windows run in threads
         for one in report.groups
     }
 
+def absorbing(folder, engine):  # two windows, the second with keys of the first
+    store = LakeStore.open(Root.parse(f"{where}/{folder}"))
+    (shard,) = store.shards()
+    group = load_settings(SETTINGS.format(name="gm_once", listener="each"), "test").groups[0]
+    group = replace(group, absorb_duplicates=AbsorbRule("price", 86_400_000))
+    counts = []
+    for step in ("first", "second"):
+        request = ConsumeRequest(f"2026-01-01-once-{step}", me, max_messages=450)
+        report = consume_window(store, shard, group, request, lambda plan: engine, host)
+        counts.append({str(k): v for k, v in report.counts().items() if v})
+    keys = query(store, "SELECT key_text, topic, queue_id, queue_offset FROM acked_keys WHERE group_name = 'gm_once'")
+    return counts, sorted(map(repr, keys.to_pylist())), repr(projection(shard, group.name))
+
 engine = SparkEngine.of(session)
 in_spark = street("spark", engine)
 in_process = street("local", LocalEngine(host))
@@ -85,12 +104,16 @@ groups = together("spark", engine)
 all_same = groups == together("local", LocalEngine(host))
 ends = {name: values[:3] for name, values in groups.items()}
 answer = {"same": in_spark == in_process, "counts": counts, "all_same": all_same, "ends": ends}
+
+once_here = absorbing("local", LocalEngine(host))
+with patch.multiple(duplicates, LEAST_MESSAGES=0, LEAST_KEYS=0):  # all work on keys in tasks
+    once = absorbing("spark", replace(engine, on_cluster=True))
+answer |= {"on_cluster": engine.on_cluster, "once": once[:2], "once_same": once == once_here}
 """
 
 
-def check(output: dict[str, object]) -> None:
+def check(output: dict[str, Any]) -> None:
     counts = output["counts"]
-    assert isinstance(counts, dict)
     assert output["same"]
     assert counts["messages"] == 10027
     assert counts["each first"] == counts["batch first"]
@@ -99,6 +122,12 @@ def check(output: dict[str, object]) -> None:
     assert counts["exits"] == {"retried": 40}
     assert counts["nonsense"][0] == "ListenerError"
     assert "MAYBE" in counts["nonsense"][1]
+    assert not output["on_cluster"]
+    assert output["once_same"]
+    (first, second), keys = output["once"]
+    assert sum(first.values()) == sum(second.values()) == 450
+    assert all(of_window["duplicate"] > 100 for of_window in (first, second))
+    assert len(keys) > 200
     assert output["all_same"]
     committed = ["committed", 900, "NoneType"]
     failed = ["empty", 0, "ListenerError"]

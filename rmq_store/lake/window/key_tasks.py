@@ -44,7 +44,7 @@ LEAST_MESSAGES = 4_000_000
 LEAST_KEYS = 20_000_000
 """Fewer keys in the horizon's files are searched in threads of this process."""
 PART_ROWS = 250_000
-"""A task reads the keys of so many messages at most: its result has 2 MB."""
+"""A task reads the keys of about so many messages; its result has about 2 MB."""
 KEYS_A_FILE = 500_000
 MOST_HASHES = 8_000_000
 """A task gets so many hashes of the window at most, 64 MB. For a larger window the horizon is read several times."""
@@ -113,7 +113,7 @@ def read_window(engine: Engine, job: ConsumeJob, slices: Sequence[Slice]) -> Win
 
 
 def parts_of(slices: Sequence[Slice], most: int) -> list[Part]:
-    """Neighbouring slices in parts of about ``most`` messages, none longer than ``PART_ROWS`` by more than ``most``."""
+    """Neighbouring slices in parts of about ``most`` (1 or more) messages, each less than ``most + PART_ROWS``."""
     units = [[cut] for slice_ in slices for cut in slice_.cut(PART_ROWS)]
     return [Part(number, tuple(slices)) for number, slices in enumerate(in_bins(units, most))]
 
