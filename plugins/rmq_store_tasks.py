@@ -99,7 +99,7 @@ def export_all() -> list[Answer]:
     """Merge ``consumerOffset.json`` and ``delayOffset.json`` of every imported broker into the existing files, and
     write those that change."""
     from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, How, planned_writes, write_both
-    from rmq_store.commit.positions import split_id
+    from rmq_store.commit.positions import diverged_id, split_id
     from rmq_store.lake.broker.export import export_offsets
 
     deployment = Deployment.from_env()
@@ -107,6 +107,8 @@ def export_all() -> list[Answer]:
     for shard in deployment.open_store().shards():
         for app_id, _ in shard.positions().prefixed("import/"):
             broker_name = split_id(app_id)[1]
+            if shard.positions().get(diverged_id(broker_name)) is not None:
+                continue  # its groups' offsets are those of the name that continues its log
             export = export_offsets(shard, broker_name)
             file = deployment.export_folder / shard.name / quote(broker_name, safe="") / CONSUMER_OFFSETS.name
             try:

@@ -50,6 +50,7 @@ def add_to(app: typer.Typer) -> None:
         [
             "rmq import-store /data/rocketmq/store --broker broker-a",
             "rmq import-store s3://copies/broker-a --broker broker-a --salvage",
+            "rmq import-store /data/store --broker broker-a --continue-as broker-a-2 --reason 'disk replaced'",
         ],
         panel=PANEL,
     )
@@ -132,6 +133,18 @@ def import_store(
             help="The largest size of a body after decompression. A larger body stops the import, also with --salvage.",
         ),
     ] = MAX_BODY_BYTES,
+    continue_as: Annotated[
+        str | None,
+        typer.Option(
+            "--continue-as",
+            metavar="NAME",
+            help="For a broker that lost the end of its log and wrote on: import what follows under this broker name.",
+        ),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, with --continue-as; recorded.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --continue-as: show where the log was cut; change nothing.")
+    ] = False,
     engine: ImportEngineOption = None,
     options: RequestOptions,
     spark: SparkOptions,
@@ -141,20 +154,30 @@ def import_store(
     Incremental: what was imported before is not read again. A large log is committed in parts of 1 to 4 GiB, each all or
     nothing: a damaged record stops the import before anything of its part is written. The broker may be running; it keeps
     its groups until a cutover.
+
+    A broker that lost the end of its log gives queue offsets out again, and its import is refused. With --continue-as what it
+    writes since then is imported under another name, whose queues begin at the cut. The groups continue there; what the
+    broker lost stays in the queues of the old name, and they read it there. Further imports, exports and the cutover
+    are for the new name.
     """
     output, host = Output(options.as_json), Host()
+    if (reason or dry_run) and continue_as is None:
+        raise WrongUse("--reason and --dry-run are for an import with --continue-as")
     store = open_store(options.root)
+    from rmq_store.lake.broker.diverged_log import Continuation
     from rmq_store.lake.broker.import_store import ImportRequest
     from rmq_store.lake.broker.import_store import import_store as import_into
     from rmq_store.lake.table.object_store import Root
 
     request = ImportRequest(
-        broker_name=broker,
+        broker_name=broker if continue_as is None else continue_as,
         shard_name=shard or broker,
         request_id=new_request("import", options.request, host),
         actor=actor_of(options.actor),
         salvage=salvage,
         max_body_bytes=max_body_bytes,
+        continues=None if continue_as is None else Continuation(broker, reason_of(reason, dry_run)),
+        dry_run=dry_run,
     )
     files = Root.parse(source)
     target = spark_of(spark, None)
@@ -167,10 +190,15 @@ def import_store(
         output.line(f"skipped: bytes [{skipped.begin}, {skipped.end}) of the log: {skipped.reason}")
     for gap in report.queue_gaps:
         output.line(f"gap: offsets [{gap.begin}, {gap.end}) of topic {gap.topic!r}, queue {gap.queue_id}: {gap.reason}")
+    if log := report.continued:
+        output.line(
+            f"{report.broker_name} continues {log.broker_name} at byte {log.end} of its log, with {log.groups} groups: "
+            f"{log.lost_messages:,} messages in {log.lost_queues} queues that the broker lost stay in {log.broker_name}"
+        )
     output.answer(
         asdict(report),
-        f"{report.messages:,} messages in {report.queues} queues of {broker}, bytes [{report.begin}, {report.end}) of "
-        f"its log, are in shard {report.shard}",
+        f"{report.messages:,} messages in {report.queues} queues of {report.broker_name}, bytes [{report.begin}, {report.end}) "
+        f"of its log, are in shard {report.shard}",
         f"request: {request.request_id}",
     )
 
@@ -183,7 +211,8 @@ def _bytes_to_read(store: LakeStore, files: Root, request: ImportRequest) -> int
     begin = 0
     if request.shard_name in store.shard_names():
         (shard,) = store.shards(request.shard_name)
-        begin = shard.positions().get(import_id(request.broker_name)) or 0
+        names = (request.broker_name, *([request.continues.broker_name] if request.continues else []))
+        begin = max(shard.positions().get(import_id(name)) or 0 for name in names)
     logs = [(name.rpartition("/")[2], size) for name, size in file_source(files).list("commitlog")]
     return sum(size for name, size in logs if (start := whole_number(name)) is not None and start + size > begin)
 

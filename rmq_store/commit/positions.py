@@ -72,6 +72,7 @@ class PositionKind(StrEnum):
     CLAIM = "own"
     IMPORT = "import"
     CUTOVER = "cutover"
+    DIVERGED = "diverged"
     SENDS = "snd"
     DELETED = "del"
     REDRIVES = "red"
@@ -143,6 +144,12 @@ def import_id(broker_name: str) -> str:
 def cutover_id(broker_name: str) -> str:
     """1 once the broker's import is closed permanently and its groups belong to the lake."""
     return _joined(PositionKind.CUTOVER, broker_name)
+
+
+def diverged_id(broker_name: str) -> str:
+    """Physical offset at which the broker lost the end of its log. From there on it is imported under another broker name
+    (absent: it was not)."""
+    return _joined(PositionKind.DIVERGED, broker_name)
 
 
 def send_id(topic: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,19 @@ import pytest
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.errors import BadData
 from rmq_store.lake.broker import common_log as common
+from rmq_store.lake.broker import import_part
 from rmq_store.lake.broker.common_log import CommonLog, common_log
+from rmq_store.lake.broker.diverged_log import Continuation
+from rmq_store.lake.broker.export import export_offsets
+from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
 from rmq_store.lake.broker.root_file_source import file_source
+from rmq_store.lake.commit import commit as committing
+from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
-from tests.contract.rmq import Rmq
-from tests.contract.test_import_store import BROKER, Lake, store_of
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.log.record_encoder import encode, new_record
+from tests.contract.rmq import ALL_DUE, Rmq
+from tests.contract.test_import_store import BROKER, FILE_BYTES, TESTS, Lake, store_of
 
 SIZE = 96
 """Bytes of a record of ``store_of`` with a body of four."""
@@ -91,31 +102,311 @@ def keep(msgs, context):
 """
 
 
-def test_what_the_page_of_limits_says_to_do_consumes_each_message_once(rmq: Rmq) -> None:
-    """Those that the broker kept, those that it lost, and those that it wrote afterwards."""
+# --- the command ------------------------------------------------------------------------------------------------------
+
+CONTINUE = ("--continue-as", "broker-a-2", "--reason", "the disk was replaced")
+MESSAGES = "SELECT topic, broker_name, queue_id, queue_offset, decode(body) AS body FROM messages"
+
+
+@pytest.fixture
+def stores(rmq: Rmq) -> tuple[str, str]:
+    """The broker's store when it was imported first, and after it lost messages [7, 20) and wrote [7, 40)."""
     (rmq.folder / "consumers.toml").write_text(SETTINGS)
     (rmq.folder / "cli_listener.py").write_text(LISTENER)
     first = store_of(rmq.folder / "first", *messages(0, 20))
     newer = store_of(rmq.folder / "newer", *messages(0, 7), *messages(7, 40, of="new"))
     rmq.json("init")
     rmq.json("import-store", str(first), "--broker", "broker-a")
-    rmq.json("consume", "--group", "g", "--max-messages", "5")
-    refused = rmq("import-store", str(newer), "--broker", "broker-a")
-    assert refused.exit_code == 1
-    (end,) = re.findall(r"commit_log_offset >= (\d+) of", refused.err)
+    return str(first), str(newer)
 
-    rmq.json("import-store", str(newer), "--broker", "broker-a-2")
-    page = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
-    (select,) = re.findall(r"```sql\n(SELECT topic, queue_id.*?)```", page, re.DOTALL)
-    cuts = rmq.json("sql", select.replace("END_OF_THE_COMMON_LOG", end))
-    assert [(cut["topic"], cut["queue_id"], cut["cut"]) for cut in cuts] == [("T", 0, 4), ("T", 1, 3)]
-    for cut in cuts:
-        queue = f"broker-a-2:{cut['queue_id']}"
-        move = ["--topic", cut["topic"], "--queue", queue, "--to-offset", str(cut["cut"])]
-        rmq.json("reset", "--group", "g", *move, "--reason", "broker-a lost the end of its log")
+
+EACH = sorted([f"o{n:03}" for n in range(20)] + [f"n{n:03}" for n in range(7, 40)])
+
+
+@pytest.mark.parametrize("consumed", [0, 5, 12, 20])
+def test_each_message_is_consumed_once_wherever_the_group_was_before(
+    rmq: Rmq, stores: tuple[str, str], consumed: int
+) -> None:
+    if consumed:
+        rmq.json("consume", "--group", "g", "--max-messages", str(consumed))
+    assert rmq("import-store", stores[1], "--broker", "broker-a").exit_code == 1
+    answer = rmq.json("import-store", stores[1], "--broker", "broker-a", *CONTINUE)
+    continued = {
+        "broker_name": "broker-a",
+        "end": 7 * SIZE,
+        "lost_messages": 13,
+        "lost_queues": 2,
+        "groups": int(consumed > 0),
+    }
+    assert (answer["continued"], answer["messages"], answer["shard"]) == (continued, 33, "broker-a")
     rmq.json("consume", "--group", "g")
-    bodies = (rmq.folder / "bodies.txt").read_text().split()
-    assert sorted(bodies) == sorted([f"o{n:03}" for n in range(20)] + [f"n{n:03}" for n in range(7, 40)])
-    lost = rmq.json("sql", f"SELECT body FROM messages WHERE broker_name = 'broker-a' AND commit_log_offset >= {end}")
-    assert len(lost) == 13
+    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == EACH
+    rows = rmq.json("sql", MESSAGES)
+    assert sorted(row["body"] for row in rows) == EACH
+    assert len({tuple(row.values())[:4] for row in rows}) == len(rows)
+    assert [row["body"] for row in rows if row["broker_name"] == "broker-a-2" and row["body"][0] != "n"] == []
     assert rmq.json("audit")["audit"] == []
+    (ctl,) = rmq.json("sql", "SELECT reason, parameters FROM ctl WHERE action = 'import' AND reason <> ''")
+    assert ctl["reason"] == "the disk was replaced"
+
+
+def test_a_second_run_does_nothing_and_the_old_name_is_closed(rmq: Rmq, stores: tuple[str, str]) -> None:
+    first, newer = stores
+    tried = rmq.json("import-store", newer, "--broker", "broker-a", "--continue-as", "broker-a-2", "--dry-run")
+    assert (tried["status"], tried["continued"]["end"]) == ("dry_run", 7 * SIZE)
+    assert rmq("import-store", newer, "--broker", "broker-a-2", "--shard", "broker-a", "--dry-run").exit_code == 2
+    answer = rmq.json("import-store", newer, "--broker", "broker-a", *CONTINUE, "--request", "2026-01-01-cut")
+    again = rmq.json("import-store", newer, "--broker", "broker-a", *CONTINUE, "--request", "2026-01-01-cut")
+    assert again == answer | {"status": "already_committed", "warnings": []}
+    for source in (first, newer):
+        closed = rmq("import-store", source, "--broker", "broker-a")
+        assert (closed.exit_code, "use that name (--broker broker-a-2 --shard broker-a)" in closed.err) == (2, True)
+    more = rmq.json("import-store", newer, "--broker", "broker-a", *CONTINUE)
+    assert (more["status"], more["continued"]) == ("unchanged", None)
+    assert rmq.json("import-store", newer, "--broker", "broker-a-2", "--shard", "broker-a")["status"] == "unchanged"
+    other = rmq("import-store", newer, "--broker", "broker-a-2")
+    assert (other.exit_code, "--shard broker-a" in other.err) == (2, True)
+    assert len(rmq.json("sql", MESSAGES)) == len(EACH)
+
+
+def test_what_cannot_be_continued_is_refused_and_changes_nothing(rmq: Rmq, stores: tuple[str, str]) -> None:
+    first, newer = stores
+    older = str(store_of(rmq.folder / "older", *messages(0, 7)))
+    other = str(store_of(rmq.folder / "other", *messages(0, 30, of="new")))
+    positions = rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'")
+    for source, options, words in [
+        (first, (), "there is nothing to continue"),
+        (older, (), "ends there"),
+        (other, (), "the store of another broker"),
+        (newer, ("--salvage",), "takes no --salvage"),
+    ]:
+        answer = rmq("import-store", source, "--broker", "broker-a", *CONTINUE, *options)
+        assert (answer.exit_code > 0, words in answer.err) == (True, True), answer
+    assert rmq("import-store", newer, "--broker", "broker-a", *CONTINUE[:2]).exit_code == 2
+    assert rmq("import-store", newer, "--broker", "broker-b", *CONTINUE, "--shard", "broker-a").exit_code == 2
+    assert rmq("import-store", newer, "--broker", "broker-a", "--continue-as", "broker-a", *CONTINUE[2:]).exit_code == 2
+    assert rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'") == positions
+
+
+def test_a_place_that_cannot_be_proved_is_refused(lake: Lake, tmp_path: Path) -> None:
+    """A salvage left out the record there, so that the logs may be the same for longer."""
+    first = store_of(tmp_path / "first", *messages(0, 20))
+    log = first / "commitlog" / f"{0:020}"
+    log.write_bytes(log.read_bytes().replace(b"o007", b"x007"))
+    lake.load(first, salvage=True)
+    newer = store_of(tmp_path / "newer", *messages(0, 7), *messages(7, 40, of="new"))
+    before = lake.positions()
+    with pytest.raises(BadData, match=f"the same at least up to {7 * SIZE}, but .*a salvage left them out"):
+        continued(lake, newer)
+    assert lake.positions() == before
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", ["2.claimed", "4.ctl-written", "5.put"])
+def test_a_kill_at_any_step_and_a_rerun_end_the_same(
+    rmq: Rmq, stores: tuple[str, str], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def dies(reached: str) -> None:
+        if reached == step:
+            raise Killed
+
+    rmq.json("consume", "--group", "g", "--max-messages", "5")
+    arguments = ("import-store", stores[1], "--broker", "broker-a", *CONTINUE, "--request", "2026-01-01-cut")
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "on_step", dies)
+        assert "Killed" in rmq(*arguments).err
+    assert len(rmq.json("sql", MESSAGES)) in (20, len(EACH))
+    answer = rmq.json(*arguments)
+    assert (answer["continued"]["groups"], answer["messages"]) == (1, 33)
+    rmq.json("consume", "--group", "g")
+    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == EACH
+    assert rmq.json("audit")["audit"] == []
+
+
+# --- the broker's own groups, its delay levels, and the way back --------------------------------------------------------
+
+
+def table_of(rmq: Rmq, broker: str = "broker-a-2") -> Any:
+    text = rmq.json("offsets", "export", "--broker", broker)["text"]
+    return {key: {int(queue): offset for queue, offset in queues.items()} for key, queues in parsed(text).items()}
+
+
+def parsed(text: str) -> Any:
+    return json.loads(re.sub(r"(\d+):", r'"\1":', text))["offsetTable"]
+
+
+@pytest.mark.parametrize(
+    ("consumed", "offsets"),
+    [(2, {0: 1, 1: 1}), (12, {0: 4, 1: 3}), (20, {0: 4, 1: 3})],
+)
+def test_an_export_has_the_offsets_of_the_broker(
+    rmq: Rmq, stores: tuple[str, str], consumed: int, offsets: dict[int, int]
+) -> None:
+    """Where the group has not consumed all that both have, the broker gives it the rest."""
+    rmq.json("consume", "--group", "g", "--max-messages", str(consumed))
+    rmq.json("import-store", stores[1], "--broker", "broker-a", *CONTINUE)
+    assert table_of(rmq) == {"T@g": offsets}
+    refused = rmq("offsets", "export", "--broker", "broker-a")
+    assert (refused.exit_code, "goes on as broker broker-a-2" in refused.err) == (2, True)
+    rmq.json("consume", "--group", "g")
+    assert table_of(rmq) == {"T@g": {0: 26, 1: 14}}
+
+
+def delayed(number: int, queue_offset: int) -> dict[str, Any]:
+    """A message of level 3, whose copy belongs into queue 0 of T."""
+    properties = {"REAL_TOPIC": "T", "REAL_QID": "0", "UNIQ_KEY": f"key{number}", "DELAY": "3"}
+    body = f"d{number:03}".encode()
+    place = {"topic": "SCHEDULE_TOPIC_XXXX", "queue_id": 2, "queue_offset": queue_offset}
+    return place | {"properties": properties, "stored_body": body}
+
+
+def in_t(body: str, queue_offset: int, key: int | None = None) -> dict[str, Any]:
+    properties = {} if key is None else {"REAL_TOPIC": "T", "REAL_QID": "0", "UNIQ_KEY": f"key{key}"}
+    return {"queue_id": 0, "queue_offset": queue_offset, "stored_body": body.encode(), "properties": properties}
+
+
+def configs_of(folder: Path, offset: int, delay: int) -> Path:
+    (folder / "config").mkdir()
+    (folder / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": {"T@g": {"0": offset}}}))
+    (folder / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": {"3": delay}}))
+    return folder
+
+
+def test_a_cut_over_takes_over_what_waits_under_both_names(rmq: Rmq) -> None:
+    """The broker had delivered nothing when it lost delayed message 2, and delivered 0 afterwards."""
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    common = [in_t("c000", 0), delayed(0, 0), in_t("c001", 1), delayed(1, 1)]
+    first = store_of(rmq.folder / "first", *common, in_t("o000", 2), delayed(2, 2))
+    newer = store_of(rmq.folder / "newer", *common, in_t("n000", 2), delayed(3, 2), in_t("d000", 3, key=0))
+    rmq.json("init")
+    rmq.json("import-store", str(configs_of(first, 0, 0)), "--broker", "broker-a")
+    rmq.json("import-store", str(configs_of(newer, 1, 1)), "--broker", "broker-a", *CONTINUE)
+    assert table_of(rmq) == {"T@g": {0: 1}}
+    old = rmq("cutover", "--broker", "broker-a", "--reason", "switched off")
+    assert (old.exit_code, "use that name (--broker broker-a-2" in old.err) == (2, True)
+    report = rmq.json("cutover", "--broker", "broker-a-2", "--reason", "switched off")
+    assert (report["groups"], report["waiting"]) == (1, 3)
+    rmq.json("deliver", "--now", ALL_DUE)
+    rmq.json("consume", "--group", "g")
+    consumed = sorted((rmq.folder / "bodies.txt").read_text().split())
+    assert consumed == ["c001", "d000", "d001", "d002", "d003", "n000", "o000"]
+    assert rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize(("before", "now", "old", "new"), [(1, 2, 2, 4), (2, 6, 4, 6), (6, 3, 6, 4), (6, 8, 6, 8)])
+def test_a_group_of_the_broker_begins_where_the_broker_has_it(
+    rmq: Rmq, before: int, now: int, old: int, new: int
+) -> None:
+    """Its offsets in the files of the two imports, and where its first window begins. The log was cut at offset 4."""
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    first = store_of(rmq.folder / "first", *(in_t(f"o{n:03}", n) for n in range(8)))
+    newer = store_of(rmq.folder / "newer", *(in_t(f"{'on'[n > 3]}{n:03}", n) for n in range(10)))
+    rmq.json("init")
+    rmq.json("import-store", str(configs_of(first, before, 0)), "--broker", "broker-a")
+    answer = rmq.json("import-store", str(configs_of(newer, now, 0)), "--broker", "broker-a", *CONTINUE)
+    assert answer["continued"]["groups"] == 0
+    assert table_of(rmq) == {"T@g": {0: old if old < 4 else new}}
+    rmq.json("consume", "--group", "g")
+    consumed = sorted((rmq.folder / "bodies.txt").read_text().split())
+    assert consumed == sorted([f"o{n:03}" for n in range(old, 8)] + [f"n{n:03}" for n in range(new, 10)])
+    assert rmq.json("audit")["audit"] == []
+
+
+def test_a_log_may_be_cut_twice(rmq: Rmq, stores: tuple[str, str]) -> None:
+    third = store_of(rmq.folder / "third", *messages(0, 7), *messages(7, 12, of="new"), *messages(12, 30, of="third"))
+    rmq.json("consume", "--group", "g", "--max-messages", "5")
+    rmq.json("import-store", stores[1], "--broker", "broker-a", *CONTINUE)
+    options = ("--broker", "broker-a-2", "--shard", "broker-a", "--continue-as", "broker-a-3", "--reason", "again")
+    answer = rmq.json("import-store", str(third), *options)
+    assert (answer["continued"]["end"], answer["continued"]["groups"], answer["messages"]) == (12 * SIZE, 1, 18)
+    rmq.json("consume", "--group", "g")
+    each = sorted([*EACH, *(f"t{n:03}" for n in range(12, 30))])
+    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == each
+    assert table_of(rmq, "broker-a-3") == {"T@g": {0: 20, 1: 10}}
+    assert rmq.json("audit")["audit"] == []
+
+
+# --- a real broker's store, in parts ------------------------------------------------------------------------------------
+
+
+def continued(lake: Lake, source: Path, request: str = "2026-01-01-cut") -> ImportReport:
+    import_request = ImportRequest(
+        broker_name="broker-a-2",
+        shard_name="s1",
+        request_id=request,
+        actor=TESTS,
+        continues=Continuation(BROKER, "the disk was replaced"),
+    )
+    return import_store(lake.store, Root.parse(str(source)), import_request, lake.host, LocalEngine(lake.host))
+
+
+CONTENT = """
+SELECT topic, queue_id, queue_offset, commit_log_offset, md5(body) AS body, min(broker_name) AS name, count(*) AS copies
+FROM messages GROUP BY ALL ORDER BY ALL
+"""
+
+
+@pytest.mark.parametrize("killed_in_part", [0, 1, 2])
+def test_a_real_log_that_was_cut_ends_as_its_own_import_and_what_was_lost(
+    lake: Lake,
+    broker_store: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed_in_part: int,
+) -> None:
+    """The first import had other messages at the end; the broker has delay levels, retries and several files."""
+    monkeypatch.setattr(import_part, "part_bytes", lambda queues, log_bytes: FILE_BYTES)
+    newer = broker_store("market-killed")
+    whole = Lake(tmp_path / "whole")
+    whole.load(newer)
+    rows = query(whole.store, "SELECT * FROM messages ORDER BY commit_log_offset").to_pylist()
+    at = next(number for number, row in enumerate(rows) if row["commit_log_offset"] > FILE_BYTES * 3 // 2)
+    end = rows[at]["commit_log_offset"]
+    older = Path(shutil.copytree(newer, tmp_path / "older"))
+    for file in (older / "commitlog").iterdir():
+        if int(file.name) > end:
+            file.unlink()
+    log = older / "commitlog" / f"{FILE_BYTES:020}"
+    lost = b""
+    for row in rows[at : at + 60]:
+        place = {"commit_log_offset": end + len(lost), "topic": row["topic"], "queue_id": row["queue_id"]}
+        times = {"born_timestamp": 1, "store_timestamp": row["store_timestamp"] + 1}
+        value = place | times | {"queue_offset": row["queue_offset"], "stored_body": b"lost", "properties": {}}
+        lost += encode(new_record(**value))
+    log.write_bytes((log.read_bytes()[: end - FILE_BYTES] + lost).ljust(FILE_BYTES, b"\0"))
+    shutil.rmtree(older / "consumequeue")
+    lake.load(older)
+    numbers = iter(range(1, 100))
+
+    def dies(reached: str) -> None:
+        if reached == "5.put" and next(numbers) == killed_in_part:
+            raise Killed
+
+    if killed_in_part:
+        with monkeypatch.context() as patch:
+            patch.setattr(committing, "on_step", dies)
+            with pytest.raises(Killed):
+                continued(lake, newer)
+    report = continued(lake, newer)
+    assert report.continued is not None
+    assert (report.continued.end, report.continued.lost_messages) == (end, 60)
+    assert report.messages == len(rows) - at
+    assert continued(lake, newer, "2026-01-01-again").status == "unchanged"
+
+    content = query(lake.store, CONTENT).to_pylist()
+    assert {row["copies"] for row in content} == {1}
+    lost_rows = [row for row in content if row["name"] == BROKER and row["commit_log_offset"] >= end]
+    assert len(lost_rows) == 60
+    kept = [{**row, "name": BROKER} for row in content if row not in lost_rows]
+    assert kept == query(whole.store, CONTENT).to_pylist()
+    (shard,), (other,) = lake.store.shards(), whole.store.shards()
+    assert {queue.broker_name for queue in shard.positions().all_queues()} == {BROKER, "broker-a-2"}
+    exports = [export_offsets(other, BROKER), export_offsets(shard, "broker-a-2")]
+    assert exports[0].offsets.table == exports[1].offsets.table
+    assert exports[0].delays.table == exports[1].delays.table
+    assert query(lake.store, "SELECT * FROM audit").num_rows == 0

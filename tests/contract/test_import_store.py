@@ -920,7 +920,7 @@ def test_the_log_of_a_stopped_broker_says_of_each_delay_level_what_its_delay_off
     positions = shard.positions()
     queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == BROKER]
     asked = {queue.queue_id: (0, positions.max_offset(queue)) for queue in queues}
-    levels = delivered_levels(lake.store, "s1", BROKER, asked)
+    levels = delivered_levels(lake.store, "s1", [BROKER], asked)
     recorded = parse_delay_offsets((folder / "config" / "delayOffset.json").read_text())
     assert {level.level: level.next_offset for level in levels} == recorded
     assert (sum(level.waiting for level in levels), sum(level.uncertain for level in levels)) == (162, 0)
@@ -977,7 +977,7 @@ def test_what_waits_in_a_brokers_timer_is_what_did_not_arrive(lake: Lake, broker
     folder = broker_store("market-clean")
     checked_ms, _, read_messages = struct.unpack(">3q", (folder / "config" / "timercheck").read_bytes()[:24])
     lake.load(folder)
-    (found,) = waiting_timers(lake.store, "s1", BROKER)
+    (found,) = waiting_timers(lake.store, "s1", [BROKER])
     due = [
         int(properties["TIMER_OUT_MS"]) + 1000
         for row in expected("market-clean.messages")
@@ -997,7 +997,7 @@ def test_a_timer_message_whose_time_cannot_be_read_is_told_and_stops_no_cut_over
         for number, (topic, text) in enumerate(times)
     ]
     lake.load(store_of(tmp_path / "made", *values))
-    assert waiting_timers(lake.store, "s1", BROKER) == [
+    assert waiting_timers(lake.store, "s1", [BROKER]) == [
         WaitingTimers("A", 3, 2000, 2**63 + 999),
         WaitingTimers("B", 1, None, None),
     ]

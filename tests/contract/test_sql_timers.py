@@ -150,4 +150,4 @@ def test_what_a_brokers_timer_has_not_delivered_is_told_by_its_keys(
     messages = {timer: rows_of(timer, in_the_timer), later: rows_of(later, [{"key": key} for key in arrived])}
     made.import_messages({queue: of_queue for queue, of_queue in messages.items() if of_queue})
     expected = [WaitingTimers("Later", waiting, now_ms + 1000, now_ms + 1000)] if waiting else []
-    assert waiting_timers(store, "broker-a", "broker-a") == expected
+    assert waiting_timers(store, "broker-a", ["broker-a"]) == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rmq_store.broker_files.delivered_levels import Copy, CopyKey, Delayed, LevelProgress, level_progress
@@ -14,9 +14,10 @@ from rmq_store.utils.numbers import whole_number
 
 
 def delivered_levels(
-    store: LakeStore, shard: str, broker_name: str, ranges: Mapping[int, tuple[int, int]]
+    store: LakeStore, shard: str, broker_names: Sequence[str], ranges: Mapping[int, tuple[int, int]]
 ) -> tuple[LevelProgress, ...]:
-    """By level, as far as the log was imported. ``ranges``: [offset of ``delayOffset.json``, end) by level queue."""
+    """By level, as far as the log was imported. ``ranges``: [offset of ``delayOffset.json``, end) by level queue of the first
+    of the names; a delivered copy may also be under the names that continue its log."""
     ranges = {queue_id: (begin, end) for queue_id, (begin, end) in ranges.items() if begin < end}
     if not ranges:
         return ()
@@ -24,7 +25,11 @@ def delivered_levels(
         f"(queue_id = {queue_id} AND queue_offset >= {begin})" for queue_id, (begin, _) in ranges.items()
     )
     text = _ROWS.format(
-        shard=quoted(shard), broker=quoted(broker_name), schedule=quoted(SCHEDULE_TOPIC), waiting=waiting
+        shard=quoted(shard),
+        broker=quoted(broker_names[0]),
+        brokers=", ".join(map(quoted, broker_names)),
+        schedule=quoted(SCHEDULE_TOPIC),
+        waiting=waiting,
     )
     rows = query(store, text).to_pylist()
     delayed = [
@@ -54,7 +59,7 @@ WITH of_broker AS (
         topic, queue_id, queue_offset, unique_key, reconsume_times, commit_log_offset, store_timestamp,
         properties['REAL_TOPIC'] AS real_topic, properties['REAL_QID'] AS real_queue_id
     FROM messages
-    WHERE shard = {shard} AND broker_name = {broker}
+    WHERE shard = {shard} AND (broker_name = {broker} OR (broker_name IN ({brokers}) AND topic <> {schedule}))
 ), waiting AS (
     SELECT unique_key, min(commit_log_offset) AS place
     FROM of_broker

@@ -6,6 +6,7 @@ topic REAL_TOPIC and queue REAL_QID, keeps UNIQ_KEY and TIMER_OUT_MS, and is fur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmq_store.consumer.timer import TICK_MS
@@ -27,10 +28,10 @@ class WaitingTimers:
     """UTC ms; None as above."""
 
 
-def waiting_timers(store: LakeStore, shard: str, broker_name: str) -> list[WaitingTimers]:
-    """By topic, as far as the broker's log was imported. A message that was sent twice counts twice; one that was rolled to
-    a later row counts once; a cancelled one (TIMER_DEL_UNIQKEY) and its cancellation do not count."""
-    text = _WAITING.format(shard=quoted(shard), broker=quoted(broker_name), timer=quoted(TIMER_TOPIC))
+def waiting_timers(store: LakeStore, shard: str, broker_names: Sequence[str]) -> list[WaitingTimers]:
+    """By topic, as far as the broker's log was imported under these names. A message that was sent twice counts twice; one that
+    was rolled to a later row counts once; a cancelled one (TIMER_DEL_UNIQKEY) and its cancellation do not count."""
+    text = _WAITING.format(shard=quoted(shard), brokers=", ".join(map(quoted, broker_names)), timer=quoted(TIMER_TOPIC))
     return [
         WaitingTimers(row["topic"], row["messages"], _due_ms(row["first_ms"]), _due_ms(row["last_ms"]))
         for row in query(store, text).to_pylist()
@@ -48,7 +49,7 @@ WITH timer AS (
         properties['TIMER_OUT_MS'] AS out_ms, properties['TIMER_ROLL_TIMES'] AS rolled,
         properties['TIMER_DEL_UNIQKEY'] AS cancels
     FROM messages
-    WHERE shard = {shard} AND broker_name = {broker} AND topic = {timer}
+    WHERE shard = {shard} AND broker_name IN ({brokers}) AND topic = {timer}
 ), expected AS (
     SELECT topic, queue, unique_key, out_ms, max(messages) AS messages
     FROM (
@@ -62,7 +63,7 @@ WITH timer AS (
     SELECT
         topic, CAST(queue_id AS VARCHAR) AS queue, unique_key, properties['TIMER_OUT_MS'] AS out_ms, count(*) AS messages
     FROM messages
-    WHERE shard = {shard} AND broker_name = {broker} AND topic IN (SELECT topic FROM expected)
+    WHERE shard = {shard} AND broker_name IN ({brokers}) AND topic IN (SELECT topic FROM expected)
         AND unique_key IN (SELECT unique_key FROM expected)
     GROUP BY ALL
 )

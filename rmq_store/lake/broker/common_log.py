@@ -41,6 +41,9 @@ class CommonLog:
     """Imported messages from there on. The broker does not have them any more."""
     queues: int
     """How many queues these are in."""
+    is_exact: bool = True
+    """Whether the next imported record begins there. Else records of that place are not here any more, and the logs may be the
+    same for longer."""
 
 
 def common_log(
@@ -63,14 +66,18 @@ def common_log(
     begin = marks[number - 1]["commit_log_offset"]
     end = marks[number]["commit_log_offset"] if number < len(marks) else imported
     rows = _rows(store, f"{of_broker} AND commit_log_offset >= {begin} AND commit_log_offset < {end}")
-    last = rows[_common(rows, is_same) - 1]
+    count = _common(rows, is_same)
+    last = rows[count - 1]
     common_end = last["commit_log_offset"] + last["store_size"]
+    others = [*rows[count:], *marks[number:]]
+    next_place = others[0]["commit_log_offset"] if others else imported
     text = f"""
         SELECT count(*) AS messages, count(DISTINCT (topic, queue_id)) AS queues
         FROM messages WHERE {of_broker} AND commit_log_offset >= {common_end}
     """
     (lost,) = query(store, text).to_pylist()
-    return CommonLog(common_end, _goes_on(source, log, common_end), lost["messages"], lost["queues"])
+    is_exact = next_place in (common_end, _over_blank(source, log, common_end))
+    return CommonLog(common_end, _goes_on(source, log, common_end), lost["messages"], lost["queues"], is_exact)
 
 
 def what_differs(common: CommonLog | None, broker_name: str) -> str:
@@ -86,8 +93,8 @@ def what_differs(common: CommonLog | None, broker_name: str) -> str:
     return (
         f"it is the same up to {common.end}, where other records follow, {lost}: the broker lost the end of its log, wrote on, "
         f"and gives the offsets of those messages to others. They are kept here (commit_log_offset >= {common.end} of "
-        f"{broker_name!r}). Import the store under another broker name; docs/limits.md, 'A broker that lost the end of its "
-        "log', says how its groups continue there"
+        f"{broker_name!r}). Import what follows under another broker name (--continue-as NAME); docs/limits.md, 'A broker that "
+        "lost the end of its log', says how its groups continue there"
     )
 
 
@@ -116,10 +123,13 @@ def _is_same(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -
 
 
 def _goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:
+    return not isinstance(_item_at(source, log, _over_blank(source, log, offset)), NothingWritten)
+
+
+def _over_blank(source: FileSource, log: MappedFileQueue, offset: int) -> int:
+    """The offset, or the begin of the next file where the log's file ends there."""
     item = _item_at(source, log, offset)
-    if isinstance(item, Blank):
-        item = _item_at(source, log, offset + item.skipped)
-    return not isinstance(item, NothingWritten)
+    return offset + item.skipped if isinstance(item, Blank) else offset
 
 
 def _item_at(source: FileSource, log: MappedFileQueue, offset: int, size: int = _HEAD_BYTES) -> Record | Stop:

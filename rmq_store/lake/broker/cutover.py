@@ -8,6 +8,7 @@ delivered again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -20,10 +21,11 @@ from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import WrongUse
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
+from rmq_store.lake.broker.diverged_log import refuse_closed
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
-from rmq_store.lake.table.imports import incomplete_imports, last_configs
+from rmq_store.lake.table.imports import incomplete_imports, last_configs, names_of_log
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -87,7 +89,8 @@ def cutover(
     if dry_run:
         adoption = _adopted(store, shard, broker_name)
         return _report(Status.DRY_RUN, store, shard, broker_name, adoption)
-    with claimed(shard, Wish.of_whole(request_id, actor, "~import", broker_name), host) as claim:
+    log = names_of_log(shard, broker_name).names
+    with claimed(shard, Wish.of_whole(request_id, actor, "~import", log[0]), host) as claim:
         shard.commitlog.refresh()
         if earlier := _earlier(
             store, shard, broker_name, request_id
@@ -99,9 +102,9 @@ def cutover(
         moves, levels = adoption
         report = _report(Status.COMMITTED, store, shard, broker_name, adoption)
         groups = sorted({move.group for move in moves})
-        closed, imported = cutover_id(broker_name), import_id(broker_name)
-        expect = {closed: None, imported: positions.get(imported)}
-        advance = {closed: 1, imported: positions.get(imported) or 0}
+        imported = import_id(broker_name)
+        expect = {imported: positions.get(imported)} | {cutover_id(name): None for name in log}
+        advance = {imported: positions.get(imported) or 0} | {cutover_id(name): 1 for name in log}
         for group in groups:
             expect[grp_id(group)] = positions.get(grp_id(group))
             advance[grp_id(group)] = _next_epoch(positions, group)
@@ -145,15 +148,15 @@ def _earlier(store: LakeStore, shard: Shard, broker_name: str, request_id: str) 
 
 
 def _report(status: Status, store: LakeStore, shard: Shard, broker_name: str, adoption: _Adoption) -> CutoverReport:
-    positions = shard.positions()
+    positions, names = shard.positions(), names_of_log(shard, broker_name).names
     moves, levels = adoption
     return CutoverReport(
         status=status,
         shard=shard.name,
         broker_name=broker_name,
         groups=len({move.group for move in moves} - {SCHEDULE_GROUP}),
-        waiting=_waiting(positions, broker_name, moves),
-        notes=(*_level_notes(shard, broker_name, levels), *_timer_notes(store, shard, positions, broker_name)),
+        waiting=_waiting(positions, names, moves),
+        notes=(*_level_notes(shard, broker_name, levels), *_timer_notes(store, shard, positions, names)),
         left_out=_left_out(shard, positions, broker_name),
         levels=levels,
     )
@@ -163,6 +166,7 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
     """What the handle's snapshot lets the lake adopt. Raises WrongUse when nothing of the broker was imported."""
     positions = shard.positions()
     newest = last_configs(shard, broker_name)
+    refuse_closed(shard, broker_name)
     if imported := incomplete_imports(shard).get(broker_name):
         raise WrongUse(
             f"the import of broker {broker_name} is not at its end: its log was imported up to {imported}. Finish the import "
@@ -171,18 +175,21 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
     if newest is None:
         raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
     recorded = {seen.queue: seen.offset for seen in newest.observed if seen.group == SCHEDULE_GROUP}
-    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
-    begins = {queue: max(recorded.get(queue, 0), positions.min_offset(queue)) for queue in queues}
-    ranges = {queue.queue_id: (begin, positions.max_offset(queue)) for queue, begin in begins.items()}
-    levels = delivered_levels(store, shard.name, broker_name, ranges)
-    further = {
-        MessageQueue(SCHEDULE_TOPIC, broker_name, delay_level_to_queue_id(level.level)): level.next_offset
-        for level in levels
-        if level.delivered
-    }
+    names = names_of_log(shard, broker_name).names
+    levels: list[LevelProgress] = []
+    further: dict[MessageQueue, int] = {}
+    for number, name in enumerate(names):
+        queues = positions.queues_of(SCHEDULE_TOPIC, name)
+        begins = {queue: max(recorded.get(queue, 0), positions.min_offset(queue)) for queue in queues}
+        ranges = {queue.queue_id: (begin, positions.max_offset(queue)) for queue, begin in begins.items()}
+        for level in delivered_levels(store, shard.name, names[number:], ranges):
+            levels.append(level)
+            if level.delivered:
+                queue = MessageQueue(SCHEDULE_TOPIC, name, delay_level_to_queue_id(level.level))
+                further[queue] = level.next_offset
     known = [seen for seen in newest.observed if seen.group != SCHEDULE_GROUP or seen.queue not in further]
     known += [Observed(SCHEDULE_GROUP, queue, offset) for queue, offset in further.items()]
-    return _Adoption(tuple(_moved(positions, seen) for seen in known if _is_adopted(positions, seen)), levels)
+    return _Adoption(tuple(_moved(positions, seen) for seen in known if _is_adopted(positions, seen)), tuple(levels))
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:
@@ -218,10 +225,11 @@ def _moved(positions: Positions, seen: Observed) -> Moved:
     return Moved(seen.group, seen.queue, None, seen.offset, _next_epoch(positions, seen.group))
 
 
-def _waiting(positions: Positions, broker_name: str, moves: tuple[Moved, ...]) -> int:
+def _waiting(positions: Positions, names: Sequence[str], moves: tuple[Moved, ...]) -> int:
     adopted = {move.queue: move.to_offset for move in moves if move.group == SCHEDULE_GROUP}
-    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
-    begins = {queue: positions.get(off_id(SCHEDULE_GROUP, queue)) or adopted.get(queue, 0) for queue in queues}
+    queues = [queue for name in names for queue in positions.queues_of(SCHEDULE_TOPIC, name)]
+    recorded = {queue: positions.get(off_id(SCHEDULE_GROUP, queue)) or adopted.get(queue, 0) for queue in queues}
+    begins = {queue: max(offset, positions.min_offset(queue)) for queue, offset in recorded.items()}
     return sum(positions.max_offset(queue) - begin for queue, begin in begins.items())
 
 
@@ -248,16 +256,16 @@ def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ..
     return tuple(notes)
 
 
-def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
+def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, names: Sequence[str]) -> tuple[str, ...]:
     """One for each topic to which the broker's own timer has messages to deliver (docs/decisions/0003-timers.md)."""
-    queues = [queue for queue in positions.queues_of(TIMER_TOPIC) if queue.broker_name == broker_name]
+    queues = [queue for name in names for queue in positions.queues_of(TIMER_TOPIC, name)]
     if all(positions.max_offset(queue) == positions.min_offset(queue) for queue in queues):
         return ()
     return tuple(
         f"{timers.messages:,} messages for {timers.topic} wait in the broker's own timer ({TIMER_TOPIC}), due "
         f"{_span(timers)}. 'rmq deliver' does not deliver them: let the broker do so and import again before the cut-over, "
         "or send them again with 'rmq send --deliver-at'"
-        for timers in waiting_timers(store, shard.name, broker_name)
+        for timers in waiting_timers(store, shard.name, names)
     )
 
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from rmq_store.admin.delete_group import is_gone
 from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, OffsetTable, split_key
 from rmq_store.broker_files.consumer_offset_manager import Table, key_of
+from rmq_store.broker_files.log_names import LogNames, offset_at_broker
 from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
-from rmq_store.lake.table.imports import last_configs
+from rmq_store.errors import WrongUse
+from rmq_store.lake.table.imports import last_configs, names_of_log, next_name
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -50,18 +52,26 @@ class OffsetsExport:
 
 
 def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
-    """What was committed on queues of ``broker_name``, and what its newest import observed. Reads only."""
+    """What was committed on queues of ``broker_name``, and what its newest import observed. Reads only.
+
+    Where the name continues the log of another one, a group's offset before the cut is in the queue of that one. Raises
+    WrongUse for a name whose log another one continues: the broker's offsets are those of that name.
+    """
     shard.commitlog.refresh()
+    if name := next_name(shard, broker_name):
+        raise WrongUse(
+            f"broker {broker_name} lost the end of its log, which goes on as broker {name}: export the offsets of that name "
+            f"(--broker {name})"
+        )
     positions = shard.positions()
     deleted = positions.names(PositionKind.DELETED)
     gone = frozenset(group for group in deleted if is_gone(positions, group))
     stored = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
-    committed = [
-        (group, q, offset) for group, q, offset in stored if q.broker_name == broker_name and group not in gone
-    ]
+    names = names_of_log(shard, broker_name)
+    committed = _at_broker(names, [(group, q, offset) for group, q, offset in stored if group not in gone])
     newest = last_configs(shard, broker_name)
     seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
-    observed = [one for one in seen if positions.get(del_id(one[0])) is None]
+    observed = _at_broker(names, [one for one in seen if positions.get(del_id(one[0])) is None])
     # Until the cut-over the broker owns its groups, also one that was deleted in the lake.
     deleted_at_broker = gone if positions.get(cutover_id(broker_name)) else frozenset()
     offsets = KnownOffsets(_groups(committed), _groups(observed), deleted_at_broker)
@@ -78,6 +88,20 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
 
 _Stored = tuple[str, MessageQueue, int]
 """A group, a queue, and the next offset there."""
+
+
+def _at_broker(names: LogNames, stored: Iterable[_Stored]) -> list[_Stored]:
+    """The broker's offset of each of its queues, under its newest name."""
+    offsets: dict[tuple[str, str, int], dict[MessageQueue, int]] = defaultdict(dict)
+    for group, queue, offset in stored:
+        if queue.broker_name in names.names:
+            offsets[group, queue.topic, queue.queue_id][queue] = offset
+    at_broker = []
+    for (group, topic, queue_id), by_queue in offsets.items():
+        next_offset = offset_at_broker(names.stretches(topic, queue_id), by_queue)
+        if next_offset is not None:
+            at_broker.append((group, MessageQueue(topic, names.names[-1], queue_id), next_offset))
+    return at_broker
 
 
 def _groups(stored: Iterable[_Stored]) -> Table:

@@ -9,11 +9,12 @@ recorded only when they differ from those of the last import; else ``configs_of`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
-from rmq_store.commit.ctl import Action, Actor, Ctl, Proposal, canonical_json
+from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import PositionKind, Positions, import_id, kind_of, max_id, min_id
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_users, same_configs
@@ -36,6 +37,11 @@ class PartOf:
     actor: Actor
     number: int
     """From 1."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What its row records of the log that its broker name continues."""
+    reason: str = ""
+    moved: tuple[Moved, ...] = ()
+    """The offsets with which groups begin the queues of a broker name that continues another one's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +86,17 @@ def import_commit(
         job.commit_id,
         Action.SALVAGE if skipped or gaps else Action.IMPORT,
         part.actor,
+        reason=part.reason,
         request_id=part.request_id,
         request_part=part.number,
         request_complete=read.is_last,
         parameters=canonical_json(configs.parameters),
         produced=read.produced,
+        moved=part.moved,
         observed=configs.observed,
     )
     has_new_configs = read.is_last and (before is None or not same_configs(before, ctl))
-    facts = {
+    facts = dict(part.facts) | {
         "broker_name": job.broker_name,
         "range": [read.begin, read.end],
         "messages": read.messages,

@@ -16,15 +16,17 @@ from rmq_store.broker_files.batch_consume_queue import refuse_batch_topics
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.log_names import observed_in_log
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Actor, Ctl
-from rmq_store.commit.positions import cutover_id, import_id
+from rmq_store.commit.positions import Positions, import_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.common_log import common_log, what_differs
+from rmq_store.lake.broker.diverged_log import Continuation, ContinuedLog, LogCut, continued_log, log_cut, refuse_closed
 from rmq_store.lake.broker.import_commit import PartOf, QueueGap, import_commit, proposal_of
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
 from rmq_store.lake.broker.import_slice import ImportJob
@@ -34,7 +36,7 @@ from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
-from rmq_store.lake.table.imports import last_configs, last_import
+from rmq_store.lake.table.imports import CONTINUES_OF, first_of_continued, last_configs, last_import, names_of_log
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -56,6 +58,10 @@ class ImportRequest:
     """Whether to skip what is damaged or missing, and record it."""
     max_body_bytes: int = MAX_BODY_BYTES
     """How large a body may become when it is decompressed, from 1 to MOST_BODY_BYTES."""
+    continues: Continuation | None = None
+    """The other broker name whose log this name continues. Ignored once it does."""
+    dry_run: bool = False
+    """Only for an import that continues another log: whether to report where it was cut, and change nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ class ImportReport:
     """What an import did."""
 
     status: Status
-    """COMMITTED, ALREADY_COMMITTED or UNCHANGED."""
+    """COMMITTED, ALREADY_COMMITTED, UNCHANGED or DRY_RUN."""
     shard: str
     broker_name: str
     request_id: str
@@ -82,6 +88,8 @@ class ImportReport:
     """Queue offsets that have no message because of that."""
     notes: tuple[str, ...] = ()
     """What the operator should know, such as a ``.bak`` that was used."""
+    continued: ContinuedLog | None = None
+    """Of the import with which the broker name began to continue another one's log."""
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
     """What failed after the commit."""
@@ -107,6 +115,8 @@ def import_store(
         raise WrongUse(
             f"max_body_bytes must be a whole number from 1 to {MOST_BODY_BYTES}; it is {request.max_body_bytes}"
         )
+    if request.continues and request.salvage:
+        raise WrongUse("an import that continues another log takes no --salvage: use it for the next import")
     started_ms = host.now_ms()
     files = file_source(source)
     log = list_commit_log(files, allow_missing=True)
@@ -121,6 +131,8 @@ def import_store(
     refuse_other_history(shard, shard.consumequeue)
     queues = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)}
     importing = _Import(store, shard, request, files, log, configs, queues, host, engine, progress)
+    if request.dry_run:
+        return importing.tried()
     warnings: list[str] = []
     more = True
     while more:
@@ -152,32 +164,31 @@ class _Import:
         shard, request, host, log = self.shard, self.request, self.host, self.log
         broker_name = request.broker_name
         reached("1.planned")
-        with claimed(shard, Wish.of_whole(request.request_id, request.actor, "~import", broker_name), host) as claim:
+        with claimed(
+            shard, Wish.of_whole(request.request_id, request.actor, "~import", self._log_name()), host
+        ) as claim:
             reached("2.claimed")
             shard.commitlog.refresh()
             parts = _parts(shard, request)
             if parts and parts[-1].request_complete:  # by another attempt, before this one had the claim
                 claim.release()
                 return _report(Status.ALREADY_COMMITTED, shard, request, parts, self.configs.notes), False
+            refuse_closed(shard, broker_name)
+            cut = self.cut()
             positions = shard.positions()
-            if positions.get(cutover_id(broker_name)):
-                raise WrongUse(
-                    f"broker {broker_name} was cut over to shard {shard.name}: its files cannot be imported any more"
-                )
-            before = last_import(shard, broker_name)
-            imported = positions.get(import_id(broker_name))
-            try:
-                begin = begin_of(self.files, log, imported, before, request.salvage)
-            except OtherLog as error:
-                common = common_log(self.store, shard.name, self.files, log, broker_name, imported or 0)
-                raise BadData(f"{error}: {what_differs(common, broker_name)}. Nothing was changed.") from error
+            begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
+            begin = self._begin(positions) if cut is None else cut.common.end
             job = self._job()
             read = read_part(job, log, begin, self.engine, partial(self._progressed, parts, begin))
             notes = self.configs.notes if read.note is None else (*self.configs.notes, read.note)
-            part = PartOf(request.request_id, request.actor, len(parts) + 1)
-            recorded = last_configs(shard, broker_name)
-            made = import_commit(job, part, read, self.configs, recorded, positions)
-            if not made.is_needed and before is not None and before.request_complete:
+            recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
+            made = import_commit(
+                job, self._part(len(parts) + 1, cut), read, self._configs(cut, recorded), recorded, begun
+            )
+            if cut is not None:
+                made = replace(made, advance={**cut.advance, **made.advance})
+            before = last_import(shard, broker_name)
+            if cut is None and not made.is_needed and before is not None and before.request_complete:
                 claim.release()
                 unchanged = replace(made.ctl, produced=())
                 return replace(_report(Status.UNCHANGED, shard, request, [unchanged], notes), commit_id=None), False
@@ -186,6 +197,67 @@ class _Import:
             proposal = claim.taken.ended_by(proposal_of(made, read, broker_name, positions))
             committed = commit(shard, proposal, host, started_ms=started_ms)
         return _report(Status.COMMITTED, shard, request, [*parts, committed.ctl], notes), not read.is_last
+
+    def tried(self) -> ImportReport:
+        """A dry run of an import that continues another log."""
+        cut, positions = self.cut(), self.shard.positions()
+        end = (positions.get(import_id(self.request.broker_name)) or 0) if cut is None else cut.common.end
+        return ImportReport(
+            status=Status.DRY_RUN,
+            shard=self.shard.name,
+            broker_name=self.request.broker_name,
+            request_id=self.request.request_id,
+            begin=end,
+            end=end,
+            notes=self.configs.notes,
+            continued=None if cut is None else cut.report,
+        )
+
+    def cut(self) -> LogCut | None:
+        """Where the log of the other name was cut. None where no other log is to be continued, or this name does so already."""
+        continues, name = self.request.continues, self.request.broker_name
+        if continues is None:
+            return None
+        if self.shard.positions().get(import_id(name)) is None:
+            return log_cut(self.store, self.shard, self.files, self.log, continues, name)
+        if continues.broker_name not in names_of_log(self.shard, name).names[:-1]:
+            raise WrongUse(
+                f"broker {name} was imported before, and does not continue {continues.broker_name}: use another name"
+            )
+        return None
+
+    def _log_name(self) -> str:
+        """The oldest name of the log: imports and cut-overs of one log have one claim, whatever their names."""
+        continues, name = self.request.continues, self.request.broker_name
+        return names_of_log(self.shard, name if continues is None else continues.broker_name).names[0]
+
+    def _begin(self, positions: Positions) -> int:
+        """The physical offset to read from. Raises BadData when this is not the log that was imported."""
+        name = self.request.broker_name
+        imported, before = positions.get(import_id(name)), last_import(self.shard, name)
+        try:
+            return begin_of(self.files, self.log, imported, before, self.request.salvage)
+        except OtherLog as error:
+            common = common_log(self.store, self.shard.name, self.files, self.log, name, imported or 0)
+            raise BadData(f"{error}: {what_differs(common, name)}. Nothing was changed.") from error
+
+    def _part(self, number: int, cut: LogCut | None) -> PartOf:
+        request = self.request
+        if cut is not None and request.continues is not None:
+            reason, facts = request.continues.reason, cut.parameters
+            return PartOf(request.request_id, request.actor, number, facts=facts, reason=reason, moved=cut.moved)
+        first = first_of_continued(self.shard, request.broker_name)
+        facts = {CONTINUES_OF: first.commit_id} if first else {}
+        return PartOf(request.request_id, request.actor, number, facts=facts)
+
+    def _configs(self, cut: LogCut | None, recorded: Ctl | None) -> BrokerConfigs:
+        """Those of the files, with the offsets of the groups in the queues of all names of the log."""
+        if cut is None:
+            names = names_of_log(self.shard, self.request.broker_name)
+        else:
+            names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
+        earlier = recorded.observed if recorded else ()
+        return replace(self.configs, observed=observed_in_log(names, earlier, self.configs.observed))
 
     def _job(self) -> ImportJob:
         return ImportJob(
@@ -249,6 +321,7 @@ def _report(
         messages=sum(part.parameter("messages") for part in parts),
         queues=len({segment.queue for part in parts for segment in part.produced}),
         salvaged=tuple(Skipped(*item) for part in parts for item in part.parameter("skipped") or ()),
+        continued=continued_log(parts[0]),
         queue_gaps=tuple(QueueGap(*item) for part in parts for item in part.parameter("queue_gaps") or ()),
         notes=notes,
         commit_id=parts[-1].commit_id,

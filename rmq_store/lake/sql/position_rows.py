@@ -44,6 +44,7 @@ _PARTS: Mapping[PositionKind, tuple[str, ...]] = {
     PositionKind.ARCHIVED: _OF_QUEUE,
     PositionKind.IMPORT: _OF_BROKER,
     PositionKind.CUTOVER: _OF_BROKER,
+    PositionKind.DIVERGED: _OF_BROKER,
 }
 """The columns for the parts of an application id after its kind; an id may have fewer parts."""
 

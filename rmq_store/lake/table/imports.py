@@ -1,15 +1,26 @@
-"""The newest import of a broker, found by its position: whatever number of imports came before, one ctl file is read."""
+"""The newest import of a broker, found by its position: whatever number of imports came before, one ctl file is read.
+
+The first import of a broker name that continues the log of another one says so (``CONTINUES``); later ones name it.
+"""
 
 from __future__ import annotations
 
 import json
 
+from rmq_store.broker_files.log_names import LogNames, QueueCuts
 from rmq_store.commit.ctl import Action, Ctl, Observed
-from rmq_store.commit.positions import PositionKind, import_id
+from rmq_store.commit.positions import PositionKind, diverged_id, import_id
 from rmq_store.lake.table.shard import Shard
 
 CONFIGS_OF = "configs_of"
 """The parameter of an import whose broker had the configuration and the offsets that another commit recorded: its id."""
+
+CONTINUES = "continues"
+"""The parameter of the first import of a broker name that continues another one's log: ``broker_name`` of that one, ``end``,
+the physical offset of the cut, and ``cuts``, the offset of the cut of each queue as [topic, queue id, offset]."""
+
+CONTINUES_OF = "continues_of"
+"""The parameter of its later imports: the id of the first one."""
 
 _IMPORTS = (Action.IMPORT, Action.SALVAGE)
 
@@ -41,27 +52,70 @@ def last_configs(shard: Shard, broker_name: str) -> Ctl | None:
     return None if parameters[CONFIGS_OF] is None else shard.ctl_of(parameters[CONFIGS_OF])
 
 
+def names_of_log(shard: Shard, broker_name: str) -> LogNames:
+    """The broker names of the log that was imported last under this one."""
+    names = [broker_name]
+    cuts: list[QueueCuts] = []
+    while ctl := first_of_continued(shard, names[0]):
+        continued = ctl.parameter(CONTINUES)
+        names.insert(0, continued["broker_name"])
+        cuts.insert(0, {(topic, queue_id): cut for topic, queue_id, cut in continued["cuts"]})
+    return LogNames(tuple(names), tuple(cuts))
+
+
+def first_of_continued(shard: Shard, broker_name: str) -> Ctl | None:
+    """The import with which this broker name began to continue the log of another one, None where it does not."""
+    if not shard.positions().names(PositionKind.DIVERGED):
+        return None
+    newest = last_import(shard, broker_name)
+    parameters = json.loads(newest.parameters) if newest else {}
+    return (
+        shard.ctl_of(parameters[CONTINUES_OF])
+        if CONTINUES_OF in parameters
+        else newest
+        if CONTINUES in parameters
+        else None
+    )
+
+
+def next_name(shard: Shard, broker_name: str) -> str | None:
+    """The broker name that continues the log of this one, None: none does."""
+    if shard.positions().get(diverged_id(broker_name)) is None:
+        return None
+    firsts = {name: first_of_continued(shard, name) for name in _brokers(shard)}
+    return next(name for name, ctl in firsts.items() if ctl and ctl.parameter(CONTINUES)["broker_name"] == broker_name)
+
+
 def observed(shard: Shard) -> list[Observed]:
     """The offsets that each broker's files had at its newest import."""
-    recorded = (last_configs(shard, broker_name) for broker_name in _brokers(shard))
+    recorded = (last_configs(shard, broker_name) for broker_name in _open_brokers(shard))
     return [seen for ctl in recorded if ctl is not None for seen in ctl.observed]
 
 
 def incomplete_imports(shard: Shard) -> dict[str, int]:
     """The brokers whose newest import is not at its end, and the physical offset up to which their logs were imported."""
-    newest = {broker_name: last_import(shard, broker_name) for broker_name in _brokers(shard)}
+    newest = {broker_name: last_import(shard, broker_name) for broker_name in _open_brokers(shard)}
     return {name: ctl.parameter("range")[1] for name, ctl in newest.items() if ctl and not ctl.request_complete}
 
 
 def files_of_newest(shard: Shard) -> set[str | None]:
     """The ctl files that the functions of this module read. They stay what they are in a compaction: in a joined file a
     commit is not found by its time."""
-    newest = [find(shard, name) for name in _brokers(shard) for find in (last_import, last_configs)]
+    newest = [find(shard, name) for name in _brokers(shard) for find in _FINDERS]
     return {shard.ctl_file_of(ctl.commit_id) for ctl in newest if ctl is not None}
+
+
+_FINDERS = (last_import, last_configs, first_of_continued)
 
 
 def _brokers(shard: Shard) -> list[str]:
     return sorted(shard.positions().names(PositionKind.IMPORT))
+
+
+def _open_brokers(shard: Shard) -> list[str]:
+    """Without those whose log is imported under another name now: its imports record what was observed for both."""
+    positions = shard.positions()
+    return [name for name in _brokers(shard) if positions.get(diverged_id(name)) is None]
 
 
 def _newest(ctls: list[Ctl], broker_name: str) -> Ctl | None:

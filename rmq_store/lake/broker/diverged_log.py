@@ -1,0 +1,199 @@
+"""A broker that lost the end of its log and wrote on: where its log was cut, and what continues it under another name.
+
+``docs/decisions/0014-diverged-log.md``. What both have, and what the broker lost, stays in the queues of the old name. The
+queues of the new name begin at the cut, with the broker's own queue offsets, so each message is in one queue. All of it is part
+of the new name's first import: one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.admin.offset_moves import need_reason, next_epoch
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.log_names import QueueCuts
+from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.commit.ctl import Ctl, Moved
+from rmq_store.commit.positions import (
+    PositionKind,
+    Positions,
+    cutover_id,
+    diverged_id,
+    group_of,
+    grp_id,
+    import_id,
+    max_id,
+    min_id,
+    off_id,
+    pas_id,
+    queue_of,
+)
+from rmq_store.errors import BadData, WrongUse
+from rmq_store.lake.broker.common_log import CommonLog, common_log, what_differs
+from rmq_store.lake.broker.import_part import OtherLog, begin_of
+from rmq_store.lake.read.message_search import quoted
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.imports import CONTINUES, last_import, next_name
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The wish that a broker name continues the log of another one."""
+
+    broker_name: str
+    """The other one."""
+    reason: str
+
+    def __post_init__(self) -> None:
+        need_reason("an import that continues another broker's log", self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedLog:
+    """What a first import that continues another log found."""
+
+    broker_name: str
+    """The name that has what both have, and what the broker lost."""
+    end: int
+    """Physical offset of the cut."""
+    lost_messages: int
+    """Imported messages from there on, which the broker does not have any more."""
+    lost_queues: int
+    groups: int
+    """How many groups got offsets in the queues of the new name: those that had some in the old one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """Where a log was cut, and what the new name begins with."""
+
+    broker_name: str
+    """The old name."""
+    name: str
+    """The new one."""
+    common: CommonLog
+    cuts: Mapping[MessageQueue, int]
+    """Per queue of the new name the offset at which it begins: 0 where all of the old one's messages were lost."""
+    moved: tuple[Moved, ...]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the ctl row records of it."""
+        lost = {"lost_messages": self.common.messages, "lost_queues": self.common.queues}
+        cuts = [[*key, cut] for key, cut in sorted(self.by_queue.items())]
+        return {CONTINUES: {"broker_name": self.broker_name, "end": self.common.end, "cuts": cuts} | lost}
+
+    @property
+    def by_queue(self) -> QueueCuts:
+        return {(queue.topic, queue.queue_id): cut for queue, cut in self.cuts.items()}
+
+    @property
+    def advance(self) -> dict[str, int]:
+        """The positions that it moves: those of the new name's queues and of its groups, and the end of the old name."""
+        advance = {import_id(self.name): self.common.end, diverged_id(self.broker_name): self.common.end}
+        advance |= {max_id(queue): cut for queue, cut in self.cuts.items()}
+        advance |= {min_id(queue): cut for queue, cut in self.cuts.items() if cut}
+        for move in self.moved:
+            advance |= {grp_id(move.group): move.pass_, pas_id(move.group, move.queue): move.pass_}
+            advance[off_id(move.group, move.queue)] = move.to_offset
+        return advance
+
+    @property
+    def report(self) -> ContinuedLog:
+        return _report(self.parameters[CONTINUES], self.moved)
+
+
+def log_cut(
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, continuation: Continuation, name: str
+) -> LogCut:
+    """Where the ``log`` differs from what was imported under the other name, by the handle's snapshot.
+
+    Raises WrongUse when there is nothing to continue, BadData when the log goes on nowhere, or the place cannot be proved.
+    """
+    positions, old = shard.positions(), continuation.broker_name
+    imported = positions.get(import_id(old))
+    if imported is None:
+        raise WrongUse(f"nothing of broker {old} has been imported into shard {shard.name}, so nothing can continue it")
+    refuse_closed(shard, old)
+    try:
+        begin_of(source, log, imported, last_import(shard, old), salvage=False)
+    except OtherLog as error:
+        common = common_log(store, shard.name, source, log, old, imported)
+        if common is None or not common.continues:
+            raise BadData(f"{error}: {what_differs(common, old)}. Nothing was changed.") from error
+        if not common.is_exact:
+            raise BadData(
+                f"{error}. It is the same at least up to {common.end}, but the messages that were imported from there are not "
+                "in this store any more: retention removed them, or a salvage left them out. So it cannot be proved where "
+                "the two differ. Nothing was changed. docs/limits.md, 'A broker that lost the end of its log', says what is "
+                "left to do"
+            ) from error
+    else:
+        raise WrongUse(
+            f"the log of {source} is the one that was imported as {old} up to {imported}: there is nothing to continue. Import "
+            f"it with --broker {old}"
+        )
+    cuts = _cuts(store, shard, positions, old, name, common.end)
+    return LogCut(old, name, common, cuts, _moved(positions, old, name, cuts))
+
+
+def refuse_closed(shard: Shard, broker_name: str) -> None:
+    """Raises WrongUse when the broker was cut over, or its log is imported under another name now."""
+    if name := next_name(shard, broker_name):
+        raise WrongUse(
+            f"broker {broker_name} lost the end of its log, which goes on as broker {name}: use that name (--broker {name} "
+            f"--shard {shard.name})"
+        )
+    if shard.positions().get(cutover_id(broker_name)):
+        raise WrongUse(
+            f"broker {broker_name} was cut over to shard {shard.name}: its files cannot be imported any more"
+        )
+
+
+def continued_log(ctl: Ctl) -> ContinuedLog | None:
+    """What the import continued, None for another import."""
+    parameter = ctl.parameter(CONTINUES)
+    return None if parameter is None else _report(parameter, ctl.moved)
+
+
+def _report(parameter: Mapping[str, Any], moved: tuple[Moved, ...]) -> ContinuedLog:
+    return ContinuedLog(
+        broker_name=parameter["broker_name"],
+        end=parameter["end"],
+        lost_messages=parameter["lost_messages"],
+        lost_queues=parameter["lost_queues"],
+        groups=len({move.group for move in moved}),
+    )
+
+
+def _cuts(
+    store: LakeStore, shard: Shard, positions: Positions, old: str, name: str, end: int
+) -> dict[MessageQueue, int]:
+    """Per queue of the new name the offset of the first message that the broker lost, else the end of the old name's queue."""
+    text = f"""
+        SELECT topic, queue_id, min(queue_offset) AS cut FROM msg
+        WHERE shard = {quoted(shard.name)} AND broker_name = {quoted(old)} AND commit_log_offset >= {end}
+        GROUP BY topic, queue_id
+    """
+    firsts = {(row["topic"], row["queue_id"]): row["cut"] for row in query(store, text).to_pylist()}
+    return {
+        MessageQueue(queue.topic, name, queue.queue_id): firsts.get(
+            (queue.topic, queue.queue_id), positions.max_offset(queue)
+        )
+        for queue in positions.all_queues()
+        if queue.broker_name == old
+    }
+
+
+def _moved(positions: Positions, old: str, name: str, cuts: Mapping[MessageQueue, int]) -> tuple[Moved, ...]:
+    """A group that has an offset in a queue of the old name begins that queue of the new name at the cut."""
+    places = [(group_of(app_id), queue_of(app_id)) for app_id, _ in positions.of_kind(PositionKind.OFFSET)]
+    places = [(group, MessageQueue(q.topic, name, q.queue_id)) for group, q in places if q.broker_name == old]
+    return tuple(
+        Moved(group, queue, None, cuts[queue], next_epoch(positions, group)) for group, queue in sorted(places)
+    )
