@@ -139,6 +139,8 @@ def test_each_message_is_consumed_once_wherever_the_group_was_before(
         "groups": int(consumed > 0),
     }
     assert (answer["continued"], answer["messages"], answer["shard"]) == (continued, 33, "broker-a")
+    (epoch,) = rmq.json("sql", "SELECT max(value) AS value FROM positions WHERE kind = 'grp' AND group_name = 'g'")
+    assert epoch["value"] == (1 if consumed else None)  # so that a window that runs meanwhile cannot commit
     rmq.json("consume", "--group", "g")
     assert sorted((rmq.folder / "bodies.txt").read_text().split()) == EACH
     rows = rmq.json("sql", MESSAGES)
