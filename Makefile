@@ -9,9 +9,9 @@ find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 pyth
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done))
 READY := .venv/.ready
 
-# Two test processes, each with whole test files (or folders) in the order of tests/conftest.py. `make test PYTEST_ARGS=` runs
-# one.
-PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Three test processes, as one often waits for a server; each with whole test files (or folders) in the order of
+# tests/conftest.py. `make test PYTEST_ARGS=` runs one.
+PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import typer
 
 from rmq_store.errors import WrongUse
+from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.times import parse_duration, parse_time
 
@@ -312,6 +313,43 @@ class WindowOptions(RequestOptions):
     engine: EngineOption = None
     listener_path: ListenerPathOption = None
     settings: SettingsOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Of an import: what to do where a broker's log is damaged, or is not the imported one any more."""
+
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Skip what is damaged or missing, and record what is skipped.")
+    ] = False
+    max_body_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max-body-bytes",
+            metavar="BYTES",
+            parser=count_from(1),
+            help="The largest size of a body after decompression. A larger body stops the import, also with --salvage.",
+        ),
+    ] = MAX_BODY_BYTES
+    continue_as: Annotated[
+        str | None,
+        typer.Option(
+            "--continue-as",
+            metavar="NAME",
+            help="For a broker that lost the end of its log and wrote on: import what follows under this broker name.",
+        ),
+    ] = None
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, with --continue-as; recorded.")] = ""
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --continue-as: show where the log was cut; change nothing.")
+    ] = False
+
+    def check(self) -> None:
+        """Raises WrongUse for the other options without --continue-as, and for that one without a name."""
+        if self.continue_as == "":
+            raise WrongUse("--continue-as needs a broker name")
+        if (self.reason or self.dry_run) and self.continue_as is None:
+            raise WrongUse("--reason and --dry-run are for an import with --continue-as")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,17 +15,16 @@ from rmq_store.cli.options import (
     BrokerOption,
     ChangeOptions,
     ImportEngineOption,
+    LogOptions,
     RequestOptions,
     SettingsOptions,
     SparkOptions,
     StoreOptions,
-    count_from,
 )
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
 from rmq_store.commit.request import actor_of, reason_of
 from rmq_store.errors import WrongUse
-from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.host import Host
 from rmq_store.utils.numbers import whole_number
 
@@ -121,32 +120,9 @@ def import_store(
     shard: Annotated[
         str | None, typer.Option("--shard", metavar="SHARD", help="Import into this shard. Default: the broker's name.")
     ] = None,
-    salvage: Annotated[
-        bool, typer.Option("--salvage", help="Skip what is damaged or missing, and record what is skipped.")
-    ] = False,
-    max_body_bytes: Annotated[
-        int,
-        typer.Option(
-            "--max-body-bytes",
-            metavar="BYTES",
-            parser=count_from(1),
-            help="The largest size of a body after decompression. A larger body stops the import, also with --salvage.",
-        ),
-    ] = MAX_BODY_BYTES,
-    continue_as: Annotated[
-        str | None,
-        typer.Option(
-            "--continue-as",
-            metavar="NAME",
-            help="For a broker that lost the end of its log and wrote on: import what follows under this broker name.",
-        ),
-    ] = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, with --continue-as; recorded.")] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --continue-as: show where the log was cut; change nothing.")
-    ] = False,
     engine: ImportEngineOption = None,
     options: RequestOptions,
+    log_options: LogOptions,
     spark: SparkOptions,
 ) -> None:
     """Import new messages from a broker's store directory.
@@ -161,8 +137,7 @@ def import_store(
     are for the new name.
     """
     output, host = Output(options.as_json), Host()
-    if (reason or dry_run) and continue_as is None:
-        raise WrongUse("--reason and --dry-run are for an import with --continue-as")
+    log_options.check()
     store = open_store(options.root)
     from rmq_store.lake.broker.diverged_log import Continuation
     from rmq_store.lake.broker.import_store import ImportRequest
@@ -170,14 +145,16 @@ def import_store(
     from rmq_store.lake.table.object_store import Root
 
     request = ImportRequest(
-        broker_name=broker if continue_as is None else continue_as,
+        broker_name=log_options.continue_as or broker,
         shard_name=shard or broker,
         request_id=new_request("import", options.request, host),
         actor=actor_of(options.actor),
-        salvage=salvage,
-        max_body_bytes=max_body_bytes,
-        continues=None if continue_as is None else Continuation(broker, reason_of(reason, dry_run)),
-        dry_run=dry_run,
+        salvage=log_options.salvage,
+        max_body_bytes=log_options.max_body_bytes,
+        continues=Continuation(broker, reason_of(log_options.reason, log_options.dry_run))
+        if log_options.continue_as
+        else None,
+        dry_run=log_options.dry_run,
     )
     files = Root.parse(source)
     target = spark_of(spark, None)
