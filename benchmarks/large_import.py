@@ -31,6 +31,7 @@ TOPIC = "Sparse"
 BODY_BYTES = 16 << 10
 FIRST_STORED_MS = 1_732_089_600_000
 KILLED_AT = 0.8
+_REQUEST = "2026-01-01-large-import"
 _QUEUE_FILE_ENTRIES = 300_000
 _BATCH = 1 << 12
 
@@ -150,10 +151,12 @@ def _parts(store: LakeStore) -> list[int]:
 
 
 class _Import:
-    """``rmq import-store`` in a process of its own."""
+    """``rmq import-store`` in a process of its own, always as the same request: a rerun need not wait for the claim of a
+    killed one."""
 
     def __init__(self, source: Path, root: Path) -> None:
         words = ["import-store", str(source), "--broker", BROKER, "--engine", "local", "--root", str(root)]
+        words += ["--request", _REQUEST]
         rmq = str(Path(sys.executable).with_name("rmq"))
         self._process = psutil.Popen([rmq, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.peak_bytes = 0
