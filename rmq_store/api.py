@@ -31,6 +31,8 @@ from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
+from rmq_store.lake.audit.audit import audit
+from rmq_store.lake.audit.finding import table_of
 from rmq_store.lake.broker import import_store as broker_import
 from rmq_store.lake.broker.import_store import ImportReport
 from rmq_store.lake.sql import sql
@@ -361,8 +363,9 @@ class Store:
         return sql.query(self.lake, text, host=self.host)
 
     def audit(self) -> pa.Table:
-        """The view ``audit``: a row per contradiction, none when nothing is lost and nothing is counted twice."""
-        return self.query("SELECT * FROM audit ORDER BY ALL")
+        """The whole audit: a row per contradiction, none when nothing is lost and nothing is counted twice. The columns are
+        those of the view ``audit``, then ``file`` and ``detail``."""
+        return table_of(audit(self.lake))
 
 
 def _ms(time: Time) -> int:

@@ -16,6 +16,7 @@ from types import FrameType
 import typer
 
 from rmq_store.cli import (
+    audit,
     backup,
     deliver,
     diff,
@@ -82,6 +83,7 @@ for commands in (
     groups,
     messages,
     views,
+    audit,
     diff,
 ):
     commands.add_to(app)

@@ -1,4 +1,4 @@
-"""``rmq topics``, ``groups``, ``lag``, ``progress``, ``topic-status``, ``audit``, ``sql``: views of the store, and SQL."""
+"""``rmq topics``, ``groups``, ``lag``, ``progress``, ``topic-status``, ``sql``: views of the store, and SQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def add_to(app: typer.Typer) -> None:
     add_command(app, lag, ["rmq lag --group orders"], panel=PANEL)
     add_command(app, progress, ["rmq progress --group orders"], panel=PANEL)
     add_command(app, topic_status, ["rmq topic-status --topic OrderEvents"], panel=PANEL)
-    add_command(app, audit, ["rmq audit"], panel=PANEL)
     add_command(
         app,
         sql,
@@ -116,16 +115,6 @@ def topic_status(*, topic: TopicOption, options: StoreOptions) -> None:
         (*columns, "last_updated"),
     )
     output.document({"status": "done", "topic": topic, "queues": rows})
-
-
-def audit(*, group: OfGroupOption = None, options: SettingsOptions) -> None:
-    """Check that no message is missing or counted twice.
-
-    Compares the counts that windows, deliveries and redrives recorded with the messages; each row is a contradiction.
-    Exit code 1 when there is one.
-    """
-    if _show_group(options, "audit", group, empty="no contradiction: every offset has exactly one outcome"):
-        raise typer.Exit(1)
 
 
 def _show(options: StoreOptions, view: str, *, empty: str) -> int:

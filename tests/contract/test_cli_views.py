@@ -6,9 +6,9 @@ import base64
 import csv
 import io
 
-import pyarrow as pa
 import pytest
 
+from rmq_store.lake.audit.finding import Finding, Problem
 from tests.contract.rmq import ORDERS, Rmq
 
 
@@ -41,13 +41,16 @@ def test_audit_finds_nothing_in_a_sound_store(imported: Rmq) -> None:
 
 
 def test_audit_is_exit_code_1_when_something_is_found(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = pa.table({"shard": ["broker-a"], "problem": ["gap"], "begin_offset": [7]})
-    monkeypatch.setattr("rmq_store.lake.sql.sql.query", lambda store, text, **options: found)
+    gap = Finding(shard="broker-a", problem=Problem.GAP, begin_offset=7)
+    monkeypatch.setattr("rmq_store.lake.audit.audit.audit", lambda store, progress: [gap])
     answer = imported("audit")
     assert (answer.exit_code, answer.err) == (1, "")
-    assert answer.out.splitlines()[-1].split() == ["broker-a", "gap", "7"]
+    header, _, row, _, advice, _ = answer.out.splitlines()
+    assert (header.split(), row.split()) == (["shard", "problem", "begin_offset"], ["broker-a", "gap", "7"])
+    assert advice.startswith("gap: a group has passed these messages")
     in_json = imported("audit", "--json")
-    assert (in_json.exit_code, in_json.json()["audit"]) == (1, found.to_pylist())
+    assert (in_json.exit_code, in_json.json()["audit"]) == (1, [gap.row()])
+    assert [one["problem"] for one in in_json.json()["advice"]] == ["gap"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The audit: what proves that a store holds what its commits wrote, all of it, each message once."""

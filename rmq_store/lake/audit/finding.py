@@ -1,0 +1,175 @@
+"""What an audit reports: the kinds of problems, what to do about each, and a finding with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from rmq_store.commit.positions import Outcome
+
+OF_OUTCOME = "…"
+"""Stands for an outcome at the begin of a kind: ``retried twice`` is of the kind ``… twice``."""
+
+
+class Problem(StrEnum):
+    """The kinds of problems, by their names in the column ``problem``."""
+
+    # The view ``audit``: what the rows of the commits prove.
+    GAP = "gap"
+    OVERLAP = "overlap"
+    START_NOT_RECORDED = "start not recorded"
+    MOVED_FROM_ELSEWHERE = "moved from elsewhere"
+    POSITION_DIFFERS = "position differs"
+    WINDOW_OF_DELETED_GROUP = "window of a deleted group"
+    REDRIVEN_AGAIN = "redriven again"
+    COUNTS_DO_NOT_ADD_UP = "counts do not add up"
+    HASH_SUMS_DO_NOT_ADD_UP = "hash sums do not add up"
+    DIFFERS_FROM_ITS_ROWS = f"{OF_OUTCOME} differs from its rows"
+    OUTSIDE_ITS_RANGE = f"{OF_OUTCOME} outside its range"
+    TWICE = f"{OF_OUTCOME} twice"
+    COPY_IN_NO_QUEUE = "copy in no queue"
+    RETRY_NOT_DELIVERED = "retry not delivered"
+    RETRY_DELIVERED_TWICE = "retry delivered twice"
+    RETRY_DELIVERED_EARLY = "retry delivered early"
+    KEYS_DIFFER = "acked keys differ from their rows"
+    SEGMENT_FILE_NOT_LIVE = "segment file not live"
+    FIRST_OFFSET_DIFFERS = "first offset differs"
+    # The parts of the package ``lake/audit``.
+    NOT_AUDITED = "not audited"
+
+    @classmethod
+    def of(cls, text: str) -> Problem:
+        """The kind of a text in the column ``problem``. Raises ValueError for a text of no kind."""
+        outcome, _, rest = text.partition(" ")
+        return cls(f"{OF_OUTCOME} {rest}") if outcome in _OUTCOMES else cls(text)
+
+
+_OUTCOMES = {*map(str, Outcome), "delivered", "redriven"}
+
+
+class Advice(NamedTuple):
+    """What a kind of problem means for the messages, and what to do."""
+
+    meaning: str
+    action: str
+
+
+_RESTORE = (
+    "Stop what writes to the store, restore the shard from a backup taken before ('docs/backup.md'), and audit that."
+)
+_RESTORE_LOG = (
+    "Another program than rmq changed the store, or storage lost data. Find out what writes to it. Restore the shard from a "
+    "backup and audit that; keep the damaged copy until the cause is known."
+)
+_REPORT = (
+    "rmq commits no such window, so the store was changed from outside, or rmq has a defect: report it with the output of "
+    "'rmq audit --json'. To have the messages consumed again: rmq reset, or rmq replay."
+)
+_REBUILD = "No message is lost: 'rmq dispatch --rebuild' writes the tables again from the commit log."
+
+ADVICE: Mapping[Problem, Advice] = {
+    Problem.GAP: Advice("a group has passed these messages without an outcome", _REPORT),
+    Problem.OVERLAP: Advice("a group has consumed these messages twice without a reset", _REPORT),
+    Problem.START_NOT_RECORDED: Advice("a window began at an offset that no commit recorded", _REPORT),
+    Problem.MOVED_FROM_ELSEWHERE: Advice("a move of offsets began where the group was not", _REPORT),
+    Problem.POSITION_DIFFERS: Advice(
+        "the next window of the group begins at another offset than its history ends at",
+        "'rmq reset' moves the group to the offset that its history ends at, with a record. " + _RESTORE_LOG,
+    ),
+    Problem.WINDOW_OF_DELETED_GROUP: Advice("a window was committed after its group had been deleted", _REPORT),
+    Problem.REDRIVEN_AGAIN: Advice("dead letters were sent twice", _REPORT),
+    Problem.COUNTS_DO_NOT_ADD_UP: Advice("the record of a window does not say what became of each message", _REPORT),
+    Problem.HASH_SUMS_DO_NOT_ADD_UP: Advice(
+        "the record of a window counts other messages than those of its range", _REPORT
+    ),
+    Problem.DIFFERS_FROM_ITS_ROWS: Advice(
+        "the copies or outcomes of a commit are not those that it recorded", _RESTORE_LOG
+    ),
+    Problem.OUTSIDE_ITS_RANGE: Advice("a commit has an outcome of a message that it did not read", _RESTORE_LOG),
+    Problem.TWICE: Advice("a message has two outcomes, or two copies", _RESTORE_LOG),
+    Problem.COPY_IN_NO_QUEUE: Advice("a copy was written that no group will ever read", _RESTORE_LOG),
+    Problem.RETRY_NOT_DELIVERED: Advice(
+        "a retry was passed over: its group will not get the message again",
+        "'rmq track' shows the message; 'rmq replay' consumes it again. " + _RESTORE_LOG,
+    ),
+    Problem.RETRY_DELIVERED_TWICE: Advice("a group gets a retry twice", _REPORT),
+    Problem.RETRY_DELIVERED_EARLY: Advice("a retry was delivered before its turn", _REPORT),
+    Problem.KEYS_DIFFER: Advice("a duplicate could be acked again, or a first message be absorbed", _RESTORE_LOG),
+    Problem.SEGMENT_FILE_NOT_LIVE: Advice(
+        "another tool (OPTIMIZE, DELETE, RESTORE) took the file out of the table; its messages can be read until it is deleted",
+        "Do not run VACUUM. " + _RESTORE,
+    ),
+    Problem.FIRST_OFFSET_DIFFERS: Advice(
+        "no commit removed the messages before the first offset, or one removed messages after it", _RESTORE_LOG
+    ),
+    Problem.NOT_AUDITED: Advice(
+        "a part of the audit could not be done; what it would have proved is not known",
+        "Remove the cause that the detail names, and audit again.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One contradiction, with its place as far as it is known."""
+
+    shard: str
+    problem: str
+    """A text of which ``Problem.of`` knows the kind."""
+    group_name: str | None = None
+    pass_: int | None = None
+    topic: str | None = None
+    broker_name: str | None = None
+    queue_id: int | None = None
+    begin_offset: int | None = None
+    end_offset: int | None = None
+    """Exclusive."""
+    file: str | None = None
+    """Relative to the folder of the shard."""
+    detail: str | None = None
+    """The facts in words."""
+
+    def row(self) -> dict[str, Any]:
+        """By the columns of ``AUDIT``."""
+        return {name: getattr(self, "pass_" if name == "pass" else name) for name in AUDIT.names}
+
+
+AUDIT = pa.schema(
+    [
+        ("shard", pa.string()),
+        ("group_name", pa.string()),
+        ("pass", pa.int64()),
+        ("topic", pa.string()),
+        ("broker_name", pa.string()),
+        ("queue_id", pa.int32()),
+        ("problem", pa.string()),
+        ("begin_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("file", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+"""The columns of the view ``audit``, and then the file and the facts."""
+
+
+def of_row(row: Mapping[str, Any]) -> Finding:
+    """A row of the view ``audit``."""
+    return Finding(**{"pass_" if name == "pass" else name: value for name, value in row.items()})
+
+
+def table_of(findings: Iterable[Finding]) -> pa.Table:
+    """Schema ``AUDIT``, in a fixed order."""
+    rows = sorted(
+        (finding.row() for finding in findings), key=lambda row: [(v is not None, str(v)) for v in row.values()]
+    )
+    return pa.Table.from_pylist(rows, schema=AUDIT)
+
+
+def advice_for(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """For each kind among the findings what it means and what to do, in the order of ``Problem``."""
+    kinds = {Problem.of(finding.problem) for finding in findings}
+    return [{"problem": str(kind), **ADVICE[kind]._asdict()} for kind in Problem if kind in kinds]
