@@ -119,6 +119,7 @@ class DerivedTableDamaged(BadData):
                 f"what the log lacks. Otherwise {self._REBUILD}"
             )
         super().__init__(f"{facts} {advice}")
+        self.other_history = other_history
 
 
 class OffsetOutOfRange(BadData):

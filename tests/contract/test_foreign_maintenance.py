@@ -3,6 +3,7 @@ DELETE, VACUUM, a file removed) is named, never guessed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,7 +91,9 @@ def test_the_audit_names_the_segments_whose_files_an_optimize_took_out(imported:
         _commit_log(imported).create_checkpoint()
     answer = imported("audit", "--json")
     assert answer.exit_code == 1
-    assert [row["problem"] for row in answer.json()["audit"]] == ["segment file not live"] * segments
+    problems = Counter(row["problem"] for row in answer.json()["audit"])
+    assert problems.pop("segment file not live") == segments
+    assert problems.keys() == {"file in no segment"}, "the files that it wrote"
 
 
 def test_the_audit_names_the_segments_whose_files_a_delete_took_out(imported: Rmq, files_of_orders: list[Path]) -> None:
@@ -99,7 +102,8 @@ def test_the_audit_names_the_segments_whose_files_a_delete_took_out(imported: Rm
     _changed(imported, "DELETE")
     answer = imported("audit", "--json")
     assert answer.exit_code == 1
-    assert [row["problem"] for row in answer.json()["audit"]] == ["segment file not live"] * row["n"]
+    problems = Counter(row["problem"] for row in answer.json()["audit"])
+    assert problems["segment file not live"] == row["n"]
 
 
 @pytest.mark.parametrize("tool", OPTIMIZE_AND_DELETE)

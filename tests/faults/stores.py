@@ -15,8 +15,9 @@ from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive
+from rmq_store.lake.audit.audit import audit
+from rmq_store.lake.audit.finding import Finding
 from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
-from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -158,9 +159,8 @@ class Lake:
     def projections(self, *groups: str) -> list[Projection]:
         return [projection(self.shard, group) for group in (groups or (GROUP, SCHEDULE_GROUP))]
 
-    def audit(self) -> list[dict[str, object]]:
-        found: list[dict[str, object]] = query(self.store, "SELECT * FROM audit").to_pylist()
-        return found
+    def audit(self) -> list[Finding]:
+        return audit(self.store)
 
     def commits(self, action: str, group: str | None = GROUP) -> list[str]:
         """The request ids of the commits of one kind, oldest first."""

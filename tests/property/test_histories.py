@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP
-from rmq_store.lake.sql.sql import query
+from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.table.checkpoint import write_checkpoint
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -91,7 +91,7 @@ def test_the_lake_tells_every_history_as_memory_does(cast: Cast, steps: tuple[An
         assert lake.did == memory.did, "every attempt came to the same"
         assert left(lake) == left(memory)
         assert isinstance(lake.world, LakeWorld)
-        assert query(lake.world.store, "SELECT * FROM audit").to_pylist() == []
+        assert audit(lake.world.store) == []
         for table in tables_of(lake.world.shard).values():
             write_checkpoint(table)
         assert_readers_agree(lake.world.shard)

@@ -5,47 +5,60 @@ The parts do not depend on each other. One that cannot read what it needs is a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from rmq_store.errors import RmqError
+from rmq_store.lake.audit.derived import derived_tables, records
+from rmq_store.lake.audit.files import Progress, files
 from rmq_store.lake.audit.finding import Finding, Problem, of_row
+from rmq_store.lake.audit.positions import positions
+from rmq_store.lake.audit.segments import segments
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 
-Progress = Callable[[int, int], None]
-"""Called with the number of files whose ends have been read, and of all."""
+Part = Callable[[LakeStore], Iterator[Finding]]
 
-Part = Callable[[Shard], Iterator[Finding]]
-"""A part of the audit that looks at one shard after the other."""
-
-_PARTS: Sequence[tuple[str, Part]] = ()
+_PARTS: Mapping[str, Part] = {
+    "positions": positions,
+    "segments": segments,
+    "derived tables": derived_tables,
+    "records of commits": records,
+    "view audit": lambda store: of_view(store),
+}
 
 
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
-    """Every contradiction, of a snapshot taken now; none in a sound store. No message body is read.
+    """Every contradiction, each part of a snapshot taken then; none in a sound store. No message body is read."""
+    parts: dict[str, Part] = {"files": partial(files, progress=progress), **_PARTS}
+    return [finding for name, part in parts.items() for finding in _tried(store, name, part)]
 
-    Raises StoreUnusable only when the list of shards cannot be read.
-    """
-    findings: list[Finding] = []
-    for shard in store.shards():
-        for name, part in _PARTS:
-            findings += _tried(shard.name, name, partial(part, shard))
-    return findings + _tried("", "records of the commits", partial(of_view, store))
+
+def _tried(store: LakeStore, name: str, part: Part) -> list[Finding]:
+    """The findings of a part. Where it fails it is tried shard by shard, so that one damaged shard hides nothing of others."""
+    try:
+        return list(part(store))
+    except (RmqError, OSError, ValueError) as error:
+        shards = store.shard_names()
+        if len(shards) > 1:
+            stores = [_OneShard(store.root, store.store_id, store.levels, shard=shard) for shard in shards]
+            return [finding for of_shard in stores for finding in _tried(of_shard, name, part)]
+        return [Finding(shard="".join(shards), problem=Problem.NOT_AUDITED, detail=f"{name}: {error}")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OneShard(LakeStore):
+    """A store as if it had one of its shards only."""
+
+    shard: str
+
+    def shard_names(self) -> list[str]:
+        return [self.shard]
 
 
 def of_view(store: LakeStore, group: str | None = None) -> Iterator[Finding]:
     """The rows of the view ``audit``. ``group``: those of one group, None: all."""
     where = "" if group is None else f" WHERE group_name = {quoted(group)}"
     return map(of_row, query(store, f"SELECT * FROM audit{where}").to_pylist())
-
-
-def _tried(shard: str, name: str, part: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    findings: list[Finding] = []
-    try:
-        findings.extend(part())
-    except (RmqError, OSError) as error:
-        findings.append(Finding(shard=shard, problem=Problem.NOT_AUDITED, detail=f"{name}: {error}"))
-    return findings

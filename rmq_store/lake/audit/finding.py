@@ -38,14 +38,33 @@ class Problem(StrEnum):
     KEYS_DIFFER = "acked keys differ from their rows"
     SEGMENT_FILE_NOT_LIVE = "segment file not live"
     FIRST_OFFSET_DIFFERS = "first offset differs"
-    # The parts of the package ``lake/audit``.
+    # ``files.py``: the files that the logs name.
+    FILE_MISSING = "file missing"
+    FILE_SIZE_DIFFERS = "file size differs"
+    FILE_UNREADABLE = "file not readable"
+    FILE_ROWS_DIFFER = "file rows differ"
+    FILE_OF_ANOTHER_TABLE = "file of another table"
+    # ``segments.py``: the queues and the rows of their messages.
+    FILE_IN_NO_SEGMENT = "file in no segment"
+    SEGMENT_ROWS_DIFFER = "segment rows differ"
+    SEGMENTS_OVERLAP = "segments overlap"
+    MESSAGES_MISSING = "messages missing"
+    QUEUE_END_DIFFERS = "queue end differs"
+    COPY_IN_ANOTHER_TOPIC = "copy in another topic"
+    # ``positions.py``
+    POSITION_NOT_RECORDED = "position not recorded"
+    # ``derived.py``: the records of commits, and the tables that are made from them.
+    COMMIT_TWICE = "commit twice"
+    DERIVED_TABLE_DIFFERS = "derived table differs"
+    LOG_ROLLED_BACK = "log rolled back"
     NOT_AUDITED = "not audited"
 
     @classmethod
     def of(cls, text: str) -> Problem:
         """The kind of a text in the column ``problem``. Raises ValueError for a text of no kind."""
         outcome, _, rest = text.partition(" ")
-        return cls(f"{OF_OUTCOME} {rest}") if outcome in _OUTCOMES else cls(text)
+        general = f"{OF_OUTCOME} {rest}"
+        return cls(general) if outcome in _OUTCOMES and general in set(cls) else cls(text)
 
 
 _OUTCOMES = {*map(str, Outcome), "delivered", "redriven"}
@@ -105,6 +124,44 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.FIRST_OFFSET_DIFFERS: Advice(
         "no commit removed the messages before the first offset, or one removed messages after it", _RESTORE_LOG
+    ),
+    Problem.FILE_MISSING: Advice(
+        "a file that a table's log names is not in the store: its rows are lost here",
+        "Restore the file from a backup under the same name, else the shard. Of consumequeue, offsets and commits nothing is "
+        "lost: 'rmq dispatch --rebuild' writes them again.",
+    ),
+    Problem.FILE_SIZE_DIFFERS: Advice(
+        "a file was cut or overwritten", "Restore the file from a backup under the same name. " + _RESTORE_LOG
+    ),
+    Problem.FILE_UNREADABLE: Advice(
+        "the end of a file cannot be read, so none of its rows can",
+        "Restore the file from a backup under the same name.",
+    ),
+    Problem.FILE_ROWS_DIFFER: Advice("a file has more or fewer rows than the log says", _RESTORE_LOG),
+    Problem.FILE_OF_ANOTHER_TABLE: Advice("a file has not the columns of its table", _RESTORE_LOG),
+    Problem.FILE_IN_NO_SEGMENT: Advice(
+        "no commit put these messages into a queue: they count twice in SQL, or no group reads them",
+        _RESTORE_LOG,
+    ),
+    Problem.SEGMENT_ROWS_DIFFER: Advice(
+        "the segments name more or fewer rows of a file than it has: messages are missing, or there twice", _RESTORE_LOG
+    ),
+    Problem.SEGMENTS_OVERLAP: Advice("two messages have the same offsets of a queue", _RESTORE_LOG),
+    Problem.MESSAGES_MISSING: Advice(
+        "no commit has a message for these offsets of a queue, and none says why", _RESTORE_LOG
+    ),
+    Problem.QUEUE_END_DIFFERS: Advice(
+        "by its messages a queue ends at the begin offset, by its position at the end offset", _RESTORE_LOG
+    ),
+    Problem.COPY_IN_ANOTHER_TOPIC: Advice("a retry was delivered to another group than its own", _RESTORE_LOG),
+    Problem.POSITION_NOT_RECORDED: Advice(
+        "a position (an epoch, a pass, a claim, how far an import is) is not what the commits made it", _RESTORE_LOG
+    ),
+    Problem.COMMIT_TWICE: Advice("a commit counts twice in SQL", _RESTORE_LOG),
+    Problem.DERIVED_TABLE_DIFFERS: Advice("a derived table has not the rows of the commit log", _REBUILD),
+    Problem.LOG_ROLLED_BACK: Advice(
+        "the commit log lacks its newest commits, or has others: it, or a derived table, is an older copy",
+        "Stop what writes to the store. If the log is the older one, restore its newer state; else 'rmq dispatch --rebuild'.",
     ),
     Problem.NOT_AUDITED: Advice(
         "a part of the audit could not be done; what it would have proved is not known",

@@ -6,7 +6,8 @@ relations that the views name. Every relation covers all shards and has the colu
 
 - ``positions``: the positions, decoded. They decide about offsets, and reading them needs no scan
 - ``clock``: one row, the time of the snapshot
-- ``live_files``: the live files of the commit log's table, by their path in it
+- ``live_files``: the live files of the commit log's table, by their path in it; ``placed_rows``: those of ``num_rows`` that
+  are messages in a queue, or other rows with a place
 - ``msg``: message rows; ``archived``: those of the archive
 - ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` and the commits that it lacks, so that a view is
@@ -19,6 +20,8 @@ relations that the views name. Every relation covers all shards and has the colu
 - ``ctl_observed``: the observations of imports, one row each; imports are few, so their own files are read
 - ``segments``, ``offset_moves``: the rows of the derived tables ``consumequeue`` and ``offsets``, derived from the commits.
   The tables themselves are for readers of Delta tables without this project
+- ``ctl_logged``, ``consumequeue_dispatched``, ``offsets_dispatched``: the ctl files of the commit log, and the rows of the
+  derived tables, for the audit, which compares them with the relations above
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action
 from rmq_store.lake.commit.cursor import refuse_rolled_back
-from rmq_store.lake.commit.derived_tables import COMMITS
+from rmq_store.lake.commit.derived_tables import COMMITS, MOVES, QUEUES, Derived
 from rmq_store.lake.commit.tail import undispatched
 from rmq_store.lake.sql.position_rows import POSITIONS, SHARD, position_rows
 from rmq_store.lake.table import tables
@@ -81,7 +84,10 @@ FILE_RELATIONS: Mapping[str, FileRelation] = {
     "ctl_imports": FileRelation(
         _COMMITLOG, _stored(tables.CTL), _of_kind("ctl") & (_may_have(Action.IMPORT) | _may_have(Action.SALVAGE))
     ),
+    "ctl_logged": FileRelation(_COMMITLOG, _stored(tables.CTL), _of_kind("ctl")),
     "ctl_dispatched": FileRelation(COMMITS.name, _stored(COMMITS.schema)),
+    "consumequeue_dispatched": FileRelation(QUEUES.name, _stored(QUEUES.schema)),
+    "offsets_dispatched": FileRelation(MOVES.name, _stored(MOVES.schema)),
 }
 
 
@@ -101,7 +107,9 @@ class LiveFiles:
 
 # --- relations that are made in memory ------------------------------------------------------------------------------------
 
-LIVE_FILES = pa.schema([SHARD, pa.field("file", pa.string())])
+LIVE_FILES = pa.schema(
+    [SHARD, ("file", pa.string()), ("kind", pa.string()), ("num_rows", pa.int64()), ("placed_rows", pa.int64())]
+)
 
 
 class Snapshot:
@@ -143,26 +151,17 @@ class Snapshot:
             live_files.append(LiveFiles(shard.name, f"{self._filesystem_root}/{table.path}", index))
         return live_files
 
-    def tail(self) -> pa.Table:
-        """The rows of the commits that ``commits`` lacks."""
+    def tail(self, kind: Derived) -> pa.Table:
+        """The rows of the commits that a derived table lacks."""
         rows = [
             row | {"shard": shard.name}
             for shard in self._shards
-            for row in undispatched(shard, COMMITS.table(shard), claims=True).rows(COMMITS)
+            for row in undispatched(shard, kind.table(shard), claims=kind.claims).rows(kind)
         ]
-        return pa.Table.from_pylist(rows, schema=FILE_RELATIONS["ctl_dispatched"].schema)
+        return pa.Table.from_pylist(rows, schema=_stored(kind.schema))
 
     def live_files(self) -> pa.Table:
-        of_shards = [(shard.name, shard.commitlog.files().column("path")) for shard in self._shards]
-        return pa.concat_tables(
-            [
-                LIVE_FILES.empty_table(),
-                *(
-                    pa.table([pa.repeat(pa.scalar(shard), len(paths)), paths.cast(pa.string())], schema=LIVE_FILES)
-                    for shard, paths in of_shards
-                ),
-            ]
-        )
+        return pa.concat_tables([LIVE_FILES.empty_table(), *map(_live_files, self._shards)])
 
     def clock(self) -> pa.Table:
         return pa.table({"now_ms": pa.array([self._now_ms], pa.int64())})
@@ -173,14 +172,32 @@ class Snapshot:
             case "positions":
                 return self.positions()
             case "ctl_tail":
-                return self.tail()
+                return self.tail(COMMITS)
+            case "consumequeue_tail":
+                return self.tail(QUEUES)
+            case "offsets_tail":
+                return self.tail(MOVES)
             case "live_files":
                 return self.live_files()
             case _:
                 return self.clock()
 
 
-SMALL_RELATIONS = ("positions", "ctl_tail", "live_files", "clock")
+def _live_files(shard: Shard) -> pa.Table:
+    """What the log says of the files of its table."""
+    files = shard.commitlog.files()
+    paths, rows = files.column("path"), files.column("num_records")
+    columns = [
+        pa.repeat(pa.scalar(shard.name), len(paths)),
+        paths.cast(pa.string()),
+        files.column("partition.kind").cast(pa.string()),
+        rows,
+        pc.subtract(rows, files.column("null_count.rel")),
+    ]
+    return pa.table(columns, schema=LIVE_FILES)
+
+
+SMALL_RELATIONS = ("positions", "ctl_tail", "consumequeue_tail", "offsets_tail", "live_files", "clock")
 
 
 # --- relations that are SQL over the others --------------------------------------------------------------------------

@@ -65,22 +65,36 @@ def query(
     Raises WrongUse with DuckDB's message for SQL that is wrong or does anything but read, StoreUnusable when the store's
     files cannot be read.
     """
-    with open_duckdb(
-        store, words_of(text) & _KNOWN or None, group=group, host=host, of_messages=of_messages
-    ) as connection:
-        try:
-            statements = connection.extract_statements(text)
-            if len(statements) != 1 or statements[0].type not in _READS:
-                raise WrongUse(
-                    "give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): only reads are allowed"
-                )
-            return connection.sql(text).to_arrow_table()
-        except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
+    (answer,) = queries(store, [text], group=group, host=host, of_messages=of_messages)
+    return answer
+
+
+def queries(
+    store: LakeStore,
+    texts: Sequence[str],
+    *,
+    group: str | None = None,
+    host: Host = _HOST,
+    of_messages: RowGroups | None = None,
+) -> list[pa.Table]:
+    """The answers to several of them, over one snapshot. As ``query``."""
+    mentioned = words_of(" ".join(texts)) & _KNOWN or None
+    with open_duckdb(store, mentioned, group=group, host=host, of_messages=of_messages) as connection:
+        return [_answer(store, connection, text) for text in texts]
+
+
+def _answer(store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
+    try:
+        statements = connection.extract_statements(text)
+        if len(statements) != 1 or statements[0].type not in _READS:
+            raise WrongUse("give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): only reads are allowed")
+        return connection.sql(text).to_arrow_table()
+    except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
+        raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
+    except duckdb.Error as error:
+        if _STREAM_FAILED in str(error):
             raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
-        except duckdb.Error as error:
-            if _STREAM_FAILED in str(error):
-                raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
-            raise WrongUse(f"SQL: {_message(error)}") from error
+        raise WrongUse(f"SQL: {_message(error)}") from error
 
 
 def as_texts(column: pa.Array) -> list[str | None]:

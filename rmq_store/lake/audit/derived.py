@@ -1,0 +1,121 @@
+"""The derived tables say what the log says: every row of every commit, each once.
+
+Hash sums of all rows are compared first, in DuckDB, which holds no row. Only a shard whose sums differ, or whose tables cannot
+be read, is compared row by row, as ``rmq dispatch --check`` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from rmq_store.errors import DerivedTableDamaged, RmqError
+from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.commit.cursor import refuse_other_history
+from rmq_store.lake.commit.derived_tables import KINDS
+from rmq_store.lake.commit.rebuild import TableReport, check
+from rmq_store.lake.sql.relations import FILE_RELATIONS
+from rmq_store.lake.sql.sql import queries, query
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+
+_MOST_ROWS = 100
+"""So many different rows of a table are findings of their own."""
+
+_WITHOUT_REPLACED = "ANTI JOIN ctl_replaced USING (shard, file)"
+_PAIRS = (
+    ("SELECT * FROM ctl_rows", "SELECT * FROM ctl_logged", "ctl_logged"),
+    (
+        f"SELECT * FROM consumequeue_dispatched {_WITHOUT_REPLACED} UNION ALL SELECT * FROM consumequeue_tail",
+        f"SELECT * FROM segments {_WITHOUT_REPLACED}",
+        "consumequeue_dispatched",
+    ),
+    (
+        "SELECT * FROM offsets_dispatched UNION ALL SELECT * FROM offsets_tail",
+        "SELECT * FROM offset_moves",
+        "offsets_dispatched",
+    ),
+)
+"""What a derived table has with its tail, what the log says, and a relation with the columns of both."""
+
+
+def derived_tables(store: LakeStore) -> Iterator[Finding]:
+    """Where a derived table and the commit log differ, and a log that was made older than its tables."""
+    for shard in store.shards():
+        yield from _rolled_back(shard)
+    differing = _differing(store)
+    for shard in store.shards():
+        if shard.name in differing:
+            for report in check(shard):
+                yield from _of_table(shard.name, report)
+
+
+def records(store: LakeStore) -> Iterator[Finding]:
+    """Commits of which the log has more than one ctl row."""
+    for row in query(store, _TWICE).to_pylist():
+        detail = f"the commit log has {row['rows']} records of commit {row['commit_id']}"
+        yield Finding(shard=row["shard"], problem=Problem.COMMIT_TWICE, group_name=row["group_name"], detail=detail)
+
+
+_TWICE = (
+    "SELECT shard, commit_id, max(group_name) AS group_name, count(*) AS rows FROM ctl_logged"
+    " GROUP BY shard, commit_id HAVING count(*) > 1"
+)
+
+
+def _rolled_back(shard: Shard) -> Iterator[Finding]:
+    for kind in KINDS:
+        try:
+            refuse_other_history(shard, kind.table(shard))
+        except DerivedTableDamaged as error:
+            if error.other_history:
+                yield Finding(shard=shard.name, problem=Problem.LOG_ROLLED_BACK, file=kind.name, detail=str(error))
+
+
+def _differing(store: LakeStore) -> set[str]:
+    """The shards of which a hash sum differs, or all where the rows cannot be read."""
+    try:
+        answers = queries(store, [_digests(*pair) for pair in _PAIRS])
+    except (RmqError, OSError):
+        return set(store.shard_names())
+    return {shard for answer in answers for shard in answer.column("shard").to_pylist()}
+
+
+def _digests(table: str, log: str, like: str) -> str:
+    columns = ", ".join(_named(FILE_RELATIONS[like].schema))
+    of_table, of_log = (
+        f"(SELECT shard, count(*) AS rows, sum(hash({columns})) AS digest FROM ({rows}) r GROUP BY shard)"
+        for rows in (table, log)
+    )
+    return (
+        f"SELECT coalesce(t.shard, l.shard) AS shard FROM {of_table} t FULL OUTER JOIN {of_log} l ON l.shard = t.shard"
+        " WHERE t.rows IS DISTINCT FROM l.rows OR t.digest IS DISTINCT FROM l.digest"
+    )
+
+
+def _named(schema: pa.Schema) -> Sequence[str]:
+    return [f'"{name}"' for name in schema.names]
+
+
+def _of_table(shard: str, report: TableReport) -> Iterator[Finding]:
+    if report.damage:
+        yield Finding(shard=shard, problem=Problem.DERIVED_TABLE_DIFFERS, file=report.table, detail=report.damage)
+    for difference in report.differences[:_MOST_ROWS]:
+        row = difference.row
+        yield Finding(
+            shard=shard,
+            problem=Problem.DERIVED_TABLE_DIFFERS,
+            group_name=row.get("group_name"),
+            topic=row.get("topic"),
+            broker_name=row.get("broker_name"),
+            queue_id=row.get("queue_id"),
+            begin_offset=row.get("base_offset"),
+            end_offset=row.get("end_offset"),
+            file=report.table,
+            detail=f"a row of commit {row['commit_id']} is {difference.in_table} times in the table, and should be "
+            f"{difference.in_log} times",
+        )
+    if (more := len(report.differences) - _MOST_ROWS) > 0:
+        detail = f"{more:,} more rows differ; 'rmq dispatch --check' lists them"
+        yield Finding(shard=shard, problem=Problem.DERIVED_TABLE_DIFFERS, file=report.table, detail=detail)

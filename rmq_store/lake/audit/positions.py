@@ -1,0 +1,187 @@
+"""Every position is what the commits made it: epochs, passes, claims, subscriptions, counts, and how far imports are.
+
+The offsets of groups, and where queues begin and end, are proved elsewhere: by the view ``audit`` and by ``segments.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import (
+    PositionKind,
+    SubVersion,
+    cutover_id,
+    diverged_id,
+    import_id,
+    send_id,
+    sub_id,
+)
+from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.sql.sql import queries
+from rmq_store.lake.table.imports import CONTINUES
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.window.sub_version import sub_version_of
+
+Row = Mapping[str, Any]
+Expected = dict[tuple[str, str], int]
+"""The value of a position by shard and application id."""
+
+_OF_GROUP = "shard, group_name, topic, broker_name, queue_id"
+
+_EPOCHS = """
+SELECT shard, group_name, max(epoch) AS expected FROM (
+    SELECT shard, group_name, epoch FROM ctl WHERE group_name IS NOT NULL AND epoch IS NOT NULL
+    UNION ALL
+    SELECT shard, group_name, pass FROM ctl_moved
+) epochs GROUP BY shard, group_name
+"""
+"""An operator's action raises the epoch, and each window has that of its group."""
+
+_DELETES = (
+    "SELECT shard, group_name, max(epoch) AS expected FROM ctl WHERE action = 'delete' GROUP BY shard, group_name"
+)
+_REDRIVES = (
+    "SELECT shard, group_name, count(*) AS expected FROM ctl WHERE action = 'redrive' GROUP BY shard, group_name"
+)
+
+_PASSES = f"""
+SELECT {_OF_GROUP}, max_by(pass, (read_version, commit_id)) AS expected FROM (
+    SELECT {_OF_GROUP}, pass, read_version, commit_id FROM ctl_consumed WHERE action = 'consume'
+    UNION ALL
+    SELECT {_OF_GROUP}, pass, read_version, commit_id FROM ctl_moved
+) passes GROUP BY {_OF_GROUP}
+"""
+
+_CLAIMS = "SELECT shard, app_id, max(claim_number) AS expected FROM ctl_claims GROUP BY shard, app_id"
+
+
+def _differing(kind: PositionKind, expected: str, keys: Sequence[str], value: str = "value") -> str:
+    """The statement for the positions of a kind that differ from those expected; an absent one is 0."""
+    same = " AND ".join(f"p.{key} = e.{key}" for key in keys)
+    both = ", ".join(f"coalesce(p.{key}, e.{key}) AS {key}" for key in keys)
+    return (
+        f"SELECT {both}, p.app_id AS stored_id, coalesce(e.expected, 0) AS expected, coalesce(p.{value}, 0) AS stored"
+        f" FROM ({expected}) e FULL OUTER JOIN"
+        f" (SELECT *, value >> 34 AS claim_number FROM positions WHERE kind = '{kind}') p ON {same}"
+        f" WHERE coalesce(e.expected, 0) <> coalesce(p.{value}, 0)"
+    )
+
+
+_GROUP = ("shard", "group_name")
+_QUEUE_OF_GROUP = (*_GROUP, "topic", "broker_name", "queue_id")
+_COMPARED: Mapping[str, str] = {
+    "the epoch of a group": _differing(PositionKind.EPOCH, _EPOCHS, _GROUP),
+    "the epoch of a delete": _differing(PositionKind.DELETED, _DELETES, _GROUP),
+    "the number of redrives": _differing(PositionKind.REDRIVES, _REDRIVES, _GROUP),
+    "the pass of a queue": _differing(PositionKind.PASS, _PASSES, _QUEUE_OF_GROUP),
+    "the number of a claim": _differing(PositionKind.CLAIM, _CLAIMS, ("shard", "app_id"), "claim_number"),
+}
+
+_RARE = """
+SELECT shard, action, parameters FROM ctl WHERE action IN ('import', 'salvage', 'cutover', 'retention')
+ORDER BY shard, read_version, commit_id
+"""
+
+_SENDS = """
+SELECT shard, topics, count(*) AS sends FROM (
+    SELECT shard, regexp_extract(parameters, '"topics":(\\[[^]]*\\])', 1) AS topics FROM ctl WHERE action = 'send'
+) s WHERE topics <> '' GROUP BY shard, topics
+"""
+
+_SUBSCRIPTIONS = """
+SELECT shard, group_name, subscription, subscription_version FROM (
+    SELECT shard, split_part(group_name, '@', 1) AS group_name, subscription, subscription_version,
+        row_number() OVER (
+            PARTITION BY shard, split_part(group_name, '@', 1) ORDER BY read_version DESC, commit_id DESC
+        ) AS from_last
+    FROM ctl
+    WHERE (action = 'consume' AND subscription IS NOT NULL) OR (action = 'delete' AND group_name NOT LIKE '%@%')
+) s WHERE from_last = 1 AND subscription IS NOT NULL
+"""
+
+_KINDS = (
+    PositionKind.IMPORT,
+    PositionKind.DIVERGED,
+    PositionKind.CUTOVER,
+    PositionKind.ARCHIVED,
+    PositionKind.SENDS,
+    PositionKind.SUBSCRIPTION,
+)
+_STORED = f"SELECT shard, app_id, value FROM positions WHERE kind IN {tuple(map(str, _KINDS))}"
+
+
+def positions(store: LakeStore) -> Iterator[Finding]:
+    """The positions that are not what the commits made them."""
+    texts = [*_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _STORED]
+    *compared, rare, sends, subscriptions, stored = (answer.to_pylist() for answer in queries(store, texts))
+    for what, rows in zip(_COMPARED, compared, strict=True):
+        for row in rows:
+            yield _finding(row, f"{what}: {row['stored']}, by the commits {row['expected']}")
+    expected = _of_rare(rare) | _of_sends(sends) | _of_subscriptions(subscriptions)
+    values = {(row["shard"], row["app_id"]): row["value"] for row in stored}
+    for shard, app_id in sorted(expected.keys() | values.keys()):
+        pair = expected.get((shard, app_id)), values.get((shard, app_id))
+        if (pair[0] or 0) != (pair[1] or 0):
+            yield _finding(
+                {"shard": shard}, f"{app_id}: {_shown(app_id, pair[1])}, by the commits {_shown(app_id, pair[0])}"
+            )
+
+
+def _finding(row: Row, detail: str) -> Finding:
+    place = {name: row.get(name) for name in ("group_name", "topic", "broker_name", "queue_id")}
+    if row.get("app_id"):
+        detail += f" ({row['app_id']})"
+    return Finding(shard=row["shard"], problem=Problem.POSITION_NOT_RECORDED, detail=detail, **place)
+
+
+def _shown(app_id: str, value: int | None) -> str:
+    recorded = SubVersion.of(value) if app_id.startswith(f"{PositionKind.SUBSCRIPTION}/") else None
+    return f"version {recorded.version}, hash {recorded.text_hash:x}" if recorded else str(value)
+
+
+def _of_rare(rows: Sequence[Row]) -> Expected:
+    """After imports, cut-overs and retention. ``rows``: in commit order."""
+    expected: Expected = {}
+    before: dict[tuple[str, str], str] = {}
+    for row in rows:
+        shard, parameters = row["shard"], json.loads(row["parameters"])
+        match Action(row["action"]):
+            case Action.IMPORT | Action.SALVAGE if "range" in parameters:
+                name = parameters["broker_name"]
+                expected[shard, import_id(name)] = parameters["range"][1]
+                if continued := parameters.get(CONTINUES):
+                    expected[shard, diverged_id(continued["broker_name"])] = continued["end"]
+                    before[shard, name] = continued["broker_name"]
+            case Action.CUTOVER:
+                name = parameters["broker_name"]
+                while name is not None:
+                    expected[shard, cutover_id(name)] = 1
+                    name = before.get((shard, name))
+            case Action.RETENTION:
+                ends = {app_id.partition("/")[2]: end for app_id, (_, end) in parameters["removed"].items()}
+                for app_id in parameters.get("archived") or ():
+                    expected[shard, app_id] = ends[app_id.partition("/")[2]]
+            case _:
+                pass
+    return expected
+
+
+def _of_sends(rows: Sequence[Row]) -> Expected:
+    expected: Expected = {}
+    for row in rows:
+        for topic in json.loads(row["topics"]):
+            key = row["shard"], send_id(topic)
+            expected[key] = expected.get(key, 0) + row["sends"]
+    return expected
+
+
+def _of_subscriptions(rows: Sequence[Row]) -> Expected:
+    return {
+        (row["shard"], sub_id(row["group_name"])): sub_version_of(
+            row["subscription_version"], row["subscription"]
+        ).packed()
+        for row in rows
+    }

@@ -1,0 +1,199 @@
+"""Every message has one place: the segments of a file name each of its rows once, and those of a queue each offset once.
+
+Nothing but the log is read for it: the segments in the records of commits, the numbers of rows in the statistics, positions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.sql.sql import queries
+from rmq_store.lake.table.imports import CONTINUES
+from rmq_store.lake.table.store import LakeStore
+
+Row = Mapping[str, Any]
+
+_QUEUE = ("topic", "broker_name", "queue_id")
+
+_FILES = """
+SELECT f.shard, f.file, f.placed_rows, coalesce(n.placed, 0) AS named_rows, coalesce(n.breaks, 0) AS breaks,
+    n.topic, n.broker_name, n.queue_id, n.begin_offset, n.end_offset
+FROM live_files f
+LEFT JOIN (
+    SELECT shard, file, sum(end_offset - base_offset) AS placed,
+        count(*) FILTER (WHERE first_row <> coalesce(end_row, 0)) AS breaks,
+        CASE WHEN min(topic) = max(topic) THEN min(topic) END AS topic,
+        CASE WHEN min(broker_name) = max(broker_name) THEN min(broker_name) END AS broker_name,
+        CASE WHEN count(DISTINCT (topic, broker_name, queue_id)) = 1 THEN min(queue_id) END AS queue_id,
+        CASE WHEN count(DISTINCT (topic, broker_name, queue_id)) = 1 THEN min(base_offset) END AS begin_offset,
+        CASE WHEN count(DISTINCT (topic, broker_name, queue_id)) = 1 THEN max(end_offset) END AS end_offset
+    FROM (
+        SELECT *, lag(first_row + end_offset - base_offset) OVER (
+            PARTITION BY shard, file ORDER BY first_row, base_offset
+        ) AS end_row
+        FROM segments
+    ) ordered
+    GROUP BY shard, file
+) n ON n.shard = f.shard AND n.file = f.file
+WHERE f.kind = 'msg' AND (f.placed_rows IS DISTINCT FROM coalesce(n.placed, 0) OR n.breaks > 0)
+"""
+
+_CURRENT = """
+SELECT *, max(end_offset) OVER (
+    PARTITION BY shard, topic, broker_name, queue_id ORDER BY base_offset, end_offset, commit_id
+    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+) AS covered_to
+FROM segments ANTI JOIN ctl_replaced USING (shard, file)
+"""
+
+_OVERLAPS = f"""
+SELECT shard, topic, broker_name, queue_id, file, base_offset AS begin_offset,
+    least(end_offset, covered_to) AS end_offset, commit_id
+FROM ({_CURRENT}) c WHERE base_offset < covered_to
+"""
+
+_FIRST = "(SELECT * FROM positions WHERE kind = 'min')"
+
+_HOLES = f"""
+SELECT * FROM (
+    SELECT c.shard, c.topic, c.broker_name, c.queue_id,
+        greatest(coalesce(c.covered_to, 0), coalesce(p.value, 0)) AS begin_offset, c.base_offset AS end_offset
+    FROM ({_CURRENT}) c LEFT JOIN {_FIRST} p ON p.shard = c.shard AND p.topic = c.topic
+        AND p.broker_name = c.broker_name AND p.queue_id = c.queue_id
+) h WHERE begin_offset < end_offset
+"""
+
+_QUEUES = f"""
+SELECT q.shard, q.topic, q.broker_name, q.queue_id, coalesce(max_offset, 0) AS max_offset,
+    coalesce(p.value, 0) AS min_offset, first_base, last_end, current_end, coalesce(removed, FALSE) AS removed
+FROM (
+    SELECT shard, topic, broker_name, queue_id, max(max_offset) AS max_offset, min(first_base) AS first_base,
+        max(last_end) AS last_end, max(current_end) AS current_end, bool_or(removed) AS removed
+    FROM (
+        SELECT shard, topic, broker_name, queue_id, value AS max_offset, NULL AS first_base, NULL AS last_end,
+            NULL AS current_end, FALSE AS removed
+        FROM positions WHERE kind = 'max'
+        UNION ALL
+        SELECT shard, topic, broker_name, queue_id, NULL, min(base_offset), max(end_offset),
+            max(CASE WHEN r.file IS NULL THEN end_offset END), FALSE
+        FROM segments s LEFT JOIN (SELECT DISTINCT shard, file FROM ctl_replaced) r USING (shard, file)
+        GROUP BY shard, topic, broker_name, queue_id
+        UNION ALL
+        SELECT DISTINCT shard, topic, broker_name, queue_id, NULL, NULL, NULL, NULL, TRUE FROM ctl_removed
+    ) each
+    GROUP BY shard, topic, broker_name, queue_id
+) q
+LEFT JOIN {_FIRST} p ON p.shard = q.shard AND p.topic = q.topic AND p.broker_name = q.broker_name
+    AND p.queue_id = q.queue_id
+"""
+
+_IMPORTS = "SELECT shard, parameters FROM ctl WHERE action IN ('import', 'salvage')"
+
+_COPIES = """
+SELECT shard, group_name, topic, broker_name, queue_id, origin_topic, origin_broker_name, origin_queue_id,
+    origin_queue_offset, substr(origin_broker_name, strpos(origin_broker_name, '~') + 1) AS waited_for
+FROM msg
+WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver' AND origin_broker_name LIKE 'lake-%~_%'
+    AND topic NOT IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer')
+    AND topic <> '%RETRY%' || substr(origin_broker_name, strpos(origin_broker_name, '~') + 1)
+"""
+
+
+def segments(store: LakeStore) -> Iterator[Finding]:
+    """Where rows have no place or several, where offsets have no message or several, and where queues begin and end elsewhere
+    than their messages."""
+    texts = (_FILES, _OVERLAPS, _HOLES, _QUEUES, _IMPORTS, _COPIES)
+    files, overlaps, holes, queues, imports, copies = (answer.to_pylist() for answer in queries(store, texts))
+    yield from map(_of_file, files)
+    for row in overlaps:
+        yield _of_queue(row, Problem.SEGMENTS_OVERLAP, row["begin_offset"], row["end_offset"], row["file"])
+    known = _known(imports)
+    for row in holes:
+        if not known.explain(row, row["begin_offset"], row["end_offset"]):
+            yield _of_queue(row, Problem.MESSAGES_MISSING, row["begin_offset"], row["end_offset"])
+    for row in queues:
+        yield from of_queue(row, known)
+    for row in copies:
+        yield Finding(
+            shard=row["shard"],
+            problem=Problem.COPY_IN_ANOTHER_TOPIC,
+            group_name=row["waited_for"],
+            topic=row["origin_topic"],
+            broker_name=row["origin_broker_name"],
+            queue_id=row["origin_queue_id"],
+            begin_offset=row["origin_queue_offset"],
+            end_offset=row["origin_queue_offset"] + 1,
+            detail=f"delivered to {row['topic']}",
+        )
+
+
+Queue = tuple[str, str, str, int]
+"""Shard, topic, broker name, queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the records of imports say of queues besides their messages."""
+
+    gaps: Mapping[Queue, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """The offsets ``[begin, end)`` in which a salvage found no message."""
+    cuts: Mapping[Queue, int] = field(default_factory=dict)
+    """Where the queues of a broker name begin that continues the log of another one."""
+
+    def explain(self, row: Row, begin: int, end: int) -> bool:
+        """Whether a salvage recorded that ``[begin, end)`` has no message."""
+        return any(first <= begin and end <= last for first, last in self.gaps.get(_key(row), ()))
+
+
+def _key(row: Row) -> Queue:
+    return row["shard"], row["topic"], row["broker_name"], row["queue_id"]
+
+
+def _known(imports: Sequence[Row]) -> Known:
+    gaps: dict[Queue, list[tuple[int, int]]] = {}
+    cuts: dict[Queue, int] = {}
+    for row in imports:
+        parameters = json.loads(row["parameters"])
+        name = parameters.get("broker_name")
+        for topic, queue_id, begin, end, _ in parameters.get("queue_gaps") or ():
+            gaps.setdefault((row["shard"], topic, name, queue_id), []).append((begin, end))
+        for topic, queue_id, cut in (parameters.get(CONTINUES) or {}).get("cuts") or ():
+            cuts[row["shard"], topic, name, queue_id] = cut
+    return Known(gaps, cuts)
+
+
+def of_queue(row: Row, known: Known) -> Iterator[Finding]:
+    """The bounds of one queue, compared with those of its segments. ``row``: of the statement ``_QUEUES``."""
+    least, most, cut = row["min_offset"], row["max_offset"], known.cuts.get(_key(row), 0)
+    if row["last_end"] is None and not cut:
+        # Without messages: one that a user made, or of which the broker had removed all before the import.
+        if most and least != most:
+            yield _of_queue(row, Problem.QUEUE_END_DIFFERS, least, most)
+        return
+    end = max(row["last_end"] or 0, cut)
+    if end != most:
+        yield _of_queue(row, Problem.QUEUE_END_DIFFERS, end, most)
+    begin = cut or row["first_base"] or 0
+    if not row["removed"] and least != begin and not known.explain(row, least, begin):
+        yield _of_queue(row, Problem.FIRST_OFFSET_DIFFERS, begin, least)
+    last = max(row["current_end"] or 0, least)
+    if last < min(most, end) and not known.explain(row, last, end):
+        yield _of_queue(row, Problem.MESSAGES_MISSING, last, min(most, end))
+
+
+def _of_queue(row: Row, problem: Problem, begin: int, end: int, file: str | None = None) -> Finding:
+    place = {name: row[name] for name in _QUEUE}
+    return Finding(shard=row["shard"], problem=problem, begin_offset=begin, end_offset=end, file=file, **place)
+
+
+def _of_file(row: Row) -> Finding:
+    place = {name: row[name] for name in (*_QUEUE, "begin_offset", "end_offset")}
+    problem = Problem.SEGMENT_ROWS_DIFFER if row["named_rows"] else Problem.FILE_IN_NO_SEGMENT
+    detail = f"{row['placed_rows']} rows of messages in queues, and segments of {row['named_rows']}"
+    if row["breaks"]:
+        detail += ", which do not follow one another"
+    return Finding(shard=row["shard"], problem=problem, file=f"commitlog/{row['file']}", detail=detail, **place)

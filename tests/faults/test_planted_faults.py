@@ -1,0 +1,314 @@
+"""The audit finds what was changed in the files of a store, however carefully.
+
+Each row of ``FAULTS`` is a fault, how it is planted, and the problem that the audit must name. The faults of ``FAULTS`` are
+planted in shards of one store, which is audited once; those of ``UNREADABLE``, which end a query, each in a store of its own.
+``tests/lake_damages.py`` has the damages that the view ``audit`` finds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import Message, open_store
+from rmq_store.commit.positions import (
+    Claim,
+    cutover_id,
+    del_id,
+    grp_id,
+    import_id,
+    max_id,
+    min_id,
+    own_id,
+    pas_id,
+    red_id,
+    send_id,
+    sub_id,
+)
+from rmq_store.lake.audit.audit import audit
+from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
+from tests.lake_damages import DAMAGES
+from tests.lake_fixtures import small_store
+from tests.planted_shard import PlantedShard, Row
+
+SHARD = "broker-a"
+QUEUE = MessageQueue("Orders", SHARD, 0)
+SENT = MessageQueue("Notes", f"lake-{SHARD}", 0)
+RETRY = MessageQueue("%RETRY%shop", f"lake-{SHARD}", 0)
+
+Plant = Callable[[PlantedShard], None]
+
+
+# --- how faults are planted ------------------------------------------------------------------------------------------
+
+
+def imported_file(at: PlantedShard) -> str:
+    return at.files(kind="msg")[0]
+
+
+def kept_rows(*keep: tuple[int, int]) -> Callable[[pa.Table], pa.Table]:
+    """Rows ``[begin, end)`` of a table; a negative end counts from its end."""
+
+    def change(rows: pa.Table) -> pa.Table:
+        return pa.concat_tables(
+            [rows.slice(begin, (end if end > 0 else rows.num_rows + end) - begin) for begin, end in keep]
+        )
+
+    return change
+
+
+def rows_of(
+    file: Callable[[PlantedShard], str], change: Callable[[pa.Table], pa.Table], table: str = "commitlog"
+) -> Plant:
+    return lambda at: at.rewrite(file(at), change, table)
+
+
+def first_of(table: str) -> Callable[[PlantedShard], str]:
+    return lambda at: at.files(table)[0]
+
+
+def position(app_id: str, value: int) -> Plant:
+    return lambda at: at.set_position(app_id, value)
+
+
+def moved_position(app_id: str, by: int) -> Plant:
+    return lambda at: at.set_position(app_id, (at.shard.positions().get(app_id) or 0) + by)
+
+
+def record(action: str, change: Callable[[Row], Row]) -> Plant:
+    return lambda at: at.rewrite_record(action, change)
+
+
+def without_a_segment(row: Row) -> Row:
+    return row | {"produced": row["produced"][1:]}
+
+
+def a_segment_earlier(row: Row) -> Row:
+    first, *rest = row["produced"]
+    return row | {"produced": [first | {"base_offset": first["base_offset"] - 1}, *rest]}
+
+
+def overlapping(at: PlantedShard) -> None:
+    at.rewrite_record("send", a_segment_earlier)
+    at.set_position(max_id(SENT), at.shard.positions().max_offset(SENT) - 1)
+
+
+def to_another_group(at: PlantedShard) -> None:
+    """All copies of the delivery, their segments and the ends of the queues."""
+    other = {"topic": "%RETRY%other"}
+    queues: dict[int, int] = {}
+
+    def change(row: Row) -> Row:
+        for segment in row["produced"]:
+            queues[segment["queue_id"]] = segment["count"]
+        return row | {"produced": [segment | other for segment in row["produced"]]}
+
+    at.rewrite_record("deliver", change)
+    produced = at.shard.ctls_since(0, action="deliver")[-1].produced
+    at.rewrite_rows(produced[0].file, lambda row: row | other)
+    for queue_id, count in queues.items():
+        at.set_position(max_id(MessageQueue("%RETRY%shop", RETRY.broker_name, queue_id)), 0)
+        at.set_position(max_id(MessageQueue("%RETRY%other", RETRY.broker_name, queue_id)), count)
+
+
+def taken_out(at: PlantedShard) -> None:
+    at.add_entry({"remove": {"path": imported_file(at), "deletionTimestamp": 0, "dataChange": True}})
+
+
+def records_doubled(at: PlantedShard) -> None:
+    at.second_copy(at.files(kind="ctl")[-1])
+
+
+def rolled_back(at: PlantedShard) -> None:
+    for entry in at.entries()[-5:]:
+        entry.unlink()
+
+
+def wrong_number(at: PlantedShard) -> None:
+    stats = json.loads(at.add_of(imported_file(at))["stats"])
+    at.edit_add(imported_file(at), stats=json.dumps(stats | {"numRecords": stats["numRecords"] + 1}))
+
+
+def of_another_table(at: PlantedShard) -> None:
+    """A file of ``offsets`` in the place of a message file."""
+    file, other = imported_file(at), at.files("offsets")[0]
+    shutil.copy(at.path(other, "offsets"), at.path(file))
+    at.edit_add(file, size=at.path(file).stat().st_size)
+
+
+def outside(at: PlantedShard) -> None:
+    """A live file that is named outside the folder of the table."""
+    add = at.add_of(imported_file(at))
+    at.edit_add(imported_file(at), path=f"../offsets/{at.files('offsets')[0]}", size=add["size"])
+
+
+def cut(at: PlantedShard) -> None:
+    path = at.path(imported_file(at))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def cut_and_hidden(at: PlantedShard) -> None:
+    cut(at)
+    at.edit_add(imported_file(at), size=at.path(imported_file(at)).stat().st_size)
+
+
+def deleted(file: Callable[[PlantedShard], str], table: str = "commitlog") -> Plant:
+    return lambda at: at.path(file(at), table).unlink()
+
+
+def other_values(**values: Any) -> Callable[[pa.Table], pa.Table]:
+    """The first row with other values."""
+
+    def change(rows: pa.Table) -> pa.Table:
+        first, *rest = rows.to_pylist()
+        return pa.Table.from_pylist([first | values, *rest], rows.schema)
+
+    return change
+
+
+def shifted(rows: pa.Table) -> pa.Table:
+    base = rows.column("base_offset")[0].as_py()
+    return other_values(base_offset=base + 1)(rows)
+
+
+FAULTS: dict[str, tuple[Plant, Problem]] = {
+    "the last rows of a message file dropped": (
+        rows_of(imported_file, kept_rows((0, -4))),
+        Problem.SEGMENT_ROWS_DIFFER,
+    ),
+    "rows in the middle dropped": (rows_of(imported_file, kept_rows((0, 3), (5, 0))), Problem.SEGMENT_ROWS_DIFFER),
+    "a slice twice": (rows_of(imported_file, kept_rows((0, 5), (3, 0))), Problem.SEGMENT_ROWS_DIFFER),
+    "a wrong number of rows in the log": (wrong_number, Problem.FILE_ROWS_DIFFER),
+    "a message file taken out of the table": (taken_out, Problem.SEGMENT_FILE_NOT_LIVE),
+    "a message file twice, under two names": (lambda at: at.second_copy(imported_file(at)), Problem.FILE_IN_NO_SEGMENT),
+    "delivered copies in another group's topic": (to_another_group, Problem.COPY_IN_ANOTHER_TOPIC),
+    "two segments on the same offsets": (overlapping, Problem.SEGMENTS_OVERLAP),
+    "a segment removed from an import": (record("import", without_a_segment), Problem.SEGMENT_ROWS_DIFFER),
+    "all segments removed from an import": (
+        record("import", lambda row: row | {"produced": []}),
+        Problem.FILE_IN_NO_SEGMENT,
+    ),
+    "the first of two sends without its segment": (
+        lambda at: at.rewrite_record("send", without_a_segment, oldest=True),
+        Problem.MESSAGES_MISSING,
+    ),
+    "the end of a queue moved on": (moved_position(max_id(QUEUE), 3), Problem.QUEUE_END_DIFFERS),
+    "the end of a queue moved back": (moved_position(max_id(QUEUE), -3), Problem.QUEUE_END_DIFFERS),
+    "the first offset of a queue raised": (moved_position(min_id(QUEUE), 3), Problem.FIRST_OFFSET_DIFFERS),
+    "the position of an import set back": (position(import_id(SHARD), 0), Problem.POSITION_NOT_RECORDED),
+    "the position of an import moved forward": (moved_position(import_id(SHARD), 900), Problem.POSITION_NOT_RECORDED),
+    "a broker cut over without a commit": (position(cutover_id(SHARD), 1), Problem.POSITION_NOT_RECORDED),
+    "the epoch of a group lowered": (position(grp_id("shop"), 0), Problem.POSITION_NOT_RECORDED),
+    "the epoch of a group raised": (position(grp_id("shop"), 9), Problem.POSITION_NOT_RECORDED),
+    "the epoch of an unknown group": (position(grp_id("nowhere"), 2), Problem.POSITION_NOT_RECORDED),
+    "the pass of a queue raised": (moved_position(pas_id("shop", QUEUE), 1), Problem.POSITION_NOT_RECORDED),
+    "a delete without a commit": (position(del_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
+    "a redrive without a commit": (position(red_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
+    "a send less": (moved_position(send_id("Notes"), -1), Problem.POSITION_NOT_RECORDED),
+    "another subscription": (moved_position(sub_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
+    "a claim without a commit": (position(own_id("shop"), Claim(77, 0).packed()), Problem.POSITION_NOT_RECORDED),
+    "a record of a commit twice": (records_doubled, Problem.COMMIT_TWICE),
+    "a row of consumequeue dropped": (
+        rows_of(first_of("consumequeue"), kept_rows((1, 0)), "consumequeue"),
+        Problem.DERIVED_TABLE_DIFFERS,
+    ),
+    "a base in consumequeue shifted": (
+        rows_of(first_of("consumequeue"), shifted, "consumequeue"),
+        Problem.DERIVED_TABLE_DIFFERS,
+    ),
+    "a row of consumequeue that names another file": (
+        rows_of(first_of("consumequeue"), other_values(file="kind=msg/other.parquet"), "consumequeue"),
+        Problem.DERIVED_TABLE_DIFFERS,
+    ),
+    "a file of consumequeue emptied": (
+        lambda at: at.add_entry({"remove": {"path": at.files("consumequeue")[0]}}, table="consumequeue"),
+        Problem.DERIVED_TABLE_DIFFERS,
+    ),
+    "a row of offsets dropped": (
+        rows_of(first_of("offsets"), kept_rows((1, 0)), "offsets"),
+        Problem.DERIVED_TABLE_DIFFERS,
+    ),
+    "a row of offsets doubled": (
+        rows_of(first_of("offsets"), kept_rows((0, 1), (0, 0)), "offsets"),
+        Problem.DERIVED_TABLE_DIFFERS,
+    ),
+}
+"""Each fault leaves files that can be read."""
+
+UNREADABLE: dict[str, tuple[Plant, Problem]] = {
+    "a message file deleted": (deleted(imported_file), Problem.FILE_MISSING),
+    "a message file cut in half": (cut, Problem.FILE_SIZE_DIFFERS),
+    "a message file cut in half, the size in the log too": (cut_and_hidden, Problem.FILE_UNREADABLE),
+    "a live file of another table": (of_another_table, Problem.FILE_OF_ANOTHER_TABLE),
+    "a live file outside the table": (outside, Problem.FILE_MISSING),
+    "a file of consumequeue deleted": (deleted(first_of("consumequeue"), "consumequeue"), Problem.FILE_MISSING),
+    "the log rolled back by five versions": (rolled_back, Problem.LOG_ROLLED_BACK),
+    "an entry of the log missing": (lambda at: at.entries()[2].unlink(), Problem.NOT_AUDITED),
+}
+
+
+# --- the stores ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one shard, in which a bit of everything has happened."""
+    folder = tmp_path_factory.mktemp("sound")
+    made = small_store(folder, [SHARD])
+    for number in range(2):
+        open_store(folder).send(
+            [Message("Notes", b"note")], create_queues=1 - number, request_id=f"2026-11-20-n{number}"
+        )
+    made.dispatch()
+    assert audit(made.store) == []
+    return folder
+
+
+def planted(
+    sound: Path, root: Path, names: list[str], faults: dict[str, tuple[Plant, Problem]]
+) -> dict[str, list[Finding]]:
+    """The findings by fault, each of which is planted in a shard of its own."""
+    shutil.copytree(sound, root, ignore=shutil.ignore_patterns(SHARD, "shards"))
+    (root / "shards").mkdir()
+    shards = {name: f"fault-{number}" for number, name in enumerate(names)}
+    for name, shard in shards.items():
+        shutil.copytree(sound / SHARD, root / shard)
+        (root / "shards" / f"{shard}.json").write_text(json.dumps({"name": shard}))
+        faults[name][0](PlantedShard(root, shard))
+    findings = audit(LakeStore.open(Root.parse(str(root))))
+    return {name: [one for one in findings if one.shard == shard] for name, shard in shards.items()}
+
+
+@pytest.fixture(scope="module")
+def findings(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding]]:
+    return planted(sound, tmp_path_factory.mktemp("planted") / "store", list(FAULTS), FAULTS)
+
+
+# --- the tests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_audit_finds(findings: dict[str, list[Finding]], name: str) -> None:
+    assert FAULTS[name][1] in {finding.problem for finding in findings[name]}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_fault_that_ends_a_query_is_a_finding_and_the_rest_is_audited(sound: Path, tmp_path: Path, name: str) -> None:
+    (of_shard,) = planted(sound, tmp_path / "store", [name], UNREADABLE).values()
+    assert UNREADABLE[name][1] in {finding.problem for finding in of_shard}
+
+
+def test_every_kind_of_problem_has_advice_and_is_shown_by_a_damage_or_a_fault() -> None:
+    shown = {Problem.of(problem) for _, problems in DAMAGES.values() for problem, _, _ in problems}
+    shown |= {problem for faults in (FAULTS, UNREADABLE) for _, problem in faults.values()}
+    assert list(ADVICE) == list(Problem)
+    assert set(Problem) - shown == set()
