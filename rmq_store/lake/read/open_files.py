@@ -72,8 +72,11 @@ class OpenFiles:
 
     def batches(self, path: str, groups: list[int], columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
         """All rows of neighbouring row groups, at most ``most`` at a time. Nothing of it is kept."""
-        # A task has one core; several cores run several tasks.
-        yield from self._parquet(path).iter_batches(most, row_groups=groups, columns=list(columns), use_threads=False)
+        with self._root.reading(path):
+            # A task has one core; several cores run several tasks.
+            yield from self._parquet(path).iter_batches(
+                most, row_groups=groups, columns=list(columns), use_threads=False
+            )
 
     def row_group(self, path: str, group: int, columns: Sequence[str], *, shared: bool) -> pa.Table:
         """A row group; the names of properties are dictionary-encoded. ``shared``: other slices may need it too."""
@@ -81,8 +84,9 @@ class OpenFiles:
         if rows := self._groups.pop(key, None):
             self._groups[key] = rows  # now the newest
             return rows
-        file = self._parquet(path, dictionary=[_NAMES_OF_PROPERTIES])
-        rows = file.read_row_group(group, columns=list(columns), use_threads=False)
+        with self._root.reading(path):
+            file = self._parquet(path, dictionary=[_NAMES_OF_PROPERTIES])
+            rows = file.read_row_group(group, columns=list(columns), use_threads=False)
         if shared:
             self._groups[key] = rows
             self._bytes += rows.nbytes

@@ -161,8 +161,6 @@ class SliceReader:
         except FileNotFoundError as error:
             raise MissingFile(f"{segment} {self._what_happened()}") from error
         except (pa.ArrowInvalid, OSError) as error:
-            if not _is_damage(error):
-                raise
             raise BadData(f"{segment} is damaged: {error}. Restore it from a backup of the store") from error
 
     def _what_happened(self) -> str:
@@ -213,12 +211,6 @@ def lake_message_ids(commit_id: str, part: int, rows: Offsets) -> pa.Array:
     ids = np.concatenate([np.tile(np.frombuffer(prefix, np.uint8), (len(rows), 1)), digits], axis=1)
     ends = np.arange(len(rows) + 1, dtype=np.int32) * ids.shape[1]
     return pa.StringArray.from_buffers(len(rows), pa.py_buffer(ends), pa.py_buffer(ids.tobytes()))
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether the bytes are wrong, so that reading them again would not help. Arrow raises ArrowInvalid then, or, inside a
-    data page, an OSError that is not the operating system's."""
-    return not isinstance(error, OSError) or error.errno is None
 
 
 def _plain(table: pa.Table) -> pa.Table:

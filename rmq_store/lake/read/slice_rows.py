@@ -62,7 +62,7 @@ def _rows_of_file(root: Root, table: str, slices: Sequence[Slice], columns: Sequ
 
 
 def _read(root: Root, path: str, slices: Sequence[Slice], columns: Sequence[str]) -> pa.Table:
-    with pq.ParquetFile(root.open_file(path), pre_buffer=not root.is_local) as file:
+    with root.reading(path), pq.ParquetFile(root.open_file(path), pre_buffer=not root.is_local) as file:
         metadata = file.metadata
         starts = np.cumsum([0, *(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))])
         for slice_ in slices:

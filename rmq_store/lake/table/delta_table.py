@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import uuid
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import date
 from functools import cached_property, partial
 from typing import Any, Self
@@ -24,6 +25,7 @@ from rmq_store.commit.ctl import StagedFile
 from rmq_store.commit.positions import Positions
 from rmq_store.errors import (
     BadData,
+    MissingFile,
     OtherFormat,
     RmqError,
     StagedFileGone,
@@ -146,7 +148,10 @@ class LakeTable:
     def read(
         self, paths: Iterable[str], columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
-        """Rows of some live files; columns that a file does not have are null. Partition columns are not filled."""
+        """Rows of some live files; columns that a file does not have are null. Partition columns are not filled.
+
+        Raises MissingFile, BadData when a file is damaged, StoreUnusable when it cannot be read.
+        """
         rows = pa.concat_tables([self._schema_of(columns).empty_table(), *self.read_each(paths, columns)])
         return rows if where is None else rows.filter(where)
 
@@ -172,16 +177,22 @@ class LakeTable:
         return table
 
     def _read_stored(self, path: str, schema: pa.Schema) -> pa.Table:
-        try:
-            with pq.ParquetFile(self._source(path)) as file:
-                present = set(file.schema_arrow.names)
-                rows = file.read(columns=[f.name for f in schema if f.name in present], use_threads=False)
-        except pa.ArrowInvalid as error:
-            raise BadData(
-                f"{self.root.uri_of(self.path)}/{path} is damaged: {error}. Restore it from a backup."
-            ) from error
+        with self._reading(path), pq.ParquetFile(self._source(path)) as file:
+            present = set(file.schema_arrow.names)
+            rows = file.read(columns=[f.name for f in schema if f.name in present], use_threads=False)
         columns = [rows.column(f.name) if f.name in present else pa.nulls(rows.num_rows, f.type) for f in schema]
         return pa.table(columns, names=schema.names).cast(schema)
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        where = f"{self.root.uri_of(self.path)}/{path}"
+        try:
+            with self.root.reading(f"{self.path}/{path}"):
+                yield
+        except FileNotFoundError as error:
+            raise MissingFile(f"{where} is missing, and its table names it. Restore it from a backup.") from error
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BadData(f"{where} is damaged: {error}. Restore it from a backup.") from error
 
     def _source(self, path: str) -> Any:
         """A file to be read as a whole: from S3 in one request."""
@@ -190,8 +201,8 @@ class LakeTable:
         return pa.BufferReader(self.root.read(f"{self.path}/{path}"))
 
     def rows(self, path: str, first_row: int, count: int, columns: Sequence[str]) -> pa.Table:
-        """Rows ``[first_row, first_row + count)`` of one file."""
-        with pq.ParquetFile(self.root.open_file(f"{self.path}/{path}")) as file:
+        """Rows ``[first_row, first_row + count)`` of one file. Raises as ``read``."""
+        with self._reading(path), pq.ParquetFile(self.root.open_file(f"{self.path}/{path}")) as file:
             groups, start, before = [], 0, 0
             for number in range(file.num_row_groups):
                 end = start + file.metadata.row_group(number).num_rows

@@ -97,7 +97,7 @@ class DerivedTable(LakeTable):
     def _read_stored(self, path: str, schema: pa.Schema) -> pa.Table:
         try:
             return super()._read_stored(path, schema)
-        except (FileNotFoundError, BadData) as error:
+        except BadData as error:
             raise DerivedTableDamaged(f"the file {path} of the table {self.path} is gone or damaged.") from error
 
 

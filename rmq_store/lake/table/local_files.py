@@ -18,8 +18,10 @@ def read(path: Path, begin: int, end: int | None) -> bytes:
 
 
 def write(path: Path, content: bytes | memoryview) -> None:
-    """Write a file that nothing names yet. One that could not be written to its end is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file that nothing names yet into the folder of a table, or of a partition of it. One that could not be written
+    to its end is removed."""
+    with _of_a_table():
+        path.parent.mkdir(exist_ok=True)
     try:
         with path.open("wb") as file:
             file.write(content)
@@ -40,12 +42,13 @@ def create(path: Path, content: bytes) -> bool:
 
 
 def create_once(path: Path, content: bytes) -> tuple[PutAnswer, OSError | None]:
-    """As ``create``. An error before the link has written nothing; one of the link itself, or after it, may have."""
-    if path.exists():  # as a rule another writer was faster: then nothing needs to be written
-        return PutAnswer.TAKEN, None
+    """As ``create``, in a folder that is there. An error before the link has written nothing; one of the link itself, or after
+    it, may have."""
     linking = False
     try:
-        with _written(path, content) as temporary:
+        if path.exists():  # as a rule another writer was faster: then nothing needs to be written
+            return PutAnswer.TAKEN, None
+        with _of_a_table(), _temporary(path, content) as temporary:
             linking = True
             os.link(temporary, path)
             _sync_folder(path.parent)
@@ -64,11 +67,29 @@ def replace(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _written(path: Path, content: bytes) -> Iterator[Path]:
-    """A temporary file beside ``path`` with the content, on disk. It is removed afterwards."""
+    """As ``_temporary``, in a folder that is made where it is missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:  # a folder that cannot be made, not a missing object
         raise NotADirectoryError(error.errno, "the folder cannot be made", str(path.parent)) from error
+    with _temporary(path, content) as temporary:
+        yield temporary
+
+
+@contextmanager
+def _of_a_table() -> Iterator[None]:
+    """A folder that was removed is not made again: what is written there would be a table without its beginning."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise OSError(
+            error.errno, "the folder of the table is gone; restore it from a backup", error.filename
+        ) from error
+
+
+@contextmanager
+def _temporary(path: Path, content: bytes) -> Iterator[Path]:
+    """A temporary file beside ``path`` with the content, on disk. It is removed afterwards."""
     temporary = path.with_name(f".{path.name}.{random_name()}.tmp")
     try:
         with temporary.open("xb") as file:

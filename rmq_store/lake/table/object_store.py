@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -26,7 +26,7 @@ from rmq_store.commit.append import PutAnswer
 from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.table import local_files, s3
 from rmq_store.lake.table.range_file import RangeFile
-from rmq_store.lake.table.store_errors import explained
+from rmq_store.lake.table.store_errors import explained, is_damage
 from rmq_store.utils.host import Host, epoch_ms, random_name
 
 if TYPE_CHECKING:
@@ -121,16 +121,29 @@ class Root:
             return s3.tail(self._options, self._bucket, self._key(relative), most)
 
     def open_file(self, relative: str, size: int | None = None) -> pa.NativeFile:
-        """A data file, to be read in parts. ``size``: in bytes; where S3 has to be asked for it, the answer has the end of the
-        file as well. Reading raises FileNotFoundError and StoreUnusable as ``read`` does; in a folder OSError."""
+        """A data file, to be read in parts, inside ``reading``. ``size``: in bytes; where S3 has to be asked for it, the answer
+        has the end of the file as well. Raises FileNotFoundError and StoreUnusable."""
         if self.is_local:
-            return pyarrow.fs.LocalFileSystem().open_input_file(str(self._path(relative)))
+            with self._explained(f"read {relative}"):
+                return pyarrow.fs.LocalFileSystem().open_input_file(str(self._path(relative)))
         tail = b""
         if size is None:
             tail, size = self.tail(relative, TAIL_BYTES)
         if len(tail) == size:
             return pa.BufferReader(tail)
         return pa.PythonFile(RangeFile(partial(self.read, relative), size, tail), mode="r")
+
+    @contextmanager
+    def reading(self, relative: str) -> Iterator[None]:
+        """Around what reads a file of ``open_file``: raises StoreUnusable for an error of the operating system. An error of the
+        file's content (``is_damage``) stays as it is."""
+        try:
+            yield
+        except OSError as error:
+            if is_damage(error):
+                raise
+            with self._explained(f"read {relative}"):
+                raise
 
     def size(self, relative: str) -> int:
         """Size in bytes."""

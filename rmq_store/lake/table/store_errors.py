@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from rmq_store.errors import StoreUnusable
@@ -17,16 +18,22 @@ _REFUSED = re.compile(
     r"expired_?token|no credentials|no_?such_?bucket|create the bucket|no table at",
     re.IGNORECASE,
 )
-_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+_REFUSALS = {errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether trying again cannot help: no such table or bucket, no permission, no space. delta-rs says so only in its
+    """Whether trying again cannot help: no such table, folder or bucket, no permission, no space. delta-rs says so only in its
     messages, as do the errors of a root, so this decides about waiting, never about whether something was written."""
     answers = (error, error.__cause__)
     return any(isinstance(answer, OSError) and answer.errno in _REFUSALS for answer in answers) or (
         _REFUSED.search(str(error)) is not None
     )
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether the bytes of a Parquet file are wrong, so that reading them again would not help. Arrow raises ArrowInvalid
+    then, or, inside a data page, an OSError that is not the operating system's."""
+    return isinstance(error, pa.ArrowInvalid) or (isinstance(error, OSError) and error.errno is None)
 
 
 @contextmanager

@@ -148,7 +148,10 @@ def _acked_in(horizon: Horizon, path: str, rows: Numbers, hashes: Hashes) -> Ack
 def _opened(horizon: Horizon, path: str) -> Iterator[pq.ParquetFile]:
     root, name = horizon.root, f"{horizon.table}/{path}"
     try:
-        with pq.ParquetFile(root.open_file(name), pre_buffer=not root.is_local, read_dictionary=["group_name"]) as file:
+        with (
+            root.reading(name),
+            pq.ParquetFile(root.open_file(name), pre_buffer=not root.is_local, read_dictionary=["group_name"]) as file,
+        ):
             yield file
     except (pa.ArrowInvalid, OSError) as error:
         raise BadData(
