@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,6 +66,47 @@ def dollars(requests: Iterable[S3Request]) -> float:
     return request_counter.dollars(by_kind(requests))
 
 
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request with its whole body, as it came."""
+
+    method: str
+    target: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+    is_chunked: bool
+    start_s: float
+    """When its headers had been read, in seconds of a monotonic clock."""
+
+    @classmethod
+    def received(cls, handler: BaseHTTPRequestHandler) -> Self:
+        """Reads the body."""
+        start_s = time.monotonic()
+        is_chunked = "Transfer-Encoding" in handler.headers
+        length = int(handler.headers.get("Content-Length", 0))
+        body = _read_chunks(handler.rfile) if is_chunked else handler.rfile.read(length)
+        return cls(handler.command, handler.path, tuple(handler.headers.items()), body, is_chunked, start_s)
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.method, self.target)
+
+    @property
+    def key(self) -> str:
+        """The object; for a LIST or a HEAD of a bucket ""."""
+        return _bucket_and_key(self.target)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as it goes to the client."""
+
+    status: int
+    head: bytes
+    """The status line, the headers and the empty line behind them."""
+    content: bytes
+
+
 class S3Proxy:
     """The proxy, running inside ``with``. ``requests`` has those that were answered, in the order of their ends."""
 
@@ -93,20 +134,19 @@ class S3Proxy:
 
     def forward(self, handler: BaseHTTPRequestHandler) -> None:
         """Answer one request with the answer of the real server, and record it."""
-        start_s = time.monotonic()
-        is_chunked = "Transfer-Encoding" in handler.headers
-        length = int(handler.headers.get("Content-Length", 0))
-        body = _read_chunks(handler.rfile) if is_chunked else handler.rfile.read(length)
+        request = ClientRequest.received(handler)
         time.sleep(self.delay_s)
+        answer = self.passed_on(request)
+        # Recorded before the client can go on, so that its requests are complete when its call returns.
+        self.record(request, answer)
+        handler.wfile.write(answer.head + answer.content)
+
+    def passed_on(self, request: ClientRequest) -> Answer:
+        """The answer of the real server."""
         # A connection for each request: one that is kept may be closed by the server at the wrong moment.
-        server = HTTPConnection(self._address)
+        server = self.connected(request)
         try:
-            server.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in handler.headers.items():
-                if name.lower() not in _HOP_BY_HOP:
-                    server.putheader(name, value)
-            server.putheader("Connection", "close")
-            server.endheaders(body or None, encode_chunked=is_chunked)
+            server.endheaders(request.body or None, encode_chunked=request.is_chunked)
             answer = server.getresponse()
             content = answer.read()
         finally:
@@ -114,13 +154,22 @@ class S3Proxy:
         head = [f"HTTP/1.1 {answer.status} {answer.reason}"]
         head += [f"{name}: {value}" for name, value in answer.getheaders() if name.lower() not in _OF_THE_ANSWER]
         # The answer to a HEAD has the length of the object and no content.
-        size = answer.getheader("Content-Length", "0") if handler.command == "HEAD" else len(content)
+        size = answer.getheader("Content-Length", "0") if request.method == "HEAD" else len(content)
         head.append(f"Content-Length: {size}")
-        # Recorded before the client can go on, so that its requests are complete when its call returns.
-        _, key = _bucket_and_key(handler.path)
-        kind = kind_of(handler.command, handler.path)
-        self.requests.append(S3Request(kind, key, answer.status, start_s, time.monotonic()))
-        handler.wfile.write("\r\n".join([*head, "", ""]).encode("latin-1") + content)
+        return Answer(answer.status, "\r\n".join([*head, "", ""]).encode("latin-1"), content)
+
+    def connected(self, request: ClientRequest) -> HTTPConnection:
+        """A connection to the real server, on which the request begins: its line and its headers, not yet ended."""
+        server = HTTPConnection(self._address)
+        server.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
+        for name, value in request.headers:
+            if name.lower() not in _HOP_BY_HOP:
+                server.putheader(name, value)
+        server.putheader("Connection", "close")
+        return server
+
+    def record(self, request: ClientRequest, answer: Answer) -> None:
+        self.requests.append(S3Request(request.kind, request.key, answer.status, request.start_s, time.monotonic()))
 
 
 class _Server(ThreadingHTTPServer):

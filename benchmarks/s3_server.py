@@ -26,6 +26,8 @@ class S3Server:
     endpoint: str
     env: Mapping[str, str]
     process_id: int
+    data: Path
+    """The folder that has a folder for each bucket."""
 
     def new_bucket(self) -> str:
         name = f"bucket-{uuid.uuid4().hex[:12]}"
@@ -81,7 +83,7 @@ def s3_server_in(folder: Path) -> Iterator[S3Server]:
             "AWS_SECRET_ACCESS_KEY": secret,
             "AWS_REGION": "us-east-1",
         }
-        yield S3Server(endpoint, env, process.pid)
+        yield S3Server(endpoint, env, process.pid, folder / "data")
     finally:
         process.kill()
         process.wait()

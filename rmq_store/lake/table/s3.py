@@ -44,6 +44,10 @@ _KEYS_OF_A_DELETE = 1000
 _PART_BYTES = 10_000_000
 """A data file of fewer bytes is written by one request; a larger one in parts of this size, several at once."""
 
+CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = 60
+"""How long a client waits for the next bytes of an answer. Tests shorten it."""
+
 _CLOCK_TRUST_MS = 60_000
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -101,8 +105,8 @@ def client(options: Options, attempts: int = 5) -> S3Client:
         aws_session_token=known.get("AWS_SESSION_TOKEN"),
         config=Config(
             retries={"mode": "standard", "total_max_attempts": attempts},
-            connect_timeout=5,
-            read_timeout=60,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=READ_TIMEOUT_S,
             max_pool_connections=64,
             s3={"addressing_style": "path"} if endpoint else None,
         ),

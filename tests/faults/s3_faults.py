@@ -1,0 +1,160 @@
+"""A proxy in front of the real S3 server that answers chosen requests wrongly, and options under which waiting is short."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from benchmarks.s3_proxy import Answer, ClientRequest, S3Proxy
+from rmq_store.lake.table import s3
+from rmq_store.lake.table.request_counter import Kind
+
+
+class Fault(StrEnum):
+    """What happens to one request. The first ones happen before it takes effect."""
+
+    SLOW_DOWN = "503 SlowDown"
+    INTERNAL = "500 InternalError"
+    CONFLICT = "409 ConditionalRequestConflict"
+    TAKEN = "412 PreconditionFailed"
+    FORBIDDEN = "403 AccessDenied"
+    NO_BUCKET = "404 NoSuchBucket"
+    REFUSED = "the connection is reset before the server has the request"
+    PARTIAL = "the server gets half of the body, then the connection is reset"
+    LOST = "the server does it, and the connection is reset"
+    CUT = "the server does it, and the answer ends in the middle"
+    SILENT = "the server does it, and the answer does not come"
+
+
+TRANSIENT = (
+    Fault.SLOW_DOWN,
+    Fault.INTERNAL,
+    Fault.REFUSED,
+    Fault.PARTIAL,
+    Fault.LOST,
+    Fault.CUT,
+    Fault.SILENT,
+)
+"""A client that tries again succeeds."""
+FINAL = (Fault.FORBIDDEN, Fault.NO_BUCKET)
+"""S3's own last word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, and its number since ``begin``, from 0 on."""
+
+    number: int
+    kind: Kind
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.kind} {self.key or 'bucket'}"
+
+
+Decide = Callable[[Call], Fault | None]
+
+
+def nth(number: int, fault: Fault) -> Decide:
+    """Only this call fails."""
+    return lambda call: fault if call.number == number else None
+
+
+def from_nth(number: int, fault: Fault) -> Decide:
+    """This call fails, and each one behind it."""
+    return lambda call: fault if call.number >= number else None
+
+
+class FaultyS3Proxy(S3Proxy):
+    """``begin`` chooses which requests fail, and how."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(server, delay_s=0)
+        self.calls: list[Call] = []
+        self._decide: Decide = lambda call: None
+        self._numbering = threading.Lock()
+
+    def begin(self, decide: Decide = lambda call: None) -> None:
+        """Count from 0 again. ``decide``: asked for each request; None: answer it as the server does."""
+        with self._numbering:
+            self.calls, self._decide = [], decide
+
+    def forward(self, handler: BaseHTTPRequestHandler) -> None:
+        request = ClientRequest.received(handler)
+        with self._numbering:
+            call = Call(len(self.calls), request.kind, request.key)
+            self.calls.append(call)
+            fault = self._decide(call)
+        match fault:
+            case None:
+                answer = self.passed_on(request)
+                self.record(request, answer)
+                handler.wfile.write(answer.head + answer.content)
+            case Fault.REFUSED:
+                _reset(handler)
+            case Fault.PARTIAL:
+                self._pass_half_on(request)
+                _reset(handler)
+            case Fault.LOST:
+                self.passed_on(request)
+                _reset(handler)
+            case Fault.CUT:
+                answer = self.passed_on(request)
+                whole = answer.head + answer.content
+                kept = len(answer.head) + len(answer.content) // 2 if answer.content else len(answer.head) // 2
+                handler.wfile.write(whole[:kept])
+                _end(handler)
+            case Fault.SILENT:
+                self.passed_on(request)
+                handler.connection.recv(1)  # until the client gives up
+                _end(handler)
+            case _:
+                answer = _error(request, fault)
+                handler.wfile.write(answer.head + answer.content)
+
+    def _pass_half_on(self, request: ClientRequest) -> None:
+        server = self.connected(request)
+        try:
+            if request.body and not request.is_chunked:
+                server.endheaders(request.body[: len(request.body) // 2])
+        finally:
+            server.close()
+
+
+def _error(request: ClientRequest, fault: Fault) -> Answer:
+    status, code = fault.split()
+    content = (
+        b"" if request.method == "HEAD" else f"<Error><Code>{code}</Code><Message>a test</Message></Error>".encode()
+    )
+    head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(content)}\r\n\r\n"
+    return Answer(int(status), head.encode(), content)
+
+
+def _reset(handler: BaseHTTPRequestHandler) -> None:
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    _end(handler)
+
+
+def _end(handler: BaseHTTPRequestHandler) -> None:
+    handler.close_connection = True
+
+
+@contextmanager
+def short_waits() -> Iterator[None]:
+    """Answers are waited for a short time, and tries follow each other at once. What is tried, and how often, is unchanged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3, "READ_TIMEOUT_S", 1)
+        patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0)
+        for retried in (s3.put_if_absent, s3.get, s3.tail, s3._get_dated):
+            patch.setattr(retried.retry, "sleep", lambda seconds: None)
+        s3.client.cache_clear()
+        yield
+    s3.client.cache_clear()
