@@ -52,8 +52,8 @@ engine = "local"
 topic = "{TOPIC}"
 """
 
-RUNS = frozenset({Action.CLAIM, Action.RENEW, Action.RELEASE})
-"""The commits of a run beside its own."""
+BESIDE = frozenset({Action.CLAIM, Action.RENEW, Action.RELEASE, Action.VACUUM})
+"""What a run commits beside its own commit. A vacuum that was stopped announces its deletions again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class State:
 def state_of(root: Root) -> State:
     shard = LakeStore.open(root).shards(SHARD)[0]
     shard.commitlog.refresh()
-    ctls = [ctl for ctl in shard.ctls_since(0) if ctl.action not in RUNS]
+    ctls = [ctl for ctl in shard.ctls_since(0) if ctl.action not in BESIDE]
     groups = sorted({ctl.group for ctl in ctls if ctl.group} | {SCHEDULE_GROUP})
     return State(
         Counter((str(ctl.action), ctl.request_id if ctl.request_id == REQUEST else "") for ctl in ctls),

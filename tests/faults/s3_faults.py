@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from benchmarks.s3_proxy import Answer, ClientRequest, S3Proxy
-from rmq_store.lake.table import s3
+from rmq_store.lake.table import s3, stage
 from rmq_store.lake.table.request_counter import Kind
 
 
@@ -148,13 +148,14 @@ def _end(handler: BaseHTTPRequestHandler) -> None:
 
 
 @contextmanager
-def short_waits() -> Iterator[None]:
-    """Answers are waited for a short time, and tries follow each other at once. What is tried, and how often, is unchanged."""
+def short_waits(read_timeout_s: int = s3.READ_TIMEOUT_S) -> Iterator[None]:
+    """Tries follow each other at once; what is tried, and how often, is unchanged. The clients are new: one that has tried
+    very often tries no more. ``read_timeout_s``: how long an answer is waited for; 1 where a fault is SILENT."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3, "READ_TIMEOUT_S", 1)
+        patch.setattr(s3, "READ_TIMEOUT_S", read_timeout_s)
         patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0)
-        for retried in (s3.put_if_absent, s3.get, s3.tail, s3._get_dated):
-            patch.setattr(retried.retry, "sleep", lambda seconds: None)
+        for retries in (s3.RETRIES, s3.put_if_absent.retry, stage.TRIES):
+            patch.setattr(retries, "sleep", lambda seconds: None)
         s3.client.cache_clear()
         yield
     s3.client.cache_clear()

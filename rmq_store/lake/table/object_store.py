@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs
@@ -28,9 +27,6 @@ from rmq_store.lake.table import local_files, s3
 from rmq_store.lake.table.range_file import RangeFile
 from rmq_store.lake.table.store_errors import explained, is_damage
 from rmq_store.utils.host import Host, epoch_ms, random_name
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
 
 _S3 = "s3://"
 
@@ -150,7 +146,7 @@ class Root:
         with self._explained(f"read the size of {relative}"):
             if self.is_local:
                 return self._path(relative).stat().st_size
-            return int(self._client.head_object(Bucket=self._bucket, Key=self._key(relative))["ContentLength"])
+            return int(s3.head(self._options, self._bucket, self._key(relative))["ContentLength"])
 
     def exists(self, relative: str) -> bool:
         try:
@@ -163,11 +159,7 @@ class Root:
         """Up to ``most`` names of objects and folders directly below the root of a bucket, sorted."""
         below = f"{self._key('')}/".lstrip("/")
         with self._explained("list the top level"):
-            page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=below, Delimiter="/", MaxKeys=most)
-        keys = [
-            *(item["Prefix"] for item in page.get("CommonPrefixes", ())),
-            *(item["Key"] for item in page.get("Contents", ())),
-        ]
+            keys = s3.names(self._options, self._bucket, below, most)
         return sorted(key.removeprefix(below).rstrip("/") for key in keys)
 
     def list(self, folder: str = "") -> list[tuple[str, int]]:
@@ -198,7 +190,7 @@ class Root:
             if self.is_local:
                 local_files.replace(self._path(relative), content)
             else:
-                self._client.put_object(Bucket=self._bucket, Key=self._key(relative), Body=content)
+                s3.put(self._options, self._bucket, self._key(relative), content)
 
     def write_file(self, relative: str, content: pa.Buffer) -> None:
         """Write a data file under a new name. Raises StoreUnusable, in a folder OSError; no part of the file is there then, but
@@ -255,7 +247,7 @@ class Root:
         with self._explained(f"read the age of {relative}"):
             if self.is_local:
                 return int(self._path(relative).stat().st_mtime * 1000)
-            answer = self._client.head_object(Bucket=self._bucket, Key=self._key(relative))
+            answer = s3.head(self._options, self._bucket, self._key(relative))
             return int(answer["LastModified"].timestamp() * 1000)
 
     @staticmethod
@@ -271,7 +263,7 @@ class Root:
             if self.is_local:
                 self._path(relative).unlink(missing_ok=True)
             else:
-                self._client.delete_object(Bucket=self._bucket, Key=self._key(relative))
+                s3.delete_all(self._options, self._bucket, [self._key(relative)])
 
     def delete_all(self, names: Sequence[str]) -> None:
         """Delete objects, in this order, those that are there."""
@@ -323,12 +315,8 @@ class Root:
 
     def _s3_time_ms(self) -> int:
         with self._explained("ask for the time"):
-            headers = self._client.head_bucket(Bucket=self._bucket)["ResponseMetadata"]["HTTPHeaders"]
+            headers = s3.client(self._options).head_bucket(Bucket=self._bucket)["ResponseMetadata"]["HTTPHeaders"]
             return int(parsedate_to_datetime(headers["date"]).timestamp() * 1000)
-
-    @property
-    def _client(self) -> S3Client:
-        return s3.client(self._options)
 
     @property
     def _bucket(self) -> str:
@@ -357,9 +345,8 @@ class Root:
 
     def _list_s3(self, folder: str) -> Iterator[tuple[str, int, int]]:
         own, below = (f"{key}/" if key else "" for key in (self._key(""), self._key(folder)))
-        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=below):
-            for entry in page.get("Contents", []):
-                yield entry["Key"].removeprefix(own), entry["Size"], int(entry["LastModified"].timestamp() * 1000)
+        for key, size, at_ms in s3.list_dated(self._options, self._bucket, below):
+            yield key.removeprefix(own), size, at_ms
 
     def _explained(self, doing: str) -> AbstractContextManager[None]:
         return explained(f"cannot {doing} at {self.location}", self._options)

@@ -17,6 +17,7 @@ import tenacity
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
     ReadTimeoutError,
@@ -31,7 +32,7 @@ from rmq_store.utils.redaction import cleaned, secret_values
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
+    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
 
 Options = tuple[tuple[str, str], ...]
 
@@ -40,10 +41,15 @@ LOST_RACE = frozenset({"412", "PreconditionFailed"})
 _TRY_AGAIN = frozenset({"409", "ConditionalRequestConflict"})
 _PAST_THE_END = frozenset({"416", "InvalidRange"})
 _TIMED_OUT = 408
+_TOO_MANY = 429
+_BUSY = frozenset({"InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout"})
+"""Of one of several objects, in an answer whose own status is 200."""
 _KEYS_OF_A_DELETE = 1000
 _PART_BYTES = 10_000_000
 """A data file of fewer bytes is written by one request; a larger one in parts of this size, several at once."""
 
+_ATTEMPTS = 5
+"""HTTP requests per call, with botocore's own waits, which are random and up to 1, 2, 4 and 8 seconds."""
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 """How long a client waits for the next bytes of an answer. Tests shorten it."""
@@ -89,7 +95,7 @@ def options_from(env: Mapping[str, str]) -> Options:
 
 
 @functools.lru_cache(maxsize=16)
-def client(options: Options, attempts: int = 5) -> S3Client:
+def client(options: Options, attempts: int = _ATTEMPTS) -> S3Client:
     """One boto3 client per process and set of options; threads may share it. ``attempts``: HTTP requests per call."""
     import boto3
     from botocore.config import Config
@@ -152,6 +158,30 @@ def arrow_filesystem(options: Options) -> pyarrow.fs.S3FileSystem:
     )
 
 
+def _may_pass(state: tenacity.RetryCallState) -> bool:
+    """Whether the same request may be answered later. The address of a store that has not answered this process yet may be
+    wrong, so only a body that broke off is requested again there; the client itself has tried the rest."""
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, IncompleteReadError | ResponseStreamingError | ReadTimeoutError):
+        return True
+    if state.args[0] not in _CLOCKS:
+        return False
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or status in (_TIMED_OUT, _TOO_MANY) or code_of(error) in _BUSY
+    return isinstance(error, HTTPClientError)
+
+
+RETRIES = tenacity.Retrying(
+    retry=_may_pass,
+    wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
+    stop=tenacity.stop_after_delay(60) | tenacity.stop_after_attempt(20),
+    reraise=True,
+)
+"""How often and for how long a request is tried that does the same however often it is made. The client's own tries are few,
+share a quota of all its threads, and end where the body of an answer begins."""
+
+
 @tenacity.retry(
     retry=tenacity.retry_if_exception(lambda error: code_of(error) in _TRY_AGAIN),
     wait=tenacity.wait_random_exponential(multiplier=0.05, max=2),
@@ -161,6 +191,12 @@ def arrow_filesystem(options: Options) -> pyarrow.fs.S3FileSystem:
 def put_if_absent(options: Options, bucket: str, key: str, content: bytes, creator: str) -> None:
     """Raises ClientError with a code of LOST_RACE when the object is there, also by an earlier try of this call."""
     client(options).put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*", Metadata={_CREATED_BY: creator})
+
+
+@RETRIES.wraps
+def put(options: Options, bucket: str, key: str, content: bytes) -> None:
+    """Write the object, also over an older one."""
+    client(options).put_object(Bucket=bucket, Key=key, Body=content)
 
 
 def put_file(options: Options, bucket: str, key: str, content: pa.Buffer) -> None:
@@ -205,7 +241,7 @@ def create(options: Options, bucket: str, key: str, content: bytes) -> bool:
 def creator_of(options: Options, bucket: str, key: str) -> str | None:
     """Who created the object (put_if_absent's ``creator``); None when it is not there."""
     try:
-        metadata = client(options).head_object(Bucket=bucket, Key=key)["Metadata"]
+        metadata = head(options, bucket, key)["Metadata"]
     except ClientError as error:
         if code_of(error) in MISSING:
             return None
@@ -213,16 +249,7 @@ def creator_of(options: Options, bucket: str, key: str) -> str | None:
     return str(metadata.get(_CREATED_BY, ""))
 
 
-_retry_broken_bodies = tenacity.retry(
-    retry=tenacity.retry_if_exception_type((IncompleteReadError, ResponseStreamingError, ReadTimeoutError)),
-    wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
-    stop=tenacity.stop_after_attempt(4),
-    reraise=True,
-)
-"""The client's own retries end where the body begins, so a broken body is requested again here."""
-
-
-@_retry_broken_bodies
+@RETRIES.wraps
 def get(options: Options, bucket: str, key: str, begin: int, end: int | None) -> bytes:
     """Bytes ``[begin, end)``."""
     s3 = client(options)
@@ -238,7 +265,13 @@ def get(options: Options, bucket: str, key: str, begin: int, end: int | None) ->
         raise
 
 
-@_retry_broken_bodies
+@RETRIES.wraps
+def head(options: Options, bucket: str, key: str) -> HeadObjectOutputTypeDef:
+    """Size, times and metadata of the object."""
+    return client(options).head_object(Bucket=bucket, Key=key)
+
+
+@RETRIES.wraps
 def tail(options: Options, bucket: str, key: str, most: int) -> tuple[bytes, int]:
     """The last ``most`` bytes, or all where there are fewer, and the size of the object in bytes."""
     try:
@@ -262,7 +295,7 @@ def look_at(options: Options, bucket: str, key: str) -> tuple[bytes | None, int]
         raise
 
 
-@_retry_broken_bodies
+@RETRIES.wraps
 def _get_dated(options: Options, bucket: str, key: str) -> tuple[bytes, int]:
     answer = client(options).get_object(Bucket=bucket, Key=key)
     return answer["Body"].read(), _date_ms(answer)
@@ -285,6 +318,7 @@ def put_once(options: Options, bucket: str, key: str, content: bytes) -> tuple[P
         return PutAnswer.SILENT, 0, error
 
 
+@RETRIES.wraps
 def names_in(options: Options, bucket: str, folder: str, after: str) -> tuple[list[str], int]:
     """The names directly in ``folder`` (which ends with ``/``) after ``after``, sorted, and the store's time, UTC ms."""
     pages = client(options).get_paginator("list_objects_v2")
@@ -295,6 +329,26 @@ def names_in(options: Options, bucket: str, folder: str, after: str) -> tuple[li
     return names, at_ms or epoch_ms()
 
 
+@RETRIES.wraps
+def names(options: Options, bucket: str, folder: str, most: int) -> list[str]:
+    """Up to ``most`` keys and folders directly below ``folder`` (which ends with ``/``, or is "")."""
+    page = client(options).list_objects_v2(Bucket=bucket, Prefix=folder, Delimiter="/", MaxKeys=most)
+    folders = [item["Prefix"] for item in page.get("CommonPrefixes", ())]
+    return folders + [item["Key"] for item in page.get("Contents", ())]
+
+
+@RETRIES.wraps
+def list_dated(options: Options, bucket: str, prefix: str) -> list[tuple[str, int, int]]:
+    """The objects whose keys begin like this: key, size in bytes, and when it was written, UTC ms."""
+    pages = client(options).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    return [
+        (entry["Key"], entry["Size"], int(entry["LastModified"].timestamp() * 1000))
+        for page in pages
+        for entry in page.get("Contents", ())
+    ]
+
+
+@RETRIES.wraps
 def delete_all(options: Options, bucket: str, keys: Sequence[str]) -> None:
     """Raises ClientError for the first object that the store did not delete."""
     for start in range(0, len(keys), _KEYS_OF_A_DELETE):
