@@ -21,7 +21,8 @@ from benchmarks.broker_log import TOPIC, BrokerLog
 from rmq_store.commit.ctl import Actor
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.filter.subscription import build_subscription_data
-from rmq_store.lake.broker.import_store import ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore

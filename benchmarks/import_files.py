@@ -12,7 +12,8 @@ from pathlib import Path
 from benchmarks.bench import ACTOR, BROKER, DAY, SLOTS, Bench, Lake, check, check_imported, cpu_ms, seconds
 from benchmarks.broker_log import RECORD_BYTES, BrokerLog
 from benchmarks.table import Measurement, Target
-from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import Engine, LocalEngine

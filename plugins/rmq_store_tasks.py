@@ -31,7 +31,8 @@ def check_import() -> str:
 @translated
 def import_files() -> Answer:
     """Import what is new in the broker's files into the commit log."""
-    from rmq_store.lake.broker.import_store import ImportRequest, import_store
+    from rmq_store.lake.broker.import_request import ImportRequest
+    from rmq_store.lake.broker.import_store import import_store
     from rmq_store.lake.table.object_store import Root
 
     run, params = current_run()
@@ -129,6 +130,7 @@ def export_all() -> list[Answer]:
                         "groups": export.groups,
                         "waiting_retries": dict(export.waiting_retries),
                         "waiting_messages": dict(export.waiting_messages),
+                        "waiting_deleted": dict(export.waiting_deleted),
                         "waiting_levels": export.waiting_levels,
                     }
                 )

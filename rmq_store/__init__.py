@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         StoreUnusable as StoreUnusable,
         WrongUse as WrongUse,
     )
-    from rmq_store.lake.broker.import_store import ImportReport as ImportReport
+    from rmq_store.lake.broker.import_request import ImportReport as ImportReport
     from rmq_store.lake.window.consume_all import ConsumeAllReport as ConsumeAllReport
     from rmq_store.lake.window.consumption import Consumption as Consumption
     from rmq_store.lake.window.group_course import GroupReport as GroupReport
@@ -95,7 +95,7 @@ _DEFINED_IN = {
     "StaleAttempt": "rmq_store.errors",
     "StoreUnusable": "rmq_store.errors",
     "WrongUse": "rmq_store.errors",
-    "ImportReport": "rmq_store.lake.broker.import_store",
+    "ImportReport": "rmq_store.lake.broker.import_request",
     "ConsumeAllReport": "rmq_store.lake.window.consume_all",
     "Consumption": "rmq_store.lake.window.consumption",
     "GroupReport": "rmq_store.lake.window.group_course",

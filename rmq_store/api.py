@@ -34,7 +34,7 @@ from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import table_of
 from rmq_store.lake.broker import import_store as broker_import
-from rmq_store.lake.broker.import_store import ImportReport
+from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
 from rmq_store.lake.sql import sql
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
@@ -155,7 +155,7 @@ class Store:
         ``shard``: None is the shard with the broker's name. ``salvage``: skip what is damaged or missing, and record it.
         ``engine``: as in ``consume``. Raises BadData, WrongUse, HeldByAnother.
         """
-        request = broker_import.ImportRequest(
+        request = ImportRequest(
             broker_name=broker_name,
             shard_name=shard or broker_name,
             request_id=request_id_of(request_id, "import", self.host),

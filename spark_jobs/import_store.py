@@ -13,7 +13,8 @@ from dataclasses import asdict
 from typing import Any
 
 from rmq_store.commit.request import actor_of
-from rmq_store.lake.broker.import_store import ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.sys_flag import MAX_BODY_BYTES

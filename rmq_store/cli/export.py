@@ -64,6 +64,7 @@ def export(
         "groups": exported.groups,
         "waiting_retries": exported.waiting_retries,
         "waiting_messages": exported.waiting_messages,
+        "waiting_deleted": exported.waiting_deleted,
         "waiting_levels": exported.waiting_levels,
     }
     if target is None:
@@ -96,6 +97,10 @@ def _notes(exported: OffsetsExport) -> list[str]:
     notes += [
         f"{key}: {count:,} messages still wait in this store{'' if '@' in key else ', consumed by no group'}; {unseen}"
         for key, count in exported.waiting_messages.items()
+    ]
+    notes += [
+        f"{key}: {count:,} messages of a topic that was deleted at the broker are not consumed in this store; {unseen}"
+        for key, count in exported.waiting_deleted.items()
     ]
     if exported.waiting_levels:
         notes.append(

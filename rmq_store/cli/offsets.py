@@ -299,6 +299,7 @@ def import_offsets(
     from rmq_store.admin.set_offsets import SetOffsetsRequest, unknown_queues
     from rmq_store.broker_files.offset_files import read_offsets
     from rmq_store.lake.admin.offset_moves import move_in_all
+    from rmq_store.lake.table.imports import in_newest_generation
 
     settings = optional_settings(options.settings)
     request_id = new_request("offsets-import", options.request, host)
@@ -310,7 +311,8 @@ def import_offsets(
     unknown = unknown_queues(read.offsets, [positions for _, positions in shards])
     # Offset 0 of a queue that the store does not have says nothing: most retry topics are empty.
     empty = {queue for queue in unknown if read.offsets[queue] == 0}
-    new_offsets = {q: offset for q, offset in read.offsets.items() if topic in (None, q.topic) and q not in empty}
+    offsets_here = in_newest_generation([shard for shard, _ in shards], read.offsets)
+    new_offsets = {q: offset for q, offset in offsets_here.items() if topic in (None, q.topic) and q not in empty}
     if not new_offsets:
         raise WrongUse(f"{read.used} has no offset of {group}" + ("" if topic is None else f" in topic {topic}"))
     if missing := [f"{q.topic} {q.broker_name}:{q.queue_id}" for q in unknown if q in new_offsets]:

@@ -29,7 +29,7 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.numbers import whole_number
 
 if TYPE_CHECKING:
-    from rmq_store.lake.broker.import_store import ImportRequest
+    from rmq_store.lake.broker.import_request import ImportRequest
     from rmq_store.lake.table.object_store import Root
     from rmq_store.lake.table.store import LakeStore
 
@@ -140,7 +140,7 @@ def import_store(
     log_options.check()
     store = open_store(options.root)
     from rmq_store.lake.broker.diverged_log import Continuation
-    from rmq_store.lake.broker.import_store import ImportRequest
+    from rmq_store.lake.broker.import_request import ImportRequest
     from rmq_store.lake.broker.import_store import import_store as import_into
     from rmq_store.lake.table.object_store import Root
 
@@ -167,6 +167,16 @@ def import_store(
         output.line(f"skipped: bytes [{skipped.begin}, {skipped.end}) of the log: {skipped.reason}")
     for gap in report.queue_gaps:
         output.line(f"gap: offsets [{gap.begin}, {gap.end}) of topic {gap.topic!r}, queue {gap.queue_id}: {gap.reason}")
+    for again in report.begun_again:
+        output.line(
+            f"topic {again.topic!r}, queue {again.queue_id} was deleted and made again at the broker: its offset 0 there is "
+            f"offset {again.base} here"
+        )
+    if report.deleted:
+        output.line(
+            f"{report.deleted:,} of the messages are of topics that were deleted and made again before this import: they have "
+            "no queue offset, and no group reads them"
+        )
     if log := report.continued:
         output.line(
             f"{report.broker_name} continues {log.broker_name} at byte {log.end} of its log, with {log.groups} groups: "

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from rmq_store.commit.ctl import Actor
-from rmq_store.lake.broker.import_store import ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine

@@ -24,7 +24,8 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.positions import Positions
 from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels
-from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard

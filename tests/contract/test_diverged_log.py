@@ -18,7 +18,8 @@ from rmq_store.lake.broker import import_part
 from rmq_store.lake.broker.common_log import CommonLog, common_log
 from rmq_store.lake.broker.diverged_log import Continuation
 from rmq_store.lake.broker.export import export_offsets
-from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.commit import commit as committing
 from rmq_store.lake.sql.sql import query
@@ -49,9 +50,7 @@ def messages(first: int, last: int, *, of: str = "old") -> list[dict[str, Any]]:
 def look(lake: Lake, folder: Path) -> CommonLog | None:
     source = file_source(Root.parse(str(folder)))
     (shard,) = lake.store.shards()
-    return common_log(
-        lake.store, shard.name, source, list_commit_log(source), BROKER, lake.positions()[f"import/{BROKER}"]
-    )
+    return common_log(lake.store, shard, source, list_commit_log(source), BROKER, lake.positions()[f"import/{BROKER}"])
 
 
 @pytest.mark.parametrize("marks", [1, 3, 4096])

@@ -177,7 +177,8 @@ def test_what_was_committed_before_damage_stays_and_a_salvage_continues_after_it
 
 @pytest.mark.usefixtures("in_parts")
 def test_progress_grows_over_the_parts(lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rmq_store.lake.broker.import_store import ImportRequest, import_store
+    from rmq_store.lake.broker.import_request import ImportRequest
+    from rmq_store.lake.broker.import_store import import_store
     from rmq_store.lake.table.object_store import Root
     from rmq_store.lake.window.engine import LocalEngine
 

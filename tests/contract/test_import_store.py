@@ -27,7 +27,8 @@ from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.broker.cutover import CutoverReport, cutover
 from rmq_store.lake.broker.import_commit import GONE, MISSING_FILES, NO_MESSAGE, QueueGap
-from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.sql import query

@@ -17,7 +17,8 @@ from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import Finding
-from rmq_store.lake.broker.import_store import ImportReport, ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore

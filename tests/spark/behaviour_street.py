@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.commit.positions import QueueRange
-from rmq_store.lake.broker.import_store import ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore

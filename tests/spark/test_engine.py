@@ -20,7 +20,8 @@ from rmq_store.utils.host import Host
 from rmq_store.lake.window.consume_all import consume_all
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.engine import LocalEngine
-from rmq_store.lake.broker.import_store import ImportRequest, import_store
+from rmq_store.lake.broker.import_request import ImportRequest
+from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.table.object_store import Root
 from tests.oracle.projection import projection
 from rmq_store.lake.table.store import LakeStore

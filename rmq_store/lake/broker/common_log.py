@@ -13,8 +13,11 @@ from typing import Any
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.imports import generations
+from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.log.commit_log import Blank, NothingWritten, Stop, item_at
 from rmq_store.log.record import Record
@@ -25,8 +28,9 @@ _MARKS = 4096
 _HEAD_BYTES = 8
 """They show whether anything is written there."""
 
-_COLUMNS = ("topic", "queue_id", "queue_offset", "store_size", "body_crc", "born_timestamp", "store_timestamp")
-"""What makes two records the same, at the same place."""
+_SAME = ("topic", "queue_id", "store_size", "body_crc", "born_timestamp", "store_timestamp")
+"""What makes two records the same, at the same place, and the queue offset."""
+_COLUMNS = (*_SAME, "queue_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +51,16 @@ class CommonLog:
 
 
 def common_log(
-    store: LakeStore, shard: str, source: FileSource, log: MappedFileQueue, broker_name: str, imported: int
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, imported: int
 ) -> CommonLog | None:
     """What the log has in common with the messages that were imported up to the physical offset ``imported``; None: none of
     the imported records that its files could have is in them."""
     first = log.files[0].start_offset
-    of_broker = f"shard = {quoted(shard)} AND broker_name = {quoted(broker_name)}"
+    queues = generations(shard, broker_name)
+    of_broker = f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
 
     def is_same(row: Mapping[str, Any]) -> bool:
-        return _is_same(source, log, row)
+        return _is_same(source, log, queues, row)
 
     step = max((imported - first) // _MARKS, 1)
     at = f"commit_log_offset // {step}"
@@ -117,9 +122,12 @@ def _common(rows: Sequence[Mapping[str, Any]], is_same: Callable[[Mapping[str, A
     return bisect_left(rows, True, key=lambda row: not is_same(row))
 
 
-def _is_same(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -> bool:
+def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row: Mapping[str, Any]) -> bool:
     item = _item_at(source, log, row["commit_log_offset"], row["store_size"])
-    return isinstance(item, Record) and all(getattr(item, name) == row[name] for name in _COLUMNS)
+    if not isinstance(item, Record) or any(getattr(item, name) != row[name] for name in _SAME):
+        return False
+    offset = row["queue_offset"]  # as it is at the broker, where the message has no entry
+    return item.queue_offset in (offset, queues.broker_offset(item.topic, item.queue_id, offset))
 
 
 def _goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:

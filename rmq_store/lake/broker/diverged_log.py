@@ -123,7 +123,7 @@ def log_cut(
     try:
         begin_of(source, log, imported, last_import(shard, old), salvage=False)
     except OtherLog as error:
-        common = common_log(store, shard.name, source, log, old, imported)
+        common = common_log(store, shard, source, log, old, imported)
         if common is None or not common.continues:
             raise BadData(f"{error}: {what_differs(common, old)}. Nothing was changed.") from error
         if not common.is_exact:
@@ -177,7 +177,7 @@ def _cuts(
     """Per queue of the new name the offset of the first message that the broker lost, else the end of the old name's queue."""
     text = f"""
         SELECT topic, queue_id, min(queue_offset) AS cut FROM msg
-        WHERE shard = {quoted(shard.name)} AND broker_name = {quoted(old)} AND commit_log_offset >= {end}
+        WHERE shard = {quoted(shard.name)} AND broker_name = {quoted(old)} AND commit_log_offset >= {end} AND rel IS NOT NULL
         GROUP BY topic, queue_id
     """
     firsts = {(row["topic"], row["queue_id"]): row["cut"] for row in query(store, text).to_pylist()}

@@ -11,10 +11,11 @@ from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersi
 from rmq_store.broker_files.consumer_offset_manager import Table, key_of
 from rmq_store.broker_files.log_names import LogNames, offset_at_broker
 from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
+from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
 from rmq_store.errors import WrongUse
-from rmq_store.lake.table.imports import last_configs, names_of_log, next_name
+from rmq_store.lake.table.imports import generations, last_configs, names_of_log, next_name
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -33,6 +34,8 @@ class OffsetsExport:
     """Per group, messages that wait in the lake's own retry topic and schedule queues."""
     waiting_messages: Mapping[str, int]
     """Per ``topic@group``, messages in the lake's own queues of the topic; per topic where no group has an offset."""
+    waiting_deleted: Mapping[str, int]
+    """Per ``topic@group``, messages that the group has not consumed here and that the broker has deleted with their topic."""
     waiting_levels: int
     """Messages in the broker's own delay levels after ``delays``, which the broker is to deliver."""
 
@@ -67,11 +70,14 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     deleted = positions.names(PositionKind.DELETED)
     gone = frozenset(group for group in deleted if is_gone(positions, group))
     stored = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
-    names = names_of_log(shard, broker_name)
-    committed = _at_broker(names, [(group, q, offset) for group, q, offset in stored if group not in gone])
+    names, queues = names_of_log(shard, broker_name), generations(shard, broker_name)
+    consumed = _in_log(names, [(group, q, offset) for group, q, offset in stored if group not in gone])
+    committed = [(group, q, max(offset - queues.base(q), 0)) for group, q, offset in consumed]
     newest = last_configs(shard, broker_name)
     seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
-    observed = _at_broker(names, [one for one in seen if positions.get(del_id(one[0])) is None])
+    seen = _in_log(names, [one for one in seen if positions.get(del_id(one[0])) is None])
+    # A group that has none in the newest generation has none at the broker.
+    observed = [(group, q, offset - queues.base(q)) for group, q, offset in seen if offset >= queues.base(q)]
     # Until the cut-over the broker owns its groups, also one that was deleted in the lake.
     deleted_at_broker = gone if positions.get(cutover_id(broker_name)) else frozenset()
     offsets = KnownOffsets(_groups(committed), _groups(observed), deleted_at_broker)
@@ -82,7 +88,8 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         version=DataVersion(timestamp=max((updated_ms for _, (_, updated_ms) in positions.items()), default=0)),
         waiting_retries=_waiting_retries(shard, positions, gone),
         waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
-        waiting_levels=_waiting_levels(positions, broker_name, delays.table),
+        waiting_deleted=_waiting_deleted(queues, consumed),
+        waiting_levels=_waiting_levels(positions, broker_name, queues, delays.table),
     )
 
 
@@ -90,18 +97,18 @@ _Stored = tuple[str, MessageQueue, int]
 """A group, a queue, and the next offset there."""
 
 
-def _at_broker(names: LogNames, stored: Iterable[_Stored]) -> list[_Stored]:
-    """The broker's offset of each of its queues, under its newest name."""
+def _in_log(names: LogNames, stored: Iterable[_Stored]) -> list[_Stored]:
+    """The offset in each queue of the broker's log, as one in the queue of its newest name."""
     offsets: dict[tuple[str, str, int], dict[MessageQueue, int]] = defaultdict(dict)
     for group, queue, offset in stored:
         if queue.broker_name in names.names:
             offsets[group, queue.topic, queue.queue_id][queue] = offset
-    at_broker = []
+    in_log = []
     for (group, topic, queue_id), by_queue in offsets.items():
         next_offset = offset_at_broker(names.stretches(topic, queue_id), by_queue)
         if next_offset is not None:
-            at_broker.append((group, MessageQueue(topic, names.names[-1], queue_id), next_offset))
-    return at_broker
+            in_log.append((group, MessageQueue(topic, names.names[-1], queue_id), next_offset))
+    return in_log
 
 
 def _groups(stored: Iterable[_Stored]) -> Table:
@@ -174,10 +181,21 @@ def _is_sent_to(topic: str) -> bool:
     return topic not in (SCHEDULE_TOPIC, TIMER_TOPIC) and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
 
 
-def _waiting_levels(positions: Positions, broker_name: str, delays: OffsetTable) -> int:
+def _waiting_deleted(queues: Generations, consumed: Iterable[_Stored]) -> dict[str, int]:
+    waiting: dict[str, int] = defaultdict(int)
+    for group, queue, offset in consumed:
+        waiting[key_of(queue.topic, group)] += max(queues.base(queue) - offset, 0)
+    return {key: count for key, count in sorted(waiting.items()) if count}
+
+
+def _waiting_levels(positions: Positions, broker_name: str, generations: Generations, delays: OffsetTable) -> int:
     queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
     levels = delays.get(SCHEDULE_TOPIC, {})
-    begins = {queue: levels.get(queue.queue_id, positions.min_offset(queue)) for queue in queues}
+    reached = {queue: levels.get(queue.queue_id) for queue in queues}
+    begins = {
+        queue: positions.min_offset(queue) if level is None else level + generations.base(queue)
+        for queue, level in reached.items()
+    }
     return sum(max(positions.max_offset(queue) - begin, 0) for queue, begin in begins.items())
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
-from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
+from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Produced, Proposal, canonical_json
 from rmq_store.commit.positions import PositionKind, Positions, import_id, kind_of, max_id, min_id
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_users, same_configs
@@ -100,6 +100,7 @@ def import_commit(
         "broker_name": job.broker_name,
         "range": [read.begin, read.end],
         "messages": read.messages,
+        "deleted": read.deleted,
         "fingerprint": fingerprint(job.source, read.log, read.end),
         "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
         "queue_gaps": [[gap.topic, gap.queue_id, gap.begin, gap.end, gap.reason] for gap in gaps],
@@ -139,12 +140,7 @@ def _queue_positions(job: ImportJob, positions: Positions, read: LogRead) -> tup
             if base:
                 advance[min_id(segment.queue)] = base
         elif base < known:
-            raise BadData(
-                f"{segment.queue}: offset {base} comes again, but the queue was imported up to {known}. Nothing after byte "
-                f"{read.begin} of the log was imported: the topic was deleted and made again at the broker, or this is another "
-                "broker's store; --salvage cannot repair that. Import the store under another broker name (--broker), "
-                "together with its consumequeue folder, which tells messages of the deleted topic from those of the new one."
-            )
+            raise BadData(_comes_again(job, read, segment, known, _has_entry(job, segment)))
         elif base > known and job.salvage:
             gaps.append(QueueGap(segment.queue.topic, segment.queue.queue_id, known, base))
         elif base > known:
@@ -155,6 +151,60 @@ def _queue_positions(job: ImportJob, positions: Positions, read: LogRead) -> tup
         ends[segment.queue] = base + segment.count
     advance |= {max_id(queue): offset for queue, offset in ends.items() if offset is not None}
     return advance, gaps
+
+
+def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict[tuple[str, int], int]:
+    """The queues that begin again in this part, because their topic was deleted and made again at the broker, and their next
+    offset in the lake: the base of the new generation.
+
+    It is certain where the log before the part is known to be the imported one, and the broker's entry proves that the offset
+    is that of the newest generation: then the messages of those before have no entry. A generation begins at the broker's
+    offset 0; where a salvage has left out its first messages, the first one that is there counts.
+    """
+    if positions.get(import_id(job.broker_name)) != read.begin:
+        return {}
+    firsts: dict[MessageQueue, Produced] = {}
+    for segment in read.produced:
+        first = firsts.setdefault(segment.queue, segment)
+        if (segment.base or 0) < (first.base or 0):
+            firsts[segment.queue] = segment
+    return {
+        (queue.topic, queue.queue_id): positions.max_offset(queue)
+        for queue, first in firsts.items()
+        if (first.base or 0) < positions.max_offset(queue)
+        and (job.salvage or not _broker_offset(job, first))
+        and _has_entry(job, first)
+    }
+
+
+def _broker_offset(job: ImportJob, segment: Produced) -> int:
+    """The broker's offset of the segment's first message."""
+    return (segment.base or 0) - job.bases.get((segment.queue.topic, segment.queue.queue_id), 0)
+
+
+def _has_entry(job: ImportJob, segment: Produced) -> bool:
+    """Whether the broker has an entry of the segment's first message. That it is one of this message was compared before."""
+    files = job.queues.get((segment.queue.topic, segment.queue.queue_id))
+    return files is not None and _broker_offset(job, segment) in files.written()
+
+
+def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int, has_entry: bool) -> str:
+    queue, base = segment.queue, segment.base or 0
+    offset = _broker_offset(job, segment)
+    begin = (
+        f"{queue}: offset {offset} comes again, but the queue was imported up to {known - base + offset}. Nothing after byte "
+        f"{read.begin} of the log was imported: "
+    )
+    if has_entry:
+        return (
+            f"{begin}this is another broker's store, or the broker has given offsets out twice; --salvage cannot repair that. "
+            "Import the store under another broker name (--broker)"
+        )
+    return (
+        f"{begin}the topic was deleted and made again at the broker. Its consume queue, which tells its messages from those of "
+        f"the deleted topic, is missing: import a copy that has consumequeue/{queue.topic}/{queue.queue_id}. Without it, "
+        "import the store under another broker name (--broker)"
+    )
 
 
 def _without_messages(

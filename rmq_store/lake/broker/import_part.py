@@ -52,6 +52,11 @@ class LogRead:
         return sum(result.messages for result in self.results)
 
     @property
+    def deleted(self) -> int:
+        """How many of the messages are of topics that were deleted and made again at the broker before this read."""
+        return sum(result.deleted for result in self.results)
+
+    @property
     def note(self) -> str | None:
         """What the operator should know of the log's end. It is not damage: a running broker may just be writing there."""
         ends = [result for result in self.results if result.end == self.end and not result.full]

@@ -8,7 +8,7 @@ a topic that was deleted and made again are kept without an entry, as on the bro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -79,6 +79,8 @@ class ImportJob:
     salvage: bool
     max_body_bytes: int = MAX_BODY_BYTES
     """How large a body may become when it is decompressed."""
+    bases: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and queue id what is added to the broker's queue offsets: the base of the queue's newest generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class ImportResult:
     messages: int
     files: tuple[StagedFile, ...]
     produced: tuple[Produced, ...]
+    deleted: int = 0
+    """How many of the messages are of topics that were deleted and made again: they have no queue offset."""
     stopped_by: Damage | Unsupported | None = None
     """What stopped the task; None: nothing."""
     skipped: tuple[Skipped, ...] = ()
@@ -137,7 +141,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     files: list[StagedFile] = []
     produced: list[Produced] = []
     skipped: list[Skipped] = []
-    messages = 0
+    messages = deleted = 0
     torn: Damage | None = None
     reader = EntryReader(job.source, job.queues)
     while True:
@@ -158,6 +162,8 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                     raise BadData(_too_many_files(task))
                 files.append(file)
                 produced += segments
+                deleted -= sum(segment.count for segment in segments)
+            deleted += pc.sum(item.column("indexed")).as_py()
         match stop:
             case MoreBytes(offset, needed) if end < task.end:
                 at, chunk_bytes = offset, max(CHUNK_BYTES, needed)
@@ -192,6 +198,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             end=reached,
             full=is_file_end or reached == task.end,
             messages=messages,
+            deleted=deleted,
             files=tuple(files),
             produced=tuple(produced),
             stopped_by=stopped_by,
@@ -321,7 +328,13 @@ def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[p
         has_entry = table.column("indexed").to_numpy() & ~orphaned
         at = table.schema.get_field_index("indexed")
         return _sorted(job, chunk, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
-    columns = {"tags_code": pa.array(codes), "deliver_at": pa.array(codes, mask=~waiting)}
+    for begin, end, run in runs:
+        offsets[begin:end] += job.bases.get((run.queue.topic, run.queue.queue_id), 0)
+    columns = {
+        "tags_code": pa.array(codes),
+        "deliver_at": pa.array(codes, mask=~waiting),
+        "queue_offset": pa.array(offsets),
+    }
     return _as_msg(job, table, columns, part, count), [(run.queue, begin, end) for begin, end, run in runs]
 
 

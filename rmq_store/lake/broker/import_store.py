@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from rmq_store.broker_files.batch_consume_queue import refuse_batch_topics
 from rmq_store.broker_files.commit_log_file import list_commit_log
@@ -18,81 +19,42 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_co
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.log_names import observed_in_log
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.broker_files.queue_generations import Generations, QueueKey, observed_in_generations
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
-from rmq_store.commit.ctl import Action, Actor, Ctl
+from rmq_store.commit.ctl import Action, Ctl
 from rmq_store.commit.positions import Positions, import_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.common_log import common_log, what_differs
-from rmq_store.lake.broker.diverged_log import Continuation, ContinuedLog, LogCut, continued_log, log_cut, refuse_closed
-from rmq_store.lake.broker.import_commit import PartOf, QueueGap, import_commit, proposal_of
+from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
+from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
+from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.root_file_source import file_source
-from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
-from rmq_store.lake.table.imports import CONTINUES_OF, first_of_continued, last_configs, last_import, names_of_log
+from rmq_store.lake.table.imports import (
+    BEGUN_AGAIN,
+    CONTINUES_OF,
+    GENERATIONS,
+    first_of_continued,
+    generations_of,
+    last_configs,
+    last_import,
+    names_of_log,
+)
+from rmq_store.lake.table.imports import generations as recorded_generations
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import Engine
-from rmq_store.message.sys_flag import MAX_BODY_BYTES, MOST_BODY_BYTES
+from rmq_store.message.sys_flag import MOST_BODY_BYTES
 from rmq_store.utils.host import Host
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportRequest:
-    """One import of a broker's store directory."""
-
-    broker_name: str
-    shard_name: str
-    """The shard that gets the messages; it is made when it is missing."""
-    request_id: str
-    actor: Actor
-    salvage: bool = False
-    """Whether to skip what is damaged or missing, and record it."""
-    max_body_bytes: int = MAX_BODY_BYTES
-    """How large a body may become when it is decompressed, from 1 to MOST_BODY_BYTES."""
-    continues: Continuation | None = None
-    """The other broker name whose log this name continues. Ignored once it does."""
-    dry_run: bool = False
-    """Only for an import that continues another log: whether to report where it was cut, and change nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportReport:
-    """What an import did."""
-
-    status: Status
-    """COMMITTED, ALREADY_COMMITTED, UNCHANGED or DRY_RUN."""
-    shard: str
-    broker_name: str
-    request_id: str
-    begin: int
-    """First physical offset of the broker's log that was read."""
-    end: int
-    """Physical offset up to which the log was read (exclusive)."""
-    parts: int = 1
-    """How many commits it was."""
-    messages: int = 0
-    queues: int = 0
-    """How many queues have new messages."""
-    salvaged: tuple[Skipped, ...] = ()
-    """Bytes of the log that a salvage left out."""
-    queue_gaps: tuple[QueueGap, ...] = ()
-    """Queue offsets that have no message because of that."""
-    notes: tuple[str, ...] = ()
-    """What the operator should know, such as a ``.bak`` that was used."""
-    continued: ContinuedLog | None = None
-    """Of the import with which the broker name began to continue another one's log."""
-    commit_id: str | None = None
-    warnings: tuple[str, ...] = ()
-    """What failed after the commit."""
 
 
 def import_store(
@@ -126,7 +88,7 @@ def import_store(
     shard.commitlog.refresh()
     earlier = _parts(shard, request)
     if earlier and earlier[-1].request_complete:
-        return _report(Status.ALREADY_COMMITTED, shard, request, earlier, configs.notes)
+        return report_of(Status.ALREADY_COMMITTED, shard, request, earlier, configs.notes)
     refuse_batch_topics(files, configs.topics)
     refuse_other_history(shard, shard.consumequeue)
     queues = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)}
@@ -172,31 +134,38 @@ class _Import:
             parts = _parts(shard, request)
             if parts and parts[-1].request_complete:  # by another attempt, before this one had the claim
                 claim.release()
-                return _report(Status.ALREADY_COMMITTED, shard, request, parts, self.configs.notes), False
+                return report_of(Status.ALREADY_COMMITTED, shard, request, parts, self.configs.notes), False
             refuse_closed(shard, broker_name)
             cut = self.cut()
             positions = shard.positions()
             begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
             begin = self._begin(positions) if cut is None else cut.common.end
-            job = self._job()
-            read = read_part(job, log, begin, self.engine, partial(self._progressed, parts, begin))
+            generations = self._generations(cut)
+            job = self._job(generations)
+            progressed = partial(self._progressed, parts, begin)
+            read = read_part(job, log, begin, self.engine, progressed)
+            begun_again = new_generations(job, begun, read)
+            if begun_again:  # the rows have their offsets in the lake, so they are written again
+                generations = generations.with_new(begun_again)
+                job = self._job(generations)
+                read = read_part(job, log, begin, self.engine, progressed)
             notes = self.configs.notes if read.note is None else (*self.configs.notes, read.note)
             recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
-            made = import_commit(
-                job, self._part(len(parts) + 1, cut), read, self._configs(cut, recorded), recorded, begun
-            )
+            part = self._part(len(parts) + 1, cut, generations, begun_again)
+            configs = self._configs(cut, recorded, generations)
+            made = import_commit(job, part, read, configs, recorded, begun)
             if cut is not None:
                 made = replace(made, advance={**cut.advance, **made.advance})
             before = last_import(shard, broker_name)
             if cut is None and not made.is_needed and before is not None and before.request_complete:
                 claim.release()
                 unchanged = replace(made.ctl, produced=())
-                return replace(_report(Status.UNCHANGED, shard, request, [unchanged], notes), commit_id=None), False
+                return replace(report_of(Status.UNCHANGED, shard, request, [unchanged], notes), commit_id=None), False
             reached("3.staged")
             claim.stop_renewing()
             proposal = claim.taken.ended_by(proposal_of(made, read, broker_name, positions))
             committed = commit(shard, proposal, host, started_ms=started_ms)
-        return _report(Status.COMMITTED, shard, request, [*parts, committed.ctl], notes), not read.is_last
+        return report_of(Status.COMMITTED, shard, request, [*parts, committed.ctl], notes), not read.is_last
 
     def tried(self) -> ImportReport:
         """A dry run of an import that continues another log."""
@@ -238,28 +207,44 @@ class _Import:
         try:
             return begin_of(self.files, self.log, imported, before, self.request.salvage)
         except OtherLog as error:
-            common = common_log(self.store, self.shard.name, self.files, self.log, name, imported or 0)
+            common = common_log(self.store, self.shard, self.files, self.log, name, imported or 0)
             raise BadData(f"{error}: {what_differs(common, name)}. Nothing was changed.") from error
 
-    def _part(self, number: int, cut: LogCut | None) -> PartOf:
-        request = self.request
+    def _part(
+        self, number: int, cut: LogCut | None, generations: Generations, begun_again: Mapping[QueueKey, int]
+    ) -> PartOf:
+        request, shard = self.request, self.shard
+        facts: dict[str, Any] = dict(generations_of(shard, request.broker_name))
+        if begun_again or (cut is not None and generations.bases):
+            bases = [[*key, base] for key, base in sorted(begun_again.items())]
+            facts = {GENERATIONS: generations.rows(), BEGUN_AGAIN: bases}
         if cut is not None and request.continues is not None:
-            reason, facts = request.continues.reason, cut.parameters
+            facts |= cut.parameters
+            reason = request.continues.reason
             return PartOf(request.request_id, request.actor, number, facts=facts, reason=reason, moved=cut.moved)
-        first = first_of_continued(self.shard, request.broker_name)
-        facts = {CONTINUES_OF: first.commit_id} if first else {}
+        first = first_of_continued(shard, request.broker_name)
+        facts |= {CONTINUES_OF: first.commit_id} if first else {}
         return PartOf(request.request_id, request.actor, number, facts=facts)
 
-    def _configs(self, cut: LogCut | None, recorded: Ctl | None) -> BrokerConfigs:
-        """Those of the files, with the offsets of the groups in the queues of all names of the log."""
+    def _generations(self, cut: LogCut | None) -> Generations:
+        """Those that were imported before this part. A name that continues another one's log has those of its queues there."""
         if cut is None:
-            names = names_of_log(self.shard, self.request.broker_name)
+            return recorded_generations(self.shard, self.request.broker_name)
+        return recorded_generations(self.shard, cut.broker_name).before(cut.by_queue)
+
+    def _configs(self, cut: LogCut | None, recorded: Ctl | None, generations: Generations) -> BrokerConfigs:
+        """Those of the files, with the offsets of the groups in the queues of all names of the log."""
+        name, configs = self.request.broker_name, self.configs
+        if cut is None:
+            names = names_of_log(self.shard, name)
         else:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
         earlier = recorded.observed if recorded else ()
-        return replace(self.configs, observed=observed_in_log(names, earlier, self.configs.observed))
+        of_name = [one for one in earlier if one.queue.broker_name == name]
+        newest = observed_in_generations(generations, configs.topics, of_name, configs.observed)
+        return replace(configs, observed=observed_in_log(names, earlier, newest))
 
-    def _job(self) -> ImportJob:
+    def _job(self, generations: Generations) -> ImportJob:
         return ImportJob(
             source=self.files,
             root=self.shard.root,
@@ -271,6 +256,7 @@ class _Import:
             file_bytes=self.log.files[0].size_bytes,
             salvage=self.request.salvage,
             max_body_bytes=self.request.max_body_bytes,
+            bases=generations.newest,
         )
 
     def _progressed(self, parts: Sequence[Ctl], begin: int, read_bytes: int) -> None:
@@ -304,25 +290,3 @@ def _parts(shard: Shard, request: ImportRequest) -> list[Ctl]:
         recorded = {"broker_name": ctl.parameter("broker_name")}
         refuse_other_request(request.request_id, recorded, {"broker_name": request.broker_name})
     return ctls
-
-
-def _report(
-    status: Status, shard: Shard, request: ImportRequest, parts: Sequence[Ctl], notes: tuple[str, ...]
-) -> ImportReport:
-    """The report of these parts of the request, at least one."""
-    return ImportReport(
-        status=status,
-        shard=shard.name,
-        broker_name=request.broker_name,
-        request_id=request.request_id,
-        begin=parts[0].parameter("range")[0],
-        end=parts[-1].parameter("range")[1],
-        parts=len(parts),
-        messages=sum(part.parameter("messages") for part in parts),
-        queues=len({segment.queue for part in parts for segment in part.produced}),
-        salvaged=tuple(Skipped(*item) for part in parts for item in part.parameter("skipped") or ()),
-        continued=continued_log(parts[0]),
-        queue_gaps=tuple(QueueGap(*item) for part in parts for item in part.parameter("queue_gaps") or ()),
-        notes=notes,
-        commit_id=parts[-1].commit_id,
-    )

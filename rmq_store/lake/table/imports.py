@@ -6,11 +6,14 @@ The first import of a broker name that continues the log of another one says so 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 
 from rmq_store.broker_files.log_names import LogNames, QueueCuts
+from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import Action, Ctl, Observed
 from rmq_store.commit.positions import PositionKind, diverged_id, import_id
 from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message import MessageQueue
 
 CONFIGS_OF = "configs_of"
 """The parameter of an import whose broker had the configuration and the offsets that another commit recorded: its id."""
@@ -21,6 +24,16 @@ the physical offset of the cut, and ``cuts``, the offset of the cut of each queu
 
 CONTINUES_OF = "continues_of"
 """The parameter of its later imports: the id of the first one."""
+
+GENERATIONS = "generations"
+"""The parameter of an import with which queues of the broker got a new generation: the bases of all generations, as
+``Generations.rows`` has them."""
+
+BEGUN_AGAIN = "begun_again"
+"""The parameter beside it: the queues that got one with this import, as [topic, queue id, base]."""
+
+GENERATIONS_OF = "generations_of"
+"""The parameter of the later imports of that broker: the id of that one."""
 
 _IMPORTS = (Action.IMPORT, Action.SALVAGE)
 
@@ -52,6 +65,34 @@ def last_configs(shard: Shard, broker_name: str) -> Ctl | None:
     return None if parameters[CONFIGS_OF] is None else shard.ctl_of(parameters[CONFIGS_OF])
 
 
+def generations(shard: Shard, broker_name: str) -> Generations:
+    """The generations of the broker's queues, as the lake has imported them."""
+    ctl = _first_of_generations(shard, broker_name)
+    return Generations() if ctl is None else Generations.of_rows(ctl.parameter(GENERATIONS))
+
+
+def in_newest_generation(shards: Iterable[Shard], offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """A broker's offsets of queues as those of the shards that have imported the queues."""
+    here = dict(offsets)
+    for shard in shards:
+        imported = shard.positions().names(PositionKind.IMPORT)
+        for broker_name in imported & {queue.broker_name for queue in offsets}:
+            queues = generations(shard, broker_name)
+            here |= {q: offset + queues.base(q) for q, offset in offsets.items() if q.broker_name == broker_name}
+    return here
+
+
+def generations_of(shard: Shard, broker_name: str) -> dict[str, str]:
+    """The parameter of an import that follows: where the generations are recorded, empty where there are none."""
+    ctl = _first_of_generations(shard, broker_name)
+    return {GENERATIONS_OF: ctl.commit_id} if ctl else {}
+
+
+def _first_of_generations(shard: Shard, broker_name: str) -> Ctl | None:
+    """The import that recorded the generations of the broker's queues last."""
+    return _newest_or_named(shard, broker_name, GENERATIONS, GENERATIONS_OF)
+
+
 def names_of_log(shard: Shard, broker_name: str) -> LogNames:
     """The broker names of the log that was imported last under this one."""
     names = [broker_name]
@@ -67,15 +108,16 @@ def first_of_continued(shard: Shard, broker_name: str) -> Ctl | None:
     """The import with which this broker name began to continue the log of another one, None where it does not."""
     if not shard.positions().names(PositionKind.DIVERGED):
         return None
+    return _newest_or_named(shard, broker_name, CONTINUES, CONTINUES_OF)
+
+
+def _newest_or_named(shard: Shard, broker_name: str, name: str, name_of: str) -> Ctl | None:
+    """The broker's newest import if it has the parameter ``name``, or the commit that its parameter ``name_of`` names."""
     newest = last_import(shard, broker_name)
     parameters = json.loads(newest.parameters) if newest else {}
-    return (
-        shard.ctl_of(parameters[CONTINUES_OF])
-        if CONTINUES_OF in parameters
-        else newest
-        if CONTINUES in parameters
-        else None
-    )
+    if name in parameters:
+        return newest
+    return shard.ctl_of(parameters[name_of]) if name_of in parameters else None
 
 
 def next_name(shard: Shard, broker_name: str) -> str | None:
@@ -105,7 +147,7 @@ def files_of_newest(shard: Shard) -> set[str | None]:
     return {shard.ctl_file_of(ctl.commit_id) for ctl in newest if ctl is not None}
 
 
-_FINDERS = (last_import, last_configs, first_of_continued)
+_FINDERS = (last_import, last_configs, first_of_continued, _first_of_generations)
 
 
 def _brokers(shard: Shard) -> list[str]:

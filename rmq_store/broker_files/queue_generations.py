@@ -1,0 +1,84 @@
+"""The generations of a broker's queues: when a topic is deleted and made again, the broker's queue begins at offset 0 again.
+
+In the lake the queue goes on (``docs/decisions/0016-queue-generations.md``). The base of a generation is the lake's offset of
+its first message: a lake offset is the base plus the broker's offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmq_store.broker_files.log_names import QueueCuts
+from rmq_store.commit.ctl import Observed
+from rmq_store.message.message import MessageQueue
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generations:
+    """Of the queues of one broker. A queue that is not in it has one generation, with base 0."""
+
+    bases: Mapping[QueueKey, tuple[int, ...]] = field(default_factory=dict)
+    """By queue those of all generations but the first, ascending."""
+
+    @property
+    def newest(self) -> dict[QueueKey, int]:
+        """By queue the base of its newest generation."""
+        return {key: bases[-1] for key, bases in self.bases.items()}
+
+    def base(self, queue: MessageQueue) -> int:
+        """That of the queue's newest generation."""
+        return self.bases.get((queue.topic, queue.queue_id), (0,))[-1]
+
+    def broker_offset(self, topic: str, queue_id: int, offset: int) -> int:
+        """The broker's offset of the message at this lake offset, in the generation that has it."""
+        bases = self.bases.get((topic, queue_id), ())
+        number = bisect_right(bases, offset)
+        return offset - (bases[number - 1] if number else 0)
+
+    def with_new(self, begun: Mapping[QueueKey, int]) -> Generations:
+        """``begun``: the bases of new generations."""
+        newer = {key: (*self.bases.get(key, ()), base) for key, base in begun.items()}
+        return Generations({**self.bases, **newer})
+
+    def before(self, cuts: QueueCuts) -> Generations:
+        """Those that a broker still has which has lost its queues from these lake offsets on."""
+        kept = {key: tuple(base for base in bases if base < cuts.get(key, 0)) for key, bases in self.bases.items()}
+        return Generations({key: bases for key, bases in kept.items() if bases})
+
+    def rows(self) -> list[list[Any]]:
+        """[topic, queue id, bases] of each queue, for a ctl row."""
+        return [[*key, list(bases)] for key, bases in sorted(self.bases.items())]
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Sequence[Any]]) -> Generations:
+        return cls({(topic, queue_id): tuple(bases) for topic, queue_id, bases in rows})
+
+
+def observed_in_generations(
+    generations: Generations, topics: Iterable[str], earlier: Iterable[Observed], newest: Iterable[Observed]
+) -> tuple[Observed, ...]:
+    """What the broker's groups have consumed, as lake offsets.
+
+    ``newest``: the offsets in the broker's files; ``earlier``: what the import before recorded, in lake offsets; ``topics``:
+    those that the broker has, empty: not known. A deleted topic's offsets leave the broker's files. Until the group has one in
+    the newest generation it keeps what was recorded, so that here it continues there and goes on to the newest generation.
+    """
+    at_broker = {
+        (one.group, one.queue): Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
+        for one in newest
+    }
+    has = set(topics)
+    kept = {(one.group, one.queue): one for one in earlier if _is_older(generations, has, one)}
+    return tuple(sorted((kept | at_broker).values(), key=lambda one: (one.group, one.queue)))
+
+
+def _is_older(generations: Generations, topics: Collection[str], seen: Observed) -> bool:
+    """Whether the offset is one of a topic, or of a generation, that the broker has deleted."""
+    base = generations.base(seen.queue)
+    return (bool(topics) and seen.queue.topic not in topics) or 0 < base >= seen.offset

@@ -1,0 +1,327 @@
+"""A topic that is deleted and made again at the broker between two imports: its queues begin again there, and go on here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.lake.commit import commit as committing
+from rmq_store.log.consume_queue import UNIT_BYTES, entry_of
+from rmq_store.log.record import Record
+from tests.contract.rmq import ALL_DUE, Rmq
+from tests.contract.test_diverged_log import LISTENER, SETTINGS, table_of
+from tests.contract.test_import_store import store_of
+
+ENTRIES_PER_FILE = 100
+BODIES = "SELECT decode(body) AS body FROM messages WHERE topic = 'T' ORDER BY queue_offset"
+
+
+def sent(name: str, first: int, last: int, topic: str = "T") -> list[dict[str, Any]]:
+    """Messages of queue 0 with the broker's offsets [first, last)."""
+    place = {"topic": topic, "queue_id": 0}
+    return [place | {"queue_offset": n, "stored_body": f"{name}{n:03}".encode()} for n in range(first, last)]
+
+
+def bodies_of(name: str, first: int, last: int) -> list[str]:
+    return [f"{name}{n:03}" for n in range(first, last)]
+
+
+def broker_of(folder: Path, messages: Sequence[dict[str, Any]], *, deleted: int = 0) -> Path:
+    """The broker's store after these messages, with its consume queues: those of the first ``deleted`` messages were deleted
+    with their topic."""
+    shutil.rmtree(folder, ignore_errors=True)
+    store_of(folder, *messages)
+    source = LocalFileSource(folder)
+    records = [item for _, item in read_log(source, list_commit_log(source)) if isinstance(item, Record)]
+    for record in records[deleted:]:
+        file = folder / "consumequeue" / record.topic / str(record.queue_id) / f"{0:020}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        entries = file.read_bytes() if file.exists() else bytes(ENTRIES_PER_FILE * UNIT_BYTES)
+        entry, at = entry_of(record, {}), record.queue_offset * UNIT_BYTES
+        assert entry is not None
+        file.write_bytes(entries[:at] + entry.encode() + entries[at + UNIT_BYTES :])
+    return folder
+
+
+def configs_of(folder: Path, offsets: dict[str, int], topics: Sequence[str] = ("T", "U")) -> Path:
+    """Its groups' offsets in queue 0 of topics, by ``topic@group``."""
+    (folder / "config").mkdir()
+    table = {key: {"0": offset} for key, offset in offsets.items()}
+    (folder / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    configs = {topic: {"topicName": topic, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for topic in topics}
+    (folder / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": configs}))
+    return folder
+
+
+class Broker:
+    """A broker whose files are imported again and again."""
+
+    def __init__(self, rmq: Rmq) -> None:
+        self.rmq = rmq
+        self.folder = rmq.folder / "broker"
+        self.messages: list[dict[str, Any]] = []
+        self.deleted = 0
+        (rmq.folder / "consumers.toml").write_text(SETTINGS)
+        (rmq.folder / "cli_listener.py").write_text(LISTENER)
+        rmq.json("init")
+
+    def sends(self, *messages: dict[str, Any]) -> None:
+        self.messages += messages
+
+    def deletes_topic(self) -> None:
+        self.deleted = len(self.messages)
+
+    def files(self, offsets: dict[str, int] | None = None, topics: Sequence[str] = ("T", "U")) -> str:
+        folder = broker_of(self.folder, self.messages, deleted=self.deleted)
+        return str(folder if offsets is None else configs_of(folder, offsets, topics))
+
+    def imported(
+        self, *options: str, offsets: dict[str, int] | None = None, topics: Sequence[str] = ("T", "U")
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = self.rmq.json(
+            "import-store", self.files(offsets, topics), "--broker", "broker-a", *options
+        )
+        return answer
+
+    def consumed(self) -> list[str]:
+        """All that the group has consumed, in order."""
+        file = self.rmq.folder / "bodies.txt"
+        return file.read_text().split() if file.exists() else []
+
+
+@pytest.fixture
+def broker(rmq: Rmq) -> Broker:
+    return Broker(rmq)
+
+
+@pytest.mark.parametrize("consumed", [3, 5])
+def test_a_group_finishes_the_old_generation_and_then_reads_the_new_one(broker: Broker, consumed: int) -> None:
+    broker.sends(*sent("a", 0, 5), *sent("u", 0, 2, "U"))
+    broker.imported()
+    if consumed:
+        broker.rmq.json("consume", "--group", "g", "--max-messages", str(consumed))
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 3), *sent("u", 2, 4, "U"))
+    answer = broker.imported()
+    assert answer["begun_again"] == [{"topic": "T", "queue_id": 0, "base": 5}]
+    assert (answer["messages"], answer["deleted"]) == (5, 0)
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == bodies_of("a", 0, 5) + bodies_of("b", 0, 3)
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == broker.consumed()
+    assert table_of(broker.rmq, "broker-a") == {"T@g": {0: 3}}
+    broker.sends(*sent("b", 3, 9))
+    assert (broker.imported()["begun_again"], broker.imported()["status"]) == ([], "unchanged")
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == bodies_of("a", 0, 5) + bodies_of("b", 0, 9)
+    assert table_of(broker.rmq, "broker-a") == {"T@g": {0: 9}}
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_an_import_says_that_a_queue_began_again(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    broker.sends(*sent("a", 5, 7))
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 3))
+    lines = broker.rmq("import-store", broker.files(), "--broker", "broker-a")
+    assert (
+        "topic 'T', queue 0 was deleted and made again at the broker: its offset 0 there is offset 5 here" in lines.out
+    )
+    assert "2 of the messages are of topics that were deleted and made again before this import" in lines.out
+
+
+@pytest.mark.parametrize("salvage", [(), ("--salvage",)])
+def test_a_topic_may_be_deleted_several_times(broker: Broker, salvage: tuple[str, ...]) -> None:
+    """Also while nothing is imported: what no import has seen before its topic was deleted has no queue offset, as at the
+    broker."""
+    each = []
+    for name, count, is_imported in (("a", 6, True), ("b", 4, True), ("c", 5, False), ("d", 2, True), ("e", 8, True)):
+        broker.deletes_topic()
+        broker.sends(*sent(name, 0, count))
+        if is_imported:
+            answer = broker.imported(*salvage)
+            assert answer["deleted"] == (5 if name == "d" else 0)
+            each += bodies_of(name, 0, count)
+    assert (answer["begun_again"], answer["queue_gaps"]) == ([{"topic": "T", "queue_id": 0, "base": 12}], [])
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == each
+    assert table_of(broker.rmq, "broker-a") == {"T@g": {0: 8}}
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_what_came_after_the_last_import_and_before_the_delete_has_no_queue_offset(broker: Broker) -> None:
+    """In whichever order its offsets and those of the new generation lie."""
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    for name, count in (("b", 4), ("c", 30)):
+        broker.sends(*sent(name, 5, 8) if name == "b" else sent("b", 4, 9))
+        broker.deletes_topic()
+        broker.sends(*sent(name, 0, count))
+        assert broker.imported()["begun_again"]
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == [
+        *bodies_of("a", 0, 5),
+        *bodies_of("b", 0, 4),
+        *bodies_of("c", 0, 30),
+    ]
+
+
+def test_without_the_consume_queue_it_is_refused_and_changes_nothing(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 3))
+    files = broker.files()
+    kept = shutil.move(f"{files}/consumequeue", broker.rmq.folder / "kept")
+    for options in ((), ("--salvage",)):
+        refused = broker.rmq("import-store", files, "--broker", "broker-a", *options)
+        assert refused.exit_code == 1
+        assert "offset 0 comes again, but the queue was imported up to 5" in refused.err
+        assert "import a copy that has consumequeue/T/0" in refused.err
+    shutil.move(kept, f"{files}/consumequeue")
+    assert broker.rmq.json("import-store", files, "--broker", "broker-a")["messages"] == 3
+
+
+def test_an_offset_in_the_middle_that_comes_again_is_refused(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    broker.sends(*sent("b", 4, 7))
+    (refused,) = [broker.rmq("import-store", broker.files(), "--broker", "broker-a")]
+    assert (refused.exit_code, "offset 4 comes again" in refused.err) == (1, True)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", ["4.ctl-written", "5.put"])
+def test_a_kill_at_any_step_and_a_rerun_end_the_same(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def dies(reached: str) -> None:
+        if reached == step:
+            raise Killed
+
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "on_step", dies)
+        files = broker.files()
+        assert "Killed" in broker.rmq("import-store", files, "--broker", "broker-a", "--request", "2026-01-01-b").err
+    assert broker.imported("--request", "2026-01-01-b")["begun_again"] == [{"topic": "T", "queue_id": 0, "base": 5}]
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == bodies_of("a", 0, 5) + bodies_of("b", 0, 3)
+
+
+# --- the broker's own groups, and the way back --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "begin"),
+    [
+        (3, None, 3),  # it has not begun the new generation: it finishes the old one, and reads the new one
+        (3, 0, 5),  # what it had not consumed was deleted at the broker
+        (3, 2, 7),
+        (5, None, 5),
+        (None, 1, 6),
+    ],
+)
+def test_a_group_of_the_broker_begins_where_the_broker_has_it(
+    broker: Broker, before: int | None, now: int | None, begin: int
+) -> None:
+    broker.sends(*sent("a", 0, 5))
+    broker.imported(offsets={} if before is None else {"T@g": before})
+    broker.deletes_topic()
+    broker.imported(offsets={}, topics=("U",))
+    broker.sends(*sent("b", 0, 4))
+    offsets = {} if now is None else {"T@g": now}
+    broker.imported(offsets=offsets)
+    expected = offsets or ({"T@g": 0} if before == 5 else {})
+    assert table_of(broker.rmq, "broker-a") == {key: {0: offset} for key, offset in expected.items()}
+    assert broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")["groups"] == 1
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == (bodies_of("a", 0, 5) + bodies_of("b", 0, 4))[begin:]
+    assert table_of(broker.rmq, "broker-a") == {"T@g": {0: 4}}
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_an_export_counts_what_only_the_store_has(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    broker.rmq.json("consume", "--group", "g", "--max-messages", "2")
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 4))
+    broker.imported()
+    answer = broker.rmq.json("offsets", "export", "--broker", "broker-a")
+    assert (answer["waiting_deleted"], table_of(broker.rmq, "broker-a")) == ({"T@g": 3}, {"T@g": {0: 0}})
+    notes = broker.rmq("offsets", "export", "--broker", "broker-a").err
+    assert "T@g: 3 messages of a topic that was deleted at the broker are not consumed in this store" in notes
+
+
+def test_an_offset_file_of_the_broker_has_offsets_of_the_new_generation(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 4))
+    files = Path(broker.files({"T@g": 3}))
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    file = str(files / "config" / "consumerOffset.json")
+    options = ("--broker", "broker-a", "--group", "g", "--reason", "it moved here")
+    broker.rmq.json("offsets", "import", file, *options)
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == ["b003"]
+
+
+def test_retries_of_a_group_that_was_deleted_with_its_retry_topic_and_made_again(broker: Broker) -> None:
+    broker.sends(*sent("r", 0, 2, "%RETRY%g"), *sent("a", 0, 1))
+    broker.imported(offsets={"%RETRY%g@g": 2, "T@g": 1}, topics=("T", "%RETRY%g"))
+    broker.deletes_topic()
+    broker.sends(*sent("s", 0, 3, "%RETRY%g"))
+    broker.imported(offsets={"%RETRY%g@g": 1}, topics=("T", "%RETRY%g"))
+    broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
+    broker.rmq.json("deliver", "--now", ALL_DUE)
+    broker.rmq.json("consume", "--group", "g")
+    assert sorted(broker.consumed()) == ["a000", "s001", "s002"]
+
+
+# --- a log that lost its end --------------------------------------------------------------------------------------------
+
+CONTINUE = ("--continue-as", "broker-a-2", "--reason", "the disk was replaced")
+
+
+@pytest.mark.parametrize(("kept", "again"), [(3, 3), (5, 5), (7, 2)])
+def test_a_log_that_lost_its_end_goes_on_in_the_generation_that_the_broker_has(
+    broker: Broker, kept: int, again: int
+) -> None:
+    """Of 5 messages of the first generation and 3 of the second ``kept`` are still there."""
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 3))
+    broker.imported()
+    broker.rmq.json("consume", "--group", "g")
+    broker.messages = broker.messages[:kept]
+    broker.deleted = 5 if kept > 5 else 0
+    broker.sends(*sent("n", again, again + 6))
+    answer = broker.imported(*CONTINUE)
+    assert (answer["continued"]["lost_messages"], answer["begun_again"]) == (8 - kept, [])
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == bodies_of("a", 0, 5) + bodies_of("b", 0, 3) + bodies_of("n", again, again + 6)
+    assert table_of(broker.rmq) == {"T@g": {0: again + 6}}
+    broker.deletes_topic()
+    broker.sends(*sent("o", 0, 2))
+    files = broker.files()
+    answer = broker.rmq.json("import-store", files, "--broker", "broker-a-2", "--shard", "broker-a")
+    assert answer["begun_again"] == [{"topic": "T", "queue_id": 0, "base": kept + 6}]
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed()[-2:] == ["o000", "o001"]
+    assert table_of(broker.rmq) == {"T@g": {0: 2}}
+    assert broker.rmq.json("audit")["audit"] == []

@@ -1,0 +1,59 @@
+"""The generations of a broker's queues, and the offsets of its groups in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.broker_files.queue_generations import Generations, observed_in_generations
+from rmq_store.commit.ctl import Observed
+from rmq_store.message.message import MessageQueue
+
+QUEUE = MessageQueue("T", "a", 0)
+OTHER = MessageQueue("U", "a", 0)
+TWICE = Generations({("T", 0): (5, 12)})
+"""Queue 0 of T had 5 messages, then 7, and has begun again at offset 12."""
+
+
+@pytest.mark.parametrize(("offset", "at_broker"), [(0, 0), (4, 4), (5, 0), (11, 6), (12, 0), (30, 18)])
+def test_each_message_has_the_offset_of_its_generation_at_the_broker(offset: int, at_broker: int) -> None:
+    assert TWICE.broker_offset("T", 0, offset) == at_broker
+    assert TWICE.broker_offset("U", 0, offset) == offset
+
+
+def test_the_newest_generation_has_the_last_base() -> None:
+    assert (TWICE.base(QUEUE), TWICE.base(OTHER), TWICE.newest) == (12, 0, {("T", 0): 12})
+    more = TWICE.with_new({("T", 0): 20, ("U", 0): 3})
+    assert more == Generations({("T", 0): (5, 12, 20), ("U", 0): (3,)})
+    assert Generations.of_rows(more.rows()) == more
+
+
+@pytest.mark.parametrize(("cut", "bases"), [(0, None), (5, None), (6, (5,)), (12, (5,)), (13, (5, 12))])
+def test_a_log_that_lost_its_end_has_the_generations_before_the_cut(cut: int, bases: tuple[int, ...] | None) -> None:
+    assert TWICE.before({("T", 0): cut}) == Generations({("T", 0): bases} if bases else {})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "observed"),
+    [
+        (None, None, None),
+        (None, 2, 14),
+        (9, 2, 14),
+        (9, None, 9),  # it has not begun the newest generation
+        (12, None, 12),
+        (13, None, None),  # its offset was deleted at the broker
+    ],
+)
+def test_a_group_of_the_broker_has_its_offset_in_the_newest_generation_or_keeps_its_last_one(
+    before: int | None, now: int | None, observed: int | None
+) -> None:
+    earlier = [] if before is None else [Observed("g", QUEUE, before)]
+    newest = [] if now is None else [Observed("g", QUEUE, now)]
+    result = observed_in_generations(TWICE, ("T", "U"), earlier, newest)
+    assert result == (() if observed is None else (Observed("g", QUEUE, observed),))
+
+
+def test_a_group_keeps_its_offset_in_a_topic_that_was_deleted() -> None:
+    earlier = (Observed("g", OTHER, 3),)
+    assert observed_in_generations(Generations(), ("T",), earlier, ()) == earlier
+    assert observed_in_generations(Generations(), ("T", "U"), earlier, ()) == ()
+    assert observed_in_generations(Generations(), (), earlier, ()) == ()
