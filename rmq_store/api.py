@@ -50,7 +50,7 @@ from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings, load_group
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import parse_consume_timestamp, parse_time
-from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
+from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_retries
 from rmq_store.window.deliver import DeliverReport, deliver_all
 
 Time = datetime | int
@@ -195,24 +195,28 @@ class Store:
         until: Time | None = None,
         max_messages: int | None = None,
         replay: str | None = None,
+        retries_only: bool = False,
         engine: Engine | None = None,
         request_id: str | None = None,
     ) -> ConsumeReport:
         """Consume what the group has not consumed yet, shard by shard, in one window or more; each window is one commit.
 
         ``until``: only messages stored before this time. ``max_messages``: at most this many from each shard. ``replay``:
-        consume the retries of a replay instead; the value is the ``group`` of its report. ``engine``: where the listener
+        consume the retries of a replay instead; the value is the ``group`` of its report. ``retries_only``: read only the
+        group's retries, and no new messages. ``engine``: where the listener
         runs; None: in this process; for Spark ``spark_jobs.engine.SparkEngine.of(session)``. (The setting ``engine`` of the
         group applies to the command line and the DAGs only.)
 
         Raises WrongUse, NothingThere, HeldByAnother, ListenerError, StaleAttempt.
         """
-        scope = LIVE
+        request, scope = self._consume_request(until, max_messages, request_id), LIVE
+        if retries_only:
+            request, scope = only_retries(request)
         if replay is not None:
             if replayed_group(replay) != group.name:
                 raise WrongUse(f"{replay} is not a replay of group {group.name}: give the group of the replay's report")
             group, scope = replace(group, name=replay), Scope(retries_only=True)
-        return self._consumed(group, self._consume_request(until, max_messages, request_id), scope, engine)
+        return self._consumed(group, request, scope, engine)
 
     def consume_all(
         self,

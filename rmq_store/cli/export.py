@@ -91,7 +91,8 @@ def export(
 def _notes(exported: OffsetsExport) -> list[str]:
     unseen = "a broker with these offsets would not see them"
     notes = [
-        f"group {group}: {count:,} retries still wait in this store; {unseen}"
+        f"group {group}: {count:,} retries still wait in this store; {unseen}. To consume them: 'rmq deliver', then "
+        f"'rmq consume --group {group} --retries-only', again and again until none waits"
         for group, count in exported.waiting_retries.items()
     ]
     notes += [

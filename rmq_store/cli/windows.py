@@ -62,6 +62,12 @@ ClientsOption = Annotated[
 ]
 
 
+RetriesOnlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--retries-only", help="Read only the group's retries that 'rmq deliver' has delivered, no new messages."
+    ),
+]
 ReplayTopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")]
 ReprocessOption = Annotated[
     str | None,
@@ -83,6 +89,7 @@ def add_to(app: typer.Typer) -> None:
             "rmq consume --group orders",
             "rmq consume --group orders --until 2026-11-20T12:00:00Z --engine local --request 2026-11-20-noon",
             "rmq consume --group orders --client c1 --clients c1,c2,c3",
+            "rmq consume --group orders --retries-only",
             "rmq consume --all",
             "rmq consume --all --group 'orders-*' --group audit --engine local",
             "rmq consume --all --exclude 'test-*' --json",
@@ -106,6 +113,7 @@ def consume(
     together: AllOptions,
     until: UntilOption = None,
     max_messages: MaxMessagesOption = None,
+    retries_only: RetriesOnlyOption = False,
     client: ClientOption = None,
     clients: ClientsOption = None,
     options: WindowOptions,
@@ -122,6 +130,9 @@ def consume(
     queues, as in RocketMQ. A queue that another request holds is skipped; when all are held, the command ends with exit
     code 3 and names the holder.
 
+    With --retries-only the group's offsets in its topics do not move: run it after 'rmq deliver', again and again, to empty a
+    group's retries before it goes back to a broker.
+
     With --all every group does the same under one request id, and what is ready is committed together. Groups run side by
     side in threads, so a listener that groups share must allow that. The error of a group ends its own work only. The exit
     code is the greatest of the groups that failed; 3 if all errors are groups in use by another request, or moved by one.
@@ -129,6 +140,8 @@ def consume(
     if together.all_groups:
         if client is not None or clients is not None:
             raise WrongUse("--all cannot be combined with --client and --clients, which are for one group")
+        if retries_only:
+            raise WrongUse("--all cannot be combined with --retries-only, which is for one group")
         consume_all(
             group or [], until_ms=until, max_messages=max_messages, together=together, options=options, spark=spark
         )
@@ -139,7 +152,7 @@ def consume(
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
     from rmq_store.lake.window.consumption import shards_of, unowned_queues
-    from rmq_store.window.consume_request import ConsumeRequest
+    from rmq_store.window.consume_request import ConsumeRequest, only_retries
 
     settings, scope = group_and_scope(name, options.settings, output)
     request = ConsumeRequest(
@@ -150,6 +163,8 @@ def consume(
         client_id=client,
         client_ids=client_ids_of(clients),
     )
+    if retries_only and not scope.retries_only:  # a replay reads only retries in any case
+        request, scope = only_retries(request)
     shards = shards_of(store, settings, scope, chosen=options.shard)
     unowned = [] if scope.retries_only else unowned_queues(store, settings, request.client_ids, host)
     folders = listener_folders(options.listener_path or ())

@@ -38,7 +38,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import uuid7_ms
-from rmq_store.window.consume_request import ConsumeRequest, identity_parameters
+from rmq_store.window.consume_request import RETRIES_ONLY, ConsumeRequest, identity_parameters
 from rmq_store.window.due import SegmentsOf, WaitingRetries, waiting_retries
 from rmq_store.window.plan import Plan, Planner, request_parameters
 
@@ -109,7 +109,8 @@ def _refuse_other(request: ConsumeRequest, parts: Sequence[Ctl]) -> None:
     is consumed, although it is not what was requested now."""
     if not parts:
         return
-    refuse_other_request(request.request_id, json.loads(parts[0].parameters), identity_parameters(request))
+    requested = {RETRIES_ONLY: None} | identity_parameters(request)
+    refuse_other_request(request.request_id, json.loads(parts[0].parameters), requested)
     client_id = parts[0].parameter("client_id")
     if None not in (client_id, request.client_id) and client_id != request.client_id:
         raise WrongUse(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmq_store.commit.ctl import Actor, Ctl
@@ -59,12 +59,22 @@ class Scope:
     from_ms: int | None = None
     """A replay: it starts at the first message stored at this time (UTC ms) or later."""
     retries_only: bool = False
-    """The follow-up of a replay: it reads only the replay's own retries."""
+    """It reads only the retries of the group: the follow-up of a replay, or ``only_retries``."""
     bounds: Mapping[MessageQueue, int] | None = None
     """A further attempt of a replay: it ends where the first attempt did."""
 
 
 LIVE = Scope()
+
+RETRIES_ONLY = "retries_only"
+"""The parameter of a request that reads only the retries of a group which also has topics to read."""
+
+_IDENTITY = ("topic", "from_ms", RETRIES_ONLY)
+
+
+def only_retries(request: ConsumeRequest) -> tuple[ConsumeRequest, Scope]:
+    """The request and its scope, to read only the retries of a group."""
+    return replace(request, parameters={**request.parameters, RETRIES_ONLY: True}), Scope(retries_only=True)
 
 
 def messages_remaining(request: ConsumeRequest, parts: Sequence[Ctl]) -> int | None:
@@ -75,12 +85,12 @@ def messages_remaining(request: ConsumeRequest, parts: Sequence[Ctl]) -> int | N
 
 
 def identity_parameters(request: ConsumeRequest) -> dict[str, Any]:
-    """The parameters that a request id stands for: the limits, and of a replay its topic and start.
+    """The parameters that a request id stands for: the limits, what it leaves out, and of a replay its topic and start.
 
     A request that comes again with others is refused.
     """
     parameters: dict[str, Any] = {"until_ms": request.until_ms, "max_messages": request.max_messages}
-    return parameters | {name: value for name, value in request.parameters.items() if name in ("topic", "from_ms")}
+    return parameters | {name: value for name, value in request.parameters.items() if name in _IDENTITY}
 
 
 def bounds_of(first_part: Ctl) -> dict[MessageQueue, int]:

@@ -37,6 +37,7 @@ from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume_request import (
     LIVE,
+    RETRIES_ONLY,
     ConsumeRequest,
     Scope,
     bounds_of,
@@ -187,12 +188,15 @@ class Planner:
         after that the bounds name them.
         """
         queues = self.queues()
-        if request.client_id is None or not is_first:
+        if not is_first:
             return Starts(self._starts_of(queues))
+        others = set(self._of_topics(self.positions)) if RETRIES_ONLY in request.parameters else set[MessageQueue]()
+        if request.client_id is None:
+            return Starts(self._starts_of(queues), self._starts_for_others(others))
         allocated = self._allocated(request, queues)
         if not allocated:
             return Starts({}, idle=self._idle(request))
-        return Starts(self._starts_of(allocated), self._starts_for_others(set(queues) - set(allocated)))
+        return Starts(self._starts_of(allocated), self._starts_for_others(others.union(queues) - set(allocated)))
 
     def _starts_of(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Start]:
         """The committed offset of each queue, else where the group begins to read it."""
@@ -221,8 +225,11 @@ class Planner:
         ]
         if self._scope.retries_only:
             return retries
+        return [*self._of_topics(positions), *retries]
+
+    def _of_topics(self, positions: Positions) -> list[MessageQueue]:
         topics = [subscription.topic for subscription in self.group.subscriptions]
-        return [*(queue for topic in topics for queue in positions.queues_of(topic)), *retries]
+        return [queue for topic in topics for queue in positions.queues_of(topic)]
 
     def _allocated(self, request: ConsumeRequest, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues of this shard that the group's strategy gives to this consumer (RebalanceImpl#rebalanceByTopic, rules
@@ -255,12 +262,13 @@ class Planner:
         return f"client {request.client_id} gets no queue here: {strategy} {gives}"
 
     def _starts_for_others(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Start]:
-        """The first starts of queues that other consumers got, where they do not begin at their first message.
+        """The first starts of queues that this window does not read, where they do not begin at their first message: those that
+        other consumers got, and those of topics beside a window of retries only.
 
-        ConsumeFromWhere applies to the queues that exist at the group's first window, so the first window of any consumer
-        chooses for all. Otherwise a queue that only another consumer has would look to that consumer like a later one.
+        ConsumeFromWhere applies to the queues that exist at the group's first window, so this chooses for all of them.
+        Otherwise a queue that is read later would look like one that was made later.
         """
-        if self._had_a_window:
+        if not queues or self._had_a_window:
             return {}
         _, unknown = stored_starts(self.group.name, sorted(queues), self.positions)
         starts = {queue: self._first_start(queue) for queue in unknown}

@@ -10,11 +10,11 @@ import pytest
 from rmq_store.admin.replay import replay_group
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Proposal, canonical_json
 from rmq_store.commit.decide import MAX_SKEW_MS
-from rmq_store.commit.positions import Claim, own_id
+from rmq_store.commit.positions import Claim, Outcome, own_id
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
-from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt
+from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt, MessageQueue
-from rmq_store.window.consume_request import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope, only_retries
 from rmq_store.window.deliver import DeliverReport, deliver_all
 from rmq_store.window.due import WaitingRetries
 from tests.contract.engines import story
@@ -32,6 +32,7 @@ from tests.contract.world import (
     fail,
     fail_bodies,
     group,
+    listening,
     orders,
     said,
     several,
@@ -183,6 +184,36 @@ def test_the_first_of_all_delays_counts_also_of_a_policy_and_of_a_replay(world: 
     again = group(replay_group("billing", f"{DAY}-replay"))
     waits = world.consume(again, f"{DAY}-7", scope=Scope(retries_only=True))
     assert (waits.status, waits.waiting) == ("empty", WaitingRetries(2, NOON + 15_000))
+
+
+@story
+def test_a_window_of_retries_only_reads_no_new_message(world: World) -> None:
+    world.fill(orders(0), several(4))
+    world.consume(BILLING, f"{DAY}-1", fail_bodies(b"0", b"1"), max_messages=2)
+    world.clock.advance(10_000)
+    world.deliver(f"{DAY}-d1")
+    request, scope = only_retries(ConsumeRequest(f"{DAY}-2", ANA))
+    with listening(fail_bodies(b"1")):
+        first = world.consume_window(BILLING, request, world.host, scope)
+    assert (first.status, counts(first)) == ("committed", {Outcome.ACKED: 1, Outcome.RETRIED: 1})
+    assert world.consume(BILLING, f"{DAY}-3", max_messages=1).messages() == 1, "the topic's offset had not moved"
+    world.clock.advance(30_000)
+    world.deliver(f"{DAY}-d2")
+    assert world.consume(BILLING, f"{DAY}-4", scope=scope).messages() == 1
+    assert world.consume(BILLING, f"{DAY}-5", scope=scope).status == "empty"
+
+
+@story
+def test_a_request_for_retries_only_is_another_request(world: World) -> None:
+    world.fill(orders(0), several(2))
+    world.consume(BILLING, f"{DAY}-1", fail)
+    world.clock.advance(10_000)
+    world.deliver(f"{DAY}-d1")
+    request, scope = only_retries(ConsumeRequest(f"{DAY}-2", ANA))
+    assert world.consume_window(BILLING, request, world.host, scope).messages() == 2
+    assert world.consume_window(BILLING, request, world.host, scope).status == "already_committed"
+    with pytest.raises(WrongUse, match="retries_only"):
+        world.consume(BILLING, f"{DAY}-2")
 
 
 # --- delivery --------------------------------------------------------------------------------------------------------
