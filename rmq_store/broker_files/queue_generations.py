@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.broker_files.log_names import QueueCuts
-from rmq_store.commit.ctl import Observed
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.message.message import MessageQueue
 
 QueueKey = tuple[str, int]
@@ -61,24 +61,42 @@ class Generations:
 
 
 def observed_in_generations(
-    generations: Generations, topics: Iterable[str], earlier: Iterable[Observed], newest: Iterable[Observed]
+    generations: Generations,
+    topics: Iterable[str],
+    ends: Mapping[MessageQueue, int],
+    earlier: Iterable[Observed],
+    newest: Iterable[Observed],
 ) -> tuple[Observed, ...]:
     """What the broker's groups have consumed, as lake offsets.
 
     ``newest``: the offsets in the broker's files; ``earlier``: what the import before recorded, in lake offsets; ``topics``:
-    those that the broker has, empty: not known. A deleted topic's offsets leave the broker's files. Until the group has one in
-    the newest generation it keeps what was recorded, so that here it continues there and goes on to the newest generation.
+    those that the broker has, empty: not known; ``ends``: the next offset of each queue in the lake. A broker of version 5
+    removes the offsets of a deleted topic from its files, one of version 4 leaves them there. Until the group has one in the
+    newest generation it keeps what was recorded, so that here it continues there and goes on to the newest generation. How far
+    a delay level is delivered never falls.
     """
-    at_broker = {
-        (one.group, one.queue): Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
-        for one in newest
-    }
     has = set(topics)
-    kept = {(one.group, one.queue): one for one in earlier if _is_older(generations, has, one)}
-    return tuple(sorted((kept | at_broker).values(), key=lambda one: (one.group, one.queue)))
+    observed = {(one.group, one.queue): one for one in earlier if _is_older(generations, has, one)}
+    before = {(one.group, one.queue): one for one in earlier}
+    for one in newest:
+        here = Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
+        recorded = before.get((one.group, one.queue))
+        if recorded and _is_kept(generations, ends, recorded, here):
+            here = recorded
+        observed[here.group, here.queue] = here
+    return tuple(sorted(observed.values(), key=lambda one: (one.group, one.queue)))
 
 
 def _is_older(generations: Generations, topics: Collection[str], seen: Observed) -> bool:
     """Whether the offset is one of a topic, or of a generation, that the broker has deleted."""
     base = generations.base(seen.queue)
     return (bool(topics) and seen.queue.topic not in topics) or 0 < base >= seen.offset
+
+
+def _is_kept(generations: Generations, ends: Mapping[MessageQueue, int], recorded: Observed, here: Observed) -> bool:
+    """Whether the recorded offset counts, and not the one of the broker's file: it is the same one, left over from an older
+    generation and beyond the end of the newest, or a delay level is delivered further."""
+    if here.group == SCHEDULE_GROUP:
+        return recorded.offset > here.offset
+    is_beyond = here.offset > ends.get(here.queue, here.offset)
+    return is_beyond and 0 < generations.base(here.queue) >= recorded.offset

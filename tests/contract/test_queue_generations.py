@@ -253,6 +253,17 @@ def test_a_group_of_the_broker_begins_where_the_broker_has_it(
     assert broker.rmq.json("audit")["audit"] == []
 
 
+def test_an_offset_that_a_broker_of_version_4_left_in_its_file_is_one_of_the_deleted_topic(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 5))
+    broker.imported(offsets={"T@g": 3})
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 2))
+    broker.imported(offsets={"T@g": 3})
+    assert broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")["left_out"] == []
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == ["a003", "a004", "b000", "b001"]
+
+
 def test_an_export_counts_what_only_the_store_has(broker: Broker) -> None:
     broker.sends(*sent("a", 0, 5))
     broker.imported()

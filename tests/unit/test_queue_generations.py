@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.broker_files.queue_generations import Generations, observed_in_generations
-from rmq_store.commit.ctl import Observed
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.message.message import MessageQueue
 
 QUEUE = MessageQueue("T", "a", 0)
@@ -41,6 +41,9 @@ def test_a_log_that_lost_its_end_has_the_generations_before_the_cut(cut: int, ba
         (9, None, 9),  # it has not begun the newest generation
         (12, None, 12),
         (13, None, None),  # its offset was deleted at the broker
+        (9, 19, 9),  # beyond the end: one that a broker of version 4 has left there
+        (9, 18, 30),
+        (13, 19, 31),
     ],
 )
 def test_a_group_of_the_broker_has_its_offset_in_the_newest_generation_or_keeps_its_last_one(
@@ -48,12 +51,23 @@ def test_a_group_of_the_broker_has_its_offset_in_the_newest_generation_or_keeps_
 ) -> None:
     earlier = [] if before is None else [Observed("g", QUEUE, before)]
     newest = [] if now is None else [Observed("g", QUEUE, now)]
-    result = observed_in_generations(TWICE, ("T", "U"), earlier, newest)
+    result = observed_in_generations(TWICE, ("T", "U"), {QUEUE: 30}, earlier, newest)
     assert result == (() if observed is None else (Observed("g", QUEUE, observed),))
 
 
 def test_a_group_keeps_its_offset_in_a_topic_that_was_deleted() -> None:
     earlier = (Observed("g", OTHER, 3),)
-    assert observed_in_generations(Generations(), ("T",), earlier, ()) == earlier
-    assert observed_in_generations(Generations(), ("T", "U"), earlier, ()) == ()
-    assert observed_in_generations(Generations(), (), earlier, ()) == ()
+    assert observed_in_generations(Generations(), ("T",), {}, earlier, ()) == earlier
+    assert observed_in_generations(Generations(), ("T", "U"), {}, earlier, ()) == ()
+    assert observed_in_generations(Generations(), (), {}, earlier, ()) == ()
+
+
+@pytest.mark.parametrize(("before", "now", "observed"), [(3, 5, 5), (5, 3, 5), (5, None, None), (None, 3, 3)])
+def test_how_far_a_delay_level_is_delivered_never_falls(
+    before: int | None, now: int | None, observed: int | None
+) -> None:
+    level = MessageQueue("SCHEDULE_TOPIC_XXXX", "a", 2)
+    earlier, newest, result = (
+        () if offset is None else (Observed(SCHEDULE_GROUP, level, offset),) for offset in (before, now, observed)
+    )
+    assert observed_in_generations(Generations(), (), {}, earlier, newest) == result

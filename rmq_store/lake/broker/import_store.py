@@ -53,6 +53,7 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import Engine
+from rmq_store.message.message import MessageQueue
 from rmq_store.message.sys_flag import MOST_BODY_BYTES
 from rmq_store.utils.host import Host
 
@@ -152,7 +153,9 @@ class _Import:
             notes = self.configs.notes if read.note is None else (*self.configs.notes, read.note)
             recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
             part = self._part(len(parts) + 1, cut, generations, begun_again)
-            configs = self._configs(cut, recorded, generations)
+            ends = {queue: begun.max_offset(queue) for queue in begun.all_queues()} if generations.bases else {}
+            ends |= {segment.queue: (segment.base or 0) + segment.count for segment in read.produced}
+            configs = self._configs(cut, recorded, generations, ends)
             made = import_commit(job, part, read, configs, recorded, begun)
             if cut is not None:
                 made = replace(made, advance={**cut.advance, **made.advance})
@@ -232,7 +235,9 @@ class _Import:
             return recorded_generations(self.shard, self.request.broker_name)
         return recorded_generations(self.shard, cut.broker_name).before(cut.by_queue)
 
-    def _configs(self, cut: LogCut | None, recorded: Ctl | None, generations: Generations) -> BrokerConfigs:
+    def _configs(
+        self, cut: LogCut | None, recorded: Ctl | None, generations: Generations, ends: Mapping[MessageQueue, int]
+    ) -> BrokerConfigs:
         """Those of the files, with the offsets of the groups in the queues of all names of the log."""
         name, configs = self.request.broker_name, self.configs
         if cut is None:
@@ -241,7 +246,7 @@ class _Import:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
         earlier = recorded.observed if recorded else ()
         of_name = [one for one in earlier if one.queue.broker_name == name]
-        newest = observed_in_generations(generations, configs.topics, of_name, configs.observed)
+        newest = observed_in_generations(generations, configs.topics, ends, of_name, configs.observed)
         return replace(configs, observed=observed_in_log(names, earlier, newest))
 
     def _job(self, generations: Generations) -> ImportJob:
