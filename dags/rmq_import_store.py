@@ -9,7 +9,7 @@ skipped and recorded. A body that is larger than `max_body_bytes` after decompre
 **Running it again.** A second import of the same files changes nothing. After an error it continues behind the last part
 that was committed.
 
-**When not to use it.** After the broker's cut-over: its import is closed permanently.
+**When not to use it.** After the broker's cut-over: its import is closed until `rmq hand-back`.
 
 Never scheduled: a person triggers it, or the job that copied the files. The source must be inside one of `$RMQ_IMPORT_ROOTS`.
 """

@@ -62,6 +62,15 @@ def add_to(app: typer.Typer) -> None:
         ],
         panel=PANEL,
     )
+    add_command(
+        app,
+        hand_back,
+        [
+            "rmq hand-back --broker broker-a --dry-run",
+            "rmq hand-back --broker broker-a --reason 'the broker runs again'",
+        ],
+        panel=PANEL,
+    )
     add_command(app, upgrade, ["rmq upgrade --dry-run", "rmq upgrade --root s3://lake/orders"], panel=PANEL)
     add_command(app, doctor, ["rmq doctor --root var/store", "rmq doctor --spark"], panel=PANEL)
 
@@ -210,7 +219,7 @@ def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:
     The store takes over the offsets of the broker's groups and the retries in its delay levels. Messages in its timer are
     not taken over; the answer counts them. Messages that the broker's log shows as delivered are not delivered again,
     also when the broker was killed before it recorded that. First stop the broker and import once more: afterwards
-    nothing can be imported from it, and a cut-over cannot be undone.
+    nothing can be imported from it, until 'rmq hand-back' ends the cut-over.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
@@ -232,6 +241,39 @@ def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:
         f"broker {broker} in shard {report.shard}: {report.groups} groups taken over; from now on 'rmq "
         f"deliver' delivers its {report.waiting} delayed messages",
         *(f"note: {note}" for note in (*report.notes, *report.left_out)),
+        f"request: {request_id}",
+    )
+
+
+def hand_back(*, broker: BrokerOption, options: ChangeOptions) -> None:
+    """Give a broker's groups and delay levels back to it after a cutover.
+
+    First stop its groups here, and write their offsets into the broker's files ('rmq offsets export --merge'). Afterwards the
+    broker owns them as before the cutover: its files are imported further from where the last import ended, and the next
+    cutover takes over what it has done by then. Retries that wait in this store stay here: 'rmq consume --retries-only'
+    consumes them.
+    """
+    output, host = Output(options.as_json), Host()
+    store = open_store(options.root)
+    from rmq_store.lake.broker.hand_back import hand_back as give_back
+
+    request_id = new_request("hand-back", options.request, host)
+    report = give_back(
+        shard_of_broker(store, broker, options.shard),
+        broker,
+        host,
+        request_id=request_id,
+        actor=actor_of(options.actor),
+        reason=reason_of(options.reason, options.dry_run),
+        dry_run=options.dry_run,
+    )
+    for group in report.kept:
+        output.note(
+            f"group {group} was deleted in this store: its offsets stay here, and do not follow those of the broker"
+        )
+    output.answer(
+        asdict(report) | {"request_id": request_id},
+        f"broker {broker} in shard {report.shard}: it owns {report.groups} groups and its delay levels again",
         f"request: {request_id}",
     )
 

@@ -31,6 +31,7 @@ class Action(StrEnum):
     IMPORT = "import"
     SALVAGE = "salvage"
     CUTOVER = "cutover"
+    HAND_BACK = "hand_back"
     CLAIM = "claim"
     RENEW = "renew"
     RELEASE = "release"

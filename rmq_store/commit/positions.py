@@ -142,7 +142,7 @@ def import_id(broker_name: str) -> str:
 
 
 def cutover_id(broker_name: str) -> str:
-    """1 once the broker's import is closed permanently and its groups belong to the lake."""
+    """1 while the broker's import is closed and its groups belong to the lake: from a cut-over to a hand-back."""
     return _joined(PositionKind.CUTOVER, broker_name)
 
 

@@ -60,6 +60,7 @@ def test_the_commands_are_those_that_people_build_on() -> None:
             "dispatch",
             "doctor",
             "groups",
+            "hand-back",
         ),
         *(
             "import-store",

@@ -22,6 +22,7 @@ COMMANDS = [
     ["skip", "--group", "orders", "--topic", "OrderEvents", "--reason", "a test"],
     ["delete-group", "--group", "orders", "--reason", "a test"],
     ["cutover", "--broker", "broker-a", "--reason", "a test"],
+    ["hand-back", "--broker", "broker-a", "--reason", "a test"],
 ]
 """In this order each has something to do."""
 

@@ -1,9 +1,9 @@
 """Cut-over: the end of a broker's ownership (docs/architecture.md, "Import"), as one commit.
 
-Its files cannot be imported any more. What it last reported about its groups is adopted where the lake has no position of
-its own: offsets, retry topics, and how far its delay levels were delivered, so that ``deliver`` moves what still waits
-there. The log of a broker that was killed shows more than its ``delayOffset.json``: what it shows as delivered is not
-delivered again.
+Its files cannot be imported any more, until it is handed back (``hand_back.py``). What it last reported about its groups is
+adopted where the lake has no position of its own: offsets, retry topics, and how far its delay levels were delivered, so that
+``deliver`` moves what still waits there. The log of a broker that was killed shows more than its ``delayOffset.json``: what it
+shows as delivered is not delivered again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def cutover(
     errors of ``commit``.
     """
     if not reason.strip():
-        raise WrongUse("a cut-over needs a reason (--reason): it cannot be undone")
+        raise WrongUse("a cut-over needs a reason (--reason); it is recorded permanently")
     started_ms = host.now_ms()
     shard.commitlog.refresh()
     if earlier := _earlier(store, shard, broker_name, request_id):
@@ -131,13 +131,15 @@ def cutover(
 
 
 def _earlier(store: LakeStore, shard: Shard, broker_name: str, request_id: str) -> CutoverReport | None:
-    """The report of an earlier attempt of this request, None when the broker was never cut over. Raises WrongUse when
-    another request cut it over."""
+    """The report of an earlier attempt of this request, None when the broker owns its groups. Raises WrongUse when another
+    request cut it over."""
     cutovers = shard.ctls_since(0, action=str(Action.CUTOVER))
-    ctl = next((ctl for ctl in cutovers if ctl.parameter("broker_name") == broker_name), None)
+    of_broker = {ctl.request_id: ctl for ctl in cutovers if ctl.parameter("broker_name") == broker_name}
+    ctl = of_broker.get(request_id)
     if ctl is None:
-        return None
-    if ctl.request_id != request_id:
+        if not of_broker or not shard.positions().get(cutover_id(broker_name)):
+            return None  # never cut over, or handed back since
+        ctl = list(of_broker.values())[-1]
         raise WrongUse(
             f"broker {broker_name} was cut over by request {ctl.request_id} of {ctl.actor.name} "
             f"({ctl.actor.source}) at {format_time(ctl.store_timestamp)}: {ctl.reason}. There is nothing left to do."

@@ -151,7 +151,8 @@ def refuse_closed(shard: Shard, broker_name: str) -> None:
         )
     if shard.positions().get(cutover_id(broker_name)):
         raise WrongUse(
-            f"broker {broker_name} was cut over to shard {shard.name}: its files cannot be imported any more"
+            f"broker {broker_name} was cut over to shard {shard.name}: its files cannot be imported any more until "
+            "'rmq hand-back' gives its groups back to it"
         )
 
 

@@ -75,15 +75,14 @@ def _may_have(action: Action) -> pc.Expression:
 
 
 _COMMITLOG = "commitlog"
+_MAY_BE_IMPORT = _may_have(Action.IMPORT) | _may_have(Action.SALVAGE) | _may_have(Action.HAND_BACK)
 
 FILE_RELATIONS: Mapping[str, FileRelation] = {
     "msg": FileRelation(_COMMITLOG, _stored(tables.MSG), _of_kind("msg")),
     "archived": FileRelation(_COMMITLOG, _stored(tables.MSG), _of_kind("archive")),
     "outcome_ranges": FileRelation(_COMMITLOG, _stored(tables.OUTCOME), _of_kind("outcome")),
     "key_rows": FileRelation(_COMMITLOG, _stored(tables.KEY), _of_kind("key")),
-    "ctl_imports": FileRelation(
-        _COMMITLOG, _stored(tables.CTL), _of_kind("ctl") & (_may_have(Action.IMPORT) | _may_have(Action.SALVAGE))
-    ),
+    "ctl_imports": FileRelation(_COMMITLOG, _stored(tables.CTL), _of_kind("ctl") & _MAY_BE_IMPORT),
     "ctl_logged": FileRelation(_COMMITLOG, _stored(tables.CTL), _of_kind("ctl")),
     "ctl_dispatched": FileRelation(COMMITS.name, _stored(COMMITS.schema)),
     "consumequeue_dispatched": FileRelation(QUEUES.name, _stored(QUEUES.schema)),

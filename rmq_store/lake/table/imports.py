@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rmq_store.broker_files.log_names import LogNames, QueueCuts
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import Action, Ctl, Observed
 from rmq_store.commit.positions import PositionKind, diverged_id, import_id
+from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 
@@ -35,7 +37,8 @@ BEGUN_AGAIN = "begun_again"
 GENERATIONS_OF = "generations_of"
 """The parameter of the later imports of that broker: the id of that one."""
 
-_IMPORTS = (Action.IMPORT, Action.SALVAGE)
+_IMPORTS = (Action.IMPORT, Action.SALVAGE, Action.HAND_BACK)
+"""A hand-back records what the broker has, as an import without messages does."""
 
 
 def last_import(shard: Shard, broker_name: str) -> Ctl | None:
@@ -132,6 +135,31 @@ def observed(shard: Shard) -> list[Observed]:
     """The offsets that each broker's files had at its newest import."""
     recorded = (last_configs(shard, broker_name) for broker_name in _open_brokers(shard))
     return [seen for ctl in recorded if ctl is not None for seen in ctl.observed]
+
+
+def handed_back(shard: Shard, broker_name: str) -> list[Ctl]:
+    """The hand-backs of the broker, oldest first."""
+    ctls = shard.ctls_since(0, action=str(Action.HAND_BACK))
+    return [ctl for ctl in ctls if ctl.parameter("broker_name") == broker_name]
+
+
+def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
+    """The parameters of a commit that follows the newest import of the broker without reading anything of its log."""
+    newest, configs = last_import(shard, broker_name), last_configs(shard, broker_name)
+    if newest is None or configs is None:
+        raise StoreUnusable(f"the last import of broker {broker_name} is missing in shard {shard.name}")
+    end = newest.parameter("range")[1]
+    first = first_of_continued(shard, broker_name)
+    return {
+        "broker_name": broker_name,
+        "range": [end, end],
+        "messages": 0,
+        "fingerprint": newest.parameter("fingerprint"),
+        "topics": configs.parameter("topics"),
+        "groups": configs.parameter("groups"),
+        **({CONTINUES_OF: first.commit_id} if first else {}),
+        **generations_of(shard, broker_name),
+    }
 
 
 def incomplete_imports(shard: Shard) -> dict[str, int]:

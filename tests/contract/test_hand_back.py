@@ -1,0 +1,243 @@
+"""A broker that was cut over gets its groups back, runs on, is imported further and cut over again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.lake.commit import commit as committing
+from tests.contract.rmq import ALL_DUE, Rmq
+from tests.contract.test_diverged_log import LISTENER, SETTINGS, configs_of, delayed, in_t, parsed, table_of
+from tests.contract.test_import_store import store_of
+
+BROKER = ("--broker", "broker-a")
+BACK = ("hand-back", *BROKER, "--reason", "the broker runs again")
+CUT_OVER = ("cutover", *BROKER, "--reason", "switched off")
+
+
+def broker_files(rmq: Rmq, messages: Sequence[dict[str, Any]], offset: int, delay: int) -> str:
+    """The broker's store with these messages, the offset of group g in queue 0 of T, and that of delay level 3."""
+    shutil.rmtree(rmq.folder / "broker", ignore_errors=True)
+    return str(configs_of(store_of(rmq.folder / "broker", *messages), offset, delay))
+
+
+FIRST = [in_t("c000", 0), in_t("c001", 1), delayed(0, 0), delayed(1, 1)]
+"""The broker's group has consumed one message, and none of the delayed ones is delivered."""
+
+
+@pytest.fixture
+def cut_over(rmq: Rmq) -> Rmq:
+    """The lake has delivered and consumed all that the broker had."""
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    rmq.json("init")
+    rmq.json("import-store", broker_files(rmq, FIRST, 1, 0), *BROKER)
+    rmq.json(*CUT_OVER)
+    rmq.json("deliver", "--now", ALL_DUE)
+    rmq.json("consume", "--group", "g")
+    assert consumed(rmq) == ["c001", "d000", "d001"]
+    return rmq
+
+
+def consumed(rmq: Rmq) -> list[str]:
+    """All that the group has consumed here, sorted."""
+    return sorted((rmq.folder / "bodies.txt").read_text().split())
+
+
+def stored(rmq: Rmq) -> tuple[int, str]:
+    """The group's offset in queue 0 of T, and who has it."""
+    (row,) = rmq.json(
+        "sql", "SELECT next_offset, held_by FROM stored_offsets WHERE topic = 'T' AND broker_name = 'broker-a'"
+    )
+    return row["next_offset"], row["held_by"]
+
+
+def exported(rmq: Rmq) -> tuple[Any, Any]:
+    """The offset of the group and that of delay level 3, as the export writes them into the broker's files."""
+    file = Path(broker_files(rmq, FIRST, 1, 0)) / "config" / "consumerOffset.json"
+    rmq.json("offsets", "export", *BROKER, "--merge", str(file))
+    return table_of(rmq, "broker-a"), parsed(file.with_name("delayOffset.json").read_text())
+
+
+def test_each_message_is_consumed_once_by_the_lake_the_broker_and_the_lake(cut_over: Rmq) -> None:
+    assert exported(cut_over) == ({"T@g": {0: 2}}, {"3": 2})
+    assert cut_over.json(*BACK)["groups"] == 1
+    assert exported(cut_over) == ({"T@g": {0: 2}}, {"3": 2})
+    # The broker consumes c002 and delivers d002 to itself; c003 and d003 wait there.
+    more = [in_t("c002", 2), delayed(2, 2), in_t("d002", 3, key=2), in_t("c003", 4), delayed(3, 3)]
+    report = cut_over.json("import-store", broker_files(cut_over, [*FIRST, *more], 4, 3), *BROKER)
+    assert (report["messages"], report["begin"] > 0) == (5, True)
+    assert stored(cut_over) == (4, "broker")
+    again = cut_over.json(*CUT_OVER)
+    assert (again["groups"], again["waiting"]) == (1, 1)
+    assert cut_over.json("deliver", "--now", ALL_DUE)["delivered"] == 1
+    cut_over.json("consume", "--group", "g")
+    assert consumed(cut_over) == ["c001", "c003", "d000", "d001", "d003"]
+    assert exported(cut_over) == ({"T@g": {0: 5}}, {"3": 4})
+    assert cut_over.json("audit")["audit"] == []
+
+
+def test_a_broker_may_be_handed_back_several_times(cut_over: Rmq) -> None:
+    messages = [*FIRST]
+    for number in range(2, 5):
+        cut_over.json(*BACK)
+        messages.append(in_t(f"c{number:03}", number))
+        cut_over.json("import-store", broker_files(cut_over, messages, number, 2), *BROKER)
+        cut_over.json(*CUT_OVER)
+        cut_over.json("deliver", "--now", ALL_DUE)
+        cut_over.json("consume", "--group", "g")
+    assert consumed(cut_over) == ["c001", "c002", "c003", "c004", "d000", "d001"]
+    assert cut_over.json("audit")["audit"] == []
+
+
+def test_after_a_hand_back_the_lake_delivers_nothing_of_the_broker(cut_over: Rmq) -> None:
+    cut_over.json(*BACK)
+    more = [delayed(2, 2), in_t("c002", 2)]
+    cut_over.json("import-store", broker_files(cut_over, [*FIRST, *more], 2, 2), *BROKER)
+    assert cut_over.json("deliver", "--now", ALL_DUE)["delivered"] == 0
+    cut_over.json("consume", "--group", "g")  # begins where the broker has the group
+    assert consumed(cut_over) == ["c001", "c002", "d000", "d001"]
+
+
+def test_what_was_delivered_here_stays_delivered_when_the_broker_got_no_new_delay_offsets(cut_over: Rmq) -> None:
+    cut_over.json(*BACK)
+    cut_over.json("import-store", broker_files(cut_over, FIRST, 2, 0), *BROKER)
+    assert cut_over.json(*CUT_OVER)["waiting"] == 0
+    assert cut_over.json("deliver", "--now", ALL_DUE)["delivered"] == 0
+
+
+def test_a_hand_back_is_done_once_and_says_what_it_did(cut_over: Rmq) -> None:
+    tried = cut_over.json("hand-back", *BROKER, "--dry-run")
+    assert (tried["status"], tried["groups"]) == ("dry_run", 1)
+    assert "needs a reason" in cut_over("hand-back", *BROKER).err
+    done = cut_over.json(*BACK)
+    assert (done["status"], done["shard"], done["groups"], done["kept"]) == ("committed", "broker-a", 1, [])
+    again = cut_over.json(*BACK, "--request", done["request_id"])
+    assert again == done | {"status": "already_committed", "warnings": []}
+    other = cut_over(*BACK)
+    assert (other.exit_code, "broker-a is not cut over to shard broker-a" in other.err) == (2, True)
+    history = "SELECT action, from_offset, to_offset, reason FROM offset_history WHERE action = 'hand_back'"
+    rows = cut_over.json("sql", f"{history} AND group_name = 'g'")
+    assert [(row["from_offset"], row["reason"]) for row in rows] == [(2, "the broker runs again")]
+
+
+def test_a_cut_over_after_a_hand_back_is_another_one(cut_over: Rmq) -> None:
+    cut_over.json(*BACK)
+    done = cut_over.json(*CUT_OVER)
+    assert done["status"] == "committed"
+    another = cut_over(*CUT_OVER)
+    assert (another.exit_code, f"was cut over by request {done['request_id']}" in another.err) == (2, True)
+
+
+def test_offsets_of_a_group_that_was_deleted_here_stay_here(cut_over: Rmq) -> None:
+    cut_over.json("delete-group", "--group", "g", "--reason", "not used")
+    cut_over.json("consume", "--group", "g")
+    assert cut_over.json(*BACK)["kept"] == ["g"]
+    assert stored(cut_over) == (2, "lake")
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", ["4.ctl-written", "5.put"])
+def test_a_kill_at_any_step_and_a_rerun_end_the_same(cut_over: Rmq, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def dies(reached: str) -> None:
+        if reached == step:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "on_step", dies)
+        assert "Killed" in cut_over(*BACK, "--request", "2026-01-01-back").err
+    assert cut_over.json(*BACK, "--request", "2026-01-01-back")["groups"] == 1
+    assert exported(cut_over) == ({"T@g": {0: 2}}, {"3": 2})
+    assert cut_over.json("audit")["audit"] == []
+
+
+def test_a_window_that_runs_during_a_hand_back_cannot_commit(cut_over: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_over.json("reset", "--group", "g", "--topic", "T", "--to-min", "--reason", "again")
+    handed: list[str] = []
+
+    def during(reached: str) -> None:
+        if reached == "3.staged" and not handed:
+            handed.append(reached)
+            monkeypatch.setattr(committing, "on_step", lambda _: None)
+            cut_over.json(*BACK)
+
+    monkeypatch.setattr(committing, "on_step", during)
+    answer = cut_over("consume", "--group", "g")
+    assert (answer.exit_code, "Moved by hand_back" in answer.err) == (3, True)
+    assert cut_over.json("audit")["audit"] == []
+
+
+def test_the_names_of_a_log_that_lost_its_end_are_handed_back_together(rmq: Rmq) -> None:
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    rmq.json("init")
+    rmq.json("import-store", broker_files(rmq, [in_t(f"o{n:03}", n) for n in range(4)], 1, 0), *BROKER)
+    newer = [in_t("o000", 0), in_t("o001", 1), *(in_t(f"n{n:03}", n) for n in range(2, 5))]
+    continued = ("--continue-as", "broker-a-2", "--reason", "the disk was replaced")
+    rmq.json("import-store", broker_files(rmq, newer, 1, 0), *BROKER, *continued)
+    name = ("--broker", "broker-a-2")
+    rmq.json("cutover", *name, "--reason", "switched off")
+    rmq.json("consume", "--group", "g")
+    assert rmq.json("hand-back", *name, "--reason", "the broker runs again")["groups"] == 1
+    assert table_of(rmq) == {"T@g": {0: 5}}
+    newer += [in_t(f"n{n:03}", n) for n in range(5, 8)]
+    rmq.json("import-store", broker_files(rmq, newer, 6, 0), *name, "--shard", "broker-a")
+    rmq.json("cutover", *name, "--reason", "switched off")
+    rmq.json("consume", "--group", "g")
+    assert consumed(rmq) == sorted(["o001", "o002", "o003", *(f"n{n:03}" for n in (2, 3, 4, 6, 7))])
+    assert rmq.json("audit")["audit"] == []
+
+
+# --- what waits here before a hand-back ---------------------------------------------------------------------------------
+
+FAILING = """
+def keep(msgs, context):
+    with open("bodies.txt", "a") as file:
+        file.writelines(f"{m.body.decode()} " for m in msgs)
+    return "RECONSUME_LATER" if context_of(msgs) else "CONSUME_SUCCESS"
+
+
+def context_of(msgs):
+    return [m for m in msgs if m.reconsume_times < 2]
+"""
+
+
+def test_retries_are_consumed_to_the_last_one_without_a_new_message(rmq: Rmq) -> None:
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(FAILING)
+    rmq.json("init")
+    rmq.json("import-store", broker_files(rmq, [in_t(f"c{n:03}", n) for n in range(9)], 0, 0), *BROKER)
+    rmq.json(*CUT_OVER)
+    rmq.json("consume", "--group", "g", "--max-messages", "3")
+    rounds = 0
+    while rmq.json("offsets", "export", *BROKER)["waiting_retries"]:
+        assert "rmq consume --group g --retries-only" in rmq("offsets", "export", *BROKER).err
+        rmq.json("deliver", "--now", ALL_DUE)
+        rmq.json("consume", "--group", "g", "--retries-only")
+        rounds += 1
+    assert (rounds, table_of(rmq, "broker-a")) == (2, {"T@g": {0: 3}})
+    assert consumed(rmq) == sorted(["c000", "c001", "c002"] * 3)
+    assert rmq("consume", "--all", "--retries-only").exit_code == 2
+    assert rmq.json("audit")["audit"] == []
+
+
+def test_a_first_window_of_retries_only_chooses_where_the_group_begins_its_topics(rmq: Rmq) -> None:
+    settings = SETTINGS.replace("CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET")
+    (rmq.folder / "consumers.toml").write_text(settings)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    retry = {"topic": "%RETRY%g", "queue_id": 0, "queue_offset": 0, "stored_body": b"r000"}
+    rmq.json("init")
+    rmq.json("import-store", str(store_of(rmq.folder / "broker", in_t("c000", 0), in_t("c001", 1), retry)), *BROKER)
+    rmq.json(*CUT_OVER)
+    rmq.json("consume", "--group", "g", "--retries-only")
+    assert (consumed(rmq), stored(rmq)) == (["r000"], (2, "lake"))
+    rmq.json("consume", "--group", "g")
+    assert consumed(rmq) == ["r000"]
+    assert rmq.json("audit")["audit"] == []
