@@ -4,7 +4,7 @@
 and the broker's own data about its groups, in parts of 1 to 4 GiB of its log, each all or nothing. The broker may be
 running. A damaged record stops the import, with an error that names the file and the position; with `salvage` it is
 skipped and recorded. A body that is larger than `max_body_bytes` after decompression also stops the import, even with
-`salvage`: the message is not damaged, so it must not be lost.
+`salvage`: the message is not damaged, so it must not be lost. So do `max_config_bytes` and `max_queues`.
 
 **Running it again.** A second import of the same files changes nothing. After an error it continues behind the last part
 that was committed.
@@ -31,6 +31,10 @@ PARAMS = {
     "max_body_bytes": optional(
         "Largest body", "In bytes, after decompression. Default: 64 MiB.", kind="integer", minimum=1
     ),
+    "max_config_bytes": optional(
+        "Largest config file", "In bytes, of each of the broker's. Default: 64 MiB.", kind="integer", minimum=1
+    ),
+    "max_queues": optional("Most queues", "Of a topic. Default: 65,536.", kind="integer", minimum=1),
     "engine": Param("spark", type="string", enum=["spark", "local"], title="Engine"),
 }
 

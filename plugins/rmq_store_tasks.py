@@ -45,6 +45,8 @@ def import_files() -> Answer:
         actor=run.actor,
         salvage=import_params.salvage,
         max_body_bytes=import_params.max_body_bytes,
+        max_config_bytes=import_params.max_config_bytes,
+        max_queues=import_params.max_queues,
     )
     with deployment.engines(import_params.engine) as engines:
         report = import_store(
@@ -111,7 +113,7 @@ def export_all() -> list[Answer]:
             if shard.positions().get(diverged_id(broker_name)) is not None:
                 continue  # its groups' offsets are those of the name that continues its log
             export = export_offsets(shard, broker_name)
-            file = deployment.export_folder / shard.name / quote(broker_name, safe="") / CONSUMER_OFFSETS.name
+            file = deployment.export_folder / shard.name / _folder_of(broker_name) / CONSUMER_OFFSETS.name
             try:
                 writes = planned_writes(file, export.offsets, export.delays, export.version, How.MERGE)
                 changed = write_both(writes)
@@ -136,6 +138,12 @@ def export_all() -> list[Answer]:
                 )
             )
     return answers
+
+
+def _folder_of(broker_name: str) -> str:
+    """The broker's folder among the exports. A name of dots only would be another folder."""
+    name = quote(broker_name, safe="")
+    return name if name.strip(".") else name.replace(".", "%2E")
 
 
 @translated

@@ -7,7 +7,8 @@
     │   ├── RecordError         a record of a broker's file is refused
     │   │   ├── DamagedRecord       it fails its check
     │   │   └── UnsupportedRecord   it is sound, but cannot be imported as it is
-    │   ├── BodyTooLarge        a body is larger than allowed when it is decompressed
+    │   ├── OverLimit           sound, but more than a limit allows: raise the limit, or refuse the data
+    │   │   └── BodyTooLarge        a body is larger than allowed when it is decompressed
     │   ├── MissingFile         a file of the store with messages is missing
     │   ├── LogDamaged          an entry or a checkpoint of a table's log is damaged or missing
     │   ├── DerivedTableDamaged a derived table does not match the commit log: rmq dispatch --rebuild
@@ -90,7 +91,12 @@ class UnsupportedRecord(RecordError):
     text = "the record {place} cannot be imported: {reason}. Nothing was changed."
 
 
-class BodyTooLarge(BadData):
+class OverLimit(BadData):
+    """The data is sound as far as it was read, but larger than a limit allows. The message names the option that raises the
+    limit. A salvage does not skip it, since nothing is damaged."""
+
+
+class BodyTooLarge(OverLimit):
     """A compressed body is larger than allowed when it is decompressed; decompression stopped at the limit."""
 
 

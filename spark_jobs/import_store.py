@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.request import actor_of
 from rmq_store.lake.broker.import_request import ImportRequest
 from rmq_store.lake.broker.import_store import import_store
@@ -35,6 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--max-body-bytes", type=count, default=MAX_BODY_BYTES, help="the largest body, in bytes, after decompression"
     )
+    parser.add_argument(
+        "--max-config-bytes",
+        type=count,
+        default=MAX_CONFIG_BYTES,
+        help="the largest config file of the broker, in bytes",
+    )
+    parser.add_argument("--max-queues", type=count, default=MAX_QUEUES, help="the most queues of a topic")
     chosen = parser.parse_args(arguments)
     host = Host()
     return report_as_json("import", chosen.request, host, lambda request_id: _import(chosen, request_id, host))
@@ -50,6 +58,8 @@ def _import(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str
             actor=actor_of(),
             salvage=chosen.salvage,
             max_body_bytes=chosen.max_body_bytes,
+            max_config_bytes=chosen.max_config_bytes,
+            max_queues=chosen.max_queues,
         )
         source = Root.parse(chosen.source)
         report = import_store(store, source, request, host, engines.for_import(), progress=_print_progress)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rmq_store.admin.dead_letters import DeadLetterFilter, Place
 from rmq_store.admin.redrive import RedriveRequest
 from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.request import client_ids_of
 from rmq_store.errors import WrongUse
@@ -243,6 +244,8 @@ class ImportParams:
     salvage: bool = False
     engine: str = "spark"
     max_body_bytes: int = MAX_BODY_BYTES
+    max_config_bytes: int = MAX_CONFIG_BYTES
+    max_queues: int = MAX_QUEUES
 
     def __post_init__(self) -> None:
         if self.engine not in _IMPORT_ENGINES:
@@ -250,8 +253,8 @@ class ImportParams:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> ImportParams:
-        """From ``source, broker_name, shard, salvage, engine, max_body_bytes``; the shard is the broker's name unless
-        given. Raises WrongUse."""
+        """From ``source, broker_name, shard, salvage, engine, max_body_bytes, max_config_bytes, max_queues``; the shard
+        is the broker's name unless given. Raises WrongUse."""
         broker_name = _text(params, "broker_name")
         return cls(
             source=_text(params, "source"),
@@ -260,6 +263,8 @@ class ImportParams:
             salvage=params.get("salvage") is True,
             engine=params.get("engine") or "spark",
             max_body_bytes=_count(params, "max_body_bytes") or MAX_BODY_BYTES,
+            max_config_bytes=_count(params, "max_config_bytes") or MAX_CONFIG_BYTES,
+            max_queues=_count(params, "max_queues") or MAX_QUEUES,
         )
 
 

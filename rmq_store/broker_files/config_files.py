@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from rmq_store.broker_files.broker_json import key_text, number_of, numbers_of, object_of, parse
 from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.errors import BadData
 
 FOLDER: Final = "config"
@@ -126,27 +127,30 @@ class ConsumerFilterData:
         return self.dead_time >= self.born_time
 
 
-def read_consumer_offsets(source: FileSource) -> ConfigFile[ConsumerOffsets]:
+def read_consumer_offsets(source: FileSource, most_bytes: int = MAX_CONFIG_BYTES) -> ConfigFile[ConsumerOffsets]:
     """The committed offsets of a store.
 
     :raises BadData: neither the file nor its ``.bak`` can be read (there RocketMQ's load answers false).
+    :raises OverLimit: the file has more than ``most_bytes``.
     """
-    return load_config(source, "consumerOffset.json", parse_consumer_offsets)
+    return load_config(source, "consumerOffset.json", parse_consumer_offsets, most_bytes)
 
 
-def read_delay_offsets(source: FileSource) -> ConfigFile[dict[int, int]]:
+def read_delay_offsets(source: FileSource, most_bytes: int = MAX_CONFIG_BYTES) -> ConfigFile[dict[int, int]]:
     """Delay level -> next offset to deliver of its schedule queue. Raises as :func:`read_consumer_offsets`."""
-    return load_config(source, "delayOffset.json", parse_delay_offsets)
+    return load_config(source, "delayOffset.json", parse_delay_offsets, most_bytes)
 
 
-def read_topics(source: FileSource) -> ConfigFile[dict[str, TopicConfig]]:
+def read_topics(source: FileSource, most_bytes: int = MAX_CONFIG_BYTES) -> ConfigFile[dict[str, TopicConfig]]:
     """The topics by name. Raises as :func:`read_consumer_offsets`."""
-    return load_config(source, "topics.json", parse_topics)
+    return load_config(source, "topics.json", parse_topics, most_bytes)
 
 
-def read_subscription_groups(source: FileSource) -> ConfigFile[dict[str, SubscriptionGroupConfig]]:
+def read_subscription_groups(
+    source: FileSource, most_bytes: int = MAX_CONFIG_BYTES
+) -> ConfigFile[dict[str, SubscriptionGroupConfig]]:
     """The groups by name. Raises as :func:`read_consumer_offsets`."""
-    return load_config(source, "subscriptionGroup.json", parse_subscription_groups)
+    return load_config(source, "subscriptionGroup.json", parse_subscription_groups, most_bytes)
 
 
 def read_consumer_filters(source: FileSource) -> ConfigFile[dict[tuple[str, str], ConsumerFilterData]]:
@@ -163,9 +167,11 @@ def has_abort_file(source: FileSource) -> bool:
     return True
 
 
-def load_config(source: FileSource, name: str, parse_text: Callable[[str], T]) -> ConfigFile[T]:
+def load_config(
+    source: FileSource, name: str, parse_text: Callable[[str], T], most_bytes: int = MAX_CONFIG_BYTES
+) -> ConfigFile[T]:
     """Read a configuration file by RocketMQ's rule; ``parse_text("")`` is the empty table. Nothing else is opened."""
-    return chosen_config(f"{FOLDER}/{name}", lambda path: _text(source, path), parse_text, f"{source}: ")
+    return chosen_config(f"{FOLDER}/{name}", lambda path: _text(source, path, most_bytes), parse_text, f"{source}: ")
 
 
 def chosen_config(
@@ -331,8 +337,8 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _text(source: FileSource, path: str) -> str | None:
-    content = source.whole(path)
+def _text(source: FileSource, path: str, most_bytes: int) -> str | None:
+    content = source.whole(path, most_bytes)
     return None if content is None else content.decode("utf-8", "replace")
 
 

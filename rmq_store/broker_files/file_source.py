@@ -11,7 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from rmq_store.errors import BadData, WrongUse
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
+from rmq_store.errors import BadData, OverLimit, WrongUse
 from rmq_store.utils.small_file import kind_of
 
 FEW_NAMES: Final = 20
@@ -36,9 +37,22 @@ class FileSource(Protocol):
         """
         ...
 
-    def whole(self, name: str) -> bytes | None:
-        """All bytes of a small file, None when it is not there."""
+    def whole(self, name: str, most_bytes: int = MAX_CONFIG_BYTES) -> bytes | None:
+        """All bytes of a small file, None when it is not there.
+
+        :raises OverLimit: it has more than ``most_bytes``; no more of it was read.
+        """
         ...
+
+
+def small_content(file: str, content: bytes, most_bytes: int) -> bytes:
+    """The content. Raises OverLimit, which names the ``file``, for more than ``most_bytes``."""
+    if len(content) > most_bytes:
+        raise OverLimit(
+            f"{file} is larger than {most_bytes:,} bytes. If it is the broker's, import with a higher limit "
+            "(--max-config-bytes); nothing was changed"
+        )
+    return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +86,12 @@ class LocalFileSource:
             file.seek(begin)
             return file.read(max(end - begin, 0))
 
-    def whole(self, name: str) -> bytes | None:
+    def whole(self, name: str, most_bytes: int = MAX_CONFIG_BYTES) -> bytes | None:
         with self._in_words(name):
             if not self._is_there(name):
                 return None
             with self._opened(name) as file:
-                return file.read()
+                return small_content(f"{name} in {self}", file.read(most_bytes + 1), most_bytes)
 
     def _below(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Names and sizes of the files below a folder. Raises BadData for what is neither a file nor a folder."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.errors import WrongUse
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.numbers import whole_number
@@ -331,6 +332,24 @@ class LogOptions:
             help="The largest size of a body after decompression. A larger body stops the import, also with --salvage.",
         ),
     ] = MAX_BODY_BYTES
+    max_config_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max-config-bytes",
+            metavar="BYTES",
+            parser=count_from(1),
+            help="The largest size of each of the broker's config files. A larger one stops the import.",
+        ),
+    ] = MAX_CONFIG_BYTES
+    max_queues: Annotated[
+        int,
+        typer.Option(
+            "--max-queues",
+            metavar="N",
+            parser=count_from(1),
+            help="The most queues of a topic; all topics may have four times as many. More stop the import.",
+        ),
+    ] = MAX_QUEUES
     continue_as: Annotated[
         str | None,
         typer.Option(

@@ -160,6 +160,8 @@ def import_store(
         actor=actor_of(options.actor),
         salvage=log_options.salvage,
         max_body_bytes=log_options.max_body_bytes,
+        max_config_bytes=log_options.max_config_bytes,
+        max_queues=log_options.max_queues,
         continues=Continuation(broker, reason_of(log_options.reason, log_options.dry_run))
         if log_options.continue_as
         else None,

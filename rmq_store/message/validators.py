@@ -76,6 +76,18 @@ def stored_group_problem(group: str | None) -> NameProblem | None:
     return _broker_problem(group, GROUP_MAX_LENGTH)
 
 
+def check_broker_name(name: str) -> None:
+    """RocketMQ does not check a broker's name; here it is also the name of a folder of exports and a part of texts.
+
+    Raises WrongUse for an empty name, one of more than 255 characters or of dots only, and one with a slash, a backslash or
+    a character that cannot be printed.
+    """
+    if not name.strip(".") or len(name) > 255 or not name.isprintable() or not {"/", "\\"}.isdisjoint(name):
+        raise WrongUse(
+            f"invalid broker name {name[:300]!r}: use 1 to 255 characters that can be printed, not only dots, and no / or \\"
+        )
+
+
 def is_system_topic(topic: str) -> bool:
     """Whether it is a system topic, which users may not create (``TopicValidator#isSystemTopic``)."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)

@@ -19,7 +19,7 @@ from rmq_store.broker_files.config_files import parse_delay_offsets
 from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.request import Status
-from rmq_store.errors import BadData, DamagedRecord, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
+from rmq_store.errors import BadData, DamagedRecord, OverLimit, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.broker import import_commit, import_slice
 from rmq_store.lake.broker import import_store as import_of_stores
@@ -43,7 +43,6 @@ from rmq_store.log.commit_log import item_at
 from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
-from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import ConsumeRequest
@@ -72,7 +71,7 @@ class Lake:
         request: str = "",
         salvage: bool = False,
         broker: str = BROKER,
-        max_body_bytes: int = MAX_BODY_BYTES,
+        **limits: Any,
     ) -> ImportReport:
         self._requests += 1
         request = request or f"2026-01-01-{self._requests}"
@@ -82,7 +81,7 @@ class Lake:
             request_id=request,
             actor=TESTS,
             salvage=salvage,
-            max_body_bytes=max_body_bytes,
+            **limits,
         )
         root = Root.parse(str(source))
         return import_store(self.store, root, import_request, self.host, LocalEngine(self.host))
@@ -584,10 +583,38 @@ def test_other_types_of_queues_are_no_batch_topics(lake: Lake, broker: Path) -> 
     assert lake.load(broker).status == "committed"
 
 
-@pytest.mark.parametrize("limit", [0, (1 << 30) + 1])
-def test_a_limit_of_bodies_that_no_import_can_keep_is_refused(lake: Lake, broker: Path, limit: int) -> None:
-    with pytest.raises(WrongUse, match="max_body_bytes must be a whole number from 1 to 1073741824"):
-        lake.load(broker, max_body_bytes=limit)
+@pytest.mark.parametrize(
+    ("name", "most"), [("max_body_bytes", 1 << 30), ("max_config_bytes", 1 << 30), ("max_queues", 1 << 20)]
+)
+def test_a_limit_that_no_import_can_keep_is_refused(lake: Lake, broker: Path, name: str, most: int) -> None:
+    for limit in (0, most + 1):
+        limits: Any = {name: limit}
+        with pytest.raises(WrongUse, match=f"{name} must be a whole number from 1 to {most}; it is {limit}"):
+            lake.load(broker, **limits)
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_what_is_over_a_limit_stops_the_import_and_names_the_option(lake: Lake, broker: Path, salvage: bool) -> None:
+    size = max(file.stat().st_size for file in (broker / "config").iterdir())
+    with pytest.raises(OverLimit, match=rf"is larger than {size - 1:,} bytes.*\(--max-config-bytes\)"):
+        lake.load(broker, salvage=salvage, max_config_bytes=size - 1)
+    with pytest.raises(OverLimit, match=r"readQueueNums 18; an import takes up to 17.*\(--max-queues\)"):
+        lake.load(broker, salvage=salvage, max_queues=17)
+    assert lake.positions() == {}
+    assert lake.load(broker, salvage=salvage, max_config_bytes=size).status == "committed"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\x1bb", "a\nb", "b" * 256])
+def test_a_broker_name_that_is_no_name_is_refused(lake: Lake, broker: Path, name: str) -> None:
+    with pytest.raises(WrongUse, match="invalid broker name"):
+        lake.load(broker, broker=name)
+
+
+def test_a_config_file_without_end_is_not_read_whole(lake: Lake, broker: Path) -> None:
+    with (broker / "config" / "topics.json").open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OverLimit, match=r"config/topics\.json in .* is larger than 67,108,864 bytes"):
+        lake.load(broker)
 
 
 def test_what_becomes_large_is_kept_in_several_files(

@@ -128,7 +128,7 @@ class Files:
             raise BadData(f"no file {name}")
         return self.files[name][begin:end]
 
-    def whole(self, name: str) -> bytes | None:
+    def whole(self, name: str, most_bytes: int = 1 << 26) -> bytes | None:
         return self.files.get(name)
 
 

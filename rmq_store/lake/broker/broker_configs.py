@@ -16,19 +16,17 @@ from rmq_store.broker_files.config_files import (
     read_topics,
 )
 from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Ctl, Observed
 from rmq_store.consumer.delay import delay_level_to_queue_id
-from rmq_store.errors import BadData
+from rmq_store.errors import OverLimit
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.perm_name import is_inherited, is_readable
 from rmq_store.message.validators import is_user_topic
 
-MAX_QUEUES = 65_536
-"""Queues of a topic, or of a group's retry topic, in an import. RocketMQ's own limit is that of an int."""
-
-MAX_ALL_QUEUES = 262_144
-"""Readable queues of all topics that users made: each becomes a position of the shard."""
+_TOPICS = 4
+"""So many times the limit is that of the readable queues of all topics that users made: each becomes a position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +42,14 @@ class BrokerConfigs:
     """What the operator should know, such as a ``.bak`` that was used."""
 
 
-def read_configs(source: FileSource, broker_name: str) -> BrokerConfigs:
-    """Raises BadData for a file that cannot be read, and for a number of queues that no broker has."""
-    offsets, delays = read_consumer_offsets(source), read_delay_offsets(source)
-    topics, groups = read_topics(source), read_subscription_groups(source)
-    _check_queue_nums(topics.value, groups.value)
+def read_configs(
+    source: FileSource, broker_name: str, *, max_config_bytes: int = MAX_CONFIG_BYTES, max_queues: int = MAX_QUEUES
+) -> BrokerConfigs:
+    """Raises BadData for a file that cannot be read, OverLimit for one of more than ``max_config_bytes``, a topic or retry
+    topic of more than ``max_queues`` queues, and more than four times as many in all."""
+    offsets, delays = read_consumer_offsets(source, max_config_bytes), read_delay_offsets(source, max_config_bytes)
+    topics, groups = read_topics(source, max_config_bytes), read_subscription_groups(source, max_config_bytes)
+    _check_queue_nums(topics.value, groups.value, max_queues)
     observed = [
         Observed(group, MessageQueue(topic, broker_name, queue_id), offset)
         for topic, group, queue_id, offset in offsets.value.commits()
@@ -71,24 +72,27 @@ def read_configs(source: FileSource, broker_name: str) -> BrokerConfigs:
     return BrokerConfigs(tuple(observed), topics.value, parameters, notes)
 
 
-def _check_queue_nums(topics: Mapping[str, TopicConfig], groups: Mapping[str, SubscriptionGroupConfig]) -> None:
-    """Raises BadData for a number of queues that no broker has: each queue would become a position."""
+def _check_queue_nums(
+    topics: Mapping[str, TopicConfig], groups: Mapping[str, SubscriptionGroupConfig], most: int
+) -> None:
+    """Raises OverLimit for more queues than ``most``: each queue would become a position."""
+    advice = (
+        "Correct it at the broker (mqadmin updateTopic, updateSubGroup), or, if it really has so many, import with a higher "
+        "limit (--max-queues)"
+    )
     numbers = [(f"topic {name!r}", "readQueueNums", topic.read_queue_nums) for name, topic in topics.items()]
     numbers += [(f"topic {name!r}", "writeQueueNums", topic.write_queue_nums) for name, topic in topics.items()]
     numbers += [(f"group {name!r}", "retryQueueNums", group.retry_queue_nums) for name, group in groups.items()]
     for owner, field, number in numbers:
-        if number > MAX_QUEUES:
-            raise BadData(
-                f"{owner} has {field} {number}; an import takes up to {MAX_QUEUES}. Correct it at the broker "
-                "(mqadmin updateTopic, updateSubGroup) and import again"
-            )
+        if number > most:
+            raise OverLimit(f"{owner} has {field} {number}; an import takes up to {most}. {advice}")
     users = dict(_of_users(topics))
-    if (count := sum(users.values())) > MAX_ALL_QUEUES:
+    if (count := sum(users.values())) > _TOPICS * most:
         largest = sorted(users, key=lambda name: (-users[name], name))[:5]
         listed = ", ".join(f"{name!r} ({users[name]})" for name in largest)
-        raise BadData(
-            f"the topics of config/topics.json have {count} queues to read; an import takes up to {MAX_ALL_QUEUES}. The "
-            f"largest: {listed}. Correct them at the broker (mqadmin updateTopic) and import again"
+        raise OverLimit(
+            f"the topics of config/topics.json have {count} queues to read; an import takes up to {_TOPICS * most}. The "
+            f"largest: {listed}. {advice}"
         )
 
 

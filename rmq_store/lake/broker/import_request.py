@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import Actor, Ctl
 from rmq_store.commit.request import Status
 from rmq_store.lake.broker.diverged_log import Continuation, ContinuedLog, continued_log
@@ -28,6 +29,10 @@ class ImportRequest:
     """Whether to skip what is damaged or missing, and record it."""
     max_body_bytes: int = MAX_BODY_BYTES
     """How large a body may become when it is decompressed, from 1 to MOST_BODY_BYTES."""
+    max_config_bytes: int = MAX_CONFIG_BYTES
+    """How large each of the broker's config files may be, from 1 to MOST_CONFIG_BYTES."""
+    max_queues: int = MAX_QUEUES
+    """How many queues a topic may have, from 1 to MOST_QUEUES; all topics together may have four times as many."""
     continues: Continuation | None = None
     """The other broker name whose log this name continues. Ignored once it does."""
     dry_run: bool = False

@@ -17,6 +17,7 @@ from rmq_store.broker_files.batch_consume_queue import refuse_batch_topics
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.limits import MOST_CONFIG_BYTES, MOST_QUEUES
 from rmq_store.broker_files.log_names import observed_in_log
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations, QueueKey, observed_in_generations
@@ -55,6 +56,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import Engine
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.sys_flag import MOST_BODY_BYTES
+from rmq_store.message.validators import check_broker_name
 from rmq_store.utils.host import Host
 
 
@@ -71,20 +73,18 @@ def import_store(
     request again, or another one, continues after it.
 
     ``progress(read_bytes, all_bytes)`` is called as files have been read. Raises BadData (not a broker's store, one in
-    RocksDB, files that do not fit together, a gap), DamagedRecord, UnsupportedRecord (also with ``salvage``), WrongUse (no
-    such folder, the broker was cut over or is imported into another shard), HeldByAnother, and the errors of ``commit``.
+    RocksDB, files that do not fit together, a gap), DamagedRecord, OverLimit and UnsupportedRecord (both also with
+    ``salvage``), WrongUse (no such folder, an invalid name or limit, the broker was cut over or is imported into another
+    shard), HeldByAnother, and the errors of ``commit``.
     """
-    if not 1 <= request.max_body_bytes <= MOST_BODY_BYTES:
-        raise WrongUse(
-            f"max_body_bytes must be a whole number from 1 to {MOST_BODY_BYTES}; it is {request.max_body_bytes}"
-        )
-    if request.continues and request.salvage:
-        raise WrongUse("an import that continues another log takes no --salvage: use it for the next import")
+    _check_request(request)
     started_ms = host.now_ms()
     files = file_source(source)
     log = list_commit_log(files, allow_missing=True)
     refuse_rocksdb(files)
-    configs = read_configs(files, request.broker_name)
+    configs = read_configs(
+        files, request.broker_name, max_config_bytes=request.max_config_bytes, max_queues=request.max_queues
+    )
     shard = _shard_of(store, request)
     shard.commitlog.refresh()
     earlier = _parts(shard, request)
@@ -105,6 +105,20 @@ def import_store(
             reached("7.dispatched")
         started_ms = host.now_ms()
     return replace(report, warnings=tuple(warnings))
+
+
+def _check_request(request: ImportRequest) -> None:
+    """Raises WrongUse for an invalid broker name, a limit out of its range, and options that contradict each other."""
+    check_broker_name(request.broker_name)
+    for name, limit, most in (
+        ("max_body_bytes", request.max_body_bytes, MOST_BODY_BYTES),
+        ("max_config_bytes", request.max_config_bytes, MOST_CONFIG_BYTES),
+        ("max_queues", request.max_queues, MOST_QUEUES),
+    ):
+        if not 1 <= limit <= most:
+            raise WrongUse(f"{name} must be a whole number from 1 to {most}; it is {limit}")
+    if request.continues and request.salvage:
+        raise WrongUse("an import that continues another log takes no --salvage: use it for the next import")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq_store.broker_files.file_source import FEW_NAMES, FileSource, LocalFileSource
+from rmq_store.broker_files.file_source import (
+    FEW_NAMES,
+    FileSource,
+    LocalFileSource,
+    small_content,
+)
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.errors import BadData
 from rmq_store.lake.table.object_store import Root
 
@@ -46,8 +52,9 @@ class RootFileSource:
         except FileNotFoundError as error:
             raise BadData(f"{self} has no file {name}") from error
 
-    def whole(self, name: str) -> bytes | None:
+    def whole(self, name: str, most_bytes: int = MAX_CONFIG_BYTES) -> bytes | None:
         try:
-            return self.root.read(name)
+            content = self.root.read(name, 0, most_bytes + 1)
         except FileNotFoundError:
             return None
+        return small_content(f"{name} in {self}", content, most_bytes)
