@@ -5,18 +5,15 @@ This module translates and makes no decisions. Heavy imports are inside the func
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 from rmq_deployment import Deployment
-from rmq_task import Answer, current_run, logged, nothing_to_do, translated
+from rmq_task import Answer, current_run, log_line, logged, nothing_to_do, translated
 
 from rmq_store.admin.dag_params import redrive_request, reset_request
 from rmq_store.commit.ctl import Moved
 from rmq_store.settings.settings import read_settings
 from rmq_store.utils.host import Host
-
-log = logging.getLogger(__name__)
 
 
 @translated
@@ -31,7 +28,7 @@ def reset_group(*, dry_run: bool) -> list[Answer]:
     answers = []
     for report in move_in_all([(shard, replace(request, queues=queues)) for shard, queues in shards], Host()):
         for move in report.moves:
-            log.info("%s: %s -> %s", move.queue, move.from_offset, move.to_offset)
+            log_line(f"{move.queue}: {move.from_offset} -> {move.to_offset}")
         answer = {
             "status": report.status,
             "shard": report.shard,
@@ -71,7 +68,7 @@ def redrive_dead_letters(*, dry_run: bool) -> list[Answer]:
     for shard, request_of_shard in shards:
         report = redrive_all(shard, request_of_shard, Host())
         for letter in report.listed:
-            log.info("%s offset %s: %s %s", letter.queue, letter.offset, letter.unique_key, letter.original_topic)
+            log_line(f"{letter.queue} offset {letter.offset}: {letter.unique_key} {letter.original_topic}")
         answer = {
             "status": report.status,
             "shard": shard.name,

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from urllib.parse import quote
 
 from rmq_deployment import Deployment
-from rmq_task import Answer, current_run, logged, nothing_to_do, translated
+from rmq_task import Answer, current_run, log_line, logged, nothing_to_do, translated
 
 from rmq_store.admin.dag_params import ImportParams
 from rmq_store.errors import WrongUse
@@ -55,7 +55,7 @@ def import_files() -> Answer:
             request,
             Host(),
             engines.for_import(),
-            progress=lambda read, total: log.info("%s of %s bytes", f"{read:,}", f"{total:,}"),
+            progress=lambda read, total: log_line(f"{read:,} of {total:,} bytes"),
         )
     return logged(
         asdict(report)

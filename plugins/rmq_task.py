@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.admin.dag_params import Run, check_names
 from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, StoreUnusable
-from rmq_store.utils.redaction import cleaned, secret_values
+from rmq_store.utils.redaction import cleaned, cleaned_value, secret_values
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol
@@ -54,9 +54,13 @@ def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
 def logged_error(error: BaseException) -> str:
     """Log the traceback and return the message, both without secrets: Airflow would log the causes of an error as they
     are."""
-    secrets = secret_values(os.environ)
-    log.info("%s", cleaned("".join(traceback.format_exception(error)), secrets, 1 << 20))
-    return cleaned(f"{type(error).__name__}: {error}", secrets)
+    log_line("".join(traceback.format_exception(error)))
+    return cleaned(f"{type(error).__name__}: {error}", secret_values(os.environ))
+
+
+def log_line(text: str) -> None:
+    """Write to the task's log, without secrets and with control characters escaped."""
+    log.info("%s", cleaned(text, secret_values(os.environ), 1 << 20))
 
 
 def current_run() -> tuple[Run, Mapping[str, Any]]:
@@ -82,12 +86,15 @@ def run_of(dag_run: DagRunProtocol) -> Run:
 
 def nothing_to_do(reason: str) -> None:
     """Log the reason and store it as the task's XCom ``nothing_to_do``: in Airflow 3.3 a task cannot write a note."""
-    log.info("nothing to do: %s", reason)
+    reason = cleaned(reason, secret_values(os.environ))
+    log_line(f"nothing to do: {reason}")
     get_current_context()["ti"].xcom_push("nothing_to_do", reason)
 
 
 def logged(answer: Answer) -> Answer:
-    """The answer, once it and its ``warnings`` are in the task's log."""
+    """The answer, for the log and as XCom, without secrets and control characters, once it and its ``warnings`` are in the
+    task's log."""
+    answer = cleaned_value(answer, secret_values(os.environ))
     log.info("%s", answer)
     for warning in answer.get("warnings", ()):
         log.warning("%s", warning)

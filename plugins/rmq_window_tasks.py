@@ -6,14 +6,13 @@ This module translates and makes no decisions. Heavy imports are inside the func
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from rmq_deployment import Deployment
-from rmq_task import WORTH_A_RETRY, Answer, current_run, logged, logged_error, nothing_to_do, translated
+from rmq_task import WORTH_A_RETRY, Answer, current_run, log_line, logged, logged_error, nothing_to_do, translated
 
 from rmq_store.admin.dag_params import ReplayParams, consume_request
 from rmq_store.admin.replay import as_replay, group_settings
@@ -26,8 +25,6 @@ from rmq_store.window.consume_request import ConsumeRequest, Scope
 
 if TYPE_CHECKING:
     from rmq_store.lake.window.group_course import GroupReport
-
-log = logging.getLogger(__name__)
 
 
 @translated
@@ -43,7 +40,7 @@ def plan_shards(group_name: str) -> list[str]:
     deployment = Deployment.from_env()
     request = consume_request(run, params)
     group = read_settings(deployment.settings).group(group_name)
-    log.info("request %s: until %s (%s)", request.request_id, request.until_ms, request.parameters["until_rule"])
+    log_line(f"request {request.request_id}: until {request.until_ms} ({request.parameters['until_rule']})")
     try:
         shards = shards_of(deployment.open_store(), group)
         names = [shard.name for shard in shards if has_work(shard, group, request, Host())]
@@ -52,7 +49,7 @@ def plan_shards(group_name: str) -> list[str]:
             raise
         nothing_to_do(str(missing))
         return []
-    log.info("shards with work: %s", ", ".join(names) or "none")
+    log_line(f"shards with work: {', '.join(names) or 'none'}")
     if not names:
         nothing_to_do(f"group {group.name} has consumed everything up to the window's upper bound")
     return names
@@ -111,7 +108,7 @@ def consume_planned() -> Answer:
     request = consume_request(run, params)
     groups = read_settings(deployment.settings).planned_groups
     store, rows = deployment.open_store(), list[Answer]()
-    log.info("request %s: until %s (%s)", request.request_id, request.until_ms, request.parameters["until_rule"])
+    log_line(f"request {request.request_id}: until {request.until_ms} ({request.parameters['until_rule']})")
 
     def finished(report: GroupReport) -> None:
         if report.error is not None or report.status != Status.EMPTY:

@@ -78,7 +78,7 @@ def report_as_json(
         checked_id = request_id_of(request_id, verb, host)
         answer, code = work(checked_id), 0
         for warning in answer.get("warnings", ()):
-            print(f"warning: {warning}", file=sys.stderr)
+            print(f"warning: {cleaned(warning, secret_values(os.environ))}", file=sys.stderr)
     except RmqError as error:
         code = error.exit_code
         answer = so_far(checked_id) | _error_answer(error, str(error), code, checked_id)

@@ -68,7 +68,7 @@ def export(
         "waiting_levels": exported.waiting_levels,
     }
     if target is None:
-        output.line(exported.text)
+        output.file(exported.text)
         output.document(answer | {"text": exported.text, "delay_text": exported.delay_text})
         return
     planned = planned_writes(target, exported.offsets, exported.delays, exported.version, how)

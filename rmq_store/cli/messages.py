@@ -11,9 +11,10 @@ import typer
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import open_store, queues_by_shard
 from rmq_store.cli.options import QueuesOption, SinceOption, StoreOptions, TopicOption, UntilOption, count_from
-from rmq_store.cli.output import Output, cell, printable
+from rmq_store.cli.output import Output, cell
 from rmq_store.errors import WrongUse
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
+from rmq_store.utils.redaction import one_line
 from rmq_store.utils.times import format_time
 
 PANEL = "Messages"
@@ -220,7 +221,7 @@ def _text(name: str, value: Any) -> Any:
 def _in_a_line(name: str, value: Any) -> str:
     """The value on one line; only a body keeps its line breaks."""
     text = cell(_text(name, value))
-    return text if name == "body" else printable(text)
+    return text if name == "body" else one_line(text)
 
 
 def body_text(body: bytes) -> str:

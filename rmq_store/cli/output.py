@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
@@ -18,7 +19,7 @@ import typer
 
 from rmq_store.cli.options import before_the_command
 from rmq_store.lake.table.request_counter import RequestCounter
-from rmq_store.utils.redaction import cleaned
+from rmq_store.utils.redaction import ANY_BYTES, cleaned, escaped_json, one_line, secret_values
 
 Row = Mapping[str, Any]
 
@@ -39,11 +40,16 @@ class Output:
     def line(self, text: str) -> None:
         """A line of the text answer."""
         if not self.as_json:
+            typer.echo(_shown(text))
+
+    def file(self, text: str) -> None:
+        """The content of a file, as it is."""
+        if not self.as_json:
             typer.echo(text)
 
     def note(self, text: str) -> None:
         """Something to know besides the answer; always on standard error."""
-        _print(f"note: {cleaned(text)}", "yellow")
+        _print(f"note: {text}", "yellow")
 
     def table(self, rows: Sequence[Row], columns: Sequence[str], empty: str = "nothing") -> None:
         """Rows of the text answer. ``empty``: the line for no rows, which says what that means."""
@@ -52,7 +58,7 @@ class Output:
         if rows:
             print_table(rows, columns)
         else:
-            typer.echo(empty)
+            typer.echo(_shown(empty))
 
     def document(self, answer: Mapping[str, Any]) -> None:
         """The JSON answer."""
@@ -86,8 +92,14 @@ def _document(answer: Mapping[str, Any]) -> str:
     return to_json({**answer, "requests": requests} if requests else answer)
 
 
+def _shown(text: str) -> str:
+    """The text without secrets, and with its control characters escaped."""
+    return cleaned(text, secret_values(os.environ), ANY_BYTES)
+
+
 def _print(text: str, colour: str) -> None:
     """Print on standard error. Further lines are indented, so that none looks like a note or an error of its own."""
+    text = cleaned(text, secret_values(os.environ))
     typer.secho(text.replace("\n", "\n  "), err=True, fg=colour, color=_colour())
 
 
@@ -102,7 +114,7 @@ def _colour() -> bool | None:
 def to_json(value: Any) -> str:
     """One JSON document. Bytes become base64 text, times ISO 8601, decimals numbers, and numbers that JSON cannot hold
     text."""
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+    return escaped_json(json.dumps(_plain(value), ensure_ascii=False, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
@@ -146,12 +158,12 @@ def print_table(rows: Sequence[Row], columns: Sequence[str], of: int | None = No
     console = Console(width=None if terminal else 1_000_000, highlight=False, markup=False, emoji=False)
     box = SIMPLE_HEAD if (console.encoding or "").lower().startswith("utf") else ASCII_DOUBLE_HEAD
     table = Table(box=box, show_edge=False, pad_edge=False, header_style="bold")
-    shown = rows[:MANY_ROWS]
+    shown, secrets = rows[:MANY_ROWS], secret_values(os.environ)
     for name in columns:
         numbers = all(isinstance(row[name], int | float | Decimal | None) for row in shown)
-        table.add_column(Text(name), justify="right" if numbers else "left", overflow="fold")
+        table.add_column(Text(one_line(name)), justify="right" if numbers else "left", overflow="fold")
     for row in shown:
-        table.add_row(*(Text(printable(cell(row[name]))) for name in columns))
+        table.add_row(*(Text(one_line(cleaned(cell(row[name]), secrets, ANY_BYTES))) for name in columns))
     with console.capture() as captured:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n")))
@@ -177,9 +189,15 @@ def cell(value: Any) -> str:
             return str(value)
 
 
-def printable(text: str) -> str:
-    """Escape control characters, so that a message cannot control the terminal that shows it."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+_FORMULA = re.compile(r"[=+\-@\t\r\n\uff0b\uff0d\uff1d\uff20]")
+"""How a formula begins in a spreadsheet, also in full width."""
+_NUMBER = re.compile(r"[+-][0-9]+(?:\.[0-9]+)?")
+
+
+def harmless(value: str | bytes | None) -> str:
+    """``cell`` for a program that may be a spreadsheet: a text that it would run as a formula gets a ``'`` before it."""
+    text = cell(value)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def _texts(value: Any) -> Any:

@@ -13,7 +13,7 @@ import typer
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import check_group, open_store, optional_settings
 from rmq_store.cli.options import GroupOption, OfGroupOption, SettingsOptions, StoreOptions, TopicOption
-from rmq_store.cli.output import MANY_ROWS, Output, cell, print_table, to_json
+from rmq_store.cli.output import MANY_ROWS, Output, cell, harmless, print_table, to_json
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.times import format_time
@@ -157,6 +157,10 @@ def sql(
     form: Annotated[
         Literal["table", "json", "csv"], typer.Option("--format", help="The format of the rows.")
     ] = "table",
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="In CSV: texts as they are, also those that a spreadsheet takes for a formula."),
+    ] = False,
     options: StoreOptions,
 ) -> None:
     """Query the store in SQL (DuckDB, read only).
@@ -165,18 +169,38 @@ def sql(
     consumer_offsets, dead_letters, delayed, groups, lag, message_rows, messages, offset_history, outcomes, queue_owners,
     queues, removed_ranges, retries, scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists them,
     DESCRIBE lag shows the columns of one. Times are UTC ms: epoch_ms(committed_at) makes a timestamp. In JSON bytes are base64.
+
+    In CSV a text that a spreadsheet would run as a formula (one that begins with = + - @, a tab or a line end, and is no
+    number) gets a ' before it. JSON has texts as they are.
     """
     table = _query(options.root, _query_text(query, file))
     if Output(options.as_json).as_json or form == "json":
         sys.stdout.writelines(_json_array(table))
     elif form == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(table.column_names)
-        for row in _each_row(table):
-            writer.writerow(cell(row[name]) for name in table.column_names)
+        _write_csv(table, raw)
     else:
         print_table(_rows(table.slice(0, MANY_ROWS)), table.column_names, table.num_rows)
     sys.stdout.flush()
+
+
+class _Lines:
+    """Standard output for csv.writer, whose own line end must be ``\\r\\n``: it quotes texts with a part of that."""
+
+    def write(self, row: str) -> int:
+        return sys.stdout.write(row.removesuffix("\r\n") + "\n")
+
+
+def _write_csv(table: pa.Table, raw: bool) -> None:
+    import pyarrow.types as types
+
+    def is_text(kind: pa.DataType) -> bool:
+        return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind))
+
+    writer, text = csv.writer(_Lines()), cell if raw else harmless
+    of_columns = {field.name: text if is_text(field.type) else cell for field in table.schema}
+    writer.writerow(map(text, of_columns))
+    for row in _each_row(table):
+        writer.writerow(of_column(row[name]) for name, of_column in of_columns.items())
 
 
 def _query_text(query: str | None, file: str | None) -> str:

@@ -1,15 +1,18 @@
-"""Texts from outside before they are stored, logged or shown: secrets and control characters are removed, and the
-length is limited. An error may contain anything: an endpoint with its password, or a listener's environment."""
+"""Texts from outside before they are stored, logged or shown: secrets are removed, control characters escaped, and the
+length of an error is limited. A text may contain anything: an endpoint with its password, a listener's environment, or
+the sequence that sets a terminal's title."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 TEXT_BYTES: Final = 4096
+ANY_BYTES: Final = 1 << 40
+"""For what a user asked to see, which is not cut."""
 NAME_BYTES: Final = 256
 HIDDEN: Final = "***"
 
@@ -23,7 +26,10 @@ _IN_URL: Final = re.compile(
 _LONGEST_IN_URL = 1280
 """The most characters that a URL may have before ``@`` where the text is cut."""
 
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+"""Control characters, and those that change the direction of a text or are not seen."""
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -57,6 +63,37 @@ def cleaned(text: str, secrets: Sequence[str] = (), most_bytes: int = TEXT_BYTES
     text = (text[:-_LONGEST_IN_URL] if is_cut else text)[:most_bytes]
     text = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
     return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
+
+
+def one_line(text: str) -> str:
+    """The text with line ends, tabs and all else that cannot be printed as Python escapes them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def cleaned_value(value: Any, secrets: Sequence[str], most_bytes: int = ANY_BYTES) -> Any:
+    """``cleaned`` for every text in a JSON value, also the names of an object. A tuple becomes a list."""
+    match value:
+        case str():
+            return cleaned(value, secrets, most_bytes)
+        case Mapping():
+            return {
+                cleaned_value(name, secrets, most_bytes): cleaned_value(item, secrets, most_bytes)
+                for name, item in value.items()
+            }
+        case list() | tuple():
+            return [cleaned_value(item, secrets, most_bytes) for item in value]
+        case _:
+            return value
+
+
+def escaped_json(text: str) -> str:
+    """A JSON document with the control characters that JSON allows in strings, such as those of a terminal's C1 set, as
+    ``\\u`` escapes: for whoever parses it, it is the same."""
+    return _CONTROL.sub(_json_escape, text)
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def _without_credentials(match: re.Match[str]) -> str:

@@ -121,6 +121,41 @@ def test_a_message_cannot_steer_the_terminal_that_shows_it(rmq: Rmq) -> None:
     assert shown.splitlines()[-1].strip() == "\\x1b[2J\\nx"
 
 
+def test_no_text_of_a_message_is_a_formula_in_csv(rmq: Rmq) -> None:
+    rmq.json("init")
+    query = (
+        "SELECT '=1+1' AS \"=h\", '@x' AS b, '-1+1' AS c, '+cmd|x' AS d, chr(9) || 'x' AS e, chr(13) || 'x' AS f, "
+        "'\uff1dx' AS g, '=x'::BLOB AS h, '-1.5' AS i, -1 AS j, 'a=b' AS k"
+    )
+    harmless = "'=h,b,c,d,e,f,g,h,i,j,k\n'=1+1,'@x,'-1+1,'+cmd|x,'\tx,\"'\rx\",'\uff1dx,'=x,-1.5,-1,a=b\n"
+    assert rmq("sql", query, "--format", "csv").out == harmless
+    raw = '=h,b,c,d,e,f,g,h,i,j,k\n=1+1,@x,-1+1,+cmd|x,\tx,"\rx",\uff1dx,=x,-1.5,-1,a=b\n'
+    assert rmq("sql", query, "--format", "csv", "--raw").out == raw
+
+
+def test_no_secret_and_no_control_character_is_shown(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    rmq.json("init")
+    monkeypatch.setenv("SHOP_TOKEN", "hunter2hunter2")
+    text = "hunter2hunter2 https://u:pw@h/x \x1b]0;t\x07\x9b\u202e"
+    rmq("send", "--topic", "O", "--create", "--key", "k\x9b", text)
+    (key,) = (row["unique_key"] for row in rmq.json("sql", "SELECT unique_key FROM messages"))
+    for command in (
+        ("message", key),
+        ("print", "--topic", "O", "--body"),
+        ("sql", f"SELECT '{text}' AS \"a\x1b\", keys FROM messages"),
+        ("track", key),
+        ("messages", "--topic", "O", "--key", f"{text}"),
+        ("lag", "--group", text),
+        ("--json", "message", key),
+    ):
+        answer = rmq(*command)
+        shown = answer.out + answer.err
+        assert not set("\x1b\x07\x9b\u202e") & set(shown), command
+        if "--json" not in command:
+            assert "hunter2" not in shown, command
+            assert "u:pw" not in shown, command
+
+
 def test_a_long_table_says_what_it_leaves_out(rmq: Rmq) -> None:
     rmq("init")
     shown = rmq("sql", "select * from range(1500)").out.splitlines()

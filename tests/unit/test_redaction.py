@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from rmq_store.utils import redaction
-from rmq_store.utils.redaction import NAME_BYTES, TEXT_BYTES, cleaned, secret_values
+from rmq_store.utils.redaction import NAME_BYTES, TEXT_BYTES, cleaned, cleaned_value, escaped_json, secret_values
 
 ENV = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtn/FEMI+K7",
@@ -67,6 +67,21 @@ def test_credentials_in_an_address_are_hidden(text: str, shown: str) -> None:
 def test_control_characters_are_written_and_lines_stay_lines() -> None:
     said = cleaned("a\x1b]0;title\x07b\x9bc\x7f\r\x00\u202ed\u2028\te\n\u3000\u00a0é")
     assert said == "a\\x1b]0;title\\x07b\\x9bc\\x7f\\r\\x00\\u202ed\\u2028\te\n\u3000\u00a0é"
+
+
+def test_every_text_of_an_answer_is_cleaned() -> None:
+    answer = {"notes": ["s3://k:pw@b", 7], "hunter2hunter2": {"x": ("\x1b", None, "a\u200bb")}}
+    assert cleaned_value(answer, ("hunter2hunter2",)) == {
+        "notes": ["s3://***@b", 7],
+        "***": {"x": ["\\x1b", None, "a\\u200bb"]},
+    }
+
+
+def test_a_json_document_keeps_its_values_and_controls_no_terminal() -> None:
+    value = "a\x9b\u202e\U000e0041é\x7f"
+    text = escaped_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert text == '"a\\u009b\\u202e\\udb40\\udc41é\\u007f"'
 
 
 def test_a_text_is_cut_at_whole_characters_of_utf_8() -> None:
