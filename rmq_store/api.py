@@ -36,6 +36,7 @@ from rmq_store.lake.audit.finding import table_of
 from rmq_store.lake.broker import import_store as broker_import
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
 from rmq_store.lake.sql import sql
+from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consume_all import THREADS, ConsumeAllReport, consume_all
@@ -363,8 +364,9 @@ class Store:
     # --- what the tables say -----------------------------------------------------------------------------------------
 
     def query(self, text: str) -> pa.Table:
-        """The rows of one SELECT over the views of ``docs/sql.md``. Raises WrongUse for SQL that is invalid or writes."""
-        return sql.query(self.lake, text, host=self.host)
+        """The rows of one SELECT over the views of ``docs/sql.md``. Raises WrongUse for SQL that is invalid or writes, and
+        for a query over the limits of ``RMQ_SQL_TIMEOUT``, ``RMQ_SQL_MEMORY`` and ``RMQ_SQL_SPILL``."""
+        return sql.query(self.lake, text, host=self.host, limits=QueryLimits.of_environment())
 
     def audit(self) -> pa.Table:
         """The whole audit: a row per contradiction, none when nothing is lost and nothing is counted twice. The columns are

@@ -12,7 +12,7 @@ import typer
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.errors import WrongUse
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
-from rmq_store.utils.numbers import whole_number
+from rmq_store.utils.numbers import parse_size, whole_number
 from rmq_store.utils.times import parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def _engine(text: str) -> str:
 COMMON = "Common options"
 TIME = _parser(parse_time)
 DURATION = _parser(parse_duration)
+SIZE = _parser(parse_size)
 _TIMES = "ISO 8601 with a zone, or epoch ms"
 
 RootOption = Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import check_group, open_store, optional_settings
-from rmq_store.cli.options import GroupOption, OfGroupOption, SettingsOptions, StoreOptions, TopicOption
+from rmq_store.cli.options import DURATION, SIZE, GroupOption, OfGroupOption, SettingsOptions, StoreOptions, TopicOption
 from rmq_store.cli.output import MANY_ROWS, Output, cell, harmless, print_table, to_json
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
@@ -20,6 +20,9 @@ from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rmq_store.lake.sql.query_limits import QueryLimits
+    from rmq_store.lake.table.store import LakeStore
 
 PANEL = "Inspect"
 
@@ -119,7 +122,7 @@ def topic_status(*, topic: TopicOption, options: StoreOptions) -> None:
 
 def _show(options: StoreOptions, view: str, *, empty: str) -> int:
     """Print a view, sorted; returns the number of its rows. ``empty``: the text for none."""
-    return _print_view(options, view, _query(options.root, f"SELECT * FROM {view} ORDER BY ALL"), empty)
+    return _print_view(options, view, _query(open_store(options.root), f"SELECT * FROM {view} ORDER BY ALL"), empty)
 
 
 def _show_group(
@@ -133,7 +136,7 @@ def _show_group(
     from rmq_store.lake.read.message_search import quoted
 
     text = f"SELECT * FROM {view} WHERE group_name = {quoted(group)} ORDER BY ALL"
-    table = _query(options.root, text, group=positions_of)
+    table = _query(store, text, group=positions_of)
     if not table.num_rows:
         check_group(store, group, optional_settings(options.settings))
     return _print_view(options, view, table, empty)
@@ -161,6 +164,22 @@ def sql(
         bool,
         typer.Option("--raw", help="In CSV: texts as they are, also those that a spreadsheet takes for a formula."),
     ] = False,
+    timeout: Annotated[
+        int | None,
+        typer.Option(
+            "--timeout", metavar="DURATION", parser=DURATION, help="End the query after this time; 0s: never."
+        ),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option("--memory", metavar="SIZE", parser=SIZE, help="Of the query, and of its answer, such as 2GiB."),
+    ] = None,
+    spill: Annotated[
+        int | None,
+        typer.Option(
+            "--spill", metavar="SIZE", parser=SIZE, help="What the query may write to $TMPDIR, such as 10GiB."
+        ),
+    ] = None,
     options: StoreOptions,
 ) -> None:
     """Query the store in SQL (DuckDB, read only).
@@ -172,8 +191,15 @@ def sql(
 
     In CSV a text that a spreadsheet would run as a formula (one that begins with = + - @, a tab or a line end, and is no
     number) gets a ' before it. JSON has texts as they are.
+
+    A query may take 10 minutes, half of the machine's memory up to 4 GiB, and 16 GiB of temporary files. The variables
+    RMQ_SQL_TIMEOUT, RMQ_SQL_MEMORY and RMQ_SQL_SPILL change these limits.
     """
-    table = _query(options.root, _query_text(query, file))
+    text, store = _query_text(query, file), open_store(options.root)
+    from rmq_store.lake.sql.query_limits import QueryLimits
+
+    limits = QueryLimits.of_environment(timeout_ms=timeout, memory_bytes=memory, spill_bytes=spill)
+    table = _query(store, text, limits=limits)
     if Output(options.as_json).as_json or form == "json":
         sys.stdout.writelines(_json_array(table))
     elif form == "csv":
@@ -214,11 +240,10 @@ def _query_text(query: str | None, file: str | None) -> str:
     return sys.stdin.read() if query == "-" else str(query)
 
 
-def _query(root: str | None, text: str, group: str | None = None) -> pa.Table:
-    store = open_store(root)
+def _query(store: LakeStore, text: str, *, group: str | None = None, limits: QueryLimits | None = None) -> pa.Table:
     from rmq_store.lake.sql.sql import query
 
-    table = query(store, text, group=group)
+    table = query(store, text, group=group, limits=limits)
     return table.rename_columns(_unique(table.column_names))
 
 

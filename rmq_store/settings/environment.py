@@ -38,6 +38,14 @@ class Environment:
     """``RMQ_JARS``: the folder of the pinned jars. None: in the checkout."""
     spark_driver_memory: str
     """``RMQ_SPARK_DRIVER_MEMORY``: the memory of a local Spark driver, in Spark's notation."""
+    sql_timeout: str
+    """``RMQ_SQL_TIMEOUT``: how long a query may take, such as ``90s``; ``0s`` is no limit."""
+    sql_memory: str | None
+    """``RMQ_SQL_MEMORY``: its memory, such as ``2GiB``. None: half of the machine's, at most 4 GiB."""
+    sql_spill: str
+    """``RMQ_SQL_SPILL``: what it may write to ``TMPDIR``, such as ``10GiB``."""
+    umask: str
+    """``RMQ_UMASK``: the permissions that new files and folders do not get, three or four octal digits."""
     chosen: frozenset[str]
     """The names of the variables that are set and not empty. The fields of the others have their defaults."""
 
@@ -59,5 +67,9 @@ class Environment:
             maintain_schedule=env.get("RMQ_MAINTAIN_SCHEDULE", "30 3 * * *") or None,
             jars=env.get("RMQ_JARS") or None,
             spark_driver_memory=env.get("RMQ_SPARK_DRIVER_MEMORY", "2g"),
+            sql_timeout=env.get("RMQ_SQL_TIMEOUT") or "10m",
+            sql_memory=env.get("RMQ_SQL_MEMORY") or None,
+            sql_spill=env.get("RMQ_SQL_SPILL") or "16GiB",
+            umask=env.get("RMQ_UMASK") or "077",
             chosen=frozenset(name for name, value in env.items() if value),
         )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import duckdb
 import pytest
 
 from rmq_store.commit.positions import offset_hash, tally
 from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
 from rmq_store.lake.sql.sql import open_duckdb, query
 from rmq_store.lake.sql.views import views
+from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 from tests.contract.sql import kind, of, rows
 from tests.lake_fixtures import Bench, SmallStore
@@ -68,6 +71,61 @@ def test_an_unknown_relation_is_answered_with_those_that_are_there(small: SmallS
 def test_an_unknown_column_is_answered_with_the_columns_that_are_near(small: SmallStore) -> None:
     with pytest.raises(WrongUse, match=r'"next_ofset" not found.*\n.*next_offset'):
         query(small.store, "SELECT next_ofset FROM lag")
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "says"),
+    [
+        (
+            "SELECT count(*) FROM range(10000000000) a, range(10000000000) b",
+            {"timeout_ms": 1},
+            "more than 0.001 s.*--timeout",
+        ),
+        (
+            "SELECT a.range FROM range(10000000000) a",
+            {"timeout_ms": 50, "memory_bytes": 1 << 40},
+            "--timeout, RMQ_SQL_TIMEOUT",
+        ),
+        ("SELECT a.range FROM range(10000000000) a", {}, "the answer has more than 64 MiB.*--memory, RMQ_SQL_MEMORY"),
+        ("SELECT len(list(range::VARCHAR)) FROM range(10000000)", {}, "needs more than 64 MiB of memory.*--memory"),
+        (
+            "SELECT hash(range)::VARCHAR || range AS x FROM range(3000000) GROUP BY x HAVING count(*) > 1",
+            {"spill_bytes": 1 << 20},
+            "needs more than 1 MiB in the folder for temporary files.*--spill, RMQ_SQL_SPILL",
+        ),
+        ("SELECT CAST('x' || range AS BIGINT) FROM range(10000000) WHERE range > 9000000", {}, "Could not convert"),
+    ],
+)
+def test_a_query_over_a_limit_ends_and_names_the_option(
+    small: SmallStore, text: str, limits: dict[str, int], says: str
+) -> None:
+    small_limits = QueryLimits(**({"timeout_ms": 0, "memory_bytes": 64 << 20, "spill_bytes": 1 << 30} | limits))
+    with pytest.raises(WrongUse, match=says):
+        query(small.store, text, limits=small_limits)
+
+
+def test_a_query_within_its_limits_has_the_answer_of_one_without(small: SmallStore) -> None:
+    for text in ("SELECT * FROM messages ORDER BY ALL", "SELECT 1 AS n WHERE false", "SHOW TABLES", "EXPLAIN SELECT 1"):
+        assert query(small.store, text, limits=QueryLimits.of_environment()) == query(small.store, text)
+
+
+def test_the_limits_are_those_of_the_options_else_of_the_environment() -> None:
+    variables = {"RMQ_SQL_TIMEOUT": "90s", "RMQ_SQL_MEMORY": "512MiB", "RMQ_SQL_SPILL": "1GiB"}
+    environment = Environment.read(variables)
+    assert QueryLimits.of_environment(environment) == QueryLimits(90_000, 512 << 20, 1 << 30)
+    assert QueryLimits.of_environment(environment, timeout_ms=0, spill_bytes=5) == QueryLimits(0, 512 << 20, 5)
+    default = QueryLimits.of_environment(Environment.read({}))
+    assert (default.timeout_ms, default.spill_bytes) == (600_000, 16 << 30)
+    assert 64 << 20 <= default.memory_bytes <= 4 << 30
+    with pytest.raises(WrongUse, match="invalid size '4 GB'"):
+        QueryLimits.of_environment(Environment.read({"RMQ_SQL_MEMORY": "4 GB"}))
+
+
+def test_settings_name_no_home_folder_and_extensions_of_others_are_off(small: SmallStore) -> None:
+    rows = query(small.store, "SELECT name, value FROM duckdb_settings()").to_pylist()
+    values = {row["name"]: row["value"] for row in rows}
+    assert values["allow_community_extensions"] == "false"
+    assert [name for name, value in values.items() if value and f"{Path.home()}/.duckdb" in value] == []
 
 
 def test_an_open_connection_is_locked(small: SmallStore) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,7 @@ import pyarrow.dataset as ds
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
 from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
@@ -38,6 +40,7 @@ _CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
     "python_enable_replacements": "false",
     # DuckDB does not know how many rows an Arrow dataset has. Joins are built from their right side, as written.
     "disabled_optimizers": "build_side_probe_side",
@@ -45,6 +48,9 @@ _CLOSED: dict[str, str | bool | int | float | list[str]] = {
 _READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _STREAM_FAILED = "reading the stream registered as"
 """How DuckDB's message begins when an Arrow dataset raises; the exception has no type of its own."""
+_KIND = re.compile(r"([A-Za-z -]+?) Error: ")
+"""How each of DuckDB's messages begins."""
+_OF_THE_STORE = ("IO", "FATAL", "INTERNAL")
 _NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
 """How DuckDB names an unknown relation. Its own suggestions come from its catalogue, which lacks most of the views."""
 
@@ -55,17 +61,24 @@ and the table's files, as ``LakeTable.files`` returns them."""
 
 
 def query(
-    store: LakeStore, text: str, *, group: str | None = None, host: Host = _HOST, of_messages: RowGroups | None = None
+    store: LakeStore,
+    text: str,
+    *,
+    group: str | None = None,
+    host: Host = _HOST,
+    of_messages: RowGroups | None = None,
+    limits: QueryLimits | None = None,
 ) -> pa.Table:
     """The answer to one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN), over a snapshot taken now.
 
     ``group``: the positions of other groups are left out, for a query that needs one group's only. ``host``: its clock is
-    the time of the views. ``of_messages``: the row groups of message files in which the answer is.
+    the time of the views. ``of_messages``: the row groups of message files in which the answer is. ``limits``: for the query
+    of a user; None: only DuckDB's own.
 
-    Raises WrongUse with DuckDB's message for SQL that is wrong or does anything but read, StoreUnusable when the store's
-    files cannot be read.
+    Raises WrongUse with DuckDB's message for SQL that is wrong or does anything but read, and for a query over its limits,
+    StoreUnusable when the store's files cannot be read.
     """
-    (answer,) = queries(store, [text], group=group, host=host, of_messages=of_messages)
+    (answer,) = queries(store, [text], group=group, host=host, of_messages=of_messages, limits=limits)
     return answer
 
 
@@ -76,25 +89,73 @@ def queries(
     group: str | None = None,
     host: Host = _HOST,
     of_messages: RowGroups | None = None,
+    limits: QueryLimits | None = None,
 ) -> list[pa.Table]:
     """The answers to several of them, over one snapshot. As ``query``."""
     mentioned = words_of(" ".join(texts)) & _KNOWN or None
-    with open_duckdb(store, mentioned, group=group, host=host, of_messages=of_messages) as connection:
-        return [_answer(store, connection, text) for text in texts]
+    with open_duckdb(store, mentioned, group=group, host=host, of_messages=of_messages, limits=limits) as connection:
+        return [_answer(store, connection, text, limits) for text in texts]
 
 
-def _answer(store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
+def _answer(store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits | None) -> pa.Table:
     try:
         statements = connection.extract_statements(text)
         if len(statements) != 1 or statements[0].type not in _READS:
             raise WrongUse("give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): only reads are allowed")
+        return _rows(connection, text, limits)
+    except (duckdb.Error, OSError) as error:
+        raise _in_words(error, store.root.location, limits) from error
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits | None) -> pa.Table:
+    """The rows. Errors of DuckDB are OSErrors, with the same text, once the first rows were read."""
+    if limits is None:
         return connection.sql(text).to_arrow_table()
-    except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
-        raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
-    except duckdb.Error as error:
-        if _STREAM_FAILED in str(error):
-            raise StoreUnusable(f"{store.root.location} cannot be read: {error}") from error
-        raise WrongUse(f"SQL: {_message(error)}") from error
+    timer = threading.Timer(limits.timeout_ms / 1000, connection.interrupt)
+    timer.daemon = True
+    if limits.timeout_ms:
+        timer.start()
+    try:
+        batches, size = [], 0
+        with connection.sql(text).to_arrow_reader() as reader:
+            for batch in reader:
+                batches.append(batch)
+                size += batch.nbytes
+                if size > limits.memory_bytes:
+                    raise WrongUse(
+                        f"SQL: the answer has more than {limits.memory_bytes >> 20:,} MiB: select fewer rows, or raise the "
+                        "limit (--memory, RMQ_SQL_MEMORY)"
+                    )
+            return pa.Table.from_batches(batches, reader.schema)
+    finally:
+        timer.cancel()
+
+
+def _in_words(error: Exception, location: str, limits: QueryLimits | None) -> StoreUnusable | WrongUse:
+    text = str(error)
+    match = _KIND.match(text)
+    kind = match[1] if match else ""
+    if _STREAM_FAILED in text or kind in _OF_THE_STORE or (not kind and isinstance(error, OSError)):
+        return StoreUnusable(f"{location} cannot be read: {text}")
+    if limits is None:
+        return WrongUse(f"SQL: {_message(error)}")
+    match kind:
+        case "INTERRUPT":
+            seconds = limits.timeout_ms / 1000
+            return WrongUse(
+                f"SQL: the query took more than {seconds:g} s: read less, or raise the limit (--timeout, RMQ_SQL_TIMEOUT)"
+            )
+        case "Out of Memory" if "max_temp_directory_size" in text:
+            return WrongUse(
+                f"SQL: the query needs more than {limits.spill_bytes >> 20:,} MiB in the folder for temporary files: read "
+                "less, or raise the limit (--spill, RMQ_SQL_SPILL)"
+            )
+        case "Out of Memory":
+            return WrongUse(
+                f"SQL: the query needs more than {limits.memory_bytes >> 20:,} MiB of memory: read less, or raise the limit "
+                "(--memory, RMQ_SQL_MEMORY)"
+            )
+    return WrongUse(f"SQL: {_message(error)}")
 
 
 def as_texts(column: pa.Array) -> list[str | None]:
@@ -104,7 +165,7 @@ def as_texts(column: pa.Array) -> list[str | None]:
         return [text for (text,) in texts.fetchall()]
 
 
-def _message(error: duckdb.Error) -> str:
+def _message(error: Exception) -> str:
     """DuckDB's message; for an unknown relation, with the views that there are."""
     unknown = _NO_TABLE.search(str(error))
     if unknown is None:
@@ -121,16 +182,20 @@ def open_duckdb(
     group: str | None = None,
     host: Host = _HOST,
     of_messages: RowGroups | None = None,
+    limits: QueryLimits | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """A connection with the views, over a snapshot taken now; close it, or use it in ``with``.
 
     ``mentioned``: only the relations among these words, with what they need, are there, which opens less of the store;
-    None: all. ``group``, ``host`` and ``of_messages``: see ``query``.
+    None: all. ``group``, ``host``, ``of_messages`` and ``limits``: see ``query``.
     """
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
     # DuckDB makes it when a query spills and removes it when the connection is closed; connections must not share one.
     scratch = Path(tempfile.gettempdir(), f"rmq-sql-{random_name()}")
-    connection = duckdb.connect(":memory:", config=_CLOSED | {"temp_directory": str(scratch)})
+    config = _CLOSED | {"temp_directory": str(scratch), "secret_directory": str(scratch / "secrets")}
+    if limits is not None:
+        config["memory_limit"] = f"{limits.memory_bytes >> 10}KiB"
+    connection = duckdb.connect(":memory:", config=config)
     try:
         snapshot = Snapshot(store, names, host, group)
         if mentioned is not None and "audit" in mentioned:
@@ -138,6 +203,8 @@ def open_duckdb(
         _register(connection, store, snapshot, names, of_messages)
         # In a process without a main file DuckDB draws it on standard output, which is for answers.
         connection.execute("SET enable_progress_bar = false")
+        if limits is not None:  # DuckDB 2.0 ignores it in its configuration
+            connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes >> 10}KiB'")
         connection.execute("SET lock_configuration = true")
     except BaseException:
         connection.close()
