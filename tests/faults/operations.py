@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from rmq_store.cli import main
@@ -109,8 +110,10 @@ def made_world(folder: Path) -> World:
     for _ in range(3):
         do("consume", "--group", GROUP, *settings)
         do("deliver", "--now", ALL_DUE)
-    do("replay", "--group", GROUP, "--topic", TOPIC, *SINCE, *settings)
+    do("replay", "--group", GROUP, "--topic", TOPIC, *SINCE, *settings, "--request", f"{TODAY}-replay")
     do("send", "--topic", "Pay", "--create", "1")
+    # A query does not read a file of more than 64 KiB as a whole.
+    do("send", "--topic", "Pay", Random(1).randbytes(100_000).hex())
     write_broker(broker, 45)
     do(*load)
     do("consume", "--group", GROUP, "--max-messages", "6", *settings)
@@ -197,6 +200,8 @@ OPERATIONS = [
     _reader("topics", "topics"),
     _reader("audit", "audit"),
     _reader("sql", "sql", "SELECT * FROM outcomes ORDER BY ALL"),
+    _reader("sql of a large file", "sql", "SELECT topic, queue_offset, md5(body) FROM messages ORDER BY ALL"),
+    _reader("export", "offsets", "export", "--broker", BROKER),
     _reader("messages", "messages", "--topic", TOPIC, "--key", "k4"),
     _reader("print", "print", "--topic", TOPIC),
     _reader("track", "track", f"{4:032X}"),

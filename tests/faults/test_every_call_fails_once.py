@@ -28,7 +28,18 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.s3 import READ_TIMEOUT_S
 from tests.faults import folder_faults, s3_faults
 from tests.faults.folder_faults import FaultyFolder
-from tests.faults.operations import OPERATIONS, REQUEST, Answer, Operation, State, World, made_world, problems, state_of
+from tests.faults.operations import (
+    OPERATIONS,
+    REQUEST,
+    Answer,
+    Operation,
+    State,
+    World,
+    made_world,
+    problems,
+    run,
+    state_of,
+)
 from tests.faults.s3_faults import FINAL, TRANSIENT, Fault, FaultyS3Proxy, short_waits
 from tests.s3 import S3Server
 
@@ -240,19 +251,26 @@ def uploaded(s3_server: S3Server, world: World) -> Path:
     return s3_server.data / bucket
 
 
-@pytest.mark.parametrize("operation", IN_S3, ids=lambda operation: operation.name)
-def test_in_s3(
-    operation: Operation,
-    world: World,
-    uploaded: Path,
-    s3_server: S3Server,
-    proxy: FaultyS3Proxy,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in s3_server.env.items():
+@pytest.fixture
+def _through_the_proxy(s3_server: S3Server, proxy: FaultyS3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (dict(s3_server.env) | {"AWS_ENDPOINT_URL": proxy.endpoint}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
 
+
+@pytest.mark.usefixtures("_through_the_proxy")
+@pytest.mark.parametrize("fault", FINAL, ids=str)
+def test_a_query_whose_rows_s3_refuses_says_so_without_a_traceback(
+    world: World, uploaded: Path, proxy: FaultyS3Proxy, fault: Fault
+) -> None:
+    proxy.begin(lambda call: fault if "kind=msg" in call.key else None)
+    answer = run(f"s3://{uploaded.name}/store", "sql", "SELECT * FROM messages")
+    assert is_own_error(answer), answer
+    assert str(fault) in answer.message
+
+
+@pytest.mark.usefixtures("_through_the_proxy")
+@pytest.mark.parametrize("operation", IN_S3, ids=lambda operation: operation.name)
+def test_in_s3(operation: Operation, world: World, uploaded: Path, proxy: FaultyS3Proxy) -> None:
     def fresh(number: int) -> Path:
         """The folder of a new bucket."""
         bucket = f"{uploaded.name}-{operation.name.replace(' ', '-')}-{number}"

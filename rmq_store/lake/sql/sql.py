@@ -51,6 +51,8 @@ _STREAM_FAILED = "reading the stream registered as"
 _KIND = re.compile(r"([A-Za-z -]+?) Error: ")
 """How each of DuckDB's messages begins."""
 _OF_THE_STORE = ("IO", "FATAL", "INTERNAL")
+_TRACEBACK = " Detail: Python exception:"
+"""How Arrow's message goes on when a file is read in Python; what comes before has the error's own text."""
 _NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
 """How DuckDB names an unknown relation. Its own suggestions come from its catalogue, which lacks most of the views."""
 
@@ -136,7 +138,7 @@ def _in_words(error: Exception, location: str, limits: QueryLimits | None) -> St
     match = _KIND.match(text)
     kind = match[1] if match else ""
     if _STREAM_FAILED in text or kind in _OF_THE_STORE or (not kind and isinstance(error, OSError)):
-        return StoreUnusable(f"{location} cannot be read: {text}")
+        return StoreUnusable(f"{location} cannot be read: {text.partition(_TRACEBACK)[0]}")
     if limits is None:
         return WrongUse(f"SQL: {_message(error)}")
     match kind:
