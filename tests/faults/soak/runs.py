@@ -19,7 +19,7 @@ from tests.faults.soak.disturbances import Disturbance, Kind
 from tests.faults.soak.listeners import ATTEMPT, CALLS, REQUEST
 from tests.faults.soak.operations import Operation
 from tests.faults.soak.tally import Defect, Tally
-from tests.faults.soak.worker import PROCESSES, Run, run
+from tests.faults.soak.worker import OUTPUT, PROCESSES, Run, run
 from tests.faults.soak.world import SETTINGS, World
 
 IDLE_S = 120.0
@@ -76,6 +76,8 @@ class Runs:
         attempt = f"{number}-{self.count}"
         folder = self.world.folder / "runs" / attempt
         folder.mkdir()
+        for name in OUTPUT:  # also of a process that is killed before it opens them
+            (folder / name).touch()
         one = Run(self._arguments(operation, folder), folder, self._environment(operation, attempt), disturbance.at)
         process = PROCESSES.Process(target=run, args=(one,))
         process.start()

@@ -36,6 +36,8 @@ class Tally:
     endings: dict[str, Counter[str]] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     """By command and kind of error."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """An answer of each key of ``refused``."""
     warnings: Counter[str] = field(default_factory=Counter)
     """By command and text."""
     defects: list[Defect] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Tally:
         self.endings.setdefault(kind, Counter())[str(answer.ending)] += 1
         if answer.ending is Ending.REFUSED:
             self.refused[f"{kind}: {answer.kind}"] += 1
+            self.examples.setdefault(f"{kind}: {answer.kind}", answer.text)
         self.warnings.update(f"{kind}: {text[:200]}" for text in answer.warnings)
 
     def add_report(self, report: Report, *, is_last: bool) -> None:
@@ -89,6 +92,7 @@ class Tally:
                 for kind in kinds
             },
             "refused": dict(sorted(self.refused.items())),
+            "examples": dict(sorted(self.examples.items())),
             "warnings": dict(self.warnings.most_common(20)),
             "rounds": self.rounds,
             "checks": self.checks,

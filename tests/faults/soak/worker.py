@@ -26,6 +26,10 @@ LEASE_S, RENEW_EVERY_S = 3, 1
 """Shorter than those of the product (two minutes), so that a process can sleep past its lease."""
 
 
+OUTPUT = ("out", "err")
+"""The files of a run's output, in the order of their file descriptors 1 and 2."""
+
+
 @dataclass(frozen=True, slots=True)
 class At:
     """Where a process sends itself a signal."""
@@ -44,15 +48,15 @@ class Run:
 
     arguments: tuple[str, ...]
     folder: Path
-    """Where its output goes: ``out`` and ``err``."""
+    """Where its output goes, to files that exist."""
     environment: Mapping[str, str]
     at: At | None = None
 
 
 def run(run: Run) -> None:
     """The target of a child process. Its exit code is that of the command."""
-    for name, number in (("out", 1), ("err", 2)):
-        os.dup2(os.open(run.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
+    for number, name in enumerate(OUTPUT, 1):
+        os.dup2(os.open(run.folder / name, os.O_WRONLY | os.O_APPEND), number)
     os.environ.update(run.environment)
     claim_rules.LEASE_S = LEASE_S
     for module in (lake_claim, consume_all):
