@@ -66,7 +66,7 @@ def orphans(stored: Iterable[StoredFile], named: NamedFiles, now_ms: int, age_ms
         newest_ms = max(file.modified_ms, named.removed_ms.get(file.path, 0))
         return file.path not in named.kept and now_ms - newest_ms >= age_ms
 
-    return sorted(file for file in stored if (is_data_file(file.path) or _is_temporary(file.path)) and is_orphan(file))
+    return sorted(file for file in stored if (is_data_file(file.path) or is_temporary(file.path)) and is_orphan(file))
 
 
 def is_data_file(path: str) -> bool:
@@ -74,5 +74,6 @@ def is_data_file(path: str) -> bool:
     return path.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
-def _is_temporary(path: str) -> bool:
+def is_temporary(path: str) -> bool:
+    """Whether it is what an interrupted write leaves in a folder: a file, but no object of the store."""
     return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None

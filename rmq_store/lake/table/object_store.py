@@ -26,6 +26,7 @@ from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.table import local_files, s3
 from rmq_store.lake.table.range_file import RangeFile
 from rmq_store.lake.table.store_errors import explained, is_damage
+from rmq_store.maintain.orphans import is_temporary
 from rmq_store.utils.host import Host, epoch_ms, random_name
 
 _S3 = "s3://"
@@ -163,11 +164,12 @@ class Root:
         return sorted(key.removeprefix(below).rstrip("/") for key in keys)
 
     def list(self, folder: str = "") -> list[tuple[str, int]]:
-        """Names (relative to the root) and sizes in bytes of all below ``folder``, sorted; none if it is missing."""
-        return [(name, size) for name, size, _ in self.list_dated(folder)]
+        """Names (relative to the root) and sizes in bytes of all objects below ``folder``, sorted; none if it is missing."""
+        return [(name, size) for name, size, _ in self.list_dated(folder) if not is_temporary(name)]
 
     def list_dated(self, folder: str = "") -> Sequence[tuple[str, int, int]]:
-        """As ``list``, with the times at which they were written, by the store's clock, UTC ms."""
+        """As ``list``, with the times at which they were written, by the store's clock, UTC ms; and in a folder with what
+        interrupted writes left."""
         with self._explained(f"list {folder or 'everything'}"):
             return sorted(self._list_local(folder) if self.is_local else self._list_s3(folder))
 
