@@ -25,10 +25,12 @@ from tests.faults.soak.worker import At
 from tests.faults.soak.world import World, worlds
 
 
-def answered(folder: Path, exit_code: int, out: str = "", err: str = "", kind: str = "window plain") -> Ending:
+def answered(
+    folder: Path, exit_code: int, out: str = "", err: str = "", kind: str = "window plain", is_local: bool = True
+) -> Ending:
     (folder / "out").write_text(out)
     (folder / "err").write_text(err)
-    return answer_of(kind, exit_code, folder, was_killed=False, was_terminated=False).ending
+    return answer_of(kind, exit_code, folder, was_killed=False, was_terminated=False, is_local=is_local).ending
 
 
 def error(kind: str) -> str:
@@ -38,7 +40,8 @@ def error(kind: str) -> str:
 def test_only_errors_that_the_design_allows_are_no_defects(tmp_path: Path) -> None:
     assert answered(tmp_path, 0, '{"status": "committed"}') is Ending.DONE
     assert answered(tmp_path, 3, error("HeldByAnother")) is Ending.REFUSED
-    assert answered(tmp_path, 1, error("StoreUnusable")) is Ending.REFUSED
+    assert answered(tmp_path, 1, error("StoreUnusable"), is_local=False) is Ending.REFUSED
+    assert answered(tmp_path, 1, error("StoreUnusable")) is Ending.DEFECT, "a folder always answers"
     assert answered(tmp_path, 2, error("WrongUse"), kind="reset") is Ending.REFUSED
     assert answered(tmp_path, 2, error("WrongUse"), kind="send") is Ending.DEFECT
     assert answered(tmp_path, 1, error("EvidenceMismatch")) is Ending.DEFECT

@@ -21,12 +21,16 @@ class Ending(StrEnum):
     DEFECT = "defect"
 
 
-AGAIN = frozenset({"HeldByAnother", "StaleAttempt", "StoreUnusable", "CommitOutcomeUnknown", "LogCleaned"})
+AGAIN = frozenset({"HeldByAnother", "StaleAttempt"})
 """Errors after which the same request is made again."""
+OF_S3 = frozenset({"StoreUnusable", "CommitOutcomeUnknown"})
+"""The same where a store may give no answer. A folder always answers, so there they are defects."""
 WRONG_USE = frozenset({"NothingThere", "WrongUse"})
 """Errors that depend on what is in the store: a group without offsets, a topic that does not exist yet."""
 _MAY_BE_WRONG = frozenset({"reset", "redrive", "replay", "delete-group"})
 """Commands that are chosen without a look into the store."""
+_BESIDE_WINDOWS = frozenset({("maintain", "StoreUnusable")})
+"""Retention gives up when groups have begun, or were reset, at each of its tries."""
 _TERMINATED = 143
 
 
@@ -47,8 +51,11 @@ class Answer:
         return self.ending is Ending.DONE or (self.ending is Ending.REFUSED and self.kind in WRONG_USE)
 
 
-def answer_of(kind: str, exit_code: int, folder: Path, *, was_killed: bool, was_terminated: bool) -> Answer:
-    """``kind``: of the operation. ``folder``: has the output of the run. ``was_...``: which signals it was sent."""
+def answer_of(
+    kind: str, exit_code: int, folder: Path, *, was_killed: bool, was_terminated: bool, is_local: bool
+) -> Answer:
+    """``kind``: of the operation. ``folder``: has the output of the run. ``was_...``: which signals it was sent.
+    ``is_local``: whether the store is a folder."""
     out, err = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
     if exit_code == -9 and was_killed:
         return Answer(Ending.KILLED, "SIGKILL")
@@ -63,7 +70,7 @@ def answer_of(kind: str, exit_code: int, folder: Path, *, was_killed: bool, was_
         return Answer(Ending.DONE, str(document.get("status", "")), warnings=tuple(_warnings(document)))
     error = _error(document)
     text = json.dumps(document)[:3000]
-    if error in AGAIN:
+    if error in AGAIN or (error in OF_S3 and not is_local) or (kind, error) in _BESIDE_WINDOWS:
         return Answer(Ending.REFUSED, error, text)
     if error in WRONG_USE and (error == "NothingThere" or kind.split()[0] in _MAY_BE_WRONG):
         return Answer(Ending.REFUSED, error, text)
@@ -96,4 +103,4 @@ def _error(document: dict[str, Any]) -> str:
     if "error" in document:
         return str(document["error"])
     kinds = [str(one["error"]) for one in document.get("groups", ()) if isinstance(one, dict) and one.get("error")]
-    return next((kind for kind in kinds if kind not in AGAIN | WRONG_USE), kinds[0] if kinds else "")
+    return next((kind for kind in kinds if kind not in AGAIN | OF_S3 | WRONG_USE), kinds[0] if kinds else "")

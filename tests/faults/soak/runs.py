@@ -156,6 +156,7 @@ class Runs:
             one.folder,
             was_killed=one.disturbance.kind is Kind.KILL,
             was_terminated=one.disturbance.kind is Kind.TERMINATE,
+            is_local=not self.world.environment,
         )
         self.tally.add(one.operation.kind, answer)
         if answer.ending is Ending.DEFECT:
