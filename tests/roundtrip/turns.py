@@ -1,0 +1,145 @@
+"""The turns of a round trip: what the broker does, and what the lake does then."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmq_store.broker_files.config_files import read_consumer_offsets
+from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.utils.host import Host, monotonic_ms
+from tests.roundtrip.books import Balance, Delivery, Ledger, Queue, Sent, balance, read_ledger, repeatable
+from tests.roundtrip.broker import RocketMQ, finish
+from tests.roundtrip.lake import GROUPS, Lake
+
+TOPICS = ("RtNormal", "RtOrdered", "RtDelayed", "RtBig", "RtTransaction", "RtBatch")
+SUBSCRIPTIONS = {
+    "g_all": {topic: "*" for topic in TOPICS if topic != "RtOrdered"},
+    "g_tags": {"RtNormal": "TagA || TagB"},
+    "g_order": {"RtOrdered": "*"},
+}
+_IDLE_MS = 8_000
+"""A consumer ends when no message came for so long: longer than the last delay level."""
+_PATIENCE_MS = 120_000
+
+
+@dataclass(slots=True)
+class Books:
+    """What is known of a broker and its lakes so far."""
+
+    of_lakes: list[Delivery] = field(default_factory=list)
+    dead_at_broker: dict[tuple[str, int, int], Delivery] = field(default_factory=dict)
+    repeats: set[Delivery] = field(default_factory=set)
+    turns: list[dict[str, Any]] = field(default_factory=list)
+
+    def close(self, written: Ledger) -> Balance:
+        finished = [place.delivery for place in written.acked]
+        return balance(
+            due=_deliveries(written.sent),
+            possible=_deliveries(written.unsure),
+            finished=[*finished, *self.of_lakes, *self.dead_at_broker.values()],
+            repeats=self.repeats,
+        )
+
+
+def _deliveries(messages: set[Sent]) -> list[Delivery]:
+    return [
+        Delivery(group, message.key)
+        for message in messages
+        for group, topics in SUBSCRIPTIONS.items()
+        if message.topic in topics and (topics[message.topic] == "*" or message.tag in topics[message.topic])
+    ]
+
+
+def broker_turn(broker: RocketMQ, number: int, count: int, limit: int, *, kill: bool) -> None:
+    """Producers send ``count`` messages of each kind, and each group acks up to ``limit``; then the broker ends.
+
+    ``kill``: producers and consumers run side by side until all groups together have acked ``limit`` messages, and then
+    every process is killed.
+    """
+    if not kill:
+        broker.run("produce", number, count)
+        finish(consumers(broker, limit))
+        broker.stop()
+        return
+    before = len(ledger_of(broker).acked)
+    running = [consumers(broker, limit * 10), broker.client("produce", number, count * 100)]
+    _wait_for_reads(broker, before + limit)
+    broker.stop(signal.SIGKILL)
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def consumers(broker: RocketMQ, limit: int) -> subprocess.Popen[bytes]:
+    """The consumers of all groups, until each has acked ``limit`` messages or none come any more."""
+    triples = [(group, topic, tags) for group, topics in SUBSCRIPTIONS.items() for topic, tags in topics.items()]
+    return broker.client("consume", limit, _IDLE_MS, *(part for triple in triples for part in triple))
+
+
+def trim(broker: RocketMQ) -> int:
+    """Lets the broker delete every log file but the last; how many that were. All their messages were finished."""
+    files = len(log_files(broker))
+    broker.start(fileReservedTime=0)
+    broker.run("trim", broker.address)
+    until = monotonic_ms() + _PATIENCE_MS
+    while len(log_files(broker)) > 1:
+        if monotonic_ms() > until:
+            raise RuntimeError(f"the broker has deleted only {files - len(log_files(broker))} of {files} log files")
+        Host().sleep(0.2)
+    broker.stop()
+    return files - 1
+
+
+def lake_turn(broker: RocketMQ, lake: Lake, books: Books, *, killed: bool) -> None:
+    """Takes over, finishes every message, and hands back."""
+    ledger = ledger_of(broker)
+    if killed:
+        books.repeats |= repeatable([*ledger.acked, *ledger.failed], stored_offsets(broker))
+    adopted = lake.take_over(broker.store)
+    messages = lake.consume()
+    lake.check()
+    books.dead_at_broker |= lake.dead_at_broker()
+    finished = lake.finished()
+    books.of_lakes += finished
+    lake.hand_back(broker.store / "config" / "consumerOffset.json")
+    books.turns.append(
+        {
+            "killed": killed,
+            "log_files": len(log_files(broker)),
+            "read_at_broker": len(ledger.acked) + len(ledger.failed),
+            "read_in_lake": messages,
+            "finished_in_lake": len(finished),
+            "cutover": {key: value for key, value in adopted.items() if isinstance(value, int)},
+        }
+    )
+    print(json.dumps(books.turns[-1]), flush=True)
+
+
+def ledger_of(broker: RocketMQ) -> Ledger:
+    with broker.ledger.open(encoding="utf-8") as lines:
+        return read_ledger(lines)
+
+
+def stored_offsets(broker: RocketMQ) -> dict[str, dict[Queue, int]]:
+    """The offsets in the broker's file, by group and queue."""
+    offsets: dict[str, dict[Queue, int]] = {group: {} for group in GROUPS}
+    for topic, group, queue_id, offset in read_consumer_offsets(LocalFileSource(broker.store)).value.commits():
+        if group in offsets:
+            offsets[group][topic, queue_id] = offset
+    return offsets
+
+
+def log_files(broker: RocketMQ) -> list[str]:
+    return sorted(path.name for path in (broker.store / "commitlog").iterdir())
+
+
+def _wait_for_reads(broker: RocketMQ, acked: int) -> None:
+    until = monotonic_ms() + _PATIENCE_MS
+    while len(ledger_of(broker).acked) < acked:
+        if monotonic_ms() > until:
+            raise RuntimeError(f"the consumers read too slowly; see the logs in {broker.folder}")
+        Host().sleep(0.1)
