@@ -1,42 +1,61 @@
-"""Batch consume queues (``BatchConsumeQueue``): how their topics are recognised. They are not supported.
+"""Batch consume queues (``BatchConsumeQueue``): the queues of topics with the attribute ``queue.type=BatchCQ``.
 
-In a topic with the attribute ``queue.type=BatchCQ`` one record of the log holds several messages of its queue: INNER_NUM has
-their number, by which the queue offset of the next record is higher. The queues are in a separate folder.
+They are in a folder of their own. An entry has 46 bytes: commit log offset (8), size of the record (4), tags code (8), store
+time (8), queue offset of its first message (8), number of messages (2), compaction offset (4), 4 unused ones. The log says
+all of it but one thing: where a queue ends whose messages retention has removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from bisect import bisect_left
+from dataclasses import dataclass
 from typing import Final
 
-from rmq_store.broker_files.config_files import TopicConfig
+from rmq_store.broker_files.consume_queue_file import queue_files
 from rmq_store.broker_files.file_source import FileSource
-from rmq_store.errors import BadData
-from rmq_store.message.message_const import MessageConst
-from rmq_store.message.sys_flag import MessageSysFlag
+from rmq_store.broker_files.mapped_file_queue import MappedFile
 
 FOLDER: Final = "batchconsumequeue"
-INNER_BATCH_FLAGS: Final = MessageSysFlag.INNER_BATCH_FLAG | MessageSysFlag.NEED_UNWRAP_FLAG
-ADVICE: Final = (
-    "BatchCQ topics are not supported, with or without --salvage. Do not remove any of the broker's files: read such a topic "
-    "with a RocketMQ consumer, send its messages to the lake with 'rmq send', and import this broker once it has no such "
-    "topic and its log holds no message of one"
-)
-_NAMED: Final = 5
+UNIT_BYTES: Final = 46
+_UNIT: Final = struct.Struct(">qiqqqhi4x")
+assert _UNIT.size == UNIT_BYTES
 
 
-def is_inner_batch(sys_flag: int, properties: Mapping[str, str]) -> bool:
-    """Whether a record holds several messages: by a flag or by INNER_NUM."""
-    return bool(sys_flag & INNER_BATCH_FLAGS) or MessageConst.INNER_NUM in properties
+@dataclass(frozen=True, slots=True)
+class BatchConsumeQueueFiles:
+    """The files of one batch queue."""
+
+    source: FileSource
+    topic: str
+    queue_id: int
+    files: tuple[MappedFile, ...]
+
+    def max_offset(self, log_max_offset: int) -> int:
+        """The queue offset behind the last entry whose record ends at or before a place in the log; 0: there is none."""
+        begin = self.files[0].start_offset // UNIT_BYTES
+        slots = range(begin, self.files[-1].end_offset // UNIT_BYTES)
+
+        def is_behind(slot: int) -> bool:
+            commit_log_offset, size, *_ = self._entry(slot)
+            return size == 0 or commit_log_offset + size > log_max_offset
+
+        end = begin + bisect_left(slots, True, key=is_behind)
+        if end == begin:
+            return 0
+        *_, base, number, _ = self._entry(end - 1)
+        return base + number
+
+    def _entry(self, slot: int) -> tuple[int, ...]:
+        at = slot * UNIT_BYTES
+        file = next(file for file in self.files if file.start_offset <= at < file.end_offset)
+        begin = at - file.start_offset
+        return _UNIT.unpack(self.source.read(file.name, begin, begin + UNIT_BYTES))
 
 
-def refuse_batch_topics(source: FileSource, topics: Mapping[str, TopicConfig]) -> None:
-    """Raises BadData when the broker has a BatchCQ topic, by its attribute or by its queues."""
-    named = {name for name, topic in topics.items() if (topic.attributes or {}).get("queue.type") == "BatchCQ"}
-    named |= {name.split("/")[1] for name, _ in source.list(FOLDER)}
-    if named:
-        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        raise BadData(
-            f"{source} has topics whose records hold several messages (queue.type=BatchCQ, {FOLDER}): "
-            f"{', '.join(sorted(named)[:_NAMED])}{more}. Nothing was changed. {ADVICE}"
-        )
+def list_batch_consume_queues(source: FileSource) -> list[BatchConsumeQueueFiles]:
+    """The batch queues that have files, by topic and queue id.
+
+    :raises BadData: a path is not ``batchconsumequeue/TOPIC/QUEUE/20 digits``, or a queue's files do not fit together.
+    """
+    return [BatchConsumeQueueFiles(source, *queue) for queue in queue_files(source, FOLDER, UNIT_BYTES)]

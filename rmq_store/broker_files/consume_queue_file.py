@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -101,31 +102,37 @@ def list_consume_queues(source: FileSource) -> list[ConsumeQueueFiles]:
     :raises BadData: a path is not ``consumequeue/TOPIC/QUEUE/20 digits``, a queue's files do not fit together, or they are
         those of RocksDB.
     """
+    return [ConsumeQueueFiles(source, *queue) for queue in queue_files(source, FOLDER, UNIT_BYTES)]
+
+
+def queue_files(source: FileSource, folder: str, unit_bytes: int) -> Iterator[tuple[str, int, tuple[MappedFile, ...]]]:
+    """Topic, queue id and files of the queues below a folder, whose entries have ``unit_bytes``.
+
+    :raises BadData: as ``list_consume_queues``.
+    """
     listings: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
-    for name, size in source.list(FOLDER):
+    for name, size in source.list(folder):
         parts = name.split("/")
         queue_id = whole_number(parts[2]) if len(parts) == 4 else None
         if len(parts) == 2 and is_rocksdb_file(name):
             raise queues_in_rocksdb(source, name)
         if queue_id is None:
             raise BadData(
-                f"{name} in {source} is not of the form {FOLDER}/TOPIC/QUEUE/FILE, so it is not a consume queue file. "
+                f"{name} in {source} is not of the form {folder}/TOPIC/QUEUE/FILE, so it is not a consume queue file. "
                 "Import a copy of the store without it"
             )
         listings[parts[1], queue_id].append((name, size))
-    queues = []
     for (topic, queue_id), listing in sorted(listings.items()):
-        folder = f"{FOLDER}/{topic}/{queue_id}"
+        own_folder = f"{folder}/{topic}/{queue_id}"
         advice = (
-            f"Restore the files, or import a copy of the store without {folder}: its entries are then made from the log"
+            f"Restore the files, or import a copy of the store without {own_folder}: entries are then made from the log"
         )
-        queue = mapped_file_queue(folder, listing)
+        queue = mapped_file_queue(own_folder, listing)
         queue.refuse_missing(advice=advice)
-        if partial := [file for file in queue.files if file.size_bytes % UNIT_BYTES or file.start_offset % UNIT_BYTES]:
+        if partial := [file for file in queue.files if file.size_bytes % unit_bytes or file.start_offset % unit_bytes]:
             raise BadData(
                 f"{partial[0].name} has {partial[0].size_bytes} bytes; a consume queue file begins and ends with a whole entry "
-                f"of {UNIT_BYTES} bytes. {advice}"
+                f"of {unit_bytes} bytes. {advice}"
             )
         if queue.files:
-            queues.append(ConsumeQueueFiles(source, topic, queue_id, queue.files))
-    return queues
+            yield topic, queue_id, queue.files

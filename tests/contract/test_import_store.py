@@ -526,22 +526,24 @@ def test_a_body_that_would_become_too_large_stops_the_import_and_says_what_to_ra
     assert bodies(lake) == [b"body", bytes(5000), b"body"]
 
 
-INNER_BATCH = {"sys_flag": 0xC0, "properties": {"INNER_NUM": "10", "INNER_BASE": "1"}}
-
-
 @pytest.mark.parametrize("salvage", [False, True])
 @pytest.mark.parametrize(
-    "marks", [INNER_BATCH, {"sys_flag": 0x80}, {"sys_flag": 0x40}, {"properties": {"INNER_NUM": "10"}}]
+    "marks",
+    [
+        {"sys_flag": 0xC0, "properties": {"INNER_NUM": "10", "INNER_BASE": "1"}},
+        {"sys_flag": 0x80},
+        {"sys_flag": 0x40},
+        {"properties": {"INNER_NUM": "10"}},
+    ],
 )
-def test_a_batch_of_a_batch_topic_stops_the_import_and_is_never_taken_for_one_message(
+def test_a_batch_that_no_client_takes_apart_stops_the_import_and_is_never_taken_for_one_message(
     lake: Lake, tmp_path: Path, marks: dict[str, Any], salvage: bool
 ) -> None:
-    """As a broker writes them: ten messages a record, and the next record's queue offset is ten more."""
+    """The body is no batch, or the record lacks a flag."""
     folder = store_of(tmp_path / "made", {}, marks, marks | {"queue_offset": 11}, {"topic": "Other", "queue_offset": 0})
     with pytest.raises(UnsupportedRecord, match="topic T, queue 3, offset 1: several messages in one record") as raised:
         lake.load(folder, salvage=salvage)
     assert (raised.value.file, raised.value.position) == ("commitlog/00000000000000000000", 96)
-    assert "Do not remove any of the broker's files" in str(raised.value)
     assert lake.positions() == {}
 
 
@@ -553,34 +555,6 @@ def test_an_inner_batch_behind_the_end_of_a_record_batch_is_the_one_that_is_name
     folder = store_of(tmp_path / "made", packed, packed, {"properties": {"INNER_NUM": "10"}})
     with pytest.raises(UnsupportedRecord, match="topic T, queue 3, offset 2: several messages in one record"):
         lake.load(folder)
-
-
-def of_a_batch_topic(topics: dict[str, Any]) -> None:
-    topics["PaymentFlow"]["attributes"] = {"queue.type": "BatchCQ"}
-
-
-def a_folder_of_batch_queues(broker: Path) -> None:
-    (broker / "batchconsumequeue" / "PaymentFlow" / "0").mkdir(parents=True)
-    (broker / "batchconsumequeue" / "PaymentFlow" / "0" / f"{0:020}").write_bytes(bytes(46))
-
-
-@pytest.mark.parametrize("salvage", [False, True])
-@pytest.mark.parametrize(
-    "damage", [lambda broker: edit_topics(broker, of_a_batch_topic), a_folder_of_batch_queues], ids=["topics", "folder"]
-)
-def test_a_batch_topic_is_named_before_anything_is_read(
-    lake: Lake, broker: Path, damage: Callable[[Path], None], salvage: bool
-) -> None:
-    damage(broker)
-    with pytest.raises(BadData, match=r"PaymentFlow.*BatchCQ.*Do not remove any of the broker's files"):
-        lake.load(broker, salvage=salvage)
-    assert lake.positions() == {}
-
-
-def test_other_types_of_queues_are_no_batch_topics(lake: Lake, broker: Path) -> None:
-    edit_topics(broker, lambda topics: topics["PaymentFlow"].update(attributes={"queue.type": "SimpleCQ"}))
-    edit_topics(broker, lambda topics: topics["EmptyRoom"].update(attributes=None))
-    assert lake.load(broker).status == "committed"
 
 
 @pytest.mark.parametrize(

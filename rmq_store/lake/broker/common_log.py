@@ -64,7 +64,7 @@ def common_log(
 
     step = max((imported - first) // _MARKS, 1)
     at = f"commit_log_offset // {step}"
-    marks = _rows(store, f"{of_broker} AND commit_log_offset >= {first}", f"GROUP BY {at}", _of_first)
+    marks = _rows(store, f"{of_broker} AND commit_log_offset >= {first}", at)
     number = _common(marks, is_same)
     if not number:
         return None
@@ -103,17 +103,12 @@ def what_differs(common: CommonLog | None, broker_name: str) -> str:
     )
 
 
-def _of_first(column: str) -> str:
-    return f"arg_min({column}, commit_log_offset)"
-
-
-def _rows(
-    store: LakeStore, condition: str, group: str = "", of: Callable[[str], str] = lambda column: column
-) -> list[dict[str, Any]]:
-    """Imported records in log order, or the first of each group."""
-    columns = ", ".join(f"{of(column)} AS {column}" for column in _COLUMNS)
-    place = "min(commit_log_offset)" if group else "commit_log_offset"
-    text = f"SELECT {place} AS place, {columns} FROM msg WHERE {condition} {group} ORDER BY place"
+def _rows(store: LakeStore, condition: str, group: str = "commit_log_offset") -> list[dict[str, Any]]:
+    """The first imported record of each group, in log order. The first message of a record is the one with its offset."""
+    columns = ", ".join(f"arg_min({column}, (commit_log_offset, queue_offset)) AS {column}" for column in _COLUMNS)
+    text = f"""
+        SELECT min(commit_log_offset) AS place, {columns} FROM msg WHERE {condition} GROUP BY {group} ORDER BY place
+    """
     return [row | {"commit_log_offset": row.pop("place")} for row in query(store, text).to_pylist()]
 
 

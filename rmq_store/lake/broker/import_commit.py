@@ -195,6 +195,11 @@ def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int, h
         f"{queue}: offset {offset} comes again, but the queue was imported up to {known - base + offset}. Nothing after byte "
         f"{read.begin} of the log was imported: "
     )
+    if (queue.topic, queue.queue_id) in job.batch_queues:
+        return (
+            f"{begin}the topic was deleted and made again at the broker. Its type is BatchCQ, of which only the first generation "
+            "is imported. Import the store under another broker name (--broker)"
+        )
     if has_entry:
         return (
             f"{begin}this is another broker's store, or the broker has given offsets out twice; --salvage cannot repair that. "
@@ -217,6 +222,11 @@ def _without_messages(
         queue = MessageQueue(topic, job.broker_name, queue_id)
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
             advance |= _emptied(queue, files, read.log.files[0].start_offset, read.end)
+    for (topic, queue_id), batch_files in sorted(job.batch_queues.items()):
+        queue = MessageQueue(topic, job.broker_name, queue_id)
+        if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
+            end = batch_files.max_offset(read.end)
+            advance |= {min_id(queue): end, max_id(queue): end}
     for queue in queues_of_users(configs.topics, job.broker_name):
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
             advance.setdefault(max_id(queue), 0)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker_files.batch_consume_queue import ADVICE, INNER_BATCH_FLAGS, is_inner_batch
+from rmq_store.broker_files.batch_consume_queue import BatchConsumeQueueFiles
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
@@ -24,6 +24,7 @@ from rmq_store.commit.ctl import FEW_TAGS_CODES, Produced, StagedFile
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.import_entries import EntryReader, Run, compare, of_a_deleted_topic, take_delivery_times
+from rmq_store.lake.broker.inner_batches import with_inner_messages
 from rmq_store.lake.broker.records import record_batches
 from rmq_store.lake.broker.salvage import (
     CHUNK_BYTES,
@@ -34,6 +35,7 @@ from rmq_store.lake.broker.salvage import (
     next_record,
     record_after_hole,
 )
+from rmq_store.lake.read.slice_reader import lake_message_ids
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.stage import NewFile, stage
@@ -48,7 +50,7 @@ from rmq_store.log.commit_log import (
     only_zeros,
 )
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.utils.host import day_of
 
@@ -74,6 +76,8 @@ class ImportJob:
     levels: DelayLevels
     queues: Mapping[tuple[str, int], ConsumeQueueFiles]
     """The broker's consume queue files by topic and queue id."""
+    batch_queues: Mapping[tuple[str, int], BatchConsumeQueueFiles]
+    """Those of BatchCQ topics. Only their ends are read: their entries are made from the log."""
     file_bytes: int
     """Size of each file of the broker's log."""
     salvage: bool
@@ -223,8 +227,9 @@ def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[
     part_bytes = 0
     for item in record_batches(data, start, file_end, delay_levels=delays_ms, max_body_bytes=job.max_body_bytes):
         if isinstance(item, pa.RecordBatch):
-            if inner_batch := _inner_batch(item):
-                yield inner_batch
+            item = with_inner_messages(item, delays_ms)
+            if isinstance(item, Unsupported):  # the records before it are not imported either
+                yield item
                 return
             batches.append(item)
             part_bytes += item.nbytes
@@ -233,21 +238,6 @@ def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[
             batches, part_bytes = [], 0
             yield table
     yield item
-
-
-def _inner_batch(batch: pa.RecordBatch) -> Unsupported | None:
-    """The first record that holds several messages. The records before it are not imported either."""
-    flags = batch.column("sys_flag").to_numpy() & INNER_BATCH_FLAGS
-    names = batch.column("properties").keys
-    if not flags.any() and not pc.any(pc.equal(names, MessageConst.INNER_NUM)).as_py():
-        return None
-    columns = ["commit_log_offset", "topic", "queue_id", "queue_offset", "sys_flag", "properties"]
-    rows = batch.select(columns).to_pylist()
-    row = next((row for row in rows if is_inner_batch(row["sys_flag"], dict(row["properties"]))), None)
-    if row is None:  # INNER_NUM is among the names of the larger batch that this one is a slice of
-        return None
-    where = f"topic {row['topic']}, queue {row['queue_id']}, offset {row['queue_offset']}"
-    return Unsupported(row["commit_log_offset"], f"{where}: several messages in one record. {ADVICE}")
 
 
 # --- one chunk --------------------------------------------------------------------------------------------------------
@@ -351,6 +341,8 @@ def _as_msg(job: ImportJob, table: pa.Table, made: dict[str, pa.Array], part: in
     n = table.num_rows
     columns = {name: table.column(name) for name in table.column_names if name in tables.MSG.names} | made
     rel = np.arange(n)
+    if columns["offset_msg_id"].null_count:  # one of several messages in a record
+        columns["offset_msg_id"] = pc.coalesce(columns["offset_msg_id"], lake_message_ids(job.commit_id, part, rel))
     columns["rel"] = pa.array(rel, mask=rel >= indexed)
     for name, value in {"commit_id": job.commit_id, "part": part, "broker_name": job.broker_name}.items():
         columns[name] = pa.repeat(pa.scalar(value, tables.MSG.field(name).type), n)

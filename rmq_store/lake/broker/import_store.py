@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rmq_store.broker_files.batch_consume_queue import refuse_batch_topics
+from rmq_store.broker_files.batch_consume_queue import list_batch_consume_queues
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
@@ -90,7 +90,6 @@ def import_store(
     earlier = _parts(shard, request)
     if earlier and earlier[-1].request_complete:
         return report_of(Status.ALREADY_COMMITTED, shard, request, earlier, configs.notes)
-    refuse_batch_topics(files, configs.topics)
     refuse_other_history(shard, shard.consumequeue)
     queues = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)}
     importing = _Import(store, shard, request, files, log, configs, queues, host, engine, progress)
@@ -272,6 +271,7 @@ class _Import:
             broker_name=self.request.broker_name,
             levels=self.store.levels,
             queues=self.queues,
+            batch_queues={(queue.topic, queue.queue_id): queue for queue in list_batch_consume_queues(self.files)},
             file_bytes=self.log.files[0].size_bytes,
             salvage=self.request.salvage,
             max_body_bytes=self.request.max_body_bytes,

@@ -1,0 +1,132 @@
+"""A store with a BatchCQ topic of a real broker: its messages are those that the broker's own client saw."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.broker_files.commit_log_file import list_commit_log
+from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.commit.ctl import Actor
+from rmq_store.errors import BadData
+from rmq_store.lake.broker.common_log import common_log
+from rmq_store.lake.broker.import_request import ImportRequest
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.message.properties import tags_code
+from rmq_store.utils.host import Host
+
+DATA = Path(__file__).parents[1] / "data" / "rocketmq-batch"
+BATCHED = 110
+"""So many messages are in the topic."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Path:
+    with tarfile.open(DATA / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LakeStore:
+    store, _ = LakeStore.init(Root.parse(str(tmp_path / "lake")))
+    return store
+
+
+def load(store: LakeStore, broker: Path, *, salvage: bool = False) -> Any:
+    request = ImportRequest(
+        broker_name="broker-a",
+        shard_name="broker-a",
+        request_id=f"2026-11-23-{Host().new_commit_id()}",
+        actor=Actor("test", "test"),
+        salvage=salvage,
+    )
+    return import_store(store, Root.parse(str(broker)), request, Host(), LocalEngine(Host()))
+
+
+def seen() -> list[dict[str, Any]]:
+    with gzip.open(DATA / "seen.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_every_message_of_a_batch_topic_is_the_one_that_a_client_sees(
+    store: LakeStore, broker: Path, salvage: bool
+) -> None:
+    assert load(store, broker, salvage=salvage).status == "committed"
+    expected = {
+        (row["topic"], row["queue_id"], row["queue_offset"]): row
+        for row in seen()
+        if row["kind"] == "message" and row["tags"] == "*"
+    }
+    rows = query(store, "SELECT * FROM messages WHERE topic IN ('Batched', 'Plain')").to_pylist()
+    assert len(rows) == len(expected) == 2 * BATCHED
+    assert len({row["offset_msg_id"] for row in rows}) == 2 * BATCHED
+    for row in rows:
+        one = expected[row["topic"], row["queue_id"], row["queue_offset"]]
+        of_pull = {"MIN_OFFSET", "MAX_OFFSET"}
+        assert row["body"].decode() == one["body"]
+        assert dict(row["properties"]) == {name: v for name, v in one["properties"].items() if name not in of_pull}
+        for name in ("flag", "sys_flag", "born_timestamp", "store_timestamp", "commit_log_offset", "reconsume_times"):
+            assert row[name] == one[name], name
+        assert (row["unique_key"], row["tags"]) == (one["msg_id"], one["properties"]["TAGS"])
+        assert row["tags_code"] == tags_code(row["tags"])
+
+
+def test_its_queues_end_where_the_broker_says(store: LakeStore, broker: Path) -> None:
+    load(store, broker)
+    ends = {row["queue"]: (row["min"], row["max"]) for row in seen() if row["kind"] == "pull"}
+    rows = query(store, "SELECT topic, queue_id, min_offset, max_offset FROM queues").to_pylist()
+    here = {f"{row['topic']}/{row['queue_id']}": (row["min_offset"], row["max_offset"]) for row in rows}
+    assert ends.items() <= here.items()
+    assert load(store, broker).status == "unchanged"
+    assert query(store, "SELECT * FROM audit").num_rows == 0
+
+
+def test_a_queue_that_retention_has_emptied_keeps_its_end(store: LakeStore, broker: Path) -> None:
+    """The log goes on in its second file; all that is left of the batch topic are its queues."""
+    log = broker / "commitlog" / f"{0:020}"
+    (broker / "commitlog" / f"{131072:020}").write_bytes(bytes(131072))
+    log.unlink()
+    shutil.rmtree(broker / "consumequeue")
+    load(store, broker)
+    rows = query(store, "SELECT queue_id, min_offset, max_offset FROM queues WHERE topic = 'Batched'").to_pylist()
+    assert {row["queue_id"]: (row["min_offset"], row["max_offset"]) for row in rows} == {0: (68, 68), 1: (42, 42)}
+
+
+def test_a_broken_file_of_a_batch_queue_is_named(store: LakeStore, broker: Path) -> None:
+    file = broker / "batchconsumequeue" / "Batched" / "0" / f"{0:020}"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(BadData, match="whole entry of 46 bytes"):
+        load(store, broker)
+
+
+def test_what_two_logs_have_in_common_ends_at_a_batch_that_differs(store: LakeStore, broker: Path) -> None:
+    """Messages of one record share its place: the comparison takes each record once."""
+    report = load(store, broker)
+    places = [
+        row["place"] for row in query(store, "SELECT DISTINCT commit_log_offset AS place FROM messages").to_pylist()
+    ]
+    first = 20823
+    assert first in places, "a batch is there"
+    log = broker / "commitlog" / f"{0:020}"
+    data = bytearray(log.read_bytes())
+    for place in places:
+        if place >= first:
+            data[place + 40 : place + 48] = struct.pack(">q", 1_700_000_000_000)
+    log.write_bytes(data)
+    files = LocalFileSource(broker)
+    common = common_log(store, store.shards()[0], files, list_commit_log(files), "broker-a", report.end)
+    assert common is not None
+    assert (common.end, common.continues, common.is_exact) == (first, True, True)
