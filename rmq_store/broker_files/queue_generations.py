@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq_store.broker_files.log_names import QueueCuts
+from rmq_store.broker_files.log_names import LogNames, QueueCuts, observed_in_log
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.message.message import MessageQueue
 
@@ -60,14 +60,15 @@ class Generations:
         return cls({(topic, queue_id): tuple(bases) for topic, queue_id, bases in rows})
 
 
-def observed_in_generations(
+def observed_here(
+    names: LogNames,
     generations: Generations,
     topics: Iterable[str],
     ends: Mapping[MessageQueue, int],
     earlier: Iterable[Observed],
     newest: Iterable[Observed],
 ) -> tuple[Observed, ...]:
-    """What the broker's groups have consumed, as lake offsets.
+    """What the broker's groups have consumed, as lake offsets in the queues of all names of its log (``observed_in_log``).
 
     ``newest``: the offsets in the broker's files; ``earlier``: what the import before recorded, in lake offsets; ``topics``:
     those that the broker has, empty: not known; ``ends``: the next offset of each queue in the lake. A broker of version 5
@@ -75,28 +76,34 @@ def observed_in_generations(
     newest generation it keeps what was recorded, so that here it continues there and goes on to the newest generation. How far
     a delay level is delivered never falls.
     """
-    has = set(topics)
-    observed = {(one.group, one.queue): one for one in earlier if _is_older(generations, has, one)}
-    before = {(one.group, one.queue): one for one in earlier}
+    before, has = {(one.group, one.queue): one for one in earlier}, set(topics)
+    at_broker = []
     for one in newest:
         here = Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
-        recorded = before.get((one.group, one.queue))
-        if recorded and _is_kept(generations, ends, recorded, here):
-            here = recorded
-        observed[here.group, here.queue] = here
+        if not _is_left_over(generations, ends, before.get((one.group, one.queue)), here):
+            at_broker.append(here)
+    observed = {(one.group, one.queue): one for one in observed_in_log(names, before.values(), at_broker)}
+    for key, one in before.items():
+        now = observed.get(key)
+        if now is None:
+            is_kept = _is_older(generations, has, one)
+        else:
+            is_kept = one.group == SCHEDULE_GROUP and one.offset > now.offset
+        if is_kept:
+            observed[key] = one
     return tuple(sorted(observed.values(), key=lambda one: (one.group, one.queue)))
+
+
+def _is_left_over(
+    generations: Generations, ends: Mapping[MessageQueue, int], recorded: Observed | None, here: Observed
+) -> bool:
+    """Whether an offset in the broker's file is beyond the end of the newest generation, and one of an older generation was
+    recorded."""
+    is_beyond = here.offset > ends.get(here.queue, here.offset)
+    return recorded is not None and is_beyond and 0 < generations.base(here.queue) >= recorded.offset
 
 
 def _is_older(generations: Generations, topics: Collection[str], seen: Observed) -> bool:
     """Whether the offset is one of a topic, or of a generation, that the broker has deleted."""
     base = generations.base(seen.queue)
     return (bool(topics) and seen.queue.topic not in topics) or 0 < base >= seen.offset
-
-
-def _is_kept(generations: Generations, ends: Mapping[MessageQueue, int], recorded: Observed, here: Observed) -> bool:
-    """Whether the recorded offset counts, and not the one of the broker's file: it is the same one, left over from an older
-    generation and beyond the end of the newest, or a delay level is delivered further."""
-    if here.group == SCHEDULE_GROUP:
-        return recorded.offset > here.offset
-    is_beyond = here.offset > ends.get(here.queue, here.offset)
-    return is_beyond and 0 < generations.base(here.queue) >= recorded.offset

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.broker_files.queue_generations import Generations, observed_in_generations
+from rmq_store.broker_files.log_names import LogNames
+from rmq_store.broker_files.queue_generations import Generations, observed_here
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.message.message import MessageQueue
 
+ONE_NAME = LogNames(("a",))
 QUEUE = MessageQueue("T", "a", 0)
 OTHER = MessageQueue("U", "a", 0)
 TWICE = Generations({("T", 0): (5, 12)})
@@ -51,15 +53,15 @@ def test_a_group_of_the_broker_has_its_offset_in_the_newest_generation_or_keeps_
 ) -> None:
     earlier = [] if before is None else [Observed("g", QUEUE, before)]
     newest = [] if now is None else [Observed("g", QUEUE, now)]
-    result = observed_in_generations(TWICE, ("T", "U"), {QUEUE: 30}, earlier, newest)
+    result = observed_here(ONE_NAME, TWICE, ("T", "U"), {QUEUE: 30}, earlier, newest)
     assert result == (() if observed is None else (Observed("g", QUEUE, observed),))
 
 
 def test_a_group_keeps_its_offset_in_a_topic_that_was_deleted() -> None:
     earlier = (Observed("g", OTHER, 3),)
-    assert observed_in_generations(Generations(), ("T",), {}, earlier, ()) == earlier
-    assert observed_in_generations(Generations(), ("T", "U"), {}, earlier, ()) == ()
-    assert observed_in_generations(Generations(), (), {}, earlier, ()) == ()
+    assert observed_here(ONE_NAME, Generations(), ("T",), {}, earlier, ()) == earlier
+    assert observed_here(ONE_NAME, Generations(), ("T", "U"), {}, earlier, ()) == ()
+    assert observed_here(ONE_NAME, Generations(), (), {}, earlier, ()) == ()
 
 
 @pytest.mark.parametrize(("before", "now", "observed"), [(3, 5, 5), (5, 3, 5), (5, None, None), (None, 3, 3)])
@@ -70,4 +72,27 @@ def test_how_far_a_delay_level_is_delivered_never_falls(
     earlier, newest, result = (
         () if offset is None else (Observed(SCHEDULE_GROUP, level, offset),) for offset in (before, now, observed)
     )
-    assert observed_in_generations(Generations(), (), {}, earlier, newest) == result
+    assert observed_here(ONE_NAME, Generations(), (), {}, earlier, newest) == result
+
+
+def test_in_a_log_with_two_names_a_group_keeps_its_offsets_under_both() -> None:
+    """The log was cut at offset 4. Then the topic was deleted, and made again."""
+    names = LogNames(("a", "b"), ({("T", 0): 4},))
+    newer = MessageQueue("T", "b", 0)
+    earlier = (Observed("g", QUEUE, 2), Observed("g", newer, 4))
+    again = Generations({("T", 0): (6,)})
+    for newest in ((), (Observed("g", newer, 9),)):
+        for topics in (("T",), ("U",)):
+            assert observed_here(names, again, topics, {newer: 8}, earlier, newest) == earlier
+    begun = observed_here(names, again, ("T",), {newer: 8}, earlier, (Observed("g", newer, 1),))
+    assert begun == (Observed("g", QUEUE, 4), Observed("g", newer, 7))
+
+
+def test_a_delay_level_never_falls_under_any_name() -> None:
+    names = LogNames(("a", "b"), ({("SCHEDULE_TOPIC_XXXX", 2): 4},))
+    older, newer = (MessageQueue("SCHEDULE_TOPIC_XXXX", name, 2) for name in names.names)
+    recorded = (Observed(SCHEDULE_GROUP, older, 2), Observed(SCHEDULE_GROUP, newer, 4))
+    for delivered, result in ((1, (2, 4)), (3, (3, 4)), (5, (4, 5))):
+        newest = (Observed(SCHEDULE_GROUP, newer, delivered),)
+        observed = observed_here(names, Generations(), (), {}, recorded, newest)
+        assert tuple(one.offset for one in observed) == result

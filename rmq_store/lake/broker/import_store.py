@@ -18,9 +18,8 @@ from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MOST_CONFIG_BYTES, MOST_QUEUES
-from rmq_store.broker_files.log_names import observed_in_log
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
-from rmq_store.broker_files.queue_generations import Generations, QueueKey, observed_in_generations
+from rmq_store.broker_files.queue_generations import Generations, QueueKey, observed_here
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl
@@ -258,9 +257,8 @@ class _Import:
         else:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
         earlier = recorded.observed if recorded else ()
-        of_name = [one for one in earlier if one.queue.broker_name == name]
-        newest = observed_in_generations(generations, configs.topics, ends, of_name, configs.observed)
-        return replace(configs, observed=observed_in_log(names, earlier, newest))
+        observed = observed_here(names, generations, configs.topics, ends, earlier, configs.observed)
+        return replace(configs, observed=observed)
 
     def _job(self, generations: Generations) -> ImportJob:
         return ImportJob(
