@@ -178,6 +178,12 @@ def import_store(
         output.line(f"skipped: bytes [{skipped.begin}, {skipped.end}) of the log: {skipped.reason}")
     for gap in report.queue_gaps:
         output.line(f"gap: offsets [{gap.begin}, {gap.end}) of topic {gap.topic!r}, queue {gap.queue_id}: {gap.reason}")
+    if report.other_levels:
+        there = ", ".join(f"level {one.level} is {one.delay_ms / 1000:g} s" for one in report.other_levels)
+        output.note(
+            f"the broker has other delays: {there} ('rmq doctor' shows those of the store). Messages that fail here wait by "
+            "the store's levels, which cannot be changed: 'rmq init --broker-conf' makes a store with the broker's"
+        )
     for again in report.begun_again:
         output.line(
             f"topic {again.topic!r}, queue {again.queue_id} was deleted and made again at the broker: its offset 0 there is "
@@ -187,6 +193,11 @@ def import_store(
         output.line(
             f"{report.deleted:,} of the messages are of topics that were deleted and made again before this import: they have "
             "no queue offset, and no group reads them"
+        )
+    if report.unlisted_queues:
+        output.line(
+            f"not listed: {report.unlisted_queues:,} queues without messages in {report.unlisted_topics} topics of the system, "
+            "of retries, or that may not be read"
         )
     if log := report.continued:
         output.line(

@@ -18,6 +18,8 @@ from rmq_store.lake.table.request_counter import Kind
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
+from tests.contract.test_diverged_log import delayed
+from tests.contract.test_queue_generations import broker_of
 from tests.s3 import S3Root
 
 
@@ -59,6 +61,20 @@ def test_a_store_has_the_delay_levels_of_its_broker(rmq: Rmq) -> None:
     assert "delay levels: 1s 20s 1m" in rmq("init").out
     assert "delay levels 1s 20s 1m" in rmq("doctor").out
     assert rmq.json("init", "--levels", "1s 20s 60s", "--broker-conf", "broker.conf")["status"] == "already_there"
+
+
+def test_an_import_says_which_delay_levels_the_broker_has_otherwise(rmq: Rmq) -> None:
+    """Its consume queue has level 3 with a delay of 1 s, and level 1 as the store has it."""
+    at_level_1 = delayed(1, 0) | {"queue_id": 0}
+    at_level_1["properties"] = at_level_1["properties"] | {"DELAY": "1"}
+    files = str(broker_of(rmq.folder / "broker", [delayed(0, 0), at_level_1]))
+    for levels, others in (("1s 5s 1s", []), ("1s 5s 10s", [{"level": 3, "delay_ms": 1000}])):
+        root = ("--root", str(rmq.folder / f"store{len(others)}"))
+        rmq.json("init", "--levels", levels, *root)
+        answer = rmq.json("import-store", files, "--broker", "broker-a", "--request", "2026-01-01-i", *root)
+        assert answer["other_levels"] == others
+        again = rmq("import-store", files, "--broker", "broker-a", "--request", "2026-01-01-i", *root)
+        assert ("the broker has other delays: level 3 is 1 s" in again.err) == bool(others)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.reset import ResetRequest, ResetTo
-from rmq_store.broker_files.config_files import parse_delay_offsets
+from rmq_store.broker_files.config_files import parse_delay_offsets, read_topics
 from rmq_store.broker_files.delivered_levels import LevelProgress
+from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.request import Status
 from rmq_store.errors import BadData, DamagedRecord, OverLimit, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
@@ -817,13 +818,17 @@ def edit_topics(broker: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 def test_a_topic_that_was_only_created_is_known_with_its_readable_queues(lake: Lake, broker: Path) -> None:
     edit_topics(broker, lambda topics: topics.update(Later={"topicName": "Later", "readQueueNums": 2, "perm": 6}))
     edit_topics(broker, lambda topics: topics.update(Closed={"topicName": "Closed", "readQueueNums": 2, "perm": 2}))
-    lake.load(broker)
+    report = lake.load(broker)
     assert queue_bounds(lake, "Later") == [(0, 0)] * 2
     assert queue_bounds(lake, "EmptyRoom") == [(0, 0)] * 4
     assert queue_bounds(lake, "Closed") == []  # it may be written only
     (shard,) = lake.store.shards()
     topics = {queue.topic for queue in shard.positions().all_queues()}
     assert not topics & {"TBW102", "BenchmarkTest", "oracle", "oracle_REPLY_TOPIC", BROKER}
+    configs = read_topics(LocalFileSource(broker)).value
+    missing = {name: max(config.read_queue_nums, 0) for name, config in configs.items() if name not in topics}
+    assert report.unlisted_queues >= sum(missing.values()) > 1024
+    assert report.unlisted_topics >= len(missing)
 
 
 def test_a_topic_that_shrinks_or_is_closed_for_reading_keeps_the_queues_that_hold_messages(

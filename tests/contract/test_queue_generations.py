@@ -44,7 +44,7 @@ def broker_of(folder: Path, messages: Sequence[dict[str, Any]], *, deleted: int 
         file = folder / "consumequeue" / record.topic / str(record.queue_id) / f"{0:020}"
         file.parent.mkdir(parents=True, exist_ok=True)
         entries = file.read_bytes() if file.exists() else bytes(ENTRIES_PER_FILE * UNIT_BYTES)
-        entry, at = entry_of(record, {}), record.queue_offset * UNIT_BYTES
+        entry, at = entry_of(record, {1: 1000, 2: 5000, 3: 1000}), record.queue_offset * UNIT_BYTES
         assert entry is not None
         file.write_bytes(entries[:at] + entry.encode() + entries[at + UNIT_BYTES :])
     return folder

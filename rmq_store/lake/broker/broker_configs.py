@@ -108,6 +108,14 @@ def queues_of_users(topics: Mapping[str, TopicConfig], broker_name: str) -> list
     return [MessageQueue(name, broker_name, queue_id) for name, count in _of_users(topics) for queue_id in range(count)]
 
 
+def queues_of_others(topics: Mapping[str, TopicConfig], broker_name: str) -> list[MessageQueue]:
+    """The queues of system topics, retry topics and topics that may not be read: without messages the lake does not list
+    them."""
+    users = dict(_of_users(topics))
+    others = {name: max(topic.read_queue_nums, 0) for name, topic in sorted(topics.items()) if name not in users}
+    return [MessageQueue(name, broker_name, queue_id) for name, count in others.items() for queue_id in range(count)]
+
+
 def _of_users(topics: Mapping[str, TopicConfig]) -> list[tuple[str, int]]:
     """The topics that users made and may read, by name, and their numbers of queues."""
     return [

@@ -8,6 +8,7 @@ recorded only when they differ from those of the last import; else ``configs_of`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -17,7 +18,7 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Produced, Proposal, canonical_json
 from rmq_store.commit.positions import PositionKind, Positions, import_id, kind_of, max_id, min_id
 from rmq_store.errors import BadData
-from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_users, same_configs
+from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_others, queues_of_users, same_configs
 from rmq_store.lake.broker.import_part import LogRead, fingerprint
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.salvage import Skipped
@@ -80,8 +81,11 @@ def import_commit(
     """
     skipped = _skipped(read, positions.get(import_id(job.broker_name)))
     advance, gaps = _queue_positions(job, positions, read)
+    unlisted: dict[str, int] = {}
     if read.is_last:
         advance |= _without_messages(job, positions, read, configs, advance)
+        others = queues_of_others(configs.topics, job.broker_name)
+        unlisted = Counter(q.topic for q in others if max_id(q) not in advance and positions.get(max_id(q)) is None)
     ctl = Ctl(
         job.commit_id,
         Action.SALVAGE if skipped or gaps else Action.IMPORT,
@@ -101,6 +105,8 @@ def import_commit(
         "range": [read.begin, read.end],
         "messages": read.messages,
         "deleted": read.deleted,
+        "unlisted": [sum(unlisted.values()), len(unlisted)],
+        **({"other_levels": sorted(map(list, read.delays.items()))} if read.delays else {}),
         "fingerprint": fingerprint(job.source, read.log, read.end),
         "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
         "queue_gaps": [[gap.topic, gap.queue_id, gap.begin, gap.end, gap.reason] for gap in gaps],

@@ -149,11 +149,14 @@ def _has_record(source: FileSource, file_bytes: int, queue: MessageQueue, queue_
     return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
 
 
-def take_delivery_times(codes: npt.NDArray[np.int64], entries: Entries) -> None:
+def take_delivery_times(codes: npt.NDArray[np.int64], entries: Entries) -> bool:
     """The tags code of a schedule entry is its delivery time, by the broker's level table, which is in none of its files.
-    So the entry counts, and the store's level table only where there is no entry."""
-    written = entries["size"] > 0
+    So the entry counts, and the store's level table only where there is no entry. Returns whether the last entry says
+    another time than the store's table."""
+    written = np.flatnonzero(entries["size"] > 0)
+    differs = bool(len(written) and codes[written[-1]] != entries["tags_code"][written[-1]])
     codes[written] = entries["tags_code"][written]
+    return differs
 
 
 def compare(run: Run, entries: Entries) -> None:

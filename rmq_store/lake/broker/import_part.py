@@ -57,6 +57,11 @@ class LogRead:
         return sum(result.deleted for result in self.results)
 
     @property
+    def delays(self) -> dict[int, int]:
+        """By delay level the broker's delay (ms), as its last message shows it, where the store's levels have another one."""
+        return {level: delay_ms for result in self.results for level, delay_ms in result.delays.items()}
+
+    @property
     def note(self) -> str | None:
         """What the operator should know of the log's end. It is not damage: a running broker may just be writing there."""
         ends = [result for result in self.results if result.end == self.end and not result.full]

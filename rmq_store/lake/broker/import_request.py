@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import Actor, Ctl
@@ -49,6 +50,15 @@ class QueueBegunAgain:
     """The offset in the lake of its offset 0 at the broker."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherLevel:
+    """A delay level that has another delay at the broker than in the store."""
+
+    level: int
+    delay_ms: int
+    """The broker's, as the entry of a message shows it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
     """What an import did."""
@@ -67,6 +77,10 @@ class ImportReport:
     messages: int = 0
     queues: int = 0
     """How many queues have new messages."""
+    unlisted_queues: int = 0
+    """How many queues of the broker the lake does not list, since they have no messages and users cannot read them: those of
+    ``unlisted_topics`` system topics, retry topics and topics without the permission."""
+    unlisted_topics: int = 0
     salvaged: tuple[Skipped, ...] = ()
     """Bytes of the log that a salvage left out."""
     queue_gaps: tuple[QueueGap, ...] = ()
@@ -76,6 +90,8 @@ class ImportReport:
     deleted: int = 0
     """How many of the messages are of topics that were deleted and made again before this import. They have no queue offset,
     so no group reads them."""
+    other_levels: tuple[OtherLevel, ...] = ()
+    """The delay levels of the broker's messages that the store has otherwise: what fails here waits by the store's levels."""
     notes: tuple[str, ...] = ()
     """What the operator should know, such as a ``.bak`` that was used."""
     continued: ContinuedLog | None = None
@@ -89,6 +105,8 @@ def report_of(
     status: Status, shard: Shard, request: ImportRequest, parts: Sequence[Ctl], notes: tuple[str, ...]
 ) -> ImportReport:
     """The report of these parts of the request, at least one."""
+    unlisted = parts[-1].parameter("unlisted") or (0, 0)
+    delays = {level: delay_ms for part in parts for level, delay_ms in part.parameter("other_levels") or ()}
     return ImportReport(
         status=status,
         shard=shard.name,
@@ -99,11 +117,14 @@ def report_of(
         parts=len(parts),
         messages=sum(part.parameter("messages") for part in parts),
         queues=len({segment.queue for part in parts for segment in part.produced}),
+        unlisted_queues=unlisted[0],
+        unlisted_topics=unlisted[1],
         salvaged=tuple(Skipped(*item) for part in parts for item in part.parameter("skipped") or ()),
         continued=continued_log(parts[0]),
         queue_gaps=tuple(QueueGap(*item) for part in parts for item in part.parameter("queue_gaps") or ()),
         begun_again=tuple(QueueBegunAgain(*item) for part in parts for item in part.parameter(BEGUN_AGAIN) or ()),
         deleted=sum(part.parameter("deleted") or 0 for part in parts),
+        other_levels=tuple(starmap(OtherLevel, sorted(delays.items()))),
         notes=notes,
         commit_id=parts[-1].commit_id,
     )

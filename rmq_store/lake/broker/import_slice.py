@@ -116,6 +116,8 @@ class ImportResult:
     produced: tuple[Produced, ...]
     deleted: int = 0
     """How many of the messages are of topics that were deleted and made again: they have no queue offset."""
+    delays: Mapping[int, int] = field(default_factory=dict)
+    """By delay level the delay (ms) that the broker's entries show, where the store's levels have another one."""
     stopped_by: Damage | Unsupported | None = None
     """What stopped the task; None: nothing."""
     skipped: tuple[Skipped, ...] = ()
@@ -148,12 +150,13 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     messages = deleted = 0
     torn: Damage | None = None
     reader = EntryReader(job.source, job.queues)
+    delays: dict[int, int] = {}
     while True:
         end = min(at + chunk_bytes, task.end)
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if len(data) < end - at:
             raise BadData(f"{task.file.name} became shorter while it was read: import again once its copy is complete")
-        chunk = _Chunk(reader, -(-(task.end - at) // max(len(data), 1)))
+        chunk = _Chunk(reader, -(-(task.end - at) // max(len(data), 1)), delays)
         stop: Stop = NothingWritten(at)
         for item in _parsed(job, data, at, task.file.end_offset):
             if not isinstance(item, pa.Table):
@@ -203,6 +206,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             full=is_file_end or reached == task.end,
             messages=messages,
             deleted=deleted,
+            delays=delays,
             files=tuple(files),
             produced=tuple(produced),
             stopped_by=stopped_by,
@@ -249,10 +253,12 @@ _Run = tuple[MessageQueue, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """The entries of the task's queues, and how many chunks are still to read, this one included."""
-
     reader: EntryReader
+    """Reads the entries of the task's queues."""
     of_task: int
+    """How many chunks are still to read, this one included."""
+    delays: dict[int, int]
+    """Gets the ``delays`` of the task's result."""
 
 
 def _staged(
@@ -311,7 +317,11 @@ def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[p
         if orphaned[begin:end].any():
             continue
         if run.queue.topic == SCHEDULE_TOPIC:
-            take_delivery_times(run.codes, entries)
+            if take_delivery_times(run.codes, entries):
+                last = int(np.flatnonzero(entries["size"])[-1])
+                delay_ms = int(run.codes[last]) - table.column("store_timestamp")[begin + last].as_py()
+                if delay_ms > 0:
+                    chunk.delays[run.queue.queue_id + 1] = delay_ms
             waiting[begin:end] = True
         compare(run, entries)
     if orphaned.any():
