@@ -26,6 +26,7 @@ from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host
+from spark_jobs.query_check import check_query
 from spark_jobs.s3a import s3a_explained
 
 if TYPE_CHECKING:
@@ -35,9 +36,14 @@ _KNOWN = {*views(), *BASE_SQL, *FILE_RELATIONS, *SMALL_RELATIONS}
 
 
 def query(session: SparkSession, store: LakeStore, text: str) -> pa.Table:
-    """The result of a query on a snapshot taken now. Raises WrongUse, with Spark's message, for SQL that is wrong."""
+    """The result of a query on a snapshot taken now, in a classic session.
+
+    Raises WrongUse, with Spark's message, for SQL that is wrong, for anything but a query over the views and the relations
+    below them, and for a session of Spark Connect (``spark_jobs.query_check``).
+    """
     from pyspark.errors import AnalysisException
 
+    check_query(session, text, _KNOWN)
     register_views(session, store, words_of(text) & _KNOWN or None)
     try:
         with s3a_explained():

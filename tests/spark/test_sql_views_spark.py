@@ -36,6 +36,42 @@ QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
+QUERIES = {
+    "WITH a AS (SELECT 1 AS n), b AS (SELECT n FROM a) SELECT * FROM b WHERE n IN (SELECT n FROM A) ORDER BY n LIMIT 5": 1,
+    "SELECT x, count(*) FROM VALUES (1), (2), (2) AS t(x) GROUP BY x HAVING count(*) > 1": 1,
+    "SELECT * FROM range(3) JOIN (SELECT explode(array(1, 2)) AS e) JOIN LATERAL (SELECT 1) UNION ALL SELECT 1, 2, 3": 7,
+    "SELECT sum(id) OVER (PARTITION BY id % 2) FROM range(3) LATERAL VIEW explode(array(1)) v AS w": 3,
+    "SELECT (SELECT count(*) FROM lag) > 0 AND EXISTS (SELECT * FROM Messages), system.builtin.upper('a')": 1,
+}
+NO_QUERIES = {
+    "SELECT reflect('java.lang.System', 'getProperty', 'user.home')": "the function reflect is not allowed",
+    "SELECT 1 WHERE 'a' = system.builtin.JAVA_METHOD('java.lang.System', 'getenv', 'HOME')": "function java_method",
+    "SELECT * FROM lag WHERE 1 IN (SELECT try_reflect('java.lang.System', 'exit', 0))": "function try_reflect",
+    "SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'getProperty', 'user.home')": "IDENTIFIER(...) is not allowed",
+    "SELECT * FROM IDENTIFIER('text.`/etc/hostname`')": "text./etc/hostname is not one of the views",
+    "SELECT from_protobuf(x'00', 'M', '/etc/hostname')": "function from_protobuf",
+    "SELECT * FROM parquet.`/x`": "parquet./x is not one of the views",
+    "SELECT * FROM (SELECT 1 WHERE EXISTS (SELECT * FROM text.`/etc/hostname`))": "text./etc/hostname is not one of the views",
+    "WITH a AS (SELECT * FROM csv.`/x`) SELECT * FROM a": "csv./x is not one of the views",
+    "SELECT * FROM lag, LATERAL (SELECT * FROM json.`/x`)": "json./x is not one of the views",
+    "SELECT * FROM VALUES (reflect('java.lang.System', 'exit', 0)) AS t(x)": "function reflect",
+    "SELECT * FROM unknown_relation": "unknown_relation is not one of the views",
+    "SELECT * FROM read_files('/x')": "the function read_files is not allowed",
+    "SELECT TRANSFORM(group_name) USING 'cat' FROM lag": "not ScriptTransformation",
+    "SELECT max(group_name) OVER w FROM lag WINDOW w AS (PARTITION BY reflect('a', 'b'))": "not WithWindowDefinition",
+    "FROM lag INSERT OVERWRITE DIRECTORY '{folder}/written' USING csv SELECT *": "not ",
+    "WITH a AS (SELECT 1) INSERT INTO lag SELECT * FROM a": "not InsertIntoStatement",
+    "CREATE TABLE written USING csv LOCATION '{folder}/written' AS SELECT 1": "not CreateTableAsSelect",
+    "SET spark.sql.shuffle.partitions = 1": "not SetCommand",
+    "ADD JAR '/x.jar'": "not AddJarsCommand",
+    "SHOW TABLES": "not ShowTables",
+    "EXPLAIN SELECT 1": "not ExplainCommand",
+    "EXECUTE IMMEDIATE 'SELECT 1'": "not ",
+    "CACHE TABLE lag": "not CacheTable",
+    "SELECT 1; SELECT 2": "SQL: ",
+    "SELEC 1": "SQL: ",
+}
+
 CLASSIC = """
 import json
 import pyarrow as pa
@@ -58,12 +94,15 @@ for name in task["asked"]:
 columns = {name: session.table(name).dtypes for name in task["views"]}
 examples = [session.sql(text).columns for text in task["examples"]]
 write("audit", query(session, damaged, "SELECT * FROM audit"))
-try:
-    query(session, small, "SELECT nothing FROM lag")
-    refused = ""
-except WrongUse as error:
-    refused = str(error)
-answer = {"columns": columns, "examples": examples, "refused": refused}
+def answer_of(text):
+    try:
+        return query(session, small, text).num_rows
+    except WrongUse as error:
+        return str(error)
+
+refused = answer_of("SELECT nothing FROM lag")
+texts = {text: answer_of(text) for text in task["texts"]}
+answer = {"columns": columns, "examples": examples, "refused": refused, "texts": texts}
 """
 
 
@@ -96,6 +135,7 @@ def test_spark_answers_as_duckdb_does(classic_driver: ClassicDriver, tmp_path: P
         "asked": ASKED,
         "views": sorted(views()),
         "examples": EXAMPLE.findall(DOCUMENT.read_text()),
+        "texts": [*QUERIES, *NO_QUERIES],
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
     output = classic_driver.run(CLASSIC, str(tmp_path / "task.json"), conf=QUICK)
@@ -117,18 +157,29 @@ def test_spark_answers_as_duckdb_does(classic_driver: ClassicDriver, tmp_path: P
     assert {name: [tuple(column) for column in columns] for name, columns in output["columns"].items()} == documented
     assert output["examples"] == examples
     assert "`nothing`" in output["refused"]
+    assert {text: output["texts"][text] for text in QUERIES} == QUERIES
+    for text, reason in NO_QUERIES.items():
+        assert reason in str(output["texts"][text]), (text, output["texts"][text])
+    assert not list(tmp_path.glob("written*"))
 
 
 CONNECT = """
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
-from spark_jobs.query import query
+from rmq_store.errors import WrongUse
+from spark_jobs.query import query, register_views
 
 (location,) = arguments
 store = LakeStore.open(Root.parse(location))
-lag = query(session, store, "SELECT * FROM lag").to_pylist()
-sums = query(session, store, "SELECT range_hash(0, 10) AS sum, offset_hash(7) AS one, range_hash(3, 1) AS none")
-answer = {"lag": lag, "sums": sums.to_pylist()[0]}
+register_views(session, store, ["lag"])
+lag = session.sql("SELECT * FROM lag").toArrow().to_pylist()
+sums = session.sql("SELECT range_hash(0, 10) AS sum, offset_hash(7) AS one, range_hash(3, 1) AS none").toArrow()
+try:
+    query(session, store, "SELECT 1")
+    refused = ""
+except WrongUse as error:
+    refused = str(error)
+answer = {"lag": lag, "sums": sums.to_pylist()[0], "refused": refused}
 """
 
 
@@ -146,3 +197,4 @@ def test_a_connect_client_has_the_views_and_the_functions(connect_server: Connec
         sums = connection.sql("SELECT range_hash(0, 10) AS sum, offset_hash(7) AS one, range_hash(3, 1) AS none")
         assert output["sums"] == sums.to_arrow_table().to_pylist()[0]
     assert output["sums"]["none"] is None
+    assert "register_views" in output["refused"]
