@@ -26,6 +26,7 @@ from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import RmqError
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.settings.private_files import apply_umask
 from scripts.airflow_home import Airflow, AirflowHome, AirflowNotReady, free_port, only_one, stop_on_signals
 from spark_jobs.session import ConnectServer
 
@@ -41,6 +42,7 @@ def main() -> int:
     narrator = Narrator(STEPS + 3)
     code = 1
     try:
+        apply_umask()
         with only_one(CHECKOUT / "var" / "demo.lock", "the demo", narrator.say) as lock:
             run(narrator, lock)
         code = 0

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.admin.dag_params import Run, check_names
 from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, StoreUnusable
+from rmq_store.settings.private_files import apply_umask
 from rmq_store.utils.redaction import cleaned, cleaned_value, secret_values
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def translated(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
+            apply_umask()
             return function(*args, **kwargs)
         except WORTH_A_RETRY as error:
             raise AirflowException(logged_error(error)) from None

@@ -27,6 +27,7 @@ from typing import TextIO
 
 import psutil
 
+from rmq_store.settings.private_files import umask_of
 from scripts.keeper import CHECKOUT, end_kept, start_kept
 from spark_jobs.progress import NoProgress, Signs, signs_of, wait_for_progress
 
@@ -107,6 +108,8 @@ class AirflowHome:
                 "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # 5 s lose tasks on a busy machine
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
                 "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
+                "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FOLDER_PERMISSIONS": f"0o{0o777 & ~umask_of():o}",
+                "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FILE_PERMISSIONS": f"0o{0o666 & ~umask_of():o}",
                 "NO_PROXY": ",".join(direct),
                 "no_proxy": ",".join(direct),
                 "RMQ_SETTINGS": str(self.settings),
@@ -127,6 +130,7 @@ class AirflowHome:
         Raises AirflowNotReady when Airflow fails.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o777 & ~umask_of())  # also a folder of an earlier version
         if not self._password_file.exists():
             with open(self._password_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)

@@ -21,6 +21,7 @@ sys.path.insert(0, str(CHECKOUT))
 
 from rmq_store.errors import RmqError  # noqa: E402
 from rmq_store.settings.environment import Environment  # noqa: E402
+from rmq_store.settings.private_files import apply_umask  # noqa: E402
 from scripts.airflow_home import (  # noqa: E402
     USER,
     Airflow,
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     stop_on_signals()
     try:
+        apply_umask()
         run(options.home.resolve(), options.port, spark=options.spark)
     except KeyboardInterrupt:
         say("stopped")

@@ -23,6 +23,7 @@ import psutil
 from pyspark.errors import PySparkException
 
 from rmq_store.errors import RmqError
+from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
 from spark_jobs.session import open_session, warm_up
 from spark_jobs.ship import ship
@@ -114,4 +115,5 @@ def _when_stdin_ends(stop: threading.Event, ready: threading.Event) -> None:
 
 
 if __name__ == "__main__":
+    apply_umask()
     sys.exit(main())

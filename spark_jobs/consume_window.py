@@ -21,6 +21,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far, shards_of
 from rmq_store.lake.window.window import consume_window
 from rmq_store.settings.environment import Environment
+from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.settings import read_settings
 from rmq_store.settings.settings_values import ENGINES
 from rmq_store.utils.host import Host
@@ -89,4 +90,5 @@ def _consume(
 
 
 if __name__ == "__main__":
+    apply_umask()
     sys.exit(main())

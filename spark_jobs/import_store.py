@@ -19,6 +19,7 @@ from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
+from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.host import Host
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
@@ -71,4 +72,5 @@ def _print_progress(read_bytes: int, all_bytes: int) -> None:
 
 
 if __name__ == "__main__":
+    apply_umask()
     sys.exit(main())

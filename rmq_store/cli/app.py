@@ -37,6 +37,7 @@ from rmq_store.cli.output import S3_REQUESTS, print_error
 from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
 from rmq_store.lake.table.request_counter import counted_requests
 from rmq_store.settings.environment import Environment
+from rmq_store.settings.private_files import apply_umask
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 
 app = typer.Typer(
@@ -107,11 +108,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     COMMITTED.set(dict)
     with counted_requests() as counter:
         S3_REQUESTS.set(counter)
-        return _run(words, as_json)
+        return _run(words, as_json, own_process=arguments is None)
 
 
-def _run(words: Sequence[str], as_json: bool) -> int:
+def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
     try:
+        if own_process:
+            apply_umask()
         code = app(words, prog_name="rmq", standalone_mode=False) or 0
         return _stopped("Ctrl-C", code, as_json) if code == CTRL_C else code
     except Terminated:

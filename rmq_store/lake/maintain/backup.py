@@ -119,6 +119,7 @@ def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: P
         _check_history(version, target, stored)
     copies = [_lacking(version, stored) for version in versions]
     if not dry_run:
+        target.make_private()
         _copy_files(copies, target, progress)
         for copy in copies:
             _copy_log(copy, target)

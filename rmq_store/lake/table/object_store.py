@@ -27,6 +27,7 @@ from rmq_store.lake.table import local_files, s3
 from rmq_store.lake.table.range_file import RangeFile
 from rmq_store.lake.table.store_errors import explained, is_damage
 from rmq_store.maintain.orphans import is_temporary
+from rmq_store.settings.private_files import umask_of
 from rmq_store.utils.host import Host, epoch_ms, random_name
 
 _S3 = "s3://"
@@ -185,6 +186,21 @@ class Root:
             if self.is_local:
                 return local_files.create(self._path(relative), content)
             return s3.create(self._options, self._bucket, self._key(relative), content)
+
+    def make_private(self) -> None:
+        """Make the folder of a new local root, which only its user may open unless ``RMQ_UMASK`` says otherwise. A folder that
+        is there keeps its permissions."""
+        if not self.is_local or os.path.exists(self.location):
+            return
+        with self._explained("create the folder"):
+            folder = Path(self.location)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            mode = 0o777 & ~umask_of()
+            try:
+                folder.mkdir(mode)
+            except FileExistsError:  # by another process meanwhile
+                return
+            folder.chmod(mode)  # whatever the umask of this process is
 
     def replace(self, relative: str, content: bytes) -> None:
         """Write the object, also over an older one. It always has its old or its new content, as a whole."""

@@ -49,6 +49,7 @@ class LakeStore:
         if not chosen.max_level:
             raise WrongUse("a store needs delay levels, because retries wait in them: give at least one (--levels)")
         check_delays(chosen.text)
+        root.make_private()
         root.check_exclusive_create()
         if not root.exists(STORE):
             _refuse_shards_without_store(root)
