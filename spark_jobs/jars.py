@@ -86,18 +86,35 @@ def jar_folder(group: str) -> Path:
 
 
 def present_jars(group: str) -> list[Path]:
-    """The group's jars, for a class path; their sums were checked when they were fetched.
+    """The group's jars, for a class path, each with the sum of ``jars.lock``.
 
-    Raises MachineNotReady when one is missing.
+    Raises MachineNotReady when one is missing, or is not the published file any more.
     """
-    paths = [jar.path for jar in locked_jars() if jar.group == group]
+    of_group = [jar for jar in locked_jars() if jar.group == group]
+    paths = [jar.path for jar in of_group]
     missing = [path.name for path in paths if not path.is_file()]
     if missing or not paths:
         raise MachineNotReady(
             f"{', '.join(missing) or f'every jar of group {group!r}'} missing in {jar_folder(group)}. "
             f"Run: python -m spark_jobs.jars --group {group} (or 'make jars')."
         )
+    if changed := [jar.path.name for jar in of_group if checked_sum(jar.path) != jar.sha256]:
+        raise MachineNotReady(
+            f"{', '.join(changed)} in {jar_folder(group)} is not the published file: its SHA-256 is not that of jars.lock, so it "
+            f"is not used. Find out who changed it; python -m spark_jobs.jars --group {group} fetches it again."
+        )
     return paths
+
+
+def checked_sum(path: Path) -> str:
+    """``sha256_of``, computed once in this process for a file that does not change."""
+    status = path.stat()
+    return _sum_of_version(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@functools.cache
+def _sum_of_version(path: Path, size: int, modified_ns: int, inode: int) -> str:
+    return sha256_of(path)
 
 
 def fetch(jars: Iterable[Jar], retrieve: Callable[[Jar, Path], Path], say: Callable[[str], None]) -> None:

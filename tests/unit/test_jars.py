@@ -97,6 +97,24 @@ def test_a_missing_jar_is_named_with_the_command_that_fetches_it() -> None:
         jars.present_jars("delta")
 
 
+def test_a_jar_that_was_changed_is_not_used_and_others_are_read_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = DELTA
+    monkeypatch.setattr(jars, "locked_jars", lambda: (one,))
+    jars.fetch([one], Mirror(), lambda line: None)
+    reads: list[Path] = []
+    monkeypatch.setattr(
+        jars, "sha256_of", lambda path: (reads.append(path), hashlib.sha256(path.read_bytes()).hexdigest())[1]
+    )
+    assert jars.present_jars(one.group) == jars.present_jars(one.group) == [one.path]
+    assert len(reads) == 1
+    with one.path.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(MachineNotReady, match=f"{one.file_name} in .* is not the published file"):
+        jars.present_jars(one.group)
+
+
 def test_the_lock_names_every_jar_with_a_group_and_a_sum() -> None:
     locked = jars.locked_jars()
     assert {jar.artifact for jar in locked if jar.group == "delta"} == {
