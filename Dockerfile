@@ -1,4 +1,4 @@
-# One image for Airflow's services and for the Spark Connect server: the set of constraints.txt, Java, and the jars.
+# One image for Airflow's services and for the Spark Connect server: the set of requirements.txt, Java, and the jars.
 FROM python:3.11-slim-bookworm
 
 RUN apt-get update \
@@ -7,8 +7,8 @@ RUN apt-get update \
  && useradd --create-home --uid 50000 rmq
 
 WORKDIR /opt/rmq
-COPY constraints.txt ./
-RUN pip install --no-cache-dir --no-deps -r constraints.txt
+COPY requirements.txt ./
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt
 
 # The jars change less often than the code: fetch them before it comes.
 COPY rmq_store/__init__.py rmq_store/errors.py rmq_store/
@@ -23,7 +23,7 @@ COPY dags dags
 COPY plugins plugins
 COPY demo demo
 COPY scripts/compose_init.py scripts/
-RUN pip install --no-cache-dir --no-build-isolation -c constraints.txt -e ".[airflow,postgres,spark]" \
+RUN pip install --no-cache-dir --no-build-isolation --no-deps -e . && pip check \
  && install -d -o rmq -g rmq /opt/rmq/airflow /opt/rmq/airflow/logs /opt/rmq/state
 
 ENV AIRFLOW_HOME=/opt/rmq/airflow \

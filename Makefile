@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check up bench soak roundtrip jars jars-s3a constraints clean distclean
+.PHONY: help setup demo test check up bench soak roundtrip jars jars-s3a constraints sbom clean distclean
 
 # The first supported Python; PYTHON=... chooses another. It is looked for only when set-up has to run.
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -18,7 +18,7 @@ help: ## this list
 
 setup: $(READY) ## Java, .venv and jars; the other targets run it when needed
 
-$(READY): constraints.txt pyproject.toml spark_jobs/jars.lock scripts/setup.py
+$(READY): requirements.txt pyproject.toml spark_jobs/jars.lock scripts/setup.py
 	@python=$(find_python); if [ -z "$$python" ]; then \
 	  echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make setup PYTHON=..." >&2; exit 1; fi; \
 	$$python scripts/setup.py
@@ -54,12 +54,16 @@ jars: setup ## fetch the pinned jars that are missing, and check their sums
 jars-s3a: setup ## also fetch the 690 MB of jars for Spark SQL over s3:// roots
 	@.venv/bin/python -m spark_jobs.jars --group s3a
 
-constraints: setup ## choose the versions in constraints.txt again, within the ranges of pyproject.toml
-	@mkdir -p .cache && cp constraints.txt .cache/constraints.txt
+constraints: setup ## choose the versions in constraints.txt again, within the ranges of pyproject.toml; then make sbom
+	@mkdir -p .cache && cp requirements.txt .cache/requirements.txt
 	.venv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras \
-	  --no-emit-index-url --no-header --quiet --output-file .cache/constraints.txt $(UV_ARGS)
-	@{ sed '/^#/!Q' constraints.txt; cat .cache/constraints.txt; } > .cache/constraints.new
-	@mv .cache/constraints.new constraints.txt && rm .cache/constraints.txt
+	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file .cache/requirements.txt $(UV_ARGS)
+	@{ sed '/^#/!Q' requirements.txt; cat .cache/requirements.txt; } > .cache/requirements.new
+	@{ sed '/^#/!Q' constraints.txt; sed -E '/^ +--hash/d; s/ *\\$$//' .cache/requirements.txt; } > .cache/constraints.new
+	@mv .cache/requirements.new requirements.txt && mv .cache/constraints.new constraints.txt && rm .cache/requirements.txt
+
+sbom: setup ## write sbom.cdx.json and NOTICE again, from requirements.txt and spark_jobs/jars.lock
+	@.venv/bin/python scripts/sbom.py
 
 clean: ## remove var/ and the tools' caches
 	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

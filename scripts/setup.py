@@ -1,4 +1,4 @@
-"""Set up the checkout: Java, a ``.venv`` from constraints.txt with the project in it, the jars. ``make setup`` runs it.
+"""Set up the checkout: Java, a ``.venv`` from requirements.txt with the project in it, the jars. ``make setup`` runs it.
 
 Runs on the machine's own Python, so it uses the standard library only. It can be repeated at any time: what exists
 stays. Outside the checkout it changes nothing, with one exception, which it announces: on Debian, as root, it installs
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import venv
+from itertools import takewhile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -24,8 +25,7 @@ from spark_jobs.java import MachineNotReady, find_java  # noqa: E402
 VENV = CHECKOUT / ".venv"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / ".ready"
-CONSTRAINTS = CHECKOUT / "constraints.txt"
-EXTRAS = "airflow,dev,postgres,spark"
+REQUIREMENTS = CHECKOUT / "requirements.txt"
 OLDEST, TOO_NEW = (3, 11), (3, 14)
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 
@@ -81,7 +81,9 @@ def provide_packages() -> None:
     if "index-url" in run(*pip, "config", "list", quiet=True):
         install(pip, ("install", "--progress-bar", "off"))
         return
-    run(*pip, "install", "--quiet", "--no-deps", "--constraint", CONSTRAINTS, "uv", quiet=True)
+    only_uv = VENV / "uv.txt"
+    only_uv.write_text(requirement_of("uv"))
+    run(*pip, "install", "--quiet", "--no-deps", "--require-hashes", "-r", only_uv, quiet=True)
     cache = VENV / ".uv-cache"  # beside the target, so that files are linked and not copied
     uv = (VENV / "bin" / "uv", "--cache-dir", cache, "pip")
     try:
@@ -94,13 +96,19 @@ def provide_packages() -> None:
 
 
 def install(installer: tuple[str | Path, ...], verb: tuple[str | Path, ...]) -> None:
-    """The set of constraints.txt as it is, then this project, whose ranges must agree with it; ``pip check`` proves the
-    rest."""
+    """The set of requirements.txt as it is, each file with its sum, then this project; ``pip check`` proves that the set is
+    within the project's ranges, and complete."""
     say("installing the pinned packages (1.1 GiB; the first time takes a minute or more)")
-    run(*installer, *verb, "--no-deps", "-r", CONSTRAINTS)
-    this_project = ("--no-build-isolation", "--constraint", CONSTRAINTS, "-e", f"{CHECKOUT}[{EXTRAS}]")
-    run(*installer, *verb, "--quiet", *this_project)
+    run(*installer, *verb, "--no-deps", "--require-hashes", "-r", REQUIREMENTS)
+    run(*installer, *verb, "--quiet", "--no-deps", "--no-build-isolation", "-e", CHECKOUT)
     run(PYTHON, "-m", "pip", "check", quiet=True)
+
+
+def requirement_of(package: str) -> str:
+    """The line of a package in requirements.txt, with the lines of its sums."""
+    lines = iter(REQUIREMENTS.read_text().splitlines(keepends=True))
+    first = next(line for line in lines if line.startswith(f"{package}=="))
+    return first + "".join(takewhile(lambda line: line.lstrip().startswith("--hash"), lines))
 
 
 # --- the machine ---

@@ -100,8 +100,8 @@ def present_jars(group: str) -> list[Path]:
         )
     if changed := [jar.path.name for jar in of_group if checked_sum(jar.path) != jar.sha256]:
         raise MachineNotReady(
-            f"{', '.join(changed)} in {jar_folder(group)} is not the published file: its SHA-256 is not that of jars.lock, so it "
-            f"is not used. Find out who changed it; python -m spark_jobs.jars --group {group} fetches it again."
+            f"{', '.join(changed)} in {jar_folder(group)} is not the published file: its SHA-256 is not that of jars.lock, so "
+            f"it is not used. Find out who changed it; python -m spark_jobs.jars --group {group} fetches it again."
         )
     return paths
 

@@ -104,9 +104,12 @@ def test_a_jar_that_was_changed_is_not_used_and_others_are_read_once(
     monkeypatch.setattr(jars, "locked_jars", lambda: (one,))
     jars.fetch([one], Mirror(), lambda line: None)
     reads: list[Path] = []
-    monkeypatch.setattr(
-        jars, "sha256_of", lambda path: (reads.append(path), hashlib.sha256(path.read_bytes()).hexdigest())[1]
-    )
+
+    def counted(path: Path) -> str:
+        reads.append(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(jars, "sha256_of", counted)
     assert jars.present_jars(one.group) == jars.present_jars(one.group) == [one.path]
     assert len(reads) == 1
     with one.path.open("ab") as file:
