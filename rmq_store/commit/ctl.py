@@ -165,6 +165,20 @@ class StagedFile:
     """The UTC day of its partition; None: that of the commit."""
     data_change: bool = True
     """Delta's ``dataChange``: False where the file has only rows of files that the same commit removes."""
+    sha256: str | None = None
+    """Of its bytes, as hex; None: not known, as for files in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A data file that a commit added, as it was written. It never changes."""
+
+    path: str
+    rows: int
+    size: int
+    """bytes"""
+    sha256: str | None
+    """Of its bytes, as hex; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +215,8 @@ class Ctl:
     moved: tuple[Moved, ...] = ()
     observed: tuple[Observed, ...] = ()
     blocked: tuple[Blocked, ...] = ()
+    files: tuple[WrittenFile, ...] = ()
+    """The data files that the commit added, without that of its ctl row. None in rows from before format 2."""
 
     @property
     def moves_offsets(self) -> bool:

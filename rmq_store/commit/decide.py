@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
-from rmq_store.commit.ctl import Action, Ctl, Produced, Proposal
+from rmq_store.commit.ctl import Action, Ctl, Produced, Proposal, WrittenFile
 from rmq_store.commit.positions import (
     Claim,
     PositionKind,
@@ -127,7 +127,14 @@ def decide(proposal: Proposal, positions: Positions, clocks: Clocks, *, max_skew
     for queue, end in ends.items():
         advance[max_id(queue)] = end
         updated_ms[max_id(queue)] = store_timestamp
-    ctl = replace(proposal.ctl, produced=produced, store_timestamp=store_timestamp, read_version=positions.version)
+    files = tuple(WrittenFile(file.path, file.rows, file.size, file.sha256) for file in proposal.files)
+    ctl = replace(
+        proposal.ctl,
+        produced=produced,
+        files=files,
+        store_timestamp=store_timestamp,
+        read_version=positions.version,
+    )
     return Decided(ctl, advance, updated_ms)
 
 

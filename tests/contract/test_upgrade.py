@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from rmq_store.errors import OtherFormat
+from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from tests.contract.rmq import Rmq
 from tests.faults.answers import NoAnswer, Put, answer_puts
@@ -49,10 +50,16 @@ def test_an_upgrade_keeps_every_row_and_position_and_work_goes_on(old: Lake, rmq
     assert json.loads((old.folder / "store.json").read_text()) == before | {"format_version": 2}
     assert old.offsets() == {0: 10, 1: 10, 2: 10}
     assert old.audit() == []
+    assert _columns(old) == tables.COMMITLOG.names
     assert old.consume().status == "already_committed"
     assert old.consume("2026-01-02-next").status == "committed"
     assert old.audit() == []
     assert rmq.json("dispatch", "--check")["status"] == "ok"
+
+
+def _columns(old: Lake) -> list[str]:
+    """Of the commit log, as other readers see them."""
+    return [field.name for field in DeltaTable(str(old.folder / "s1" / "commitlog")).schema().fields]
 
 
 def test_after_an_upgrade_another_writer_is_refused(old: Lake, rmq: Rmq) -> None:

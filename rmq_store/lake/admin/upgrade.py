@@ -2,7 +2,8 @@
 
 Format 1 was written by the Delta library. Format 2 has the same tables and files, and a log that is written by
 ``lake/table/delta_log.py`` only (``docs/decisions/0011-own-log.md``): each table gets an entry with this project's writer
-feature, which an earlier version and other tools refuse, and settings under which nothing else cleans its log up.
+feature, which an earlier version and other tools refuse, settings under which nothing else cleans its log up, and the
+columns that were added since. Old files lack these; their rows have nulls there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rmq_store.errors import DerivedTableDamaged, RmqError, StoreUnusable
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.table.delta_entry import entry_bytes, may_write, protocol_action
 from rmq_store.lake.table.delta_log import Content
-from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable
+from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable, schema_text
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import STORE, LakeStore, read_store
@@ -74,7 +75,8 @@ def _upgrade(table: LakeTable, host: Host) -> None:
             return
         metadata = table.log.view.metadata or {}
         configuration = {**metadata.get("configuration", {}), **CONFIGURATION}
-        first = [protocol_action(), {"metaData": {**metadata, "configuration": configuration}}]
+        changed = {"configuration": configuration, "schemaString": schema_text(table.schema)}
+        first = [protocol_action(), {"metaData": {**metadata, **changed}}]
         text = entry_bytes(operation="UPGRADE", now_ms=host.now_ms(), first=first)
         if table.log.append(Content(text, ()), host, deadline_ms=host.now_ms() + _PATIENCE_MS) is Verdict.COMMITTED:
             return

@@ -334,15 +334,20 @@ class LakeTable:
             )
 
 
+def schema_text(schema: pa.Schema) -> str:
+    """A table's schema as Delta's JSON."""
+    from deltalake import Schema  # only who creates or upgrades a table needs it
+
+    return str(Schema.from_arrow(schema).to_json())
+
+
 def metadata_action(schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> dict[str, Any]:
     """Of a new table."""
-    from deltalake import Schema  # only who creates a table needs it
-
     return {
         "metaData": {
             "id": str(uuid.UUID(random_name())),
             "format": {"provider": "parquet", "options": {}},
-            "schemaString": Schema.from_arrow(schema).to_json(),
+            "schemaString": schema_text(schema),
             "partitionColumns": list(partition_by),
             "configuration": CONFIGURATION | {"delta.dataSkippingStatsColumns": ",".join(stats)},
             "createdTime": epoch_ms(),

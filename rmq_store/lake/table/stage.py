@@ -9,6 +9,7 @@ minute (``TRIES``). Every try has a name of its own: a part of an earlier one ma
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -169,6 +170,7 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
         size=content.size,
         rows=rows.num_rows,
         stats=statistics(rows, file.stats),
+        sha256=hashlib.sha256(content).hexdigest(),
         store_day=file.store_day,
     )
 

@@ -8,11 +8,12 @@ every file; body is last.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.commit.ctl import Action, Actor, Blocked, Consumed, Ctl, Moved, Observed, Produced
+from rmq_store.commit.ctl import Action, Actor, Blocked, Consumed, Ctl, Moved, Observed, Produced, WrittenFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.message.message import MessageQueue
 
@@ -77,6 +78,8 @@ BLOCKED = pa.struct(
         ),
     ]
 )
+
+WRITTEN_FILE = pa.struct(_fields(path=pa.string(), rows=pa.int64(), size=pa.int64(), sha256=pa.string()))
 
 KEYS = _fields(commit_id=pa.string(), part=pa.int32(), rel=pa.int64())
 
@@ -153,6 +156,7 @@ CTL = pa.schema(
             moved=pa.list_(MOVED),
             observed=pa.list_(OBSERVED),
             blocked=pa.list_(BLOCKED),
+            files=pa.list_(WRITTEN_FILE),
         ),
     ]
 )
@@ -364,6 +368,7 @@ def ctl_to_row(ctl: Ctl) -> dict[str, Any]:
     ]
     row["observed"] = [_queue_columns(o.queue) | {"group_name": o.group, "offset": o.offset} for o in ctl.observed]
     row["blocked"] = [_blocked_to_row(blocked) for blocked in ctl.blocked]
+    row["files"] = [asdict(file) for file in ctl.files]
     return row
 
 
@@ -379,6 +384,7 @@ def ctl_from_row(row: dict[str, Any]) -> Ctl:
         ),
         observed=tuple(Observed(o["group_name"], _queue(o), o["offset"]) for o in row["observed"] or ()),
         blocked=tuple(_blocked_from_row(item) for item in row["blocked"] or ()),
+        files=tuple(WrittenFile(**item) for item in row["files"] or ()),
         **{name: row[name] for name in _CTL_SAME},
     )
 
