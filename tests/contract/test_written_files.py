@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from rmq_store.commit.ctl import WrittenFile
+from rmq_store.lake.audit.full import full
 from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.window.engine import LocalEngine
 from tests.contract.test_compact import lived
 from tests.faults.answers import Clock, set_clock
 from tests.faults.stores import HOUR_MS, OPERATOR, Lake, write_broker
@@ -56,3 +58,12 @@ def test_what_was_joined_is_named_by_the_commit_that_joined_it(built: Lake) -> N
     for ctl in joins:
         assert len(ctl.files) >= 1
         assert {segment.file for segment in ctl.produced} <= {file.path for file in ctl.files}
+
+
+def test_a_sound_store_has_no_finding_and_every_file_is_covered(built: Lake) -> None:
+    report = full(built.store, LocalEngine(built.host))
+    assert report.findings == []
+    assert report.without_digest == 0
+    assert report.copies > 0
+    assert (report.copies_without_message, report.ranges_not_checked) == (0, 0)
+    assert report.ranges > 0

@@ -57,6 +57,14 @@ class Problem(StrEnum):
     COMMIT_TWICE = "commit twice"
     DERIVED_TABLE_DIFFERS = "derived table differs"
     LOG_ROLLED_BACK = "log rolled back"
+    # ``full.py``: what the files hold, with ``--full`` only.
+    FILE_CHANGED = "file changed"
+    MESSAGE_ELSEWHERE = "message at another place"
+    BODY_DIFFERS = "body differs"
+    PROPERTIES_DIFFER = "properties differ"
+    COPY_OF_ANOTHER_MESSAGE = "copy of another message"
+    COPY_BODY_DIFFERS = "copy has another body"
+    FILTERED_DIFFERS = f"{OF_OUTCOME} differs from the filter"
     NOT_AUDITED = "not audited"
 
     @classmethod
@@ -84,6 +92,7 @@ _RESTORE_LOG = (
     "Another program than rmq changed the store, or storage lost data. Find out what writes to it. Restore the shard from a "
     "backup and audit that; keep the damaged copy until the cause is known."
 )
+_RESTORE_FILE = "Restore the file from a backup under the same name. " + _RESTORE_LOG
 _REPORT = (
     "rmq commits no such window, so the store was changed from outside, or rmq has a defect: report it with the output of "
     "'rmq audit --json'. To have the messages consumed again: rmq reset, or rmq replay."
@@ -162,6 +171,30 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.LOG_ROLLED_BACK: Advice(
         "the commit log lacks its newest commits, or has others: it, or a derived table, is an older copy",
         "Stop what writes to the store. If the log is the older one, restore its newer state; else 'rmq dispatch --rebuild'.",
+    ),
+    Problem.FILE_CHANGED: Advice(
+        "the bytes of a file are not those that its commit wrote: a disk or another program changed it",
+        "Restore the file from a backup under the same name, and audit again. Its other findings say which "
+        "messages are wrong; if there are none, it is a column that nothing else repeats.",
+    ),
+    Problem.MESSAGE_ELSEWHERE: Advice(
+        "rows of a file are not at the places that their commit gave them: some are missing, doubled or exchanged",
+        _RESTORE_FILE,
+    ),
+    Problem.BODY_DIFFERS: Advice("a body has not the CRC that its producer or broker computed", _RESTORE_FILE),
+    Problem.PROPERTIES_DIFFER: Advice(
+        "the unique key, the keys or the tags of a message are not those of its properties", _RESTORE_FILE
+    ),
+    Problem.COPY_OF_ANOTHER_MESSAGE: Advice(
+        "a retry, a dead letter or a delivered message has not the unique key of the message that it names",
+        _RESTORE_FILE,
+    ),
+    Problem.COPY_BODY_DIFFERS: Advice(
+        "a retry, a dead letter or a delivered message has not the body of the message that it names", _RESTORE_FILE
+    ),
+    Problem.FILTERED_DIFFERS: Advice(
+        "the record of a window counts other messages as filtered than those that do not match its subscription",
+        _REPORT,
     ),
     Problem.NOT_AUDITED: Advice(
         "a part of the audit could not be done; what it would have proved is not known",

@@ -12,8 +12,8 @@ relations that the views name. Every relation covers all shards and has the colu
 - ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` and the commits that it lacks, so that a view is
   never behind the log and no file is opened per commit; ``ctl``: the same without its lists
-- ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``: its lists, one row per item, with the columns that
-  name and order the commit
+- ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``, ``ctl_files``: its lists, one row per item, with the
+  columns that name and order the commit
 - ``ctl_claims``: the claims in the parameters of commits, one row per claim
 - ``ctl_removed``: the ranges of offsets that retention has removed, one row each
 - ``ctl_replaced``: the files that compactions have replaced, one row each
@@ -256,6 +256,7 @@ BASE_SQL: dict[str, BaseSql] = {
         ("ctl",),
     ),
     "ctl_observed": _items("observed", relation="ctl_imports"),
+    "ctl_files": _items("files"),
     "ctl_replaced": BaseSql(
         "SELECT shard, commit_id, action, read_version, store_timestamp, replace(item, '\"', '') AS file FROM ("
         "SELECT shard, commit_id, action, read_version, store_timestamp,"

@@ -1,0 +1,115 @@
+"""Copies and the messages that they name: the same unique key, the same body, and the queue for which the message was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.lake.audit.file_content import COPIES, ORIGINALS, PLACE
+from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX
+from rmq_store.settings.retention_settings import WAITING_TOPICS
+from rmq_store.window.deliver import CAUSE as DELIVERED
+
+_ORIGIN = [*(f"origin_{name}" for name in PLACE), "origin_queue_offset"]
+_REDRIVEN = "redrive"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The result for a shard."""
+
+    findings: list[Finding]
+    copies: int
+    without_message: int
+    """Copies of messages that retention has removed."""
+
+
+def compare_copies(
+    shard: Shard,
+    copies: Sequence[pa.Table],
+    originals: Sequence[pa.Table],
+    least: Mapping[MessageQueue, int],
+    failed: Collection[MessageQueue],
+) -> Compared:
+    """Compare each copy with the message that it names.
+
+    ``least``: the first offsets of queues; messages before them are removed. ``failed``: queues with messages in a file that
+    is damaged, of which no finding is made twice.
+    """
+    every = pa.concat_tables([COPIES.empty_table(), *copies])
+    messages = pa.concat_tables([ORIGINALS.empty_table(), *originals])
+    renamed = {"key": "message_key", "body": "message_body"} | dict(zip([*PLACE, "queue_offset"], _ORIGIN, strict=True))
+    messages = messages.rename_columns([renamed.get(name, name) for name in messages.column_names])
+    messages = messages.append_column("stored", pa.repeat(pa.scalar(True), len(messages)))
+    joined = every.join(messages, _ORIGIN, join_type="left outer", use_threads=False)
+    findings = list(_of_waiting_place(shard, every))
+    removed = 0
+    absent = joined.filter(pc.is_null(joined.column("stored")))
+    for row in absent.to_pylist():
+        origin = _origin(row)
+        if row["origin_queue_offset"] < least.get(origin, 0):
+            removed += 1
+        elif origin not in failed:
+            findings.append(_finding(shard, Problem.COPY_OF_ANOTHER_MESSAGE, row, "there is no such message"))
+    both = joined.filter(pc.is_valid(joined.column("stored")))
+    for problem, mask in _problems(both):
+        for row in both.filter(mask).to_pylist():
+            wanted = f"{row['real_topic']}, queue {row['real_queue_id']}"
+            moved = problem is Problem.COPY_IN_ANOTHER_TOPIC
+            findings.append(_finding(shard, problem, row, f"the message is for {wanted}" if moved else None))
+    return Compared(findings, len(every), removed)
+
+
+def _problems(both: pa.Table) -> Iterator[tuple[Problem, pa.ChunkedArray]]:
+    yield Problem.COPY_OF_ANOTHER_MESSAGE, pc.not_equal(both.column("key"), both.column("message_key"))
+    yield Problem.COPY_BODY_DIFFERS, pc.not_equal(both.column("body"), both.column("message_body"))
+    leaves = pc.and_(
+        pc.equal(both.column("cause"), DELIVERED),
+        pc.invert(pc.is_in(both.column("topic"), pa.array(sorted(WAITING_TOPICS)))),
+    )
+    stays = pc.and_kleene(
+        pc.equal(both.column("topic"), both.column("real_topic")),
+        pc.equal(both.column("queue_id").cast(pa.string()), both.column("real_queue_id")),
+    )
+    yield Problem.COPY_IN_ANOTHER_TOPIC, pc.and_(leaves, pc.invert(pc.fill_null(stays, False)))
+
+
+def _of_waiting_place(shard: Shard, copies: pa.Table) -> Iterator[Finding]:
+    """Copies of failed messages that wait in the lane of another group, or are dead letters of another one."""
+    failed = copies.filter(
+        pc.invert(pc.is_in(copies.column("cause"), pa.array([DELIVERED, _REDRIVEN])))  # those have a rule of their own
+    )
+    places = failed.group_by(["group_name", "topic", "broker_name"]).aggregate([])
+    for place in places.to_pylist():
+        group, topic = place["group_name"], place["topic"]
+        waits = topic in WAITING_TOPICS and place["broker_name"] == shard.lane(group)
+        if waits or topic == f"{DLQ_GROUP_TOPIC_PREFIX}{group}":
+            continue
+        same = (pc.field(name) == value for name, value in place.items())
+        for row in failed.filter(next(same) & next(same) & next(same)).to_pylist():
+            yield _finding(shard, Problem.COPY_IN_ANOTHER_TOPIC, row, None)
+
+
+def _origin(row: Mapping[str, object]) -> MessageQueue:
+    return MessageQueue(*(row[f"origin_{name}"] for name in PLACE))  # type: ignore[arg-type]
+
+
+def _finding(shard: Shard, problem: Problem, row: Mapping[str, object], detail: str | None) -> Finding:
+    """A finding at the place of the copy."""
+    offset = int(row["queue_offset"])  # type: ignore[call-overload]
+    origin = f"it names {_origin(row)}, offset {row['origin_queue_offset']}"
+    return Finding(
+        shard=shard.name,
+        problem=problem,
+        group_name=row["group_name"],  # type: ignore[arg-type]
+        **{name: row[name] for name in PLACE},  # type: ignore[arg-type]
+        begin_offset=offset,
+        end_offset=offset + 1,
+        detail=f"{origin}; {detail}" if detail else origin,
+    )

@@ -1,0 +1,366 @@
+"""The content of one data file, read once: its bytes, and for message files each row.
+
+A file is judged by itself here. What needs two files (a copy and its message, a window and its messages) is returned as
+small sums, which ``full.py`` compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rmq_store.errors import RmqError
+from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.lake.audit.finding import Problem
+from rmq_store.lake.read.filter import matching
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.evidence import hashes
+from rmq_store.lake.table.object_store import Root
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.sys_flag import MessageSysFlag
+
+Numbers = npt.NDArray[np.int64]
+Sums = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+
+BATCH_ROWS = 10_000
+MESSAGE_KINDS = ("msg", "archive")
+_MOST_PLACES = 10
+"""So many ranges of messages are named for a kind of problem in a file; one more counts the rest."""
+_CRC_BITS = 0x7FFFFFFF
+"""A broker stores a CRC without its sign (``UtilAll#crc32``)."""
+
+PLACE = ("topic", "broker_name", "queue_id")
+SEGMENTS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("broker_name", pa.string()),
+        ("queue_id", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("first_row", pa.int64()),
+    ]
+)
+"""The segments of a file, by row."""
+
+ORIGINALS = pa.schema(
+    [
+        *(tables.MSG.field(name) for name in PLACE),
+        ("queue_offset", pa.int64()),
+        ("key", pa.int64()),
+        ("body", pa.int64()),
+        ("real_topic", pa.string()),
+        ("real_queue_id", pa.string()),
+    ]
+)
+"""Messages that copies name. ``key``: the CRC of the unique key, -1 without one; ``body``: that of the body, and in the upper
+bits its size; ``real_*``: the properties REAL_TOPIC and REAL_QID."""
+
+_ORIGIN = ("origin_topic", "origin_broker_name", "origin_queue_id", "origin_queue_offset")
+COPIES = pa.schema(
+    [
+        *(tables.MSG.field(name) for name in (*_ORIGIN, "cause", "group_name", *PLACE)),
+        ("queue_offset", pa.int64()),
+        ("key", pa.int64()),
+        ("body", pa.int64()),
+    ]
+)
+"""Copies, with the place of the message that each names, and the same sums."""
+
+_COLUMNS = [
+    *PLACE, "rel", "queue_offset", "unique_key", "keys", "tags", "tags_code", "stored_body_size", "body_crc", "sys_flag",
+    "group_name", *_ORIGIN, "cause", "properties", "body",
+]  # fmt: skip
+
+_OF_PROPERTIES = {
+    "unique_key": MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    "keys": MessageConst.KEYS,
+    "tags": MessageConst.TAGS,
+}
+"""Columns that repeat a property."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A filter, as the record of a window has it."""
+
+    topic: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredRows:
+    """Rows ``[begin, end)`` of a file to which windows applied one filter. ``numbers``: those of the windows' ranges."""
+
+    expression: Expression
+    begins: Numbers
+    ends: Numbers
+    numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentJob:
+    """What all tasks have in common."""
+
+    root: Root
+    table: str
+    """The path of the commit log below the root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentTask:
+    """A file to read."""
+
+    path: str
+    kind: str
+    size: int
+    """By the log, in bytes."""
+    sha256: str | None
+    """By the commit that wrote it, hex; None: it recorded none."""
+    segments: pa.Table = field(default_factory=SEGMENTS.empty_table)
+    origins: Mapping[MessageQueue, Numbers] = field(default_factory=dict)
+    """The offsets that copies name, ascending."""
+    filters: tuple[FilteredRows, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowProblem:
+    """Messages of a queue whose rows are wrong; without a queue: rows that are in none."""
+
+    problem: Problem
+    queue: MessageQueue | None
+    begin: int | None = None
+    end: int | None = None
+    detail: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class FileContent:
+    """What a file has."""
+
+    path: str
+    rows: int = 0
+    changed: str | None = None
+    """The SHA-256 of the bytes, where the commit recorded another one."""
+    error: str | None = None
+    """Why not all could be read."""
+    missing: bool = False
+    problems: list[RowProblem] = field(default_factory=list)
+    copies: list[pa.Table] = field(default_factory=list)
+    originals: list[pa.Table] = field(default_factory=list)
+    filtered: list[tuple[Numbers, Numbers, Sums]] = field(default_factory=list)
+    """For ranges of windows, by their numbers: how many of the file's messages do not match, and their hash sum."""
+
+
+def read_content(job: ContentJob, task: ContentTask, attempt: str) -> FileContent:
+    """Read the file. A file that cannot be read is a result too."""
+    content = FileContent(path=task.path)
+    try:
+        data = job.root.read(f"{job.table}/{task.path}")
+        sha256 = hashlib.sha256(data).hexdigest()
+        if task.sha256 not in (None, sha256):
+            content.changed = sha256
+        _read_rows(task, data, content)
+    except FileNotFoundError:
+        content.missing = True
+    except (pa.ArrowException, RmqError, OSError, ValueError, KeyError) as error:
+        # Damaged bytes raise what they happen to mean.
+        content.error = f"{type(error).__name__}: {error}"
+    return content
+
+
+def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        names = file.schema_arrow.names
+        if task.kind not in MESSAGE_KINDS:
+            content.rows = sum(batch.num_rows for batch in file.iter_batches(BATCH_ROWS, use_threads=False))
+            return
+        wrong: dict[Problem, list[tuple[Numbers, Numbers]]] = {}
+        columns = [name for name in _COLUMNS if name in names]
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
+            rows = _Rows(batch, content.rows, task)
+            for problem, mask in rows.problems():
+                wrong.setdefault(problem, []).append((rows.numbers[mask], rows.offsets[mask]))
+            content.copies += rows.copies()
+            content.originals += rows.originals()
+            content.filtered += rows.filtered()
+            content.rows += batch.num_rows
+        for problem, parts in wrong.items():
+            content.problems += _places(task, problem, *map(np.concatenate, zip(*parts, strict=True)))
+
+
+class _Rows:
+    """Neighbouring rows of a file."""
+
+    def __init__(self, batch: pa.RecordBatch, first: int, task: ContentTask) -> None:
+        self.batch = batch
+        self._task = task
+        segments = task.segments
+        self.numbers: Numbers = np.arange(first, first + batch.num_rows)
+        firsts = segments.column("first_row").to_numpy()
+        bases, ends = segments.column("base_offset").to_numpy(), segments.column("end_offset").to_numpy()
+        self._of_segment: Numbers = np.searchsorted(firsts, self.numbers, side="right") - 1
+        if len(firsts):
+            at = np.maximum(self._of_segment, 0)
+            self.offsets: Numbers = bases[at] + self.numbers - firsts[at]
+            self.placed: Mask = (self._of_segment >= 0) & (self.offsets < ends[at])
+        else:
+            self.offsets = np.asarray(pc.fill_null(self._column("queue_offset"), -1), np.int64)
+            self.placed = np.full(batch.num_rows, task.kind == "archive")
+        self._crcs: Numbers = np.fromiter(
+            (zlib.crc32(body or b"") for body in self._column("body").to_pylist()), np.int64, batch.num_rows
+        )
+
+    def _column(self, name: str) -> pa.Array:
+        """A column; files of older versions lack some."""
+        if name in self.batch.schema.names:
+            return self.batch.column(name)
+        return pa.nulls(self.batch.num_rows, tables.MSG.field(name).type)
+
+    # --- what is wrong with a row ---
+
+    def problems(self) -> Iterator[tuple[Problem, Mask]]:
+        for problem, mask in (
+            (Problem.MESSAGE_ELSEWHERE, self._elsewhere()),
+            (Problem.BODY_DIFFERS, self._bodies()),
+            (Problem.PROPERTIES_DIFFER, self._properties()),
+        ):
+            if mask.any():
+                yield problem, mask
+
+    def _elsewhere(self) -> Mask:
+        """Rows whose queue or offset is not that of their segment. Until a message that was born here is moved to another file,
+        it has no offset but its row number."""
+        wrong = np.zeros(self.batch.num_rows, np.bool_)
+        if self._task.kind == "archive" or not self.placed.any():
+            return wrong
+        at = pa.array(np.maximum(self._of_segment, 0))
+        for name in PLACE:
+            wrong |= _differ(self._column(name), self._task.segments.column(name).combine_chunks().take(at))
+        for name, expected in (("queue_offset", self.offsets), ("rel", self.numbers)):
+            column = self._column(name)
+            values = np.asarray(pc.fill_null(column, -1), np.int64)
+            if name == "rel":
+                by_number = np.asarray(pc.is_null(self._column("queue_offset")))
+                wrong |= by_number & (values != expected)
+            else:
+                wrong |= np.asarray(pc.is_valid(column)) & (values != expected)
+        return wrong & self.placed
+
+    def _bodies(self) -> Mask:
+        """Bodies of which the CRC is not that of the message. That of a compressed body is of other bytes."""
+        flags = np.asarray(pc.fill_null(self._column("sys_flag"), 0), np.int64)
+        stored = np.asarray(pc.fill_null(self._column("stored_body_size"), 0), np.int64)
+        expected = np.asarray(pc.fill_null(self._column("body_crc"), -1), np.int64)
+        checked = (flags & MessageSysFlag.COMPRESSED_FLAG == 0) & (stored > 0) & (expected >= 0)
+        wrong: Mask = checked & (self._crcs & _CRC_BITS != expected)
+        return wrong
+
+    def _properties(self) -> Mask:
+        properties = self._column("properties")
+        wrong = np.zeros(self.batch.num_rows, np.bool_)
+        for name, key in _OF_PROPERTIES.items():
+            wrong |= _differ(self._column(name), pc.map_lookup(properties, key, "first"))
+        return wrong
+
+    # --- what is compared with other files ---
+
+    def copies(self) -> list[pa.Table]:
+        mask = np.asarray(pc.is_valid(self._column("origin_topic"))) & self.placed
+        if not mask.any():
+            return []
+        rows = pa.array(np.flatnonzero(mask))
+        columns = {name: self._column(name).take(rows) for name in (*_ORIGIN, "cause", "group_name", *PLACE)}
+        return [pa.table(columns | self._sums(mask), schema=COPIES)]
+
+    def originals(self) -> list[pa.Table]:
+        mask = self._named()
+        if not mask.any():
+            return []
+        rows = pa.array(np.flatnonzero(mask))
+        columns = {name: self._column(name).take(rows) for name in PLACE}
+        properties = self._column("properties").take(rows)
+        columns["real_topic"] = pc.map_lookup(properties, MessageConst.REAL_TOPIC, "last")
+        columns["real_queue_id"] = pc.map_lookup(properties, MessageConst.REAL_QUEUE_ID, "last")
+        columns |= self._sums(mask)
+        return [pa.table([columns[name] for name in ORIGINALS.names], schema=ORIGINALS)]
+
+    def _named(self) -> Mask:
+        """Rows of messages that copies name."""
+        named = np.zeros(self.batch.num_rows, np.bool_)
+        origins = self._task.origins
+        if not origins:
+            return named
+        keys = pa.table({name: self._column(name) for name in PLACE}).append_column("row", pa.array(self.numbers))
+        for group in keys.group_by(list(PLACE)).aggregate([("row", "list")]).to_pylist():
+            offsets = origins.get(MessageQueue(*(group[name] for name in PLACE)))
+            if offsets is not None:
+                rows = np.array(group["row_list"]) - self.numbers[0]
+                named[rows] = np.isin(self.offsets[rows], offsets)
+        return named & self.placed
+
+    def _sums(self, mask: Mask) -> dict[str, pa.Array]:
+        rows = pa.array(np.flatnonzero(mask))
+        sizes = np.asarray(pc.fill_null(pc.binary_length(self._column("body")), 0), np.int64)
+        texts = self._column("unique_key").take(rows).to_pylist()
+        return {
+            "queue_offset": pa.array(self.offsets[mask]),
+            "key": pa.array([-1 if text is None else zlib.crc32(text.encode()) for text in texts], pa.int64()),
+            "body": pa.array((sizes << 32 | self._crcs)[mask]),
+        }
+
+    def filtered(self) -> Iterator[tuple[Numbers, Numbers, Sums]]:
+        first, count = int(self.numbers[0]), self.batch.num_rows
+        for several in self._task.filters:
+            begins, ends = (np.clip(rows - first, 0, count) for rows in (several.begins, several.ends))
+            touched = begins < ends
+            if not touched.any():
+                continue
+            expression = several.expression
+            mask = matching(self.batch, build_subscription_data(expression.topic, expression.text, expression.kind))
+            others = np.zeros(count, np.bool_) if mask is None else ~mask
+            counts = np.concatenate([[0], np.cumsum(others)])
+            sums = np.concatenate([[np.uint64(0)], np.cumsum(np.where(others, hashes(self.offsets), np.uint64(0)))])
+            begins, ends = begins[touched], ends[touched]
+            yield several.numbers[touched], counts[ends] - counts[begins], sums[ends] - sums[begins]
+
+
+def _differ(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two columns differ; two nulls do not."""
+    unequal = np.asarray(pc.fill_null(pc.not_equal(left, right), False))
+    one_null: Mask = np.asarray(pc.is_null(left)) != np.asarray(pc.is_null(right))
+    return unequal | one_null
+
+
+def _places(task: ContentTask, problem: Problem, rows: Numbers, offsets: Numbers) -> list[RowProblem]:
+    """The messages of some rows, as ranges of offsets."""
+    firsts, ends = task.segments.column("first_row").to_numpy(), task.segments.column("end_offset").to_numpy()
+    of_segment = np.searchsorted(firsts, rows, side="right") - 1
+    if not len(firsts):
+        return [RowProblem(problem, None, detail=f"{len(rows):,} rows, the first is row {rows[0]}")]
+    of_segment = np.where((of_segment < 0) | (offsets >= ends[of_segment]), -1, of_segment)
+    breaks = np.flatnonzero((np.diff(rows) != 1) | (np.diff(of_segment) != 0)) + 1
+    runs = list(zip([0, *breaks.tolist()], [*breaks.tolist(), len(rows)], strict=True))
+    problems = []
+    for begin, end in runs[:_MOST_PLACES]:
+        number = int(of_segment[begin])
+        if number < 0:
+            problems.append(RowProblem(problem, None, detail=f"rows [{rows[begin]}, {rows[end - 1] + 1})"))
+            continue
+        segment = task.segments.slice(number, 1).to_pylist()[0]
+        queue = MessageQueue(*(segment[name] for name in PLACE))
+        problems.append(RowProblem(problem, queue, int(offsets[begin]), int(offsets[end - 1]) + 1))
+    if len(runs) > _MOST_PLACES:
+        rest = sum(end - begin for begin, end in runs[_MOST_PLACES:])
+        problems.append(RowProblem(problem, None, detail=f"and {rest:,} more messages of the file"))
+    return problems

@@ -1,0 +1,228 @@
+"""``rmq audit --full``: reads every file once, and proves what the rows hold (docs/decisions/0016-digests.md).
+
+- The bytes of each file are those that its commit wrote.
+- Each row is at the place that its segment says, and its body has its CRC.
+- A copy is the copy of the message that it names, and went where that message says.
+- A window filtered the messages that do not match its subscription, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.lake.audit.copies import compare_copies
+from rmq_store.lake.audit.file_content import (
+    PLACE,
+    SEGMENTS,
+    ContentJob,
+    ContentTask,
+    FileContent,
+    Numbers,
+    read_content,
+)
+from rmq_store.lake.audit.filters import Filters
+from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.sql.sql import queries
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import Engine
+from rmq_store.message.message import MessageQueue
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that have been read, and all."""
+
+_FILES = """
+SELECT f.shard, f.file, f.kind, f.num_rows, w.sha256, w.commit_id
+FROM live_files f LEFT JOIN ctl_files w ON w.shard = f.shard AND w.path = f.file
+WHERE f.kind <> 'ctl' OR w.sha256 IS NOT NULL
+ORDER BY f.shard, f.file
+"""
+
+_SEGMENTS = f"""
+SELECT shard, file, {", ".join(SEGMENTS.names)} FROM segments
+WHERE (shard, file) IN (SELECT (shard, file) FROM live_files)
+ORDER BY shard, file, first_row
+"""
+
+_ORIGIN = ("origin_topic", "origin_broker_name", "origin_queue_id")
+
+_ORIGINS = " UNION ".join(
+    f"SELECT shard, {', '.join(_ORIGIN)}, origin_queue_offset FROM {rows} WHERE origin_topic IS NOT NULL"
+    for rows in ("msg", "archived")
+)
+
+_LEAST = "SELECT shard, topic, broker_name, queue_id, value FROM positions WHERE kind = 'min'"
+
+
+@dataclass(slots=True)
+class FullReport:
+    """What was read, and what it does not prove."""
+
+    findings: list[Finding]
+    files: int = 0
+    rows: int = 0
+    size: int = 0
+    """bytes"""
+    without_digest: int = 0
+    """Files whose commits recorded no digest: those of an earlier version."""
+    copies: int = 0
+    copies_without_message: int = 0
+    """Copies of messages that retention has removed."""
+    ranges: int = 0
+    """Ranges of windows with a known subscription."""
+    ranges_not_checked: int = 0
+    """Those of them whose messages are not all there any more, or whose filter is not known here."""
+
+    def add(self, other: FullReport) -> None:
+        for name in self.__slots__:
+            value = getattr(other, name)
+            setattr(self, name, getattr(self, name) + value)
+
+
+def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> FullReport:
+    """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 100 bytes for each copy.
+
+    Raises StoreUnusable when the commit log cannot be read. A data file that cannot be read is a finding.
+    """
+    texts = (_FILES, _SEGMENTS, _ORIGINS, Filters.QUERY, _LEAST)
+    files, segments, origins, ranges, least = queries(store, texts)
+    report = FullReport([])
+    sizes = {shard.name: _sizes(shard) for shard in store.shards()}
+    total = sum(sum(of_shard.values()) for of_shard in sizes.values())
+    for shard in store.shards():
+        of_shard = pc.field("shard") == shard.name
+        part = _ShardContent(
+            shard,
+            files.filter(of_shard).to_pylist(),
+            _by_file(segments.filter(of_shard)),
+            _by_queue(origins.filter(of_shard)),
+            Filters(ranges.filter(of_shard)),
+            {_queue(row): row["value"] for row in least.filter(of_shard).to_pylist()},
+            sizes[shard.name],
+        )
+        report.add(part.audited(engine, report.size, total, progress))
+    return report
+
+
+def _sizes(shard: Shard) -> dict[str, int]:
+    shard.commitlog.refresh_unless_fresh()
+    files = shard.commitlog.files()
+    return dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
+
+
+def _queue(row: Mapping[str, object], prefix: str = "") -> MessageQueue:
+    return MessageQueue(*(row[prefix + name] for name in PLACE))  # type: ignore[arg-type]
+
+
+def _by_file(segments: pa.Table) -> dict[str, pa.Table]:
+    """The segments by file. They are sorted by it."""
+    files = segments.column("file").combine_chunks()
+    runs = pc.run_end_encode(files) if len(files) else None
+    ends = [] if runs is None else runs.run_ends.to_pylist()
+    columns = segments.select(SEGMENTS.names).cast(SEGMENTS).combine_chunks()
+    return {
+        file: columns.slice(begin, end - begin)
+        for file, begin, end in zip([] if runs is None else runs.values.to_pylist(), [0, *ends], ends, strict=False)
+    }
+
+
+def _by_queue(origins: pa.Table) -> dict[MessageQueue, Numbers]:
+    """The offsets of each queue that copies name, ascending."""
+    groups = origins.group_by(list(_ORIGIN)).aggregate([("origin_queue_offset", "list")])
+    return {_queue(row, "origin_"): np.unique(row["origin_queue_offset_list"]) for row in groups.to_pylist()}
+
+
+@dataclass(slots=True)
+class _ShardContent:
+    """The files of a shard, and what they must hold."""
+
+    shard: Shard
+    files: Sequence[Mapping[str, object]]
+    segments: Mapping[str, pa.Table]
+    origins: Mapping[MessageQueue, Numbers]
+    filters: Filters
+    least: Mapping[MessageQueue, int]
+    sizes: Mapping[str, int]
+
+    def audited(self, engine: Engine, before: int, total: int, progress: Progress | None) -> FullReport:
+        """``before``: the bytes that were read of other shards, of ``total``."""
+        report = FullReport([])
+        copies: list[pa.Table] = []
+        originals: list[pa.Table] = []
+        failed: set[MessageQueue] = set()
+        job = ContentJob(root=self.shard.root, table=self.shard.commitlog.path)
+        # Each file once, also if two commits list it: that is a finding of another part.
+        tasks = list({str(row["file"]): self._task(row) for row in self.files}.values())
+        for content in _in_rounds(engine, job, tasks):
+            report.files += 1
+            report.rows += content.rows
+            report.size += self.sizes.get(content.path, 0)
+            copies += content.copies
+            originals += content.originals
+            self.filters.add(content.filtered)
+            findings = list(self._of_file(content))
+            report.findings += findings
+            if findings and content.path in self.segments:
+                failed.update(map(_queue, self.segments[content.path].to_pylist()))
+            if progress:
+                progress(before + report.size, total)
+        report.without_digest = sum(task.sha256 is None for task in tasks)
+        compared = compare_copies(self.shard, copies, originals, self.least, failed)
+        report.findings += compared.findings
+        report.copies, report.copies_without_message = compared.copies, compared.without_message
+        report.findings += self.filters.findings(self.shard.name, self.least, failed)
+        report.ranges, report.ranges_not_checked = len(self.filters), self.filters.not_checked(self.least)
+        return report
+
+    def _task(self, row: Mapping[str, object]) -> ContentTask:
+        path, kind = str(row["file"]), str(row["kind"])
+        segments = self.segments.get(path, SEGMENTS.empty_table())
+        queues = set(map(_queue, segments.select(list(PLACE)).to_pylist()))
+        of_file = queues if kind == "msg" else self.origins.keys() if kind == "archive" else set()
+        return ContentTask(
+            path=path,
+            kind=kind,
+            size=self.sizes.get(path, 0),
+            sha256=None if row["sha256"] is None else str(row["sha256"]),
+            segments=segments,
+            origins={queue: self.origins[queue] for queue in of_file if queue in self.origins},
+            filters=self.filters.of_file(segments),
+        )
+
+    def _of_file(self, content: FileContent) -> Iterator[Finding]:
+        shard, file = self.shard.name, f"commitlog/{content.path}"
+        if content.missing:
+            yield Finding(shard=shard, problem=Problem.FILE_MISSING, file=file)
+        if content.error:
+            yield Finding(shard=shard, problem=Problem.FILE_UNREADABLE, file=file, detail=content.error)
+        if content.changed:
+            detail = f"SHA-256 {content.changed}"
+            yield Finding(
+                shard=shard, problem=Problem.FILE_CHANGED, file=file, detail=detail, **self._only_place(content)
+            )
+        for one in content.problems:
+            place: dict[str, Any] = {} if one.queue is None else asdict(one.queue)
+            place |= {"begin_offset": one.begin, "end_offset": one.end}
+            yield Finding(shard=shard, problem=one.problem, file=file, detail=one.detail, **place)
+
+    def _only_place(self, content: FileContent) -> dict[str, Any]:
+        """The queue and the offsets of a file of one segment."""
+        segments = self.segments.get(content.path)
+        if segments is None or len(segments) != 1:
+            return {}
+        (row,) = segments.to_pylist()
+        bounds = {"begin_offset": row["base_offset"], "end_offset": row["end_offset"]}
+        return {name: row[name] for name in PLACE} | bounds
+
+
+def _in_rounds(engine: Engine, job: ContentJob, tasks: Sequence[ContentTask]) -> Iterator[FileContent]:
+    """The contents, round by round, so that progress can be shown and little is kept."""
+    size = 1 if engine.slots == 1 else 4 * engine.slots
+    for at in range(0, len(tasks), size):
+        yield from engine(read_content, job, tasks[at : at + size])
