@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.commit.ctl import lane
 from rmq_store.lake.audit.file_content import COPIES, ORIGINALS, PLACE
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.table.shard import Shard
@@ -48,12 +49,13 @@ def compare_copies(
     messages = messages.rename_columns([renamed.get(name, name) for name in messages.column_names])
     messages = messages.append_column("stored", pa.repeat(pa.scalar(True), len(messages)))
     joined = every.join(messages, _ORIGIN, join_type="left outer", use_threads=False)
-    findings = list(_of_waiting_place(shard, every))
+    findings = list(_of_another_group(shard, every))
     removed = 0
     absent = joined.filter(pc.is_null(joined.column("stored")))
     for row in absent.to_pylist():
         origin = _origin(row)
-        if row["origin_queue_offset"] < least.get(origin, 0):
+        offset = row["origin_queue_offset"]
+        if offset is not None and offset < least.get(origin, 0):
             removed += 1
         elif origin not in failed:
             findings.append(_finding(shard, Problem.COPY_OF_ANOTHER_MESSAGE, row, "there is no such message"))
@@ -80,7 +82,7 @@ def _problems(both: pa.Table) -> Iterator[tuple[Problem, pa.ChunkedArray]]:
     yield Problem.COPY_IN_ANOTHER_TOPIC, pc.and_(leaves, pc.invert(pc.fill_null(stays, False)))
 
 
-def _of_waiting_place(shard: Shard, copies: pa.Table) -> Iterator[Finding]:
+def _of_another_group(shard: Shard, copies: pa.Table) -> Iterator[Finding]:
     """Copies of failed messages that wait in the lane of another group, or are dead letters of another one."""
     failed = copies.filter(
         pc.invert(pc.is_in(copies.column("cause"), pa.array([DELIVERED, _REDRIVEN])))  # those have a rule of their own
@@ -88,7 +90,7 @@ def _of_waiting_place(shard: Shard, copies: pa.Table) -> Iterator[Finding]:
     places = failed.group_by(["group_name", "topic", "broker_name"]).aggregate([])
     for place in places.to_pylist():
         group, topic = place["group_name"], place["topic"]
-        waits = topic in WAITING_TOPICS and place["broker_name"] == shard.lane(group)
+        waits = topic in WAITING_TOPICS and place["broker_name"].endswith(lane("", group))
         if waits or topic == f"{DLQ_GROUP_TOPIC_PREFIX}{group}":
             continue
         same = (pc.field(name) == value for name, value in place.items())

@@ -123,8 +123,6 @@ class ContentTask:
 
     path: str
     kind: str
-    size: int
-    """By the log, in bytes."""
     sha256: str | None
     """By the commit that wrote it, hex; None: it recorded none."""
     segments: pa.Table = field(default_factory=SEGMENTS.empty_table)

@@ -188,7 +188,6 @@ class _ShardContent:
         return ContentTask(
             path=path,
             kind=kind,
-            size=self.sizes.get(path, 0),
             sha256=None if row["sha256"] is None else str(row["sha256"]),
             segments=segments,
             origins={queue: self.origins[queue] for queue in of_file if queue in self.origins},
