@@ -180,6 +180,15 @@ ImportEngineOption = Annotated[
         help="spark, local (this process), or auto, the default: local below 512 MiB.",
     ),
 ]
+FullEngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        parser=_parser(_engine),
+        help="With --full: spark, where each file is a task, or local, the default: threads of this process.",
+    ),
+]
 ListenerPathOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -40,6 +40,23 @@ def test_audit_finds_nothing_in_a_sound_store(imported: Rmq) -> None:
     assert answer.out == "no contradiction: every offset has exactly one outcome\n"
 
 
+def test_a_full_audit_says_what_it_read(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    answer = imported("audit", "--full")
+    assert (answer.exit_code, answer.out.splitlines()[0]) == (
+        0,
+        "no contradiction: every offset has exactly one outcome",
+    )
+    assert answer.out.splitlines()[1].startswith("read ")
+    assert "not covered" not in answer.out
+    contents = imported.json("audit", "--full")["full"]
+    assert contents["files"] > 0
+    assert contents["rows"] >= ORDERS
+    assert contents["without_digest"] == 0
+    for wrong in (["--full", "--group", "orders"], ["--engine", "local"]):
+        assert imported("audit", *wrong).exit_code == 2
+
+
 def test_audit_is_exit_code_1_when_something_is_found(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     gap = Finding(shard="broker-a", problem=Problem.GAP, begin_offset=7)
     monkeypatch.setattr("rmq_store.lake.audit.audit.audit", lambda store, progress: [gap])

@@ -160,6 +160,20 @@ class FileContent:
     """For ranges of windows, by their numbers: how many of the file's messages do not match, and their hash sum."""
 
 
+ORIGIN = pa.schema([tables.MSG.field(name) for name in _ORIGIN])
+"""The place of the message that a copy names."""
+
+
+def read_origins(job: ContentJob, path: str, attempt: str) -> pa.Table:
+    """Which messages the copies of a file name, each once; none where the file cannot be read, which ``read_content`` says."""
+    try:
+        with pq.ParquetFile(job.root.open_file(f"{job.table}/{path}")) as file:
+            rows = file.read(columns=ORIGIN.names, use_threads=False)
+        return rows.filter(pc.is_valid(rows.column("origin_topic"))).group_by(ORIGIN.names).aggregate([]).cast(ORIGIN)
+    except (pa.ArrowException, RmqError, OSError, ValueError, KeyError):
+        return ORIGIN.empty_table()
+
+
 def read_content(job: ContentJob, task: ContentTask, attempt: str) -> FileContent:
     """Read the file. A file that cannot be read is a result too."""
     content = FileContent(path=task.path)

@@ -263,3 +263,15 @@ def advice_for(findings: Iterable[Finding]) -> list[dict[str, str]]:
     """For each kind among the findings what it means and what to do, in the order of ``Problem``."""
     kinds = {Problem.of(finding.problem) for finding in findings}
     return [{"problem": str(kind), **ADVICE[kind]._asdict()} for kind in Problem if kind in kinds]
+
+
+def without_repeats(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, each file once for a kind of problem that concerns all of it: two parts read the ends of files."""
+    of_files: dict[tuple[str, str | None, str], Finding] = {}
+    others: list[Finding] = []
+    for finding in findings:
+        if finding.problem in (Problem.FILE_MISSING, Problem.FILE_UNREADABLE):
+            of_files.setdefault((finding.shard, finding.file, finding.problem), finding)
+        else:
+            others.append(finding)
+    return [*of_files.values(), *others]

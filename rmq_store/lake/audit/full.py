@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.errors import RmqError
 from rmq_store.lake.audit.copies import compare_copies
 from rmq_store.lake.audit.file_content import (
+    MESSAGE_KINDS,
+    ORIGIN,
     PLACE,
     SEGMENTS,
     ContentJob,
@@ -25,6 +28,7 @@ from rmq_store.lake.audit.file_content import (
     FileContent,
     Numbers,
     read_content,
+    read_origins,
 )
 from rmq_store.lake.audit.filters import Filters
 from rmq_store.lake.audit.finding import Finding, Problem
@@ -33,6 +37,9 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import Engine
 from rmq_store.message.message import MessageQueue
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that have been read, and all."""
@@ -49,13 +56,6 @@ SELECT shard, file, {", ".join(SEGMENTS.names)} FROM segments
 WHERE (shard, file) IN (SELECT (shard, file) FROM live_files)
 ORDER BY shard, file, first_row
 """
-
-_ORIGIN = ("origin_topic", "origin_broker_name", "origin_queue_id")
-
-_ORIGINS = " UNION ".join(
-    f"SELECT shard, {', '.join(_ORIGIN)}, origin_queue_offset FROM {rows} WHERE origin_topic IS NOT NULL"
-    for rows in ("msg", "archived")
-)
 
 _LEAST = "SELECT shard, topic, broker_name, queue_id, value FROM positions WHERE kind = 'min'"
 
@@ -88,11 +88,14 @@ class FullReport:
 def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> FullReport:
     """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 100 bytes for each copy.
 
-    Raises StoreUnusable when the commit log cannot be read. A data file that cannot be read is a finding.
+    What cannot be read is a finding. Raises only what ``engine`` raises for tasks that could not run.
     """
-    texts = (_FILES, _SEGMENTS, _ORIGINS, Filters.QUERY, _LEAST)
-    files, segments, origins, ranges, least = queries(store, texts)
     report = FullReport([])
+    try:
+        files, segments, ranges, least = queries(store, (_FILES, _SEGMENTS, Filters.QUERY, _LEAST))
+    except (RmqError, OSError) as error:
+        report.findings.append(Finding(shard="", problem=Problem.NOT_AUDITED, detail=f"contents of files: {error}"))
+        return report
     sizes = {shard.name: _sizes(shard) for shard in store.shards()}
     total = sum(sum(of_shard.values()) for of_shard in sizes.values())
     for shard in store.shards():
@@ -101,7 +104,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
             shard,
             files.filter(of_shard).to_pylist(),
             _by_file(segments.filter(of_shard)),
-            _by_queue(origins.filter(of_shard)),
+            _origins(shard, engine),
             Filters(ranges.filter(of_shard)),
             {_queue(row): row["value"] for row in least.filter(of_shard).to_pylist()},
             sizes[shard.name],
@@ -132,9 +135,15 @@ def _by_file(segments: pa.Table) -> dict[str, pa.Table]:
     }
 
 
-def _by_queue(origins: pa.Table) -> dict[MessageQueue, Numbers]:
-    """The offsets of each queue that copies name, ascending."""
-    groups = origins.group_by(list(_ORIGIN)).aggregate([("origin_queue_offset", "list")])
+def _origins(shard: Shard, engine: Engine) -> dict[MessageQueue, Numbers]:
+    """The offsets of each queue that copies name, ascending. Few columns of the files that have copies are read."""
+    has_copies = pc.field("null_count.group_name") < pc.field("num_records")
+    kinds = pc.field("partition.kind").cast(pa.string()).isin(pa.array(MESSAGE_KINDS))
+    paths = shard.commitlog.files(kinds & has_copies).column("path").to_pylist()
+    job = ContentJob(root=shard.root, table=shard.commitlog.path)
+    every = pa.concat_tables([ORIGIN.empty_table(), *(rows for rows in _in_rounds(engine, read_origins, job, paths))])
+    *queue, offset = ORIGIN.names
+    groups = every.group_by(queue).aggregate([(offset, "list")])
     return {_queue(row, "origin_"): np.unique(row["origin_queue_offset_list"]) for row in groups.to_pylist()}
 
 
@@ -159,7 +168,7 @@ class _ShardContent:
         job = ContentJob(root=self.shard.root, table=self.shard.commitlog.path)
         # Each file once, also if two commits list it: that is a finding of another part.
         tasks = list({str(row["file"]): self._task(row) for row in self.files}.values())
-        for content in _in_rounds(engine, job, tasks):
+        for content in _in_rounds(engine, read_content, job, tasks):
             report.files += 1
             report.rows += content.rows
             report.size += self.sizes.get(content.path, 0)
@@ -220,8 +229,10 @@ class _ShardContent:
         return {name: row[name] for name in PLACE} | bounds
 
 
-def _in_rounds(engine: Engine, job: ContentJob, tasks: Sequence[ContentTask]) -> Iterator[FileContent]:
-    """The contents, round by round, so that progress can be shown and little is kept."""
+def _in_rounds(
+    engine: Engine, read: Callable[[ContentJob, Task, str], Result], job: ContentJob, tasks: Sequence[Task]
+) -> Iterator[Result]:
+    """The results, round by round, so that progress can be shown and little is kept."""
     size = 1 if engine.slots == 1 else 4 * engine.slots
     for at in range(0, len(tasks), size):
-        yield from engine(read_content, job, tasks[at : at + size])
+        yield from engine(read, job, tasks[at : at + size])
