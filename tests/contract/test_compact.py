@@ -321,13 +321,31 @@ def test_a_file_whose_segments_are_not_known_is_not_replaced(lake: Lake, monkeyp
 
 
 @pytest.mark.parametrize("kind", ["msg", "outcome"])
-def test_a_file_with_fewer_rows_than_the_log_says_is_not_replaced(lake: Lake, kind: str) -> None:
+def test_a_file_with_fewer_rows_than_the_log_says_is_not_replaced(
+    lake: Lake, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of an earlier version, without a digest."""
+    monkeypatch.setattr("rmq_store.lake.maintain.compact._digests", lambda *_: {})
     live = lake.shard.commitlog.files().select(["path", "num_records"]).to_pylist()
     path = next(row["path"] for row in live if row["path"].startswith(f"kind={kind}/") and row["num_records"] > 1)
     file = lake.folder / lake.shard.commitlog.path / path
     pq.write_table(pq.read_table(file, partitioning=None).slice(1), file)
     with pytest.raises(BadData, match=r"by the log they have .*\. Nothing was replaced"):
         compacted(lake)
+
+
+def test_a_file_that_was_changed_is_not_joined(lake: Lake) -> None:
+    """As many rows, and the sizes agree. A joined file would agree with its commit, and hide it."""
+    live = lake.shard.commitlog.files().to_pylist()
+    path = next(row["path"] for row in live if row["path"].startswith("kind=msg/"))
+    file = lake.folder / lake.shard.commitlog.path / path
+    rows = pq.ParquetFile(file).read()
+    bodies = [b"another", *rows.column("body").to_pylist()[1:]]
+    pq.write_table(rows.set_column(rows.schema.get_field_index("body"), "body", [bodies]), file)
+    with pytest.raises(BadData, match="was changed: its SHA-256 is"):
+        compacted(lake)
+    assert lake.shard.commitlog.is_live(path)
+    assert all(ctl.action != "compact" or path not in ctl.parameter("replaced") for ctl in lake.shard.ctls_since(0))
 
 
 # --- duplicates ------------------------------------------------------------------------------------------------------

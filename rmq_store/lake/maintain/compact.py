@@ -13,7 +13,7 @@ of then stay as they are, since its commit's ctl row names them. Messages that r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -56,6 +56,9 @@ _ORDER: Mapping[str, list[str]] = {
 }
 """How the rows of a joined file are sorted. Those of ``msg`` are sorted by their place."""
 
+_ID_CHARACTERS = 32
+"""The name of a file begins with its commit's id."""
+
 Progress = Callable[[int, int], None]
 """Called with the number of files that have been replaced, and of all that will be."""
 
@@ -92,9 +95,9 @@ def compact(
 ) -> CompactReport:
     """Join the small files of the shard's commit log.
 
-    Raises BadData and MissingFile when a file cannot be read, DerivedTableDamaged when ``consumequeue`` does not name the
-    place of a message, StoreUnusable when a file cannot be written or is read back with other rows, and the errors of
-    ``commit``. What was committed before stays.
+    Raises BadData and MissingFile when a file cannot be read, BadData when it was changed, DerivedTableDamaged when
+    ``consumequeue`` does not name the place of a message, StoreUnusable when a file cannot be written or is read back with
+    other rows, and the errors of ``commit``. What was committed before stays.
     """
     shard.commitlog.refresh()
     if not dry_run:
@@ -238,6 +241,17 @@ def _joined(
     )
 
 
+def _digests(shard: Shard, paths: Sequence[str]) -> dict[str, str]:
+    """The SHA-256 of files, as the derived table ``commits`` has them. So a file that was changed is not replaced by one
+    that agrees with its commit. Files of an earlier version, and those of single ctl rows, have none."""
+    names = set(paths)
+    ids = sorted(path.rpartition("/")[2][:_ID_CHARACTERS] for path in names)
+    files = shard.commits.files((pc.field("max.commit_id") >= ids[0]) & (pc.field("min.commit_id") <= ids[-1]))
+    rows = shard.commits.read(files.column("path").to_pylist(), ["files"])
+    recorded = pc.list_flatten(rows.column("files").combine_chunks()).to_pylist()
+    return {file["path"]: file["sha256"] for file in recorded if file["path"] in names and file["sha256"]}
+
+
 def _staged(
     shard: Shard, group: _Group, commit_id: str, segments_by_file: Callable[[], SegmentsByFile]
 ) -> tuple[list[StagedFile], list[Produced]]:
@@ -245,7 +259,8 @@ def _staged(
     kind, day, *_ = group.files[0].partition
     paths, expected = [file.path for file in group.files], sum(file.rows for file in group.files)
     schema = _SCHEMAS[kind]
-    tables_ = [rows.select(schema.names) for rows in shard.commitlog.read_each(paths, schema.names)]
+    read = shard.commitlog.read_each(paths, schema.names, _digests(shard, paths))
+    tables_ = [rows.select(schema.names) for rows in read]
     if (stored := sum(rows.num_rows for rows in tables_)) != expected:
         raise BadData(
             f"{len(paths)} files of {shard.commitlog.path} hold {stored} rows, by the log they have {expected}. Nothing was "

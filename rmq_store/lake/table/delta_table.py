@@ -6,6 +6,7 @@ again at every step (``docs/decisions/0011-own-log.md``).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from bisect import bisect_right
@@ -155,9 +156,17 @@ class LakeTable:
         rows = pa.concat_tables([self._schema_of(columns).empty_table(), *self.read_each(paths, columns)])
         return rows if where is None else rows.filter(where)
 
-    def read_each(self, paths: Iterable[str], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """As ``read``, a table per file. Many files have one row: a reader for each is cheaper than a scan over all."""
-        read_file = partial(self._read_file, schema=self._schema_of(columns))
+    def read_each(
+        self, paths: Iterable[str], columns: Sequence[str] | None = None, digests: Mapping[str, str] | None = None
+    ) -> list[pa.Table]:
+        """As ``read``, a table per file. Many files have one row: a reader for each is cheaper than a scan over all.
+
+        ``digests``: the SHA-256 of files, hex. They are read from the store and compared. Raises BadData for another one.
+        """
+        if digests is None:
+            read_file = partial(self._read_file, schema=self._schema_of(columns))
+        else:
+            read_file = partial(self._read_checked, schema=self._schema_of(columns), digests=digests)
         paths = list(paths)
         if len(paths) <= 1 or self.root.is_local:  # threads that wait for Python's lock cost more than they save
             return list(map(read_file, paths))
@@ -176,8 +185,19 @@ class LakeTable:
             self._cache.put(key, table)
         return table
 
-    def _read_stored(self, path: str, schema: pa.Schema) -> pa.Table:
-        with self._reading(path), pq.ParquetFile(self._source(path)) as file:
+    def _read_checked(self, path: str, schema: pa.Schema, digests: Mapping[str, str]) -> pa.Table:
+        with self._reading(path):
+            content = self.root.read(f"{self.path}/{path}")
+        recorded, sha256 = digests.get(path), hashlib.sha256(content).hexdigest()
+        if recorded not in (None, sha256):
+            raise BadData(
+                f"{self.root.uri_of(self.path)}/{path} was changed: its SHA-256 is {sha256}, its commit wrote {recorded}. "
+                "Restore it from a backup under the same name; 'rmq audit --full' lists all such files"
+            )
+        return self._read_stored(path, schema, pa.BufferReader(content))
+
+    def _read_stored(self, path: str, schema: pa.Schema, source: Any = None) -> pa.Table:
+        with self._reading(path), pq.ParquetFile(source or self._source(path)) as file:
             present = set(file.schema_arrow.names)
             rows = file.read(columns=[f.name for f in schema if f.name in present], use_threads=False)
         columns = [rows.column(f.name) if f.name in present else pa.nulls(rows.num_rows, f.type) for f in schema]

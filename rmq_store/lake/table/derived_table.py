@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,9 +94,9 @@ class DerivedTable(LakeTable):
         with _damage_of_the_log():
             super().put(files, positions, host=host, operation=operation, patience_ms=patience_ms, removed=removed)
 
-    def _read_stored(self, path: str, schema: pa.Schema) -> pa.Table:
+    def _read_stored(self, path: str, schema: pa.Schema, source: Any = None) -> pa.Table:
         try:
-            return super()._read_stored(path, schema)
+            return super()._read_stored(path, schema, source)
         except BadData as error:
             raise DerivedTableDamaged(f"the file {path} of the table {self.path} is gone or damaged.") from error
 
