@@ -1,4 +1,4 @@
-"""What a commit says of the files that it adds: their names, rows, sizes and SHA-256 (docs/decisions/0016-digests.md)."""
+"""What a commit says of the files that it adds: their names, rows, sizes and SHA-256 (docs/decisions/0018-digests.md)."""
 
 from __future__ import annotations
 

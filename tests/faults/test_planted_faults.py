@@ -36,6 +36,7 @@ from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
+from tests.faults.test_planted_contents import FAULTS as CONTENT_FAULTS
 from tests.lake_damages import DAMAGES
 from tests.lake_fixtures import small_store
 from tests.planted_shard import PlantedShard, Row
@@ -309,6 +310,6 @@ def test_a_fault_that_ends_a_query_is_a_finding_and_the_rest_is_audited(sound: P
 
 def test_every_kind_of_problem_has_advice_and_is_shown_by_a_damage_or_a_fault() -> None:
     shown = {Problem.of(problem) for _, problems in DAMAGES.values() for problem, _, _ in problems}
-    shown |= {problem for faults in (FAULTS, UNREADABLE) for _, problem in faults.values()}
+    shown |= {problem for faults in (FAULTS, UNREADABLE, CONTENT_FAULTS) for _, problem in faults.values()}
     assert list(ADVICE) == list(Problem)
     assert set(Problem) - shown == set()

@@ -62,9 +62,9 @@ def compare_copies(
     both = joined.filter(pc.is_valid(joined.column("stored")))
     for problem, mask in _problems(both):
         for row in both.filter(mask).to_pylist():
-            wanted = f"{row['real_topic']}, queue {row['real_queue_id']}"
-            moved = problem is Problem.COPY_IN_ANOTHER_TOPIC
-            findings.append(_finding(shard, problem, row, f"the message is for {wanted}" if moved else None))
+            target = f"the message is for {row['real_topic']}, queue {row['real_queue_id']}"
+            detail = target if problem is Problem.COPY_IN_ANOTHER_TOPIC else None
+            findings.append(_finding(shard, problem, row, detail))
     return Compared(findings, len(every), removed)
 
 
@@ -93,8 +93,8 @@ def _of_another_group(shard: Shard, copies: pa.Table) -> Iterator[Finding]:
         waits = topic in WAITING_TOPICS and place["broker_name"].endswith(lane("", group))
         if waits or topic == f"{DLQ_GROUP_TOPIC_PREFIX}{group}":
             continue
-        same = (pc.field(name) == value for name, value in place.items())
-        for row in failed.filter(next(same) & next(same) & next(same)).to_pylist():
+        same = (pc.field("group_name") == group) & (pc.field("topic") == topic)
+        for row in failed.filter(same & (pc.field("broker_name") == place["broker_name"])).to_pylist():
             yield _finding(shard, Problem.COPY_IN_ANOTHER_TOPIC, row, None)
 
 

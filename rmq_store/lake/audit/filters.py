@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.commit.positions import Outcome
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.audit.file_content import PLACE, Expression, FilteredRows, Mask, Numbers, Sums
-from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.finding import OF_OUTCOME, Finding, Problem
 from rmq_store.message.message import MessageQueue
 
 
@@ -91,7 +92,7 @@ class Filters:
             (row,) = self._ranges.slice(number, 1).to_pylist()
             yield Finding(
                 shard=shard,
-                problem=str(Problem.FILTERED_DIFFERS).replace("…", "filtered"),
+                problem=Problem.FILTERED_DIFFERS.replace(OF_OUTCOME, Outcome.FILTERED),
                 group_name=row["group_name"],
                 pass_=row["pass"],
                 **{name: row[name] for name in PLACE},

@@ -1,4 +1,4 @@
-"""``rmq audit --full``: reads every file once, and proves what the rows hold (docs/decisions/0016-digests.md).
+"""``rmq audit --full``: reads every file once, and proves what the rows hold (docs/decisions/0018-digests.md).
 
 - The bytes of each file are those that its commit wrote.
 - Each row is at the place that its segment says, and its body has its CRC.
