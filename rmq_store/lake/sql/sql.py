@@ -12,6 +12,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -134,14 +135,12 @@ def _rows(connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits 
 
 
 def _in_words(error: Exception, location: str, limits: QueryLimits | None) -> StoreUnusable | WrongUse:
-    text = str(error)
-    match = _KIND.match(text)
-    kind = match[1] if match else ""
-    if _STREAM_FAILED in text or kind in _OF_THE_STORE or (not kind and isinstance(error, OSError)):
-        return StoreUnusable(f"{location} cannot be read: {text.partition(_TRACEBACK)[0]}")
+    if _is_of_the_store(error):
+        return _unreadable(error, location)
     if limits is None:
         return WrongUse(f"SQL: {_message(error)}")
-    match kind:
+    text = str(error)
+    match _kind_of(text):
         case "INTERRUPT":
             seconds = limits.timeout_ms / 1000
             return WrongUse(
@@ -177,6 +176,7 @@ def _message(error: Exception) -> str:
     return f"{unknown[0]}{near}; views: {listed(sorted(views()))} ('SHOW TABLES' also lists the relations below them)"
 
 
+@contextmanager
 def open_duckdb(
     store: LakeStore,
     mentioned: Collection[str] | None = None,
@@ -185,8 +185,9 @@ def open_duckdb(
     host: Host = _HOST,
     of_messages: RowGroups | None = None,
     limits: QueryLimits | None = None,
-) -> duckdb.DuckDBPyConnection:
-    """A connection with the views, over a snapshot taken now; close it, or use it in ``with``.
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection with the views, over a snapshot taken now. Inside ``with`` a query raises DuckDB's errors, and StoreUnusable
+    leaves it when the store's files cannot be read.
 
     ``mentioned``: only the relations among these words, with what they need, are there, which opens less of the store;
     None: all. ``group``, ``host``, ``of_messages`` and ``limits``: see ``query``.
@@ -197,8 +198,7 @@ def open_duckdb(
     config = _CLOSED | {"temp_directory": str(scratch), "secret_directory": str(scratch / "secrets")}
     if limits is not None:
         config["memory_limit"] = f"{limits.memory_bytes >> 10}KiB"
-    connection = duckdb.connect(":memory:", config=config)
-    try:
+    with duckdb.connect(":memory:", config=config) as connection:
         snapshot = Snapshot(store, names, host, group)
         if mentioned is not None and "audit" in mentioned:
             snapshot.refuse_rolled_back()
@@ -208,10 +208,28 @@ def open_duckdb(
         if limits is not None:  # DuckDB 2.0 ignores it in its configuration
             connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes >> 10}KiB'")
         connection.execute("SET lock_configuration = true")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        try:
+            yield connection
+        except duckdb.Error as error:
+            if not _is_of_the_store(error):
+                raise
+            raise _unreadable(error, store.root.location) from error
+
+
+def _is_of_the_store(error: Exception) -> bool:
+    """Whether the store's files cannot be read, and the query is not to blame."""
+    text = str(error)
+    kind = _kind_of(text)
+    return _STREAM_FAILED in text or kind in _OF_THE_STORE or (not kind and isinstance(error, OSError))
+
+
+def _kind_of(text: str) -> str:
+    match = _KIND.match(text)
+    return match[1] if match else ""
+
+
+def _unreadable(error: Exception, location: str) -> StoreUnusable:
+    return StoreUnusable(f"{location} cannot be read: {str(error).partition(_TRACEBACK)[0]}")
 
 
 def _register(
