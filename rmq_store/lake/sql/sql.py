@@ -132,6 +132,8 @@ def _rows(connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits 
             return pa.Table.from_batches(batches, reader.schema)
     finally:
         timer.cancel()
+        if limits.timeout_ms:
+            timer.join()  # it holds the connection, which must be gone before the process ends
 
 
 def _in_words(error: Exception, location: str, limits: QueryLimits | None) -> StoreUnusable | WrongUse:
