@@ -81,6 +81,15 @@ ReprocessOption = Annotated[
 PANEL = "Messages"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneGroupOptions:
+    """Of a command for one group: which of its messages this consumer reads."""
+
+    retries_only: RetriesOnlyOption = False
+    client: ClientOption = None
+    clients: ClientsOption = None
+
+
 def add_to(app: typer.Typer) -> None:
     add_command(
         app,
@@ -113,9 +122,7 @@ def consume(
     together: AllOptions,
     until: UntilOption = None,
     max_messages: MaxMessagesOption = None,
-    retries_only: RetriesOnlyOption = False,
-    client: ClientOption = None,
-    clients: ClientsOption = None,
+    alone: OneGroupOptions,
     options: WindowOptions,
     spark: SparkOptions,
 ) -> None:
@@ -138,9 +145,9 @@ def consume(
     code is the greatest of the groups that failed; 3 if all errors are groups in use by another request, or moved by one.
     """
     if together.all_groups:
-        if client is not None or clients is not None:
+        if alone.client is not None or alone.clients is not None:
             raise WrongUse("--all cannot be combined with --client and --clients, which are for one group")
-        if retries_only:
+        if alone.retries_only:
             raise WrongUse("--all cannot be combined with --retries-only, which is for one group")
         consume_all(
             group or [], until_ms=until, max_messages=max_messages, together=together, options=options, spark=spark
@@ -160,10 +167,10 @@ def consume(
         actor=actor_of(options.actor),
         until_ms=until,
         max_messages=max_messages,
-        client_id=client,
-        client_ids=client_ids_of(clients),
+        client_id=alone.client,
+        client_ids=client_ids_of(alone.clients),
     )
-    if retries_only and not scope.retries_only:  # a replay reads only retries in any case
+    if alone.retries_only and not scope.retries_only:  # a replay reads only retries in any case
         request, scope = only_retries(request)
     shards = shards_of(store, settings, scope, chosen=options.shard)
     unowned = [] if scope.retries_only else unowned_queues(store, settings, request.client_ids, host)
@@ -176,7 +183,9 @@ def consume(
         consumptions = run.windows(shards, settings, request, scope)
     if unowned:
         names = listed([f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in unowned])
-        output.note(f"{settings.allocate_strategy} allocates to none of {clients}, so that no consumer reads: {names}")
+        output.note(
+            f"{settings.allocate_strategy} allocates to none of {alone.clients}, so that no consumer reads: {names}"
+        )
     printer.answer(consumptions)
 
 

@@ -53,6 +53,7 @@ def stored(folder: Path, lengths: Sequence[int], *, body_bytes: int = 0, row_gro
     table = pa.Table.from_pylist(rows, schema=tables.MSG)
     runs = [slice_.first_row for slice_ in slices]
     new = NewFile(kind="msg", name=f"file-{len(rows)}", rows=table, runs=runs, row_group_rows=row_group_rows)
+    (folder / "t").mkdir(exist_ok=True)
     file = stage(Root.parse(str(folder)), "t", new)
     return [Slice(s.queue, s.begin, s.end, file.path, s.first_row, "c") for s in slices]
 

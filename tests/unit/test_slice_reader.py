@@ -33,6 +33,7 @@ def _stored(folder: Path, **columns: Any) -> Slice:
     for name, values in filled.items():
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), pa.array(values, rows.schema.field(at).type))
+    (folder / "t").mkdir(exist_ok=True)
     file = stage(Root.parse(str(folder)), "t", NewFile(kind="msg", name="file", rows=rows, runs=[0]))
     return Slice(QUEUE, 0, ROWS, file.path, 0, "c")
 
