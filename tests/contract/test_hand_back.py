@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +241,18 @@ def test_a_first_window_of_retries_only_chooses_where_the_group_begins_its_topic
     rmq.json("consume", "--group", "g")
     assert consumed(rmq) == ["r000"]
     assert rmq.json("audit")["audit"] == []
+
+
+def test_a_real_broker_goes_there_and_back(imported: Rmq, broker_store: Callable[[str], Path]) -> None:
+    """All that waits in its delay levels is delivered here: with the exported files nothing of it waits any more."""
+    files = Path(shutil.copytree(broker_store("market-clean"), imported.folder / "broker"))
+    first = imported.json(*CUT_OVER)
+    assert imported.json("deliver", "--now", ALL_DUE)["delivered"] == first["waiting"] > 100
+    offsets = str(files / "config" / "consumerOffset.json")
+    imported.json("offsets", "export", *BROKER, "--merge", offsets)
+    assert imported.json(*BACK)["groups"] == first["groups"]
+    assert imported.json("offsets", "export", *BROKER, "--merge", offsets)["changed"] is False
+    assert imported.json("import-store", str(files), *BROKER, "--engine", "local")["messages"] == 0
+    second = imported.json(*CUT_OVER)
+    assert (second["groups"], second["waiting"]) == (first["groups"], 0)
+    assert imported.json("audit")["audit"] == []
