@@ -203,8 +203,8 @@ def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int, h
     )
     if (queue.topic, queue.queue_id) in job.batch_queues:
         return (
-            f"{begin}the topic was deleted and made again at the broker. Its type is BatchCQ, of which only the first "
-            "generation is imported. Import the store under another broker name (--broker)"
+            f"{begin}the topic was deleted and made again at the broker. Of a BatchCQ topic only the first generation "
+            "is imported. Import the store under another broker name (--broker)"
         )
     if has_entry:
         return (

@@ -33,6 +33,7 @@ from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_gener
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
 from rmq_store.lake.broker.import_slice import ImportJob
+from rmq_store.lake.broker.rocksdb_source import with_rocksdb
 from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
@@ -78,7 +79,7 @@ def import_store(
     """
     _check_request(request)
     started_ms = host.now_ms()
-    files = file_source(source)
+    files = with_rocksdb(file_source(source), request.max_config_bytes)
     log = list_commit_log(files, allow_missing=True)
     refuse_rocksdb(files)
     configs = read_configs(

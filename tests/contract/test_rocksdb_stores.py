@@ -1,0 +1,110 @@
+"""The store of a real broker with storeType=defaultRocksDB is imported: topics, groups and offsets are read from RocksDB, the
+queues are made from the log."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from rmq_store.commit.ctl import Actor
+from rmq_store.errors import BadData, OverLimit
+from rmq_store.lake.broker.cutover import cutover
+from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
+from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.utils.host import Host
+
+DATA = Path(__file__).parents[1] / "data" / "rocketmq-rocksdb"
+BROKER = "broker-a"
+OFFSETS = {
+    ("g_all", "RtDelayed"): {0: 8, 1: 7, 2: 7, 3: 8},
+    ("g_all", "RtNormal"): {0: 8, 1: 7, 2: 7, 3: 8},
+    ("g_order", "RtOrdered"): {0: 9, 1: 9, 2: 8, 3: 4},
+}
+"""Some of the groups' offsets in the broker's database."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Path:
+    with tarfile.open(DATA / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LakeStore:
+    store, _ = LakeStore.init(Root.parse(str(tmp_path / "lake")), levels="1s 1s 2s 2s 3s 3s")
+    return store
+
+
+def load(store: LakeStore, broker: Path, max_config_bytes: int = 1 << 20) -> ImportReport:
+    request = ImportRequest(
+        broker_name=BROKER,
+        shard_name=BROKER,
+        request_id=f"2026-11-23-{Host().new_commit_id()}",
+        actor=Actor("test", "test"),
+        max_config_bytes=max_config_bytes,
+    )
+    return import_store(store, Root.parse(str(broker)), request, Host(), LocalEngine(Host()))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_its_messages_topics_groups_and_offsets_are_there_and_its_files_are_untouched(
+    store: LakeStore, broker: Path
+) -> None:
+    before = files_of(broker)
+    assert load(store, broker).status == "committed"
+    assert files_of(broker) == before
+    with gzip.open(DATA / "sent.tsv.gz", "rt", encoding="utf-8") as lines:
+        sent = sorted(tuple(line.rstrip("\n").split("\t")) for line in lines)
+    rows = query(store, "SELECT keys, topic FROM messages WHERE topic LIKE 'Rt%' AND topic <> 'RtDelayed'").to_pylist()
+    assert sorted((row["keys"], row["topic"]) for row in rows) == [one for one in sent if one[1] != "RtDelayed"]
+    shard = store.shards()[0]
+    cutover(store, shard, BROKER, Host(), request_id="2026-11-23-cutover", actor=Actor("test", "test"), reason="test")
+    rows = query(store, "SELECT group_name, topic, queue_id, next_offset FROM consumer_offsets").to_pylist()
+    here = {(row["group_name"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows}
+    for (group, topic), offsets in OFFSETS.items():
+        assert {queue_id: here[group, topic, queue_id] for queue_id in offsets} == offsets
+    assert query(store, "SELECT * FROM audit").num_rows == 0
+
+
+def test_a_json_file_beside_the_databases_is_refused_as_it_may_be_newer(store: LakeStore, broker: Path) -> None:
+    (broker / "config" / "topics.json").write_text("{}")
+    with pytest.raises(BadData, match=r"RocksDB.*no JSON file of them is beside|RocksDB.*Without a JSON file beside"):
+        load(store, broker)
+
+
+def test_without_the_package_the_store_is_refused_and_the_package_is_named(
+    store: LakeStore, broker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadData, match=r"pip install 'rocketmq-lakehouse\[rocksdb\]'"):
+        load(store, broker)
+
+
+def test_a_damaged_database_is_named(store: LakeStore, broker: Path) -> None:
+    (broker / "config" / "consumerOffsets" / "000009.sst").write_bytes(b"not a table")
+    with pytest.raises(BadData, match=r"config/consumerOffsets of .* cannot be read as RocksDB"):
+        load(store, broker)
+
+
+def test_a_database_over_the_limit_is_not_copied(store: LakeStore, broker: Path) -> None:
+    with pytest.raises(OverLimit, match=r"config/consumerOffsets of .* is larger than 100 bytes.*--max-config-bytes"):
+        load(store, broker, max_config_bytes=100)
+
+
+def test_queues_beside_the_databases_may_be_files(store: LakeStore, broker: Path) -> None:
+    """A broker with other queues than files, whose configurations alone are in RocksDB, is read like any other."""
+    shutil.rmtree(broker / "consumequeue")
+    assert load(store, broker).status == "committed"
