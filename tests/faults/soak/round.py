@@ -81,9 +81,9 @@ class Round:
     def damage(self) -> None:
         """Delete a file of a derived table, and write the table again; the first rebuild is killed. Only while nothing runs."""
         rng = Random(f"{self.seed}-damage-{self.runs.count}")
-        folder = self.runs.world.files / BROKER / rng.choice(_DERIVED)
-        files = sorted(path for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts)
-        rng.choice(files).unlink()
+        shard = self.runs.world.files / BROKER
+        files = sorted(path for table in _DERIVED for path in (shard / table).glob("*.parquet"))
+        rng.choice(files).unlink()  # not all are live any more
         rebuild = Operation("dispatch --rebuild", ("dispatch", "--rebuild"))
         self.runs.alone(0, rebuild, Disturbance(Kind.KILL, At(signal.SIGKILL, "entry", 1)))
         self.runs.must(rebuild)
