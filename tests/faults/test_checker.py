@@ -14,14 +14,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import rmq_store
+from rmq_store.consumer.duplicates import AbsorbRule
+from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.table.checkpoint import write_checkpoint
+from rmq_store.producer.producer import Message
+from rmq_store.settings.settings import GroupSettings
 from tests.faults.independent.checker import Report, check
 from tests.faults.independent.history import Sent, Written, append
 from tests.faults.independent.problems import Kind
 from tests.faults.soak.listeners import ATTEMPT, CALLS, REQUEST
-from tests.faults.stores import BROKER, MESSAGES, QUEUES, SHARD, TOPIC, Lake, copied, group_named, write_broker
+from tests.faults.stores import BROKER, HOUR_MS, MESSAGES, QUEUES, SHARD, TOPIC, Lake, copied, group_named, write_broker
 
 GROUP = group_named(listener="tests.faults.soak.listeners:consume_each", max_reconsume_times=1)
+ABSORBING = group_named(
+    "absorbing",
+    listener=GROUP.listener,
+    subscriptions=(build_subscription_data("Doubles", "*"),),
+    absorb_duplicates=AbsorbRule("KEYS", 7 * 24 * HOUR_MS),
+)
 ROWS = list[dict[str, Any]]
 
 
@@ -34,12 +45,12 @@ class World:
     def check(self) -> Report:
         return check(self.lake.folder, self.history)
 
-    def consume(self, request: str, attempt: str = "first") -> None:
+    def consume(self, request: str, attempt: str = "first", group: GroupSettings = GROUP) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(CALLS, str(self.history / "calls"))
             patch.setenv(REQUEST, request)
             patch.setenv(ATTEMPT, attempt)
-            self.lake.consume(request, GROUP)
+            self.lake.consume(request, group)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +67,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> World:
     world.lake.deliver()
     world.consume("2026-01-01-r2")
     world.lake.redrive()
+    store = rmq_store.open_store(world.lake.folder)
+    messages = [Message("Doubles", b"first", keys=("double",)), Message("Doubles", b"second", keys=("double",))]
+    append(world.history / "sent" / "sent.jsonl", [Sent("2026-01-01-twins", "Doubles", ["double", "double"])])
+    store.send(messages, create_queues=1, shard=SHARD, request_id="2026-01-01-twins")
+    world.consume("2026-01-01-r3", group=ABSORBING)
     return world
 
 
@@ -116,7 +132,7 @@ def texts(world: World) -> str:
 def test_a_sound_store_has_no_problem(world: World) -> None:
     report = world.check()
     assert report.problems == ()
-    assert report.windows == 2
+    assert report.windows == 3
     assert report.consumed > MESSAGES
     assert report.calls > 0
     assert report.repeated_calls == 0
@@ -147,7 +163,7 @@ def test_the_checkpoint_and_the_entries_behind_it_are_the_same_store(world: Worl
         if int(entry.stem) <= newest:
             entry.unlink()
     assert world.check().problems == ()
-    assert world.check().windows == 2
+    assert world.check().windows == 3
 
 
 # --- lost ------------------------------------------------------------------------------------------------------------
@@ -182,6 +198,14 @@ def test_a_send_that_is_not_stored(world: World) -> None:
     assert kinds(world) == {Kind.LOST}
 
 
+def test_a_message_that_was_absorbed_without_an_ack_of_its_key(world: World) -> None:
+    change_rows(
+        world, "msg", lambda rows: [row | {"keys": "other"} if row["keys"] == "double" else row for row in rows]
+    )
+    assert "absorbed, but key other was never acked" in texts(world)
+    assert "messages ['double'] ... of topic Doubles are not stored" in texts(world)
+
+
 def test_an_entry_of_the_log_that_is_gone(world: World) -> None:
     sorted(log_of(world).glob("*.json"))[2].unlink()
     assert "but no entry 2" in texts(world)
@@ -213,6 +237,40 @@ def test_a_retry_that_was_delivered_twice(world: World) -> None:
 def test_a_dead_letter_that_was_redriven_twice(world: World) -> None:
     change_rows(world, "msg", lambda rows: twice(rows, "redrive"))
     assert "a dead letter was redriven 2 times" in texts(world)
+
+
+def test_a_key_that_was_acked_twice(world: World) -> None:
+    absorbed = next(
+        row for path in live(world, "outcome") for row in pq.read_table(path, partitioning=None).to_pylist()
+    )
+    change_rows(world, "outcome", lambda rows: [])
+    path = next((world.history / "calls").glob("*.jsonl"))
+    last = json.loads(path.read_text().splitlines()[-1])
+    assert last["key"] == "double"
+    second = last | {"offset": absorbed["begin_offset"]}
+    path.with_name("second.jsonl").write_text(json.dumps(second) + "\n")
+    assert "key double was acked before" in texts(world)
+
+
+def test_a_send_that_was_stored_twice(world: World) -> None:
+    def once(sent: dict[str, Any]) -> dict[str, Any]:
+        return sent | {"keys": sent["keys"][:1]}
+
+    path = world.history / "sent" / "sent.jsonl"
+    path.write_text(json.dumps(once(json.loads(path.read_text()))) + "\n")
+    assert "send 2026-01-01-twins of 1, stored 2" in texts(world)
+    assert kinds(world) == {Kind.DOUBLED}
+
+
+def test_more_messages_than_the_broker_wrote(world: World) -> None:
+    path = world.history / "written" / "broker.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert "more messages than the broker wrote" in texts(world)
+
+
+def test_a_message_that_was_delivered_and_not_passed(world: World) -> None:
+    change_position(world, f"off/CID_RMQ_SYS_SCHEDULE/SCHEDULE_TOPIC_XXXX/lake-{SHARD}~{GROUP.name}/2", 0)
+    assert "delivered, but not passed" in texts(world)
 
 
 def test_two_messages_with_one_offset(world: World) -> None:
