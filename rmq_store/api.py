@@ -32,7 +32,8 @@ from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
 from rmq_store.lake.audit.audit import audit
-from rmq_store.lake.audit.finding import table_of
+from rmq_store.lake.audit.finding import table_of, without_repeats
+from rmq_store.lake.audit.full import full as audit_contents
 from rmq_store.lake.broker import import_store as broker_import
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
 from rmq_store.lake.sql import sql
@@ -368,10 +369,13 @@ class Store:
         for a query over the limits of ``RMQ_SQL_TIMEOUT``, ``RMQ_SQL_MEMORY`` and ``RMQ_SQL_SPILL``."""
         return sql.query(self.lake, text, host=self.host, limits=QueryLimits.of_environment())
 
-    def audit(self) -> pa.Table:
+    def audit(self, *, full: bool = False) -> pa.Table:
         """The whole audit: a row per contradiction, none when nothing is lost and nothing is counted twice. The columns are
-        those of the view ``audit``, then ``file`` and ``detail``."""
-        return table_of(audit(self.lake))
+        those of the view ``audit``, then ``file`` and ``detail``. ``full``: read every file too, in this process."""
+        findings = audit(self.lake)
+        if full:
+            findings = without_repeats([*findings, *audit_contents(self.lake, LocalEngine(self.host)).findings])
+        return table_of(findings)
 
 
 def _ms(time: Time) -> int:

@@ -13,6 +13,7 @@ STREET = """
 from dataclasses import replace
 from unittest.mock import patch
 from rmq_store.consumer.duplicates import AbsorbRule
+from rmq_store.lake.audit.full import full
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.window import duplicates
 from rmq_store.errors import RmqError
@@ -67,6 +68,8 @@ def street(folder, engine):
         consume_window(store, shard, bad, ConsumeRequest("2026-01-01-bad", me), lambda plan: engine, host)
     except RmqError as error:
         found["nonsense"] = [type(error).__name__, str(error)]
+    audited = full(store, engine)
+    found["full audit"] = [audited.findings, audited.rows, audited.copies, audited.ranges]
     return found
 
 def together(folder, engine):  # several groups, whose windows run in threads
@@ -123,6 +126,8 @@ def check(output: dict[str, Any]) -> None:
     assert counts["exits"] == {"retried": 40}
     assert counts["nonsense"][0] == "ListenerError"
     assert "MAYBE" in counts["nonsense"][1]
+    assert counts["full audit"][0] == []
+    assert counts["full audit"][1] > 10027  # the copies of failed messages too
     assert not output["on_cluster"]
     assert output["once_same"]
     (first, second), keys = output["once"]
