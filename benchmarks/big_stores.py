@@ -5,6 +5,7 @@ What ``of_windows`` and ``of_queues`` make is consistent: ``rmq audit`` finds no
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pyarrow as pa
 import rmq_store
 from benchmarks.bench import ACTOR, DAY, group_of
 from benchmarks.broker_log import TOPIC
-from rmq_store.commit.ctl import Action, Consumed, Ctl, StagedFile, lane
+from rmq_store.commit.ctl import Action, Consumed, Ctl, StagedFile, canonical_json, lane
 from rmq_store.commit.positions import (
     Claim,
     Outcome,
@@ -166,7 +167,8 @@ class _History:
         }
         queue = self._queues[queue_id]
         if not is_window:
-            parameters = self._claim.parameters.replace(f"/{TEMPLATE}/", f"/{group}/")
+            claims = {"claims": {own_queue_id(group, queue): offset + 1}}
+            parameters = canonical_json(json.loads(self._claim.parameters) | claims)
             ctls.append(
                 replace(self._claim, **common, read_version=self._shard.commitlog.version, parameters=parameters)
             )

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from rmq_store.errors import RmqError
-from rmq_store.lake.audit.derived import derived_tables, records
+from rmq_store.lake.audit.derived import derived_tables
 from rmq_store.lake.audit.files import Progress, files
 from rmq_store.lake.audit.finding import Finding, Problem, of_row
 from rmq_store.lake.audit.positions import positions
 from rmq_store.lake.audit.segments import segments
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 
 Part = Callable[[LakeStore], Iterator[Finding]]
@@ -25,7 +26,6 @@ _PARTS: Mapping[str, Part] = {
     "positions": positions,
     "segments": segments,
     "derived tables": derived_tables,
-    "records of commits": records,
     "view audit": lambda store: of_view(store),
 }
 
@@ -33,29 +33,38 @@ _PARTS: Mapping[str, Part] = {
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
     """Every contradiction, each part of a snapshot taken then; none in a sound store. No message body is read."""
     parts: dict[str, Part] = {"files": partial(files, progress=progress), **_PARTS}
-    return [finding for name, part in parts.items() for finding in _tried(store, name, part)]
+    opened = _of(store, tuple(store.shards()))
+    return [finding for name, part in parts.items() for finding in _tried(opened, name, part)]
 
 
-def _tried(store: LakeStore, name: str, part: Part) -> list[Finding]:
+def _tried(store: _OpenedStore, name: str, part: Part) -> list[Finding]:
     """The findings of a part. Where it fails it is tried shard by shard, so that one damaged shard hides nothing of others."""
     try:
         return list(part(store))
     except (RmqError, OSError, ValueError) as error:
-        shards = store.shard_names()
-        if len(shards) > 1:
-            stores = [_OneShard(store.root, store.store_id, store.levels, shard=shard) for shard in shards]
-            return [finding for of_shard in stores for finding in _tried(of_shard, name, part)]
-        return [Finding(shard="".join(shards), problem=Problem.NOT_AUDITED, detail=f"{name}: {error}")]
+        if len(store.opened) > 1:
+            return [finding for shard in store.opened for finding in _tried(_of(store, (shard,)), name, part)]
+        return [
+            Finding(shard=shard, problem=Problem.NOT_AUDITED, detail=f"{name}: {error}")
+            for shard in store.shard_names()
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OneShard(LakeStore):
-    """A store as if it had one of its shards only."""
+class _OpenedStore(LakeStore):
+    """A store of which the parts share the opened shards: each log is opened once."""
 
-    shard: str
+    opened: tuple[Shard, ...]
 
     def shard_names(self) -> list[str]:
-        return [self.shard]
+        return [shard.name for shard in self.opened]
+
+    def shards(self, name: str | None = None) -> list[Shard]:
+        return [shard for shard in self.opened if name in (None, shard.name)]
+
+
+def _of(store: LakeStore, shards: tuple[Shard, ...]) -> _OpenedStore:
+    return _OpenedStore(store.root, store.store_id, store.levels, opened=shards)
 
 
 def of_view(store: LakeStore, group: str | None = None) -> Iterator[Finding]:

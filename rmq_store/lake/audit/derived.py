@@ -41,27 +41,21 @@ _PAIRS = (
 
 
 def derived_tables(store: LakeStore) -> Iterator[Finding]:
-    """Where a derived table and the commit log differ, and a log that was made older than its tables."""
+    """Where a derived table and the commit log differ, commits of which the log has more than one record, and a log that was
+    made older than its tables."""
     for shard in store.shards():
         yield from _rolled_back(shard)
-    differing = _differing(store)
+    try:
+        answers = queries(store, [_digests(*pair) for pair in _PAIRS])
+        differing = {shard for answer in answers for shard in answer.column("shard").to_pylist()}
+    except (RmqError, OSError):
+        differing = set(store.shard_names())
+    else:
+        yield from _twice(store) if differing else ()
     for shard in store.shards():
         if shard.name in differing:
             for report in check(shard):
                 yield from _of_table(shard.name, report)
-
-
-def records(store: LakeStore) -> Iterator[Finding]:
-    """Commits of which the log has more than one ctl row."""
-    for row in query(store, _TWICE).to_pylist():
-        detail = f"the commit log has {row['rows']} records of commit {row['commit_id']}"
-        yield Finding(shard=row["shard"], problem=Problem.COMMIT_TWICE, group_name=row["group_name"], detail=detail)
-
-
-_TWICE = (
-    "SELECT shard, commit_id, max(group_name) AS group_name, count(*) AS rows FROM ctl_logged"
-    " GROUP BY shard, commit_id HAVING count(*) > 1"
-)
 
 
 def _rolled_back(shard: Shard) -> Iterator[Finding]:
@@ -73,24 +67,30 @@ def _rolled_back(shard: Shard) -> Iterator[Finding]:
                 yield Finding(shard=shard.name, problem=Problem.LOG_ROLLED_BACK, file=kind.name, detail=str(error))
 
 
-def _differing(store: LakeStore) -> set[str]:
-    """The shards of which a hash sum differs, or all where the rows cannot be read."""
-    try:
-        answers = queries(store, [_digests(*pair) for pair in _PAIRS])
-    except (RmqError, OSError):
-        return set(store.shard_names())
-    return {shard for answer in answers for shard in answer.column("shard").to_pylist()}
+def _twice(store: LakeStore) -> Iterator[Finding]:
+    for row in query(store, _TWICE).to_pylist():
+        detail = f"the commit log has {row['rows']} records of commit {row['commit_id']}"
+        yield Finding(shard=row["shard"], problem=Problem.COMMIT_TWICE, group_name=row["group_name"], detail=detail)
+
+
+_TWICE = (
+    "SELECT shard, commit_id, max(group_name) AS group_name, count(*) AS rows FROM ctl_logged"
+    " GROUP BY shard, commit_id HAVING count(*) > 1"
+)
 
 
 def _digests(table: str, log: str, like: str) -> str:
+    """The statement for the shards of which the rows differ, or that have a record twice."""
     columns = ", ".join(_named(FILE_RELATIONS[like].schema))
+    records = "count(DISTINCT commit_id)" if like == "ctl_logged" else "count(*)"
     of_table, of_log = (
-        f"(SELECT shard, count(*) AS rows, sum(hash({columns})) AS digest FROM ({rows}) r GROUP BY shard)"
+        f"(SELECT shard, count(*) AS rows, {records} AS records, sum(hash({columns})) AS digest"
+        f" FROM ({rows}) r GROUP BY shard)"
         for rows in (table, log)
     )
     return (
         f"SELECT coalesce(t.shard, l.shard) AS shard FROM {of_table} t FULL OUTER JOIN {of_log} l ON l.shard = t.shard"
-        " WHERE t.rows IS DISTINCT FROM l.rows OR t.digest IS DISTINCT FROM l.digest"
+        " WHERE t.rows IS DISTINCT FROM l.rows OR t.digest IS DISTINCT FROM l.digest OR l.records < l.rows"
     )
 
 

@@ -11,11 +11,12 @@ from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.commit.derived_tables import KINDS
-from rmq_store.lake.read.open_files import OpenFiles
+from rmq_store.lake.read.open_files import end_of
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -106,12 +107,21 @@ def _end(root: Root, shard: str, file: _File) -> Finding | None:
     """What the footer of a file shows."""
     report: Callable[..., Finding] = partial(Finding, shard=shard, file=file.place)
     try:
-        footer = OpenFiles(root).footer(f"{shard}/{file.place}")
+        metadata, _, _ = end_of(root, f"{shard}/{file.place}")
+        columns = _columns(metadata)
     except (RmqError, OSError, pa.ArrowException) as error:
         return report(problem=Problem.FILE_UNREADABLE, detail=str(error))
-    if missing := _COLUMNS.get(file.kind, frozenset()).difference(footer.schema.names):
+    if missing := _COLUMNS.get(file.kind, frozenset()).difference(columns):
         return report(problem=Problem.FILE_OF_ANOTHER_TABLE, detail=f"no column {', '.join(sorted(missing))}")
-    if footer.metadata.num_rows != file.rows:
-        detail = f"{footer.metadata.num_rows} rows, by the log {file.rows}"
+    if metadata.num_rows != file.rows:
+        detail = f"{metadata.num_rows} rows, by the log {file.rows}"
         return report(problem=Problem.FILE_ROWS_DIFFER, detail=detail)
     return None
+
+
+def _columns(metadata: pq.FileMetaData) -> set[str]:
+    """The names of the columns. Its ``schema`` would tell them too, but keeps the whole footer in memory until a collection."""
+    if not metadata.num_row_groups:
+        return set()
+    group = metadata.row_group(0)
+    return {group.column(index).path_in_schema.partition(".")[0] for index in range(group.num_columns)}

@@ -115,12 +115,9 @@ class OpenFiles:
 
     def _opened(self, path: str) -> Footer:
         """The footer of a file that this process has not read before."""
-        tail, size = self._root.tail(path, TAIL_BYTES)
-        if size <= TAIL_BYTES:
+        metadata, tail, size = end_of(self._root, path)
+        if size == len(tail):
             self._keep(path, pa.BufferReader(tail))
-        elif (footer_bytes := int.from_bytes(tail[-8:-4], "little") + 8) > len(tail) and tail.endswith(b"PAR1"):
-            tail = self._root.read(path, max(size - footer_bytes, 0), size)
-        metadata = pq.read_metadata(pa.BufferReader(tail))
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         footer = Footer(
             size=size,
@@ -136,6 +133,16 @@ class OpenFiles:
         self._sources[path] = source  # now the newest
         if len(self._sources) > _KEPT_FILES:
             del self._sources[next(iter(self._sources))]
+
+
+def end_of(root: Root, path: str) -> tuple[pq.FileMetaData, bytes, int]:
+    """What the end of a data file says, the bytes that were read, from somewhere to its end, and its size. Raises as
+    ``OpenFiles``."""
+    tail, size = root.tail(path, TAIL_BYTES)
+    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if len(tail) < min(footer_bytes, size) and tail.endswith(b"PAR1"):
+        tail = root.read(path, max(size - footer_bytes, 0), size)
+    return pq.read_metadata(pa.BufferReader(tail)), tail, size
 
 
 _FOOTERS: dict[tuple[Root, str], Footer] = {}
