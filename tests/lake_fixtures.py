@@ -42,6 +42,7 @@ from rmq_store.commit.positions import (
     max_id,
     min_id,
     off_id,
+    pas_id,
     red_id,
     tally,
 )
@@ -208,7 +209,7 @@ class Bench:
         """An operator's reset."""
         moved = Moved(group, queue, from_offset, to_offset, 1)
         ctl = self.ctl(Action.RESET, group=group, moved=(moved,), reason="again", request_id="2026-11-20-reset")
-        return self.commit(ctl, {grp_id(group): 1, off_id(group, queue): to_offset})
+        return self.commit(ctl, {grp_id(group): 1, off_id(group, queue): to_offset, pas_id(group, queue): 1})
 
     def delete(self, group: str, queue: MessageQueue, from_offset: int, *, position: int = ABSENT) -> Committed:
         """A group's end; ``position``: what its offset becomes."""

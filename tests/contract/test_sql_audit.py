@@ -82,7 +82,7 @@ def test_every_problem_of_the_document_has_been_seen_and_no_other(findings: list
 def _problems(page: str) -> set[Problem]:
     table = re.findall(r"^\| (`.+) \| .+ \|$", page.partition("## Below the views")[0], re.MULTILINE)
     names = {name for cell in table for name in re.findall(r"`([^`]+ [^`]+|gap|overlap)`", cell)}
-    return {Problem(name) for name in names}
+    return {Problem.of(name) for name in names}
 
 
 def test_a_delivery_a_day_later_ends_the_chains(tmp_path: Path) -> None:
