@@ -45,7 +45,7 @@ from tests.s3 import S3Server
 
 SEED = os.environ.get("RMQ_FAULT_SEED", "1")
 DEEP = settings().max_examples > 1000
-CASES = int(os.environ.get("RMQ_FAULT_CASES", "1000000" if DEEP else "2"))
+CASES = int(os.environ.get("RMQ_FAULT_CASES", "1000000" if DEEP else "1"))
 """At most so many cases of an operation."""
 IN_S3 = (
     OPERATIONS if DEEP else [one for one in OPERATIONS if one.name in ("import", "consume", "deliver", "lag", "audit")]
