@@ -174,6 +174,27 @@ def test_a_window_that_runs_during_a_hand_back_cannot_commit(cut_over: Rmq, monk
     assert cut_over.json("audit")["audit"] == []
 
 
+def test_a_delivery_that_runs_during_a_hand_back_cannot_commit(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the level was delivered before, so the level has no offset that the hand-back would delete."""
+    rmq.json("init")
+    files = store_of(rmq.folder / "broker", in_t("c000", 0), delayed(0, 0))
+    rmq.json("import-store", str(files), *BROKER)
+    rmq.json(*CUT_OVER)
+    handed: list[str] = []
+
+    def during(reached: str) -> None:
+        if reached == "3.staged" and not handed:
+            handed.append(reached)
+            monkeypatch.setattr(committing, "on_step", lambda _: None)
+            rmq.json(*BACK)
+
+    monkeypatch.setattr(committing, "on_step", during)
+    rmq("deliver", "--now", ALL_DUE)
+    assert handed
+    assert rmq.json("sql", "SELECT count(*) AS n FROM messages WHERE broker_name LIKE 'lake-%'") == [{"n": 0}]
+    assert rmq.json("audit")["audit"] == []
+
+
 def test_the_names_of_a_log_that_lost_its_end_are_handed_back_together(rmq: Rmq) -> None:
     (rmq.folder / "consumers.toml").write_text(SETTINGS)
     (rmq.folder / "cli_listener.py").write_text(LISTENER)

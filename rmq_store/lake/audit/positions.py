@@ -81,7 +81,7 @@ _COMPARED: Mapping[str, str] = {
 }
 
 _RARE = """
-SELECT shard, action, parameters FROM ctl WHERE action IN ('import', 'salvage', 'cutover', 'retention')
+SELECT shard, action, parameters FROM ctl WHERE action IN ('import', 'salvage', 'cutover', 'hand_back', 'retention')
 ORDER BY shard, read_version, commit_id
 """
 
@@ -143,7 +143,7 @@ def _shown(app_id: str, value: int | None) -> str:
 
 
 def _of_rare(rows: Sequence[Row]) -> Expected:
-    """After imports, cut-overs and retention. ``rows``: in commit order."""
+    """After imports, cut-overs, hand-backs and retention. ``rows``: in commit order."""
     expected: Expected = {}
     before: dict[tuple[str, str], str] = {}
     for row in rows:
@@ -155,10 +155,10 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
                 if continued := parameters.get(CONTINUES):
                     expected[shard, diverged_id(continued["broker_name"])] = continued["end"]
                     before[shard, name] = continued["broker_name"]
-            case Action.CUTOVER:
+            case Action.CUTOVER | Action.HAND_BACK as action:
                 name = parameters["broker_name"]
                 while name is not None:
-                    expected[shard, cutover_id(name)] = 1
+                    expected[shard, cutover_id(name)] = int(action is Action.CUTOVER)
                     name = before.get((shard, name))
             case Action.RETENTION:
                 ends = {app_id.partition("/")[2]: end for app_id, (_, end) in parameters["removed"].items()}

@@ -32,6 +32,7 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.imports import handed_back, last_configs, names_of_log, parameters_of_next
 from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.utils.host import Host
 
 
@@ -125,11 +126,13 @@ def _report(status: Status, shard: Shard, broker_name: str, moves: tuple[Moved, 
 
 def _moved(positions: Positions, log: tuple[str, ...]) -> tuple[Moved, ...]:
     """Every offset in the broker's queues is deleted. Those of a group that was deleted here stay: from then on the broker's
-    offsets do not count for it."""
-    stored = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
+    offsets do not count for it. The delay levels are named also where nothing was delivered yet: a delivery of them may be
+    running, and the higher epoch refuses its commit."""
+    levels = [queue for name in log for queue in positions.queues_of(SCHEDULE_TOPIC, name)]
+    places = [(group_of(app_id), queue_of(app_id)) for app_id, _ in positions.of_kind(PositionKind.OFFSET)]
     return tuple(
-        Moved(group, queue, offset, ABSENT, next_epoch(positions, group))
-        for group, queue, offset in sorted(stored)
+        Moved(group, queue, positions.get(off_id(group, queue)), ABSENT, next_epoch(positions, group))
+        for group, queue in sorted({*places, *((SCHEDULE_GROUP, queue) for queue in levels)})
         if queue.broker_name in log and positions.get(del_id(group)) is None
     )
 
@@ -149,8 +152,7 @@ def _observed(shard: Shard, broker_name: str, moves: tuple[Moved, ...]) -> tuple
 def _proposal(ctl: Ctl, positions: Positions, broker_name: str, log: tuple[str, ...]) -> Proposal:
     imported = import_id(broker_name)
     closed = [cutover_id(name) for name in log]
-    # A delivery that is running may be one of a level that was not delivered before, so its epoch is raised in any case.
-    groups = {SCHEDULE_GROUP, *(move.group for move in ctl.moved)}
+    groups = {move.group for move in ctl.moved}
     expect = {app_id: positions.get(app_id) for app_id in (imported, *closed, *map(grp_id, groups))}
     advance = {imported: positions.get(imported) or 0} | dict.fromkeys(closed, ABSENT)
     advance |= {grp_id(group): next_epoch(positions, group) for group in groups}
