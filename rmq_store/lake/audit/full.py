@@ -103,7 +103,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
         part = _ShardContent(
             shard,
             files.filter(of_shard).to_pylist(),
-            _by_file(segments.filter(of_shard)),
+            segments_by_file(segments.filter(of_shard)),
             _origins(shard, engine),
             Filters(ranges.filter(of_shard)),
             {_queue(row): row["value"] for row in least.filter(of_shard).to_pylist()},
@@ -123,16 +123,30 @@ def _queue(row: Mapping[str, object], prefix: str = "") -> MessageQueue:
     return MessageQueue(*(row[prefix + name] for name in PLACE))  # type: ignore[arg-type]
 
 
-def _by_file(segments: pa.Table) -> dict[str, pa.Table]:
-    """The segments by file. They are sorted by it."""
+def segments_by_file(segments: pa.Table) -> dict[str, pa.Table]:
+    """The segments (schema SEGMENTS) by file. ``segments``: sorted by it, then by row. Each part is a copy: a task is pickled,
+    and Arrow pickles a slice with the whole table."""
     files = segments.column("file").combine_chunks()
     runs = pc.run_end_encode(files) if len(files) else None
     ends = [] if runs is None else runs.run_ends.to_pylist()
     columns = segments.select(SEGMENTS.names).cast(SEGMENTS).combine_chunks()
     return {
-        file: columns.slice(begin, end - begin)
+        file: columns.take(pa.array(range(begin, end)))
         for file, begin, end in zip([] if runs is None else runs.values.to_pylist(), [0, *ends], ends, strict=False)
     }
+
+
+def origins_of(segments: pa.Table, origins: Mapping[MessageQueue, Numbers]) -> dict[MessageQueue, Numbers]:
+    """Those of the offsets that are in the segments of a file. ``origins``: by queue, ascending."""
+    of_file: dict[MessageQueue, list[Numbers]] = {}
+    for row in segments.to_pylist() if origins else ():
+        offsets = origins.get(_queue(row))
+        if offsets is None:
+            continue
+        begin, end = np.searchsorted(offsets, [row["base_offset"], row["end_offset"]])
+        if begin < end:
+            of_file.setdefault(_queue(row), []).append(offsets[begin:end])
+    return {queue: np.concatenate(several) for queue, several in of_file.items()}
 
 
 def _origins(shard: Shard, engine: Engine) -> dict[MessageQueue, Numbers]:
@@ -192,16 +206,19 @@ class _ShardContent:
     def _task(self, row: Mapping[str, object]) -> ContentTask:
         path, kind = str(row["file"]), str(row["kind"])
         segments = self.segments.get(path, SEGMENTS.empty_table())
-        queues = set(map(_queue, segments.select(list(PLACE)).to_pylist()))
-        of_file = queues if kind == "msg" else self.origins.keys() if kind == "archive" else set()
         return ContentTask(
             path=path,
             kind=kind,
             sha256=None if row["sha256"] is None else str(row["sha256"]),
             segments=segments,
-            origins={queue: self.origins[queue] for queue in of_file if queue in self.origins},
+            origins=self._removed_origins() if kind == "archive" else origins_of(segments, self.origins),
             filters=self.filters.of_file(segments),
         )
+
+    def _removed_origins(self) -> dict[MessageQueue, Numbers]:
+        """Those before the first offsets of their queues, which may be in the archive."""
+        ends = {queue: np.searchsorted(offsets, self.least.get(queue, 0)) for queue, offsets in self.origins.items()}
+        return {queue: self.origins[queue][:end] for queue, end in ends.items() if end}
 
     def _of_file(self, content: FileContent) -> Iterator[Finding]:
         shard, file = self.shard.name, f"commitlog/{content.path}"
