@@ -17,11 +17,11 @@ def read(path: Path, begin: int, end: int | None) -> bytes:
         return file.read() if end is None else file.read(end - begin)
 
 
-def write(path: Path, content: bytes | memoryview) -> None:
-    """Write a file that nothing names yet into the folder of a table, or of a partition of it. One that could not be written
-    to its end is removed."""
-    with _of_a_table():
-        path.parent.mkdir(exist_ok=True)
+def write(root: Path, path: Path, content: bytes | memoryview) -> None:
+    """Write a file that nothing names yet below a folder that is there. One that could not be written to its end is removed."""
+    with _not_made_again():
+        root.stat()
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("wb") as file:
             file.write(content)
@@ -48,7 +48,7 @@ def create_once(path: Path, content: bytes) -> tuple[PutAnswer, OSError | None]:
     try:
         if path.exists():  # as a rule another writer was faster: then nothing needs to be written
             return PutAnswer.TAKEN, None
-        with _of_a_table(), _temporary(path, content) as temporary:
+        with _not_made_again(), _temporary(path, content) as temporary:
             linking = True
             os.link(temporary, path)
             _sync_folder(path.parent)
@@ -77,14 +77,12 @@ def _written(path: Path, content: bytes) -> Iterator[Path]:
 
 
 @contextmanager
-def _of_a_table() -> Iterator[None]:
-    """A folder that was removed is not made again: what is written there would be a table without its beginning."""
+def _not_made_again() -> Iterator[None]:
+    """Words for a folder that was removed meanwhile. It is not made again: that would be a log without its beginning."""
     try:
         yield
     except FileNotFoundError as error:
-        raise OSError(
-            error.errno, "the folder of the table is gone; restore it from a backup", error.filename
-        ) from error
+        raise OSError(error.errno, "the folder is gone; restore it from a backup", error.filename) from error
 
 
 @contextmanager

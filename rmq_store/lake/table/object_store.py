@@ -214,7 +214,7 @@ class Root:
         """Write a data file under a new name. Raises StoreUnusable, in a folder OSError; no part of the file is there then, but
         a late one of S3's."""
         if self.is_local:
-            local_files.write(self._path(relative), memoryview(content))
+            local_files.write(Path(self.location), self._path(relative), memoryview(content))
             return
         with self._explained(f"write {relative}"):
             s3.put_file(self._options, self._bucket, self._key(relative), content)
