@@ -72,11 +72,11 @@ class Round:
         runs.tally.add_report(report, is_last=is_last)
         for problem in report.problems[:_MOST_PROBLEMS]:
             runs.defect("checker", Operation("checker", ()), str(problem))
-        runs.must(Operation("audit", ("audit",)))
+        runs.must(Operation("audit --full", ("audit", "--full")))
         runs.must(Operation("dispatch --check", ("dispatch", "--check")))
         if self.has_backup:
             runs.must(Operation("backup", ("backup", world.backup)))
-            runs.must(Operation("audit of the backup", ("--root", world.backup, "audit")))
+            runs.must(Operation("audit of the backup", ("audit", "--full", "--root", world.backup)))
 
     def damage(self) -> None:
         """Delete a file of a derived table, and write the table again; the first rebuild is killed. Only while nothing runs."""

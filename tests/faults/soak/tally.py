@@ -92,7 +92,7 @@ class Tally:
                 for kind in kinds
             },
             "refused": dict(sorted(self.refused.items())),
-            "examples": dict(sorted(self.examples.items())),
+            "examples": dict(sorted(self.examples.items())) if self.failed else {},
             "warnings": dict(self.warnings.most_common(20)),
             "rounds": self.rounds,
             "checks": self.checks,
