@@ -46,7 +46,17 @@ class RocketMQ:
         classes.mkdir(parents=True)
         sources = [HERE / "RoundTrip.java", *sorted((HERE / f"java-{self.version}").glob("*.java"))]
         subprocess.run(
-            [find_java() / "bin" / "javac", "-nowarn", "-d", classes, "-cp", self._class_path, *sources], check=True
+            [
+                find_java() / "bin" / "javac",
+                "-nowarn",
+                "-XDsuppressNotes",
+                "-d",
+                classes,
+                "-cp",
+                self._class_path,
+                *sources,
+            ],
+            check=True,
         )
         services = classes / "META-INF" / "service"
         services.mkdir(parents=True)

@@ -18,9 +18,13 @@ CHECKOUT = Path(__file__).parents[2]
 GROUPS = ("g_all", "g_tags", "g_order")
 _MOST_TURNS = 60
 
+ALL = 10**9
+"""More messages than there are."""
+
 _WAITING = f"""
 SELECT (SELECT count(*) FROM delayed)
-     + (SELECT coalesce(sum(readable_lag), 0) FROM lag WHERE group_name IN {GROUPS}) AS messages
+     + (SELECT coalesce(sum(readable_lag), 0) FROM lag WHERE group_name IN {GROUPS} AND broker_name <> '{BROKER}' AND {{}})
+       AS messages
 """
 _ACKED = f"""
 SELECT r.group_name, m.keys
@@ -34,7 +38,7 @@ WHERE r.action = 'consume' AND r.group_name IN {GROUPS}
     AND o.broker_name = m.broker_name AND o.queue_id = m.queue_id
     AND o.begin_offset <= m.queue_offset AND o.end_offset > m.queue_offset)
 """
-_DEAD = "SELECT group_name, keys, queue_id, queue_offset, cause IS NULL AS of_broker FROM dead_letters"
+_DEAD = "SELECT group_name, keys FROM dead_letters"
 _LOST = "SELECT count(*) AS messages FROM outcomes WHERE outcome IN ('lost', 'skipped', 'dropped')"
 
 
@@ -63,38 +67,40 @@ class Lake:
         return answer
 
     def take_over(self, store: Path) -> dict[str, Any]:
-        """Imports what the broker has stored, and cuts over. The cut-over's answer."""
+        """Imports what the broker has stored since the last import, and cuts over. The cut-over's answer."""
         self.rmq("import-store", store, "--broker", BROKER, "--engine", "local")
         return self.rmq("cutover", "--broker", BROKER, "--reason", "round trip")
 
-    def consume(self) -> int:
-        """Consumes and delivers until no message waits for a group; how many windows' messages that were."""
-        messages = 0
+    def consume(self, most: int) -> None:
+        """Each group consumes at most so many messages, and then every retry. What else is new stays for the broker, or for
+        the next turn: messages whose delay has ended are in the lake's queues. ``ALL``: those too."""
+        for group in GROUPS:
+            self._consume(group, "--max-messages", most)
+        options, which = ([], "true") if most == ALL else (["--retries-only"], "starts_with(topic, '%RETRY%')")
         for _ in range(_MOST_TURNS):
-            answer = self.rmq("consume", "--all", "--engine", "local", "--settings", SETTINGS)
-            messages += sum(int(group.get("messages", 0)) for group in answer.get("groups", []))
             self.rmq("deliver")
-            if self._one(_WAITING) == 0:
-                return messages
+            for group in GROUPS:
+                self._consume(group, *options)
+            if self._one(_WAITING.format(which)) == 0:
+                return
             Host().sleep(0.5)
-        raise RuntimeError(f"{self._one(_WAITING)} messages still wait in {self.root}")
+        raise RuntimeError(f"{self._one(_WAITING.format(which))} messages still wait in {self.root}")
 
     def hand_back(self, offsets: Path) -> None:
-        """Writes the groups' and the delay levels' offsets into the broker's own files."""
+        """Writes the groups' and the delay levels' offsets into the broker's own files, and ends the cut-over."""
         self.rmq("offsets", "export", "--broker", BROKER, "--merge", offsets)
+        self.rmq("hand-back", "--broker", BROKER, "--reason", "round trip")
+
+    def _consume(self, group: str, *options: object) -> None:
+        self.rmq("consume", "--group", group, "--engine", "local", "--settings", SETTINGS, *options)
+
+    def read(self) -> int:
+        """How many messages its windows have read, filtered ones too."""
+        return self._one("SELECT coalesce(sum(messages), 0) AS messages FROM windows")
 
     def finished(self) -> list[Delivery]:
-        """What the lake acked or made a dead letter, one for each time."""
-        acked = [Delivery(row["group_name"], row["keys"]) for row in self.rows(_ACKED)]
-        return acked + [Delivery(row["group_name"], row["keys"]) for row in self.rows(_DEAD) if not row["of_broker"]]
-
-    def dead_at_broker(self) -> dict[tuple[str, int, int], Delivery]:
-        """The dead letters in the broker's log, by group and place."""
-        return {
-            (row["group_name"], row["queue_id"], row["queue_offset"]): Delivery(row["group_name"], row["keys"])
-            for row in self.rows(_DEAD)
-            if row["of_broker"]
-        }
+        """What the lake acked, and the dead letters, also those that were made at the broker: one for each time."""
+        return [Delivery(row["group_name"], row["keys"]) for row in [*self.rows(_ACKED), *self.rows(_DEAD)]]
 
     def check(self) -> None:
         """Raises RuntimeError when the audit has a finding, or a group skipped a message."""

@@ -21,26 +21,23 @@ SUBSCRIPTIONS = {
     "g_tags": {"RtNormal": "TagA || TagB"},
     "g_order": {"RtOrdered": "*"},
 }
-_IDLE_MS = 8_000
+_IDLE_MS = 6_000
 """A consumer ends when no message came for so long: longer than the last delay level."""
 _PATIENCE_MS = 120_000
 
 
 @dataclass(slots=True)
 class Books:
-    """What is known of a broker and its lakes so far."""
+    """What is to be known of a broker and its lake at the end."""
 
-    of_lakes: list[Delivery] = field(default_factory=list)
-    dead_at_broker: dict[tuple[str, int, int], Delivery] = field(default_factory=dict)
     repeats: set[Delivery] = field(default_factory=set)
     turns: list[dict[str, Any]] = field(default_factory=list)
 
-    def close(self, written: Ledger) -> Balance:
-        finished = [place.delivery for place in written.acked]
+    def close(self, written: Ledger, lake: Lake) -> Balance:
         return balance(
             due=_deliveries(written.sent),
             possible=_deliveries(written.unsure),
-            finished=[*finished, *self.of_lakes, *self.dead_at_broker.values()],
+            finished=[*(place.delivery for place in written.acked), *lake.finished()],
             repeats=self.repeats,
         )
 
@@ -81,39 +78,36 @@ def consumers(broker: RocketMQ, limit: int) -> subprocess.Popen[bytes]:
 
 
 def trim(broker: RocketMQ) -> int:
-    """Lets the broker delete every log file but the last; how many that were. All their messages were finished."""
-    files = len(log_files(broker))
+    """Lets the broker delete its old log files; how many that were. All their messages must be finished. The newest file stays,
+    and one that the broker has prepared for later."""
+    before = log_files(broker)
     broker.start(fileReservedTime=0)
     broker.run("trim", broker.address)
     until = monotonic_ms() + _PATIENCE_MS
-    while len(log_files(broker)) > 1:
+    while before[0] in log_files(broker):
         if monotonic_ms() > until:
-            raise RuntimeError(f"the broker has deleted only {files - len(log_files(broker))} of {files} log files")
+            raise RuntimeError(f"the broker has deleted none of {len(before)} log files")
         Host().sleep(0.2)
     broker.stop()
-    return files - 1
+    return len(set(before) - set(log_files(broker)))
 
 
-def lake_turn(broker: RocketMQ, lake: Lake, books: Books, *, killed: bool) -> None:
-    """Takes over, finishes every message, and hands back."""
+def lake_turn(broker: RocketMQ, lake: Lake, books: Books, most: int, *, killed: bool) -> None:
+    """Takes over, consumes at most so many new messages for each group, and hands back."""
     ledger = ledger_of(broker)
     if killed:
         books.repeats |= repeatable([*ledger.acked, *ledger.failed], stored_offsets(broker))
     adopted = lake.take_over(broker.store)
-    messages = lake.consume()
+    lake.consume(most)
     lake.check()
-    books.dead_at_broker |= lake.dead_at_broker()
-    finished = lake.finished()
-    books.of_lakes += finished
     lake.hand_back(broker.store / "config" / "consumerOffset.json")
     books.turns.append(
         {
             "killed": killed,
             "log_files": len(log_files(broker)),
             "read_at_broker": len(ledger.acked) + len(ledger.failed),
-            "read_in_lake": messages,
-            "finished_in_lake": len(finished),
-            "cutover": {key: value for key, value in adopted.items() if isinstance(value, int)},
+            "read_in_lake": lake.read(),
+            "retries_taken_over": adopted["waiting"],
         }
     )
     print(json.dumps(books.turns[-1]), flush=True)
