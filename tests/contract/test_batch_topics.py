@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import rmq_store
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.commit.ctl import Actor
@@ -130,3 +131,21 @@ def test_what_two_logs_have_in_common_ends_at_a_batch_that_differs(store: LakeSt
     common = common_log(store, store.shards()[0], files, list_commit_log(files), "broker-a", report.end)
     assert common is not None
     assert (common.end, common.continues, common.is_exact) == (first, True, True)
+
+
+def test_a_group_gets_the_messages_of_a_batch_by_their_own_tags(store: LakeStore, broker: Path) -> None:
+    load(store, broker)
+    group = rmq_store.consumer_group(
+        "shop",
+        "tests.roundtrip.listener:concurrently",
+        {"Batched": "TagA"},
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+        engine="local",
+    )
+    report = rmq_store.open_store(store.root.location).consume(group)
+    of_tag = [
+        row for row in seen() if row["kind"] == "message" and row["tags"] == "*" and row["properties"]["TAGS"] == "TagA"
+    ]
+    acked = sum(row["topic"] == "Batched" for row in of_tag)
+    assert 0 < acked < BATCHED
+    assert report.outcomes == {"acked": acked, "filtered": BATCHED - acked}
