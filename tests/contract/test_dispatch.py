@@ -257,7 +257,7 @@ def undone(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> Rmq:
 
 
 @pytest.mark.parametrize("how", [(), ("--rebuild",)])
-@pytest.mark.parametrize("step", ["commit.dispatch.derived", "table.local_files._written"])
+@pytest.mark.parametrize("step", ["commit.dispatch.derived", "table.local_files._temporary"])
 def test_a_full_disk_is_said_in_words(
     undone: Rmq, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], step: str
 ) -> None:

@@ -77,7 +77,7 @@ def test_an_unknown_column_is_answered_with_the_columns_that_are_near(small: Sma
     ("text", "limits", "says"),
     [
         (
-            "SELECT count(*) FROM range(10000000000) a, range(10000000000) b",
+            "SELECT sum(hash(range)) FROM range(1000000000000)",
             {"timeout_ms": 1},
             "more than 0.001 s.*--timeout",
         ),
