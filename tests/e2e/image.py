@@ -216,8 +216,12 @@ class Image:
 
     def _provide_pinned(self, pins: Path) -> None:
         """They are the packages of this test's Python, so they are lent to the image."""
-        lines = (line.partition("#")[0].strip() for line in pins.read_text().splitlines())
-        for requirement in map(Requirement, filter(None, lines)):
+        lines = "\n".join(line.partition("#")[0] for line in pins.read_text().splitlines()).replace("\\\n", "")
+        for line in filter(str.strip, lines.splitlines()):
+            pin, *sums = line.split(" --hash=sha256:")
+            if not sums:
+                raise BuildFailed(f"pip install --require-hashes: {pin} has no hash")
+            requirement = Requirement(pin)
             if (requirement.marker is None or requirement.marker.evaluate()) and not requirement.specifier.contains(
                 version(requirement.name)
             ):
