@@ -24,6 +24,7 @@ from hypothesis import settings
 
 from rmq_store import errors
 from rmq_store.errors import CommitOutcomeUnknown, RmqError
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.s3 import READ_TIMEOUT_S
 from tests.faults import folder_faults, s3_faults
@@ -43,6 +44,7 @@ from tests.faults.operations import (
 from tests.faults.s3_faults import FINAL, TRANSIENT, Fault, FaultyS3Proxy, short_waits
 from tests.s3 import S3Server
 
+UNREADABLE = (Problem.FILE_MISSING, Problem.FILE_UNREADABLE, Problem.NOT_AUDITED)
 SEED = os.environ.get("RMQ_FAULT_SEED", "1")
 DEEP = settings().max_examples > 1000
 CASES = int(os.environ.get("RMQ_FAULT_CASES", "1000000" if DEEP else "1"))
@@ -99,11 +101,16 @@ def contradictions(answer: Answer, state: State, clean: Clean) -> Iterator[str]:
         yield f"the log has {commits}"
 
 
+def names_unreadable_files(answer: Answer) -> bool:
+    """Whether it is the answer of an audit, which goes on after a file that it cannot read, and names it."""
+    return any(finding["problem"] in UNREADABLE for finding in answer.document.get("audit") or ())
+
+
 def law(operation: Operation, place: Path, world: World, answer: Answer, clean: Clean) -> Iterator[str]:
     """What is wrong after the answer to an operation one of whose calls failed. Runs it again, without faults. ``place``: the
     folder with the files of the place, also of one in S3."""
     root = Root.parse(str(place / operation.store))
-    if answer.exit_code and not is_own_error(answer):
+    if answer.exit_code and not is_own_error(answer) and not names_unreadable_files(answer):
         yield "it is no error of the project's own"
     if answer.exit_code == 0 and not operation.writes and facts(answer) != facts(clean.answer):
         yield "it is wrong"
