@@ -27,7 +27,7 @@ from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.message.sys_flag import body_crc
 from rmq_store.utils.host import Host
 from tests.faults.stores import GROUP, SHARD, Lake, write_broker
-from tests.planted import PlantedShard, Row
+from tests.planted_shard import PlantedShard, Row
 
 Plant = Callable[[PlantedShard], None]
 
