@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import lane
-from rmq_store.lake.audit.file_content import COPIES, ORIGINALS, PLACE
+from rmq_store.lake.audit.file_content import COPIES, ORIGIN, ORIGINALS, PLACE
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.tables import origin_of_row
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX
 from rmq_store.settings.retention_settings import WAITING_TOPICS
 from rmq_store.window.deliver import CAUSE as DELIVERED
 
-_ORIGIN = [*(f"origin_{name}" for name in PLACE), "origin_queue_offset"]
 _REDRIVEN = "redrive"
 
 
@@ -45,15 +45,17 @@ def compare_copies(
     """
     every = pa.concat_tables([COPIES.empty_table(), *copies])
     messages = pa.concat_tables([ORIGINALS.empty_table(), *originals])
-    renamed = {"key": "message_key", "body": "message_body"} | dict(zip([*PLACE, "queue_offset"], _ORIGIN, strict=True))
+    renamed = {"key": "message_key", "body": "message_body"} | dict(
+        zip([*PLACE, "queue_offset"], ORIGIN.names, strict=True)
+    )
     messages = messages.rename_columns([renamed.get(name, name) for name in messages.column_names])
     messages = messages.append_column("stored", pa.repeat(pa.scalar(True), len(messages)))
-    joined = every.join(messages, _ORIGIN, join_type="left outer", use_threads=False)
+    joined = every.join(messages, ORIGIN.names, join_type="left outer", use_threads=False)
     findings = list(_of_another_group(shard, every))
     removed = 0
     absent = joined.filter(pc.is_null(joined.column("stored")))
     for row in absent.to_pylist():
-        origin = _origin(row)
+        origin = origin_of_row(row)
         offset = row["origin_queue_offset"]
         if offset is not None and offset < least.get(origin, 0):
             removed += 1
@@ -98,14 +100,10 @@ def _of_another_group(shard: Shard, copies: pa.Table) -> Iterator[Finding]:
             yield _finding(shard, Problem.COPY_IN_ANOTHER_TOPIC, row, None)
 
 
-def _origin(row: Mapping[str, object]) -> MessageQueue:
-    return MessageQueue(*(row[f"origin_{name}"] for name in PLACE))  # type: ignore[arg-type]
-
-
 def _finding(shard: Shard, problem: Problem, row: Mapping[str, object], detail: str | None) -> Finding:
     """A finding at the place of the copy."""
     offset = int(row["queue_offset"])  # type: ignore[call-overload]
-    origin = f"it names {_origin(row)}, offset {row['origin_queue_offset']}"
+    origin = f"it names {origin_of_row(row)}, offset {row['origin_queue_offset']}"
     return Finding(
         shard=shard.name,
         problem=problem,

@@ -315,7 +315,7 @@ class _Rows:
             return named
         keys = pa.table({name: self._column(name) for name in PLACE}).append_column("row", pa.array(self.numbers))
         for group in keys.group_by(list(PLACE)).aggregate([("row", "list")]).to_pylist():
-            offsets = origins.get(MessageQueue(*(group[name] for name in PLACE)))
+            offsets = origins.get(tables.queue_of_row(group))
             if offsets is not None:
                 rows = np.array(group["row_list"]) - self.numbers[0]
                 named[rows] = np.isin(self.offsets[rows], offsets)
@@ -370,7 +370,7 @@ def _places(task: ContentTask, problem: Problem, rows: Numbers, offsets: Numbers
             problems.append(RowProblem(problem, None, detail=f"rows [{rows[begin]}, {rows[end - 1] + 1})"))
             continue
         segment = task.segments.slice(number, 1).to_pylist()[0]
-        queue = MessageQueue(*(segment[name] for name in PLACE))
+        queue = tables.queue_of_row(segment)
         problems.append(RowProblem(problem, queue, int(offsets[begin]), int(offsets[end - 1]) + 1))
     if len(runs) > _MOST_PLACES:
         rest = sum(end - begin for begin, end in runs[_MOST_PLACES:])

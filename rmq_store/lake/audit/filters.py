@@ -14,6 +14,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.audit.file_content import PLACE, Expression, FilteredRows, Mask, Numbers, Sums
 from rmq_store.lake.audit.finding import OF_OUTCOME, Finding, Problem
+from rmq_store.lake.table.tables import queue_of_row
 from rmq_store.message.message import MessageQueue
 
 
@@ -39,7 +40,7 @@ class Filters:
         self._of_queue: dict[MessageQueue, Numbers] = {}
         numbered = ranges.select(list(PLACE)).append_column("number", pa.array(np.arange(count)))
         for row in numbered.group_by(list(PLACE)).aggregate([("number", "list")]).to_pylist():
-            queue = MessageQueue(*(row[name] for name in PLACE))
+            queue = queue_of_row(row)
             self._of_queue[queue] = np.array(row["number_list"], np.int64)
 
     def __len__(self) -> int:
@@ -49,7 +50,7 @@ class Filters:
         """The rows of a file that windows filtered. ``segments``: its segments."""
         parts: dict[int, list[tuple[Numbers, Numbers, Numbers]]] = {}
         for segment in segments.to_pylist():
-            numbers = self._of_queue.get(MessageQueue(*(segment[name] for name in PLACE)))
+            numbers = self._of_queue.get(queue_of_row(segment))
             if numbers is None:
                 continue
             base, end, first = segment["base_offset"], segment["end_offset"], segment["first_row"]

@@ -35,6 +35,7 @@ from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.sql.sql import queries
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.table.tables import origin_of_row, queue_of_row
 from rmq_store.lake.window.engine import Engine
 from rmq_store.message.message import MessageQueue
 
@@ -106,7 +107,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
             segments_by_file(segments.filter(of_shard)),
             _origins(shard, engine),
             Filters(ranges.filter(of_shard)),
-            {_queue(row): row["value"] for row in least.filter(of_shard).to_pylist()},
+            {queue_of_row(row): row["value"] for row in least.filter(of_shard).to_pylist()},
             sizes[shard.name],
         )
         report.add(part.audited(engine, report.size, total, progress))
@@ -117,10 +118,6 @@ def _sizes(shard: Shard) -> dict[str, int]:
     shard.commitlog.refresh_unless_fresh()
     files = shard.commitlog.files()
     return dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
-
-
-def _queue(row: Mapping[str, object], prefix: str = "") -> MessageQueue:
-    return MessageQueue(*(row[prefix + name] for name in PLACE))  # type: ignore[arg-type]
 
 
 def segments_by_file(segments: pa.Table) -> dict[str, pa.Table]:
@@ -140,12 +137,12 @@ def origins_of(segments: pa.Table, origins: Mapping[MessageQueue, Numbers]) -> d
     """Those of the offsets that are in the segments of a file. ``origins``: by queue, ascending."""
     of_file: dict[MessageQueue, list[Numbers]] = {}
     for row in segments.to_pylist() if origins else ():
-        offsets = origins.get(_queue(row))
+        offsets = origins.get(queue_of_row(row))
         if offsets is None:
             continue
         begin, end = np.searchsorted(offsets, [row["base_offset"], row["end_offset"]])
         if begin < end:
-            of_file.setdefault(_queue(row), []).append(offsets[begin:end])
+            of_file.setdefault(queue_of_row(row), []).append(offsets[begin:end])
     return {queue: np.concatenate(several) for queue, several in of_file.items()}
 
 
@@ -158,7 +155,7 @@ def _origins(shard: Shard, engine: Engine) -> dict[MessageQueue, Numbers]:
     every = pa.concat_tables([ORIGIN.empty_table(), *(rows for rows in _in_rounds(engine, read_origins, job, paths))])
     *queue, offset = ORIGIN.names
     groups = every.group_by(queue).aggregate([(offset, "list")])
-    return {_queue(row, "origin_"): np.unique(row["origin_queue_offset_list"]) for row in groups.to_pylist()}
+    return {origin_of_row(row): np.unique(row["origin_queue_offset_list"]) for row in groups.to_pylist()}
 
 
 @dataclass(slots=True)
@@ -192,7 +189,7 @@ class _ShardContent:
             findings = list(self._of_file(content))
             report.findings += findings
             if findings and content.path in self.segments:
-                failed.update(map(_queue, self.segments[content.path].to_pylist()))
+                failed.update(map(queue_of_row, self.segments[content.path].to_pylist()))
             if progress:
                 progress(before + report.size, total)
         report.without_digest = sum(task.sha256 is None for task in tasks)

@@ -44,7 +44,7 @@ def segments_of(shard: Shard, ranges: Sequence[QueueRange]) -> Mapping[MessageQu
     tail = undispatched(shard, table)
     dispatched = _dispatched(shard, list(by_queue.values()))
     for row in [*current_rows(dispatched, tail.replaced), *tail.rows(QUEUES)]:
-        queue = MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
+        queue = tables.queue_of_row(row)
         range_ = by_queue.get(queue)
         if range_ and row["base_offset"] < range_.end and row["end_offset"] > range_.begin:
             segments[queue].append(tables.produced_from_row(row | {"count": row["end_offset"] - row["base_offset"]}))

@@ -7,7 +7,7 @@ every file; body is last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -283,8 +283,14 @@ def _signed(value: int) -> int:
     return value - _INT64_WRAP if value >= _INT64_WRAP >> 1 else value
 
 
-def _queue(row: dict[str, Any]) -> MessageQueue:
+def queue_of_row(row: Mapping[str, Any]) -> MessageQueue:
+    """The queue in the columns ``topic``, ``broker_name`` and ``queue_id``."""
     return MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
+
+
+def origin_of_row(row: Mapping[str, Any]) -> MessageQueue:
+    """The queue of the message that a copy names."""
+    return MessageQueue(row["origin_topic"], row["origin_broker_name"], row["origin_queue_id"])
 
 
 def _queue_columns(queue: MessageQueue) -> dict[str, Any]:
@@ -310,7 +316,7 @@ def consumed_from_row(row: dict[str, Any]) -> Consumed:
         if row[str(outcome)]
     }
     return Consumed(
-        QueueRange(_queue(row), row["begin_offset"], row["end_offset"]), row["pass"], tallies, row["start_rule"]
+        QueueRange(queue_of_row(row), row["begin_offset"], row["end_offset"]), row["pass"], tallies, row["start_rule"]
     )
 
 
@@ -327,7 +333,7 @@ def produced_to_row(produced: Produced) -> dict[str, Any]:
 def produced_from_row(row: dict[str, Any]) -> Produced:
     codes = row["tags_codes"]
     return Produced(
-        _queue(row),
+        queue_of_row(row),
         base=row["base_offset"],
         tags_codes=None if codes is None else tuple(codes),
         commit_id=row.get("commit_id") or "",
@@ -344,7 +350,7 @@ def _blocked_to_row(blocked: Blocked) -> dict[str, Any]:
 
 
 def _blocked_from_row(row: dict[str, Any]) -> Blocked:
-    range_ = QueueRange(_queue(row), row["begin_offset"], row["end_offset"])
+    range_ = QueueRange(queue_of_row(row), row["begin_offset"], row["end_offset"])
     return Blocked(range_, **{name: row[name] for name in _BLOCKED_SAME})
 
 
@@ -380,9 +386,10 @@ def ctl_from_row(row: dict[str, Any]) -> Ctl:
         consumed=tuple(consumed_from_row(item) for item in row["consumed"] or ()),
         produced=tuple(produced_from_row(item) for item in row["produced"] or ()),
         moved=tuple(
-            Moved(m["group_name"], _queue(m), m["from_offset"], m["to_offset"], m["pass"]) for m in row["moved"] or ()
+            Moved(m["group_name"], queue_of_row(m), m["from_offset"], m["to_offset"], m["pass"])
+            for m in row["moved"] or ()
         ),
-        observed=tuple(Observed(o["group_name"], _queue(o), o["offset"]) for o in row["observed"] or ()),
+        observed=tuple(Observed(o["group_name"], queue_of_row(o), o["offset"]) for o in row["observed"] or ()),
         blocked=tuple(_blocked_from_row(item) for item in row["blocked"] or ()),
         files=tuple(WrittenFile(**item) for item in row["files"] or ()),
         **{name: row[name] for name in _CTL_SAME},
