@@ -6,7 +6,6 @@ import gzip
 import json
 import shutil
 import struct
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,13 @@ import pytest
 import rmq_store
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.commit.ctl import Actor
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.common_log import common_log
-from rmq_store.lake.broker.import_request import ImportRequest
-from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.message.properties import tags_code
-from rmq_store.utils.host import Host
+from tests.contract.sample_stores import load, unpacked
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq-batch"
 BATCHED = 110
@@ -34,26 +29,13 @@ BATCHED = 110
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Path:
-    with tarfile.open(DATA / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
+    return unpacked(DATA, tmp_path)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LakeStore:
     store, _ = LakeStore.init(Root.parse(str(tmp_path / "lake")))
     return store
-
-
-def load(store: LakeStore, broker: Path, *, salvage: bool = False) -> Any:
-    request = ImportRequest(
-        broker_name="broker-a",
-        shard_name="broker-a",
-        request_id=f"2026-11-23-{Host().new_commit_id()}",
-        actor=Actor("test", "test"),
-        salvage=salvage,
-    )
-    return import_store(store, Root.parse(str(broker)), request, Host(), LocalEngine(Host()))
 
 
 def seen() -> list[dict[str, Any]]:

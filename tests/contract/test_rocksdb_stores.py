@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,13 @@ import pytest
 from rmq_store.commit.ctl import Actor
 from rmq_store.errors import BadData, OverLimit
 from rmq_store.lake.broker.cutover import cutover
-from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
-from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.utils.host import Host
+from tests.contract.sample_stores import BROKER, load, unpacked
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq-rocksdb"
-BROKER = "broker-a"
 OFFSETS = {
     ("g_all", "RtDelayed"): {0: 8, 1: 7, 2: 7, 3: 8},
     ("g_all", "RtNormal"): {0: 8, 1: 7, 2: 7, 3: 8},
@@ -34,26 +30,13 @@ OFFSETS = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Path:
-    with tarfile.open(DATA / "store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
+    return unpacked(DATA, tmp_path)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LakeStore:
     store, _ = LakeStore.init(Root.parse(str(tmp_path / "lake")), levels="1s 1s 2s 2s 3s 3s")
     return store
-
-
-def load(store: LakeStore, broker: Path, max_config_bytes: int = 1 << 20) -> ImportReport:
-    request = ImportRequest(
-        broker_name=BROKER,
-        shard_name=BROKER,
-        request_id=f"2026-11-23-{Host().new_commit_id()}",
-        actor=Actor("test", "test"),
-        max_config_bytes=max_config_bytes,
-    )
-    return import_store(store, Root.parse(str(broker)), request, Host(), LocalEngine(Host()))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
