@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice, takewhile
-from typing import Any
+from typing import Any, TypeAlias
 
 from rmq_store.commit.ctl import Blocked
 from rmq_store.commit.positions import QueueRange, Tally, tally
@@ -60,6 +60,37 @@ class OrderlyRules:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderlyAnswer:
+    """What a listener answered for a batch, checked."""
+
+    status: ConsumeOrderlyStatus
+    failed: Answer
+    """The answer for a message that is over the limit."""
+    auto_commit: bool = True
+    suspend_ms: int = -1
+    """-1: the consumer's own setting."""
+
+
+OrderlyCall: TypeAlias = Callable[[Sequence[MessageExt]], OrderlyAnswer]
+"""Calls the listener with a batch of one queue, of at least one message."""
+
+
+def orderly_call(listener: Listener, queue: MessageQueue, group: str) -> OrderlyCall:
+    """The call of a listener of this process. It raises ListenerError as ``consume_orderly`` does."""
+
+    def read(answer: Any, n: int, context: ConsumeOrderlyContext, error: BaseException | None) -> OrderlyAnswer:
+        status = orderly_status_of(answer if error is None else None)
+        failed = Answer(False) if error is None else failure(error, secrets=listener.secrets)
+        return OrderlyAnswer(status, failed, *_context_values(context))
+
+    def call(messages: Sequence[MessageExt]) -> OrderlyAnswer:
+        begins_at = (queue, messages[0].queue_offset)
+        return call_listener(listener, begins_at, messages, partial(ConsumeOrderlyContext, queue, group), read)
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message over the limit."""
 
@@ -87,7 +118,7 @@ class OrderlyDone:
 
 
 def consume_orderly(
-    listener: Listener,
+    call: OrderlyCall,
     queue: MessageQueue,
     messages: Iterable[MessageExt],
     rules: OrderlyRules,
@@ -96,12 +127,13 @@ def consume_orderly(
 ) -> OrderlyDone:
     """Consume messages of a queue, which come in offset order and match the subscription.
 
-    ``tried``: the blocked messages of the last window. ``is_over``: whether the window's time is over, called before
-    each batch but the first; the queue then waits at its next message.
+    ``call``: of the listener (``orderly_call``). ``tried``: the blocked messages of the last window.
+    ``is_over``: whether the window's time is over, called before each batch but the first; the queue then waits at its next
+    message.
 
     :raises ListenerError: an answer that is no orderly status, or an invalid value in the context.
     """
-    return _InOrder(listener, queue, iter(messages), rules, tried).run(is_over)
+    return _InOrder(call, queue, iter(messages), rules, tried).run(is_over)
 
 
 class _InOrder:
@@ -113,13 +145,13 @@ class _InOrder:
 
     def __init__(
         self,
-        listener: Listener,
+        call: OrderlyCall,
         queue: MessageQueue,
         pulls: Iterator[MessageExt],
         rules: OrderlyRules,
         tried: Sequence[Blocked],
     ) -> None:
-        self._listener, self._queue, self._pulls, self._rules, self._tried = listener, queue, pulls, rules, tried
+        self._call, self._queue, self._pulls, self._rules, self._tried = call, queue, pulls, rules, tried
         self._process_queue = ProcessQueue()
         self._messages: dict[int, MessageExt] = {}
         self._tries: dict[int, int] = defaultdict(int)
@@ -168,30 +200,23 @@ class _InOrder:
     def _batch(self, taken: Sequence[int]) -> OrderlyResult:
         """Call the listener with one batch, and decide what becomes of it."""
         messages = [self._messages[offset] for offset in taken]
-        context = partial(ConsumeOrderlyContext, self._queue, self._rules.group)
-        self._status, self._answer, auto_commit, suspend_ms = call_listener(
-            self._listener, (self._queue, taken[0]), messages, context, self._read
-        )
-        status = self._status
+        answer = self._call(messages)
+        status = self._status = answer.status
+        self._answer = answer.failed
         self._last_offset = taken[-1]
         batch = [OrderlyMessage(offset, self._times[offset]) for offset in taken]
         over = {offset for offset, _ in messages_over_limit(status, batch, self._rules.max_reconsume_times)}
         for offset in taken:  # only the newest answer decides whether a message is over the limit
             self._over.pop(offset, None)
         self._over.update(dict.fromkeys(over, self._answer))
-        result = process_consume_result(status, batch, over, auto_commit=auto_commit, suspend_ms=suspend_ms)
+        result = process_consume_result(
+            status, batch, over, auto_commit=answer.auto_commit, suspend_ms=answer.suspend_ms
+        )
         for offset in result.tried_again:
             self._tries[offset] += 1
             self._times[offset] += 1
             self._messages[offset].reconsume_times = self._times[offset]
         return result
-
-    def _read(
-        self, answer: Any, n: int, context: ConsumeOrderlyContext, error: BaseException | None
-    ) -> tuple[ConsumeOrderlyStatus, Answer, bool, int]:
-        status = orderly_status_of(answer if error is None else None)
-        failed = Answer(False) if error is None else failure(error, secrets=self._listener.secrets)
-        return status, failed, *_context_values(context)
 
     def _finish(self, committed: int) -> None:
         """All messages below the offset are finished: the taken ones are always the first of those not finished."""

@@ -79,6 +79,16 @@ class GroupSettings:
     later_queues_start_at_min: bool = True
     all_or_nothing: bool = False
     """An exception fails the whole batch."""
+    listener_process: bool = False
+    """The listener runs in a process of its own."""
+    listener_timeout: int | None = None
+    """Seconds: a longer call of the listener is ended with its process; None: ``consume_timeout``."""
+    listener_memory: int | None = None
+    """MiB that the listener's process may allocate, None: no limit."""
+    listener_cpu: int | None = None
+    """Seconds of CPU time for a call of the listener, None: no limit."""
+    listener_environment: tuple[str, ...] | None = None
+    """Variables of the environment that the listener's process gets besides the usual ones."""
     absorb_duplicates: AbsorbRule | None = None
     """Messages whose key was acked before are not consumed again (``duplicates.py``); None: they are."""
     on_offset_out_of_range: str = "stop"
@@ -301,8 +311,9 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
     values: dict[str, Any] = {key: value for key, value in table.items() if key in _KEYS}
     if isinstance(values.get("consume_timestamp"), datetime):  # TOML has times of its own
         values["consume_timestamp"] = values["consume_timestamp"].isoformat()
-    if isinstance(values.get("shards"), list):
-        values["shards"] = tuple(values["shards"])
+    for key in ("shards", "listener_environment"):
+        if isinstance(values.get(key), list):
+            values[key] = tuple(values[key])
     if values.get("schedule") == "":
         values["schedule"] = None
     problems += value_problems(values)

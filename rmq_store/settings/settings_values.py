@@ -81,6 +81,11 @@ def _shards(value: Any) -> str:
     return _must('a list of shard names, like ["broker-a"]', value, are_names and value)
 
 
+def _variables(value: Any) -> str:
+    are_names = isinstance(value, tuple) and all(isinstance(v, str) and re.fullmatch(r"[A-Za-z_]\w*", v) for v in value)
+    return _must('a list of names, like ["SHOP_URL"]', value, are_names)
+
+
 def _retry_policy(value: Any) -> str:
     """Of the table in a file; a GroupRetryPolicy is always right."""
     if value is None or isinstance(value, GroupRetryPolicy):
@@ -125,6 +130,11 @@ CHECKS: dict[str, Check] = {
     "young_topic_starts_at_zero": _flag,
     "later_queues_start_at_min": _flag,
     "all_or_nothing": _flag,
+    "listener_process": _flag,
+    "listener_timeout": _or_none(_between(1, 2**31 - 1)),
+    "listener_memory": _or_none(_between(1, 2**31 - 1)),
+    "listener_cpu": _or_none(_between(1, 2**31 - 1)),
+    "listener_environment": _or_none(_variables),
     "absorb_duplicates": _absorb_duplicates,
     "on_offset_out_of_range": _one_of(ON_OFFSET_OUT_OF_RANGE),
     "max_messages": _or_none(_between(1, _LONG_MAX)),

@@ -30,7 +30,7 @@ from rmq_store.commit.positions import (
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.consumer.allocate import allocate_by_topic
 from rmq_store.consumer.consume_orderly import OrderlyRules
-from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
+from rmq_store.consumer.listener import ListenerKind
 from rmq_store.consumer.start import StartRule
 from rmq_store.errors import ListenerError, OffsetOutOfRange, StaleAttempt, WrongUse
 from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
@@ -203,15 +203,13 @@ def committed_window(shard: str, engine: str, ctl: Ctl, version: int, held: tupl
     )
 
 
-def listener_of(group: GroupSettings) -> Listener:
-    """The group's listener. Raises ListenerError when it cannot be loaded, or does not fit the group's mode."""
-    listener = load_listener(group.listener)
-    if group.mode == "orderly" and listener.kind is ListenerKind.BATCH:
+def refuse_batches_in_order(group: GroupSettings, kind: ListenerKind) -> None:
+    """Raise ListenerError for a listener of record batches in an orderly group."""
+    if group.mode == "orderly" and kind is ListenerKind.BATCH:
         raise ListenerError(
             f"listener {group.listener} takes Arrow batches, but group {group.name} is orderly, where one status is for the "
             'whole batch: use a listener with consume_message, or set mode = "concurrently"'
         )
-    return listener
 
 
 def orderly_rules(group: GroupSettings) -> OrderlyRules | None:

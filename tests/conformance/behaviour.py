@@ -28,7 +28,6 @@ from rmq_store.consumer.listener import (
     judge,
 )
 from rmq_store.consumer.process_queue import ProcessQueue
-from rmq_store.consumer.pull import Slice
 from rmq_store.lake.read.message_view import MessageViews
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, dlq_topic, retry_topic
@@ -100,8 +99,7 @@ def _views(store: BrokerStore) -> Iterator[tuple[MessageKey, MessageExt]]:
     for (topic, queue_id), batch in store.batches.items():
         offsets = batch.column("queue_offset").to_numpy()
         queue = MessageQueue(topic, BROKER, queue_id)
-        slice_ = Slice(queue, int(offsets[0]), int(offsets[-1]) + 1, file="", first_row=0)
-        views = MessageViews(slice_, np.asarray(offsets), batch)
+        views = MessageViews(queue, np.asarray(offsets), batch)
         for offset, message in zip(offsets.tolist(), views.messages(0, len(offsets)), strict=True):
             yield (topic, queue_id, offset), message
 

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.errors import ListenerError
-from rmq_store.lake.window.batch_answers import judge_batch
+from rmq_store.lake.listener.batch_answers import judge_batch
 from rmq_store.message.message import MessageQueue
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from rmq_store.consumer.listener import Listener, ListenerKind
 from rmq_store.errors import ListenerError
+from rmq_store.lake.listener.task_listener import refuse_unknown_columns
 from rmq_store.lake.table import tables
-from rmq_store.lake.window.ask_listener import refuse_unknown_columns
 
 
 def naming(*columns: str, kind: ListenerKind = ListenerKind.BATCH) -> Listener:

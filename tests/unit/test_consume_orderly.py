@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from rmq_store.commit.ctl import Blocked
 from rmq_store.commit.positions import tally
-from rmq_store.consumer.consume_orderly import OrderlyDone, OrderlyRules, consume_orderly
+from rmq_store.consumer.consume_orderly import OrderlyDone, OrderlyRules, consume_orderly, orderly_call
 from rmq_store.consumer.listener import Listener, ListenerKind
 from rmq_store.message.message import MessageExt, MessageQueue
 
@@ -73,7 +73,7 @@ def windows(queue: MessageQueue, calls: list[Line], rules: OrderlyRules) -> Iter
     begin = offsets[0]
     while True:
         messages = [MessageExt(queue.topic, queue.broker_name, queue.queue_id, o) for o in offsets if o >= begin]
-        done = consume_orderly(listener, queue, messages, rules, tried)
+        done = consume_orderly(orderly_call(listener, queue, rules.group), queue, messages, rules, tried)
         yield done
         if done.waits_at is None or len(heard) == len(calls):
             break
@@ -134,7 +134,8 @@ def test_every_message_is_finished_once_in_order_or_waits(
     listener = Listener(ListenerKind.MESSAGE, answer, None, "tests:answer")
     for _ in range(100):
         messages = [MessageExt("T", "b", 0, offset) for offset in offsets if offset >= begin]
-        done = consume_orderly(listener, QUEUE, messages, OrderlyRules("g", size, limit, tries), tried)
+        call = orderly_call(listener, QUEUE, "g")
+        done = consume_orderly(call, QUEUE, messages, OrderlyRules("g", size, limit, tries), tried)
         below = [o for o in offsets if o >= begin and (done.waits_at is None or o < done.waits_at)]
         dead = [letter.offset for letter in done.dead]
         assert done.acked + tally(dead) == tally(below)

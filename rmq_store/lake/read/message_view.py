@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.consumer.pull import Slice
-from rmq_store.message.message import MessageExt
+from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, MessageConst
 from rmq_store.message.sys_flag import MessageSysFlag
 
@@ -28,14 +27,19 @@ _SETTABLE = ("reconsume_times",)
 """In order the client counts the tries itself: ``ConsumeMessageOrderlyService#processConsumeResult`` (rules 9.2)."""
 
 
-class _Columns:
+class MessageColumns:
     """The columns of one batch as lists, each made when it is first read and then kept as an attribute."""
 
-    def __init__(self, slice_: Slice, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
-        self._slice = slice_
+    def __init__(self, queue: MessageQueue, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
+        self._queue = queue
         self._offsets = offsets
         self._batch = batch
         self._by_property: dict[str, list[str | None]] = {}
+
+    @property
+    def rows(self) -> tuple[MessageQueue, npt.NDArray[np.int64], pa.RecordBatch]:
+        """The queue, the offset of each row, and the rows."""
+        return self._queue, self._offsets, self._batch
 
     def __getattr__(self, name: str) -> list[Any]:
         values = self._list_of(name)
@@ -48,7 +52,7 @@ class _Columns:
             case "queue_offset":
                 return list(self._offsets.tolist())
             case "broker_name" | "queue_id":
-                return [getattr(self._slice.queue, name)] * rows
+                return [getattr(self._queue, name)] * rows
             case "topic":
                 return self._topics()
             case "sys_flag":  # the body is plain here
@@ -60,7 +64,7 @@ class _Columns:
     def _topics(self) -> list[str]:
         """A retry copy shows the topic that it was first delivered from (``DefaultMQPushConsumerImpl#resetRetryAndNamespace``,
         rules 10.6)."""
-        topic = self._slice.queue.topic
+        topic = self._queue.topic
         if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return [topic] * self._batch.num_rows
         return [first or topic for first in self.by_property(MessageConst.RETRY_TOPIC)]
@@ -86,9 +90,14 @@ class MessageView(MessageExt):
 
     __slots__ = ("_columns", "_row")
 
-    def __init__(self, columns: _Columns, row: int) -> None:
+    def __init__(self, columns: MessageColumns, row: int) -> None:
         self._columns = columns
         self._row = row
+
+    @property
+    def place(self) -> tuple[MessageColumns, int]:
+        """The columns of its batch, and its row there."""
+        return self._columns, self._row
 
     def get_property(self, name: str) -> str | None:
         return self._columns.by_property(name)[self._row]
@@ -97,7 +106,7 @@ class MessageView(MessageExt):
         return self._columns.by_property(name)[self._row]
 
     def __repr__(self) -> str:
-        return f"MessageExt({self._columns._slice.queue} offset {self.queue_offset})"
+        return f"MessageExt({self._columns._queue} offset {self.queue_offset})"
 
 
 def _looked_up(name: str) -> property:
@@ -115,10 +124,10 @@ for _name in (*_STORED, *_DERIVED):
 
 
 class MessageViews:
-    """All messages of a batch of a slice; ``offsets`` are their queue offsets."""
+    """All messages of a batch of a queue; ``offsets`` are their queue offsets."""
 
-    def __init__(self, slice_: Slice, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
-        self._columns = _Columns(slice_, offsets, batch)
+    def __init__(self, queue: MessageQueue, offsets: npt.NDArray[np.int64], batch: pa.RecordBatch) -> None:
+        self._columns = MessageColumns(queue, offsets, batch)
 
     def messages(self, begin: int, end: int) -> list[MessageExt]:
         """Rows ``[begin, end)``."""

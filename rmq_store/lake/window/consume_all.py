@@ -29,9 +29,9 @@ from rmq_store.lake.commit.claim import release_together, renew_together, take_t
 from rmq_store.lake.commit.commit import Committed, Member, commit_together, reached
 from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.listener.task_listener import listener_kind
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.ask_listener import refuse_unknown_columns
 from rmq_store.lake.window.consumption import shards_of
 from rmq_store.lake.window.engine import Engine, LocalEngine
 from rmq_store.lake.window.group_course import Course, GroupReport
@@ -39,7 +39,7 @@ from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.window import Work, plan_window, run_work, work_of
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
-from rmq_store.window.consume import WindowReport, committed_window, ends_at_ms, held_of, listener_of, wish
+from rmq_store.window.consume import WindowReport, committed_window, ends_at_ms, held_of, wish
 from rmq_store.window.consume_request import ConsumeRequest
 from rmq_store.window.plan import Plan, Planner
 
@@ -180,7 +180,7 @@ class _Tick:
                 if isinstance(plan, WindowReport):
                     course.add(plan)
                     continue
-                refuse_unknown_columns(listener_of(course.group))
+                listener_kind(course.group, self._host.now_ms)
                 planned.append((course, plan, self._engine_of(plan)))
         if not planned:
             return

@@ -8,7 +8,7 @@ evidence: per range, how many offsets had which outcome, and the sums of their h
 - Slices of one file follow each other, so that a row group which they share is read once.
 - The order of a slice is that of the file. Offsets follow from ``rel``, and each batch is checked to have no gap in it.
 
-``ask_listener.py`` calls the listener, ``orderly_queue.py`` consumes the queues of an orderly group.
+``lake/listener/`` calls the listener, ``orderly_queue.py`` consumes the queues of an orderly group.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ import pyarrow as pa
 from rmq_store.commit.ctl import Blocked, Produced, StagedFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.consumer.consume_result import DroppedRange, dropped_ranges, void_ranges
-from rmq_store.consumer.listener import Answer, Listener, ListenerKind, load_listener
+from rmq_store.consumer.listener import Answer, ListenerKind
 from rmq_store.consumer.listener_process import OwnProcess
 from rmq_store.consumer.pull import Slice, by_file, rows_per_time_check
+from rmq_store.lake.listener.calls import RowsToConsume
+from rmq_store.lake.listener.task_listener import TaskListener, columns_for, opened_listener
 from rmq_store.lake.read.filter import matching
 from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table.evidence import hashes
 from rmq_store.lake.table.stage import NewFile, stage
-from rmq_store.lake.window.ask_listener import ask_listener, columns_for
 from rmq_store.lake.window.consume_job import ConsumeJob, ConsumeTask, Offsets, RangeResult, TaskResult
 from rmq_store.lake.window.failed_rows import FailedSlice, failures_by_file
 from rmq_store.lake.window.orderly_queue import consume_in_order
@@ -61,12 +62,11 @@ def run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
 
     Raises ListenerError for an invalid answer of the listener, BadData for a file that differs from its segments.
     """
-    with OwnProcess():
-        return _run_task(job, task, attempt)
+    with OwnProcess(), opened_listener(job.group, job.now_ms) as listener:
+        return _run_task(job, task, attempt, listener)
 
 
-def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str) -> TaskResult:
-    listener = load_listener(job.group.listener)
+def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str, listener: TaskListener) -> TaskResult:
     began_ms = monotonic_ms()
     rules = orderly_rules(job.group)
     ranges: list[RangeResult] = []
@@ -149,7 +149,7 @@ class _Consumed:
         return RangeResult(QueueRange(self.slice.queue, self.slice.begin, self.end), self.tallies.by_outcome())
 
 
-def _consume(job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Slice, files: OpenFiles) -> _Consumed:
+def _consume(job: ConsumeJob, listener: TaskListener, task: ConsumeTask, slice_: Slice, files: OpenFiles) -> _Consumed:
     subscription = job.subscription(slice_.queue.topic)
     reader = SliceReader(job.root, job.table, slice_, files)
     void_before = job.void_before(slice_.queue)
@@ -180,10 +180,12 @@ def _consume(job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Sli
             offsets, hashed, batch = offsets[matches], hashed[matches], batch.filter(pa.array(matches))
         if not len(offsets):
             continue
-        failed, failed_answers = ask_listener(job, listener, slice_, offsets, batch)
-        if failed is None:
+        failed_rows_of, failed_answers = listener.ask(RowsToConsume(slice_.queue, offsets, batch))
+        if not len(failed_rows_of):
             tallies.add(Outcome.ACKED, hashed)
             continue
+        failed = np.zeros(len(offsets), dtype=np.bool_)
+        failed[failed_rows_of] = True
         tallies.add(Outcome.ACKED, hashed[~failed])
         answers += failed_answers
         failed_offsets.append(offsets[failed])
@@ -204,7 +206,7 @@ def _consume(job: ConsumeJob, listener: Listener, task: ConsumeTask, slice_: Sli
 
 
 def _timed_batches(
-    job: ConsumeJob, listener: Listener, batches: Iterator[tuple[Offsets, pa.RecordBatch]]
+    job: ConsumeJob, listener: TaskListener, batches: Iterator[tuple[Offsets, pa.RecordBatch]]
 ) -> Iterator[tuple[Offsets, pa.RecordBatch]]:
     """The batches, cut where the window has an end, so that the clock is read between them. A listener of record batches
     gets them whole."""

@@ -12,14 +12,13 @@ from rmq_store.commit.ctl import Blocked
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
 from rmq_store.consumer.consume_result import DroppedRange, void_ranges
-from rmq_store.consumer.listener import Listener
 from rmq_store.consumer.pull import Slice
+from rmq_store.lake.listener.task_listener import TaskListener, columns_for
 from rmq_store.lake.read.filter import matching
 from rmq_store.lake.read.message_view import MessageViews
 from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table.evidence import tally_of
-from rmq_store.lake.window.ask_listener import columns_for
 from rmq_store.lake.window.consume_job import NO_OFFSETS, ConsumeJob, Offsets, RangeResult
 from rmq_store.lake.window.retry_rows import COPY_COLUMNS, Failures, Origin
 from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
@@ -40,7 +39,7 @@ class QueueResult:
 def consume_in_order(
     job: ConsumeJob,
     rules: OrderlyRules,
-    listener: Listener,
+    listener: TaskListener,
     queue: MessageQueue,
     slices: Sequence[Slice],
     files: OpenFiles,
@@ -48,7 +47,9 @@ def consume_in_order(
     """Consume a queue in order. Messages over the retry limit are its failures, and become dead letters."""
     pulled = _Pulled(job, listener, slices, files)
     tried = [blocked for blocked in job.tried if blocked.range.queue == queue]
-    result = consume_orderly(listener, queue, pulled.messages(), rules, tried=tried, is_over=job.is_over)
+    result = consume_orderly(
+        listener.in_order(queue), queue, pulled.messages(), rules, tried=tried, is_over=job.is_over
+    )
     end = slices[-1].end if result.waits_at is None else result.waits_at
     failures = []
     for slice_ in slices:
@@ -79,7 +80,7 @@ def consume_in_order(
 class _Pulled:
     """The messages of a queue that match the subscription, read lazily; counts those that do not."""
 
-    def __init__(self, job: ConsumeJob, listener: Listener, slices: Sequence[Slice], files: OpenFiles) -> None:
+    def __init__(self, job: ConsumeJob, listener: TaskListener, slices: Sequence[Slice], files: OpenFiles) -> None:
         self._job, self._slices, self._files = job, slices, files
         self._subscription = job.subscription(slices[0].queue.topic)
         columns = columns_for(listener, self._subscription)
@@ -100,7 +101,7 @@ class _Pulled:
                 if matches is not None:
                     self._filtered.append(offsets[~matches])
                     offsets, batch = offsets[matches], batch.filter(pa.array(matches))
-                yield from MessageViews(slice_, offsets, batch).messages(0, batch.num_rows)
+                yield from MessageViews(slice_.queue, offsets, batch).messages(0, batch.num_rows)
 
     def filtered_below(self, end: int) -> Tally:
         several = (tally_of(offsets[offsets < end]) for offsets in self._filtered)

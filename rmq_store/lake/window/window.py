@@ -21,13 +21,13 @@ from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.listener.task_listener import listener_kind
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.evidence import tally_of, tally_of_range
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.ask_listener import refuse_unknown_columns
 from rmq_store.lake.window.consume_job import ConsumeJob, ConsumeTask, TaskResult
 from rmq_store.lake.window.consume_slice import run_task
 from rmq_store.lake.window.duplicates import Absorbed, consume_absorbing, duplicate_outcomes
@@ -45,7 +45,6 @@ from rmq_store.window.consume import (
     ends_at_ms,
     finished_part,
     held_of,
-    listener_of,
     next_window,
     refuse_holes,
     wish,
@@ -83,7 +82,7 @@ def consume_window(
     shard.refresh("consumequeue", "offsets")
     refuse_rolled_back(shard)
     reached("1.planned")
-    refuse_unknown_columns(listener_of(group))
+    listener_kind(group, host.now_ms)
     engine = engine_of(plan)
     planned_at = shard.commitlog.version
     # 2. Claim.
@@ -180,7 +179,7 @@ def work_of(
         ends_at_ms=ends_at_ms(group, started_ms),
         now_ms=host.now_ms,
     )
-    slots, kind = engine.slots, listener_of(group).kind
+    slots, kind = engine.slots, listener_kind(group, host.now_ms)
     last = shard.newest_ctl(group.name, Action.CONSUME) if slots > 1 else None  # a single slot gets few tasks anyway
     tasks = tasks_of(group, slices, slots, kind, rows_per_ms(kind, group.listener, last))
     return Work(plan=plan, request=request, engine=engine, started_ms=started_ms, job=job, tasks=tasks, holes=holes)

@@ -10,7 +10,7 @@ from functools import partial
 from rmq_store.commit.ctl import Blocked, Produced, Proposal, StagedFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally, tally
 from rmq_store.consumer.call_listener import call_listener
-from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
+from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly, orderly_call
 from rmq_store.consumer.consume_result import (
     DroppedRange,
     clean_expired_msg,
@@ -260,7 +260,7 @@ class Run:
         matching = {m.queue_offset: m for m in self._matching(queue, messages)}
         tried = [blocked for blocked in self.plan.tried if blocked.range.queue == queue]
         result = consume_orderly(
-            self.listener,
+            orderly_call(self.listener, queue, rules.group),
             queue,
             (m.message() for m in matching.values()),
             rules,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rmq_store.commit.claim import Taken
 from rmq_store.commit.ctl import Action
-from rmq_store.consumer.listener import Listener, ListenerKind
+from rmq_store.consumer.listener import Listener, ListenerKind, load_listener
 from rmq_store.errors import ListenerError
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
-from rmq_store.window.consume import WindowReport, committed_window, held_of, listener_of, next_window, wish
+from rmq_store.window.consume import WindowReport, committed_window, held_of, next_window, refuse_batches_in_order, wish
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.plan import Plan, Planner
 from tests.oracle.memory.claim import claimed
@@ -71,7 +71,8 @@ def _next_window(
 
 
 def _message_listener(group: GroupSettings) -> Listener:
-    listener = listener_of(group)
+    listener = load_listener(group.listener)
+    refuse_batches_in_order(group, listener.kind)
     if listener.kind is ListenerKind.BATCH:
         raise ListenerError(
             f"listener {group.listener} takes Arrow batches, which the memory engine does not have: use consume_message"

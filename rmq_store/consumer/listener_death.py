@@ -1,0 +1,105 @@
+"""What follows when the process of a listener dies, or a call in it does not end (``docs/decisions/0017-listener-process.md``).
+
+A call is for a batch of messages, and its process says how many messages had an answer before. The batch of the call that did
+not return is halved until the one message is known that the listener cannot take. That message is a failed attempt, like one
+for which the listener raised; the messages before and after it go on, in a new process.
+
+For example, the listener gets batches of four, and dies at message 6 of eight:
+
+    calls 0..3, 4..7 dies; 4..5, 6 dies (alone: it has failed), 7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rmq_store.consumer.consume_result import EXPIRED_DELAY_LEVEL
+from rmq_store.consumer.listener import Answer
+from rmq_store.errors import ListenerError
+
+MOST_IN_A_ROW: Final = 10
+"""So many messages after each other, each alone in its call, with no call between them that returned: the listener is broken
+for all of them. The run then ends with an error instead of a retry of every message."""
+
+
+class DeathKind(StrEnum):
+    """Why a call did not return. The values are the ``error_type`` of its message."""
+
+    KILLED = "ListenerKilled"
+    """Its process died."""
+    TIMEOUT = "ListenerTimeout"
+    """It took longer than the limit, and its process was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a process in the middle of a call. ``text``: the signal, the exit code or the limit."""
+
+    kind: DeathKind
+    text: str
+
+    def answer(self) -> Answer:
+        """Of the message that was alone in the call. A timeout is retried at the level of ``clean_expired_msg``."""
+        level = EXPIRED_DELAY_LEVEL if self.kind is DeathKind.TIMEOUT else 0
+        return Answer(False, level, str(self.kind), self.text)
+
+
+class DeathsInARow:
+    """Counts the messages that ended the process of a listener, each alone in its call, without a call that returned between
+    two of them."""
+
+    def __init__(self, listener: str) -> None:
+        self._listener = listener
+        self._places: list[str] = []
+
+    def returned(self) -> None:
+        """A call has returned: the listener is not broken for every message."""
+        self._places.clear()
+
+    def died(self, place: str, death: Death) -> None:
+        """``place``: of the message, which may be tried several times. Raises ListenerError when there are too many."""
+        if place not in self._places:
+            self._places.append(place)
+        if len(self._places) >= MOST_IN_A_ROW:
+            raise ListenerError(
+                f"listener {self._listener} ended its process at {len(self._places)} messages in a row, and no call "
+                f"returned between them: the last was {place} ({death.text}). Nothing was committed: correct the listener, "
+                "or reset the offset to a message behind them"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a run of calls over ``[begin, end)``."""
+
+    judged: int | None
+    """The rows ``[begin, judged)`` have answers; None: none has, and it is not known which call did not return."""
+    death: Death | None = None
+    """Of the call that began at ``judged``; None: it returned, and the other rows are run by another call of ``run``."""
+
+
+def run_calls(rows: int, batch: int, run: Callable[[int, int, int], Ran], failed: Callable[[int, Death], None]) -> None:
+    """Have every row of ``[0, rows)`` answered, in order.
+
+    ``run(begin, end, batch)`` calls the listener for the rows ``[begin, end)``, at most ``batch`` in one call;
+    ``failed(row, death)`` takes the row that was alone in a call which did not return.
+    """
+    work = [(0, rows, batch)]
+    while work:
+        begin, end, size = work.pop()
+        ran = run(begin, end, size)
+        if ran.death is None:
+            if ran.judged is not None and ran.judged < end:
+                work.append((ran.judged, end, size))
+            continue
+        first, last = (begin, end) if ran.judged is None else (ran.judged, min(ran.judged + size, end))
+        if last < end:
+            work.append((last, end, size))
+        if last - first == 1:
+            failed(first, ran.death)
+            continue
+        half = (last - first + 1) // 2
+        work += [(first + half, last, min(size, half)), (first, first + half, min(size, half))]

@@ -1,0 +1,3 @@
+import posix
+
+posix._exit(7)

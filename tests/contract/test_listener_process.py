@@ -1,0 +1,198 @@
+"""What a listener does to its process ends no window: the message fails, the others go on, and the audit is empty."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import rmq_store
+from rmq_store.lake.listener import pool
+from tests.contract import deadly_listeners
+
+MESSAGES, POISON_AT = 8, 5
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> rmq_store.Store:
+    store = rmq_store.create_store(tmp_path_factory.mktemp("deadly") / "store")
+    bodies = [b"poison" if number == POISON_AT else b"%d" % number for number in range(MESSAGES)]
+    store.send([rmq_store.Message("Orders", body) for body in bodies], create_queues=1)
+    return store
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_stays(store: rmq_store.Store) -> Iterator[None]:
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert store.audit().num_rows == 0
+    pool.close()
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+Result = tuple[dict[str, int], list[dict[str, Any]]]
+
+
+def consumed(store: rmq_store.Store, *listeners: str, **settings: Any) -> list[Result]:
+    """For each listener a new group's window: its outcomes that are not 0, and the errors of its failed messages."""
+    usual = {"consume_from_where": "CONSUME_FROM_FIRST_OFFSET", "listener_process": True, "engine": "local"}
+    groups = [
+        rmq_store.consumer_group(
+            f"{listener}-{os.urandom(4).hex()}",
+            f"tests.contract.deadly_listeners:{listener}",
+            {"Orders": "*"},
+            **(usual | settings),
+        )
+        for listener in listeners
+    ]
+    reports = {report.group: report for report in store.consume_all(groups).groups}
+    for report in reports.values():
+        if report.error is not None:
+            raise report.error
+    view = "blocked" if settings.get("mode") == "orderly" else "outcomes"
+    errors = store.query(
+        f"SELECT group_name, begin_offset, end_offset, error_type, error_text FROM {view} "
+        "WHERE error_type IS NOT NULL ORDER BY begin_offset"
+    ).to_pylist()
+    return [
+        (
+            {str(outcome): count for outcome, count in reports[group.name].outcomes.items() if count},
+            [error for error in errors if error["group_name"] == group.name],
+        )
+        for group in groups
+    ]
+
+
+FAILED = {"acked": MESSAGES - 1, "retried": 1}
+KILLED = {
+    "abort": "its process was ended by signal 6 (Aborted)",
+    "kill": "its process was ended by signal 9 (Killed)",
+    "crash": "its process was ended by signal 11 (Segmentation fault)",
+    "exit_in_c": "its process ended with exit code 0",
+    "another_program": "its process ended with exit code 0",
+    "interrupt": "its process was ended by signal 2 (Interrupt)",
+    "garbage": "its process has written into the pipe of its answers",
+}
+RAISES = {"exit": "SystemExit", "endless": "MemoryError", "allocate": "MemoryError", "long_text": "ValueError"}
+FINE = ("fork_sleepers", "fork_and_return", "print_garbage", "thread_left", "at_exit")
+LATE = ("sleep", "stop")
+LIMITED = ("spin", "close_all")
+
+
+def test_the_table_has_every_way() -> None:
+    assert sorted(deadly_listeners.WAYS) == sorted([*KILLED, *RAISES, *FINE, *LATE, *LIMITED])
+
+
+@pytest.mark.parametrize("form", ["", "_arrow", "_in_order"])
+def test_a_process_that_dies_fails_its_message_alone(store: rmq_store.Store, form: str) -> None:
+    batch = {"consume_message_batch_max_size": 4} if form == "" else {}
+    mode = {"mode": "orderly"} if form == "_in_order" else {}
+    results = consumed(store, *(way + form for way in KILLED), **batch, **mode)
+    for text, (outcomes, errors) in zip(KILLED.values(), results, strict=True):
+        assert outcomes == ({"acked": POISON_AT} if mode else FAILED)
+        (error,) = errors
+        assert (error["begin_offset"], error["end_offset"]) == (POISON_AT, POISON_AT + 1)
+        assert (error["error_type"], error["error_text"]) == ("ListenerKilled", text)
+
+
+def test_what_is_an_exception_in_the_listener_is_one_as_before(store: rmq_store.Store) -> None:
+    results = consumed(store, *RAISES, listener_memory=256)
+    for kind, (outcomes, errors) in zip(RAISES.values(), results, strict=True):
+        assert (outcomes, [error["error_type"] for error in errors]) == (FAILED, [kind])
+        assert len(errors[0]["error_text"]) <= 4096
+
+
+@pytest.mark.parametrize("form", ["", "_arrow", "_in_order"])
+def test_what_a_listener_leaves_behind_changes_nothing(store: rmq_store.Store, form: str) -> None:
+    mode = {"mode": "orderly"} if form == "_in_order" else {}
+    for result in consumed(store, *(way + form for way in FINE), **mode):
+        assert result == ({"acked": MESSAGES}, [])
+
+
+def test_a_call_that_does_not_end_is_ended(store: rmq_store.Store) -> None:
+    for outcomes, errors in consumed(store, *LATE, listener_timeout=3):
+        assert outcomes == FAILED
+        assert [(error["begin_offset"], error["error_type"]) for error in errors] == [(POISON_AT, "ListenerTimeout")]
+        assert errors[0]["error_text"] == "the call took longer than the limit, 3 s"
+
+
+def test_a_call_may_use_so_much_cpu_time(store: rmq_store.Store) -> None:
+    [(outcomes, errors)] = consumed(store, "spin", listener_cpu=1)
+    assert outcomes == FAILED
+    assert errors[0]["error_text"] == "the call used more CPU time than the limit, 1 s"
+
+
+def test_answers_that_are_known_count_when_the_process_cannot_say_that_it_is_ready(store: rmq_store.Store) -> None:
+    assert consumed(store, "close_all", "close_all_arrow") == [({"acked": MESSAGES}, [])] * 2
+    [(outcomes, errors)] = consumed(store, "close_all_in_order", mode="orderly")
+    assert (outcomes, errors[0]["error_type"]) == ({"acked": POISON_AT}, "ListenerKilled")
+
+
+def test_a_poison_message_ends_as_a_dead_letter(store: rmq_store.Store) -> None:
+    [(outcomes, _)] = consumed(store, "kill", max_reconsume_times=0)
+    assert outcomes == {"acked": MESSAGES - 1, "dead": 1}
+
+
+def test_a_listener_that_dies_at_every_message_ends_the_run(tmp_path: Path) -> None:
+    many = rmq_store.create_store(tmp_path / "many")
+    many.send([rmq_store.Message("Orders", b"1")] * 20, create_queues=1)
+    with pytest.raises(rmq_store.ListenerError, match=r"always ended its process at 10 messages in a row"):
+        consumed(many, "always")
+    assert many.query("SELECT * FROM message_rows WHERE group_name IS NOT NULL").num_rows == 0
+
+
+def test_a_listener_that_dies_or_fails_when_it_is_loaded_is_an_error_in_words(store: rmq_store.Store) -> None:
+    with pytest.raises(rmq_store.ListenerError, match="has no attribute nothing"):
+        consumed(store, "nothing")
+    group = rmq_store.consumer_group(
+        "loading", "tests.contract.dies_when_imported:listener", {"Orders": "*"}, listener_process=True, engine="local",
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+    )  # fmt: skip
+    with pytest.raises(rmq_store.ListenerError, match="cannot be loaded: its process ended with exit code 7"):
+        store.consume(group)
+
+
+def test_a_listener_gets_the_variables_that_it_needs_and_no_secret(
+    store: rmq_store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-for-listeners")
+    monkeypatch.setenv("SHOP_URL", "http://shop")
+    [(_, errors)] = consumed(store, "variables")
+    names = errors[0]["error_text"].split()
+    assert {"PATH", "HOME"} & set(names)
+    assert not {"AWS_SECRET_ACCESS_KEY", "SHOP_URL"} & set(names)
+    [(_, errors)] = consumed(store, "variables", listener_environment=["SHOP_URL"])
+    assert "SHOP_URL" in errors[0]["error_text"].split()
+
+
+def test_the_next_window_uses_the_same_process(store: rmq_store.Store) -> None:
+    """A listener may keep state in its module."""
+    runs = [[error["error_text"].split() for error in consumed(store, "counting")[0][1]] for _ in range(2)]
+    assert len({pid for run in runs for pid, _ in run}) == 1
+    assert [int(number) for run in runs for _, number in run] == list(range(1, 2 * MESSAGES + 1))
+
+
+HANGS = """
+import sys
+from tests.contract.test_listener_process import consumed
+import rmq_store
+consumed(rmq_store.open_store(sys.argv[1]), "sleep")
+"""
+
+
+def test_no_process_stays_when_that_of_the_window_is_killed(store: rmq_store.Store) -> None:
+    with subprocess.Popen([sys.executable, "-c", HANGS, store.root], cwd=CHECKOUT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"sleeps\n"
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert len(started) == 2  # what starts the others, and the listener's own
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert alive == []
