@@ -155,6 +155,17 @@ class _Always(Deadly):
 always = _Always(_exit)
 
 
+def uneven(msgs: Any, context: Any) -> Any:
+    """In order: what it answers follows from the offset and from the tries."""
+    number, tries = msgs[0].queue_offset, msgs[0].reconsume_times
+    context.auto_commit = number % 5 != 3
+    if number % 4 == 2 and tries < 2:
+        return "ROLLBACK" if number % 3 else None
+    if number == 33:
+        raise ValueError(f"{number} {tries} {len(msgs)}")
+    return "COMMIT" if number % 7 == 6 else "SUCCESS"
+
+
 def variables(msgs: Any, context: Any) -> Any:
     """Fails with the names of the variables that it sees."""
     raise ValueError(" ".join(sorted(os.environ)))

@@ -40,8 +40,14 @@ class TaskListener(Protocol):
         """Call it for all rows: the numbers of those that failed, ascending, and their answers. Raises ListenerError."""
         ...
 
-    def in_order(self, queue: MessageQueue) -> OrderlyCall:
-        """The call for batches of messages of the queue, which are MessageViews."""
+    def in_order(self, queue: MessageQueue, *, ahead: bool) -> OrderlyCall:
+        """The call for batches of messages of the queue, which are MessageViews. ``ahead``: whether the listener may be called
+        for the next messages of a record batch as soon as it has succeeded."""
+        ...
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it was called for messages that were not asked for yet: the queue goes on to them."""
         ...
 
 
@@ -107,6 +113,7 @@ class InThisProcess:
     def __init__(self, listener: Listener, rules: CallRules, now_ms: Callable[[], int]) -> None:
         self._listener, self._rules, self._now_ms = listener, rules, now_ms
         self.name, self.kind, self.columns = listener.name, listener.kind, listener.columns
+        self.is_ahead = False
 
     def ask(self, rows: RowsToConsume) -> tuple[Rows, Sequence[Answer]]:
         """See ``TaskListener``."""
@@ -120,6 +127,6 @@ class InThisProcess:
                 answers += answers_of_call
         return np.concatenate(failed) if len(failed) > 1 else failed[0] if failed else (), answers
 
-    def in_order(self, queue: MessageQueue) -> OrderlyCall:
+    def in_order(self, queue: MessageQueue, *, ahead: bool) -> OrderlyCall:
         """See ``TaskListener``."""
         return orderly_call(self._listener, queue, self._rules.group)

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rmq_store.consumer.consume_orderly import OrderlyCall, orderly_call
-from rmq_store.consumer.listener import Listener, load_listener
+from rmq_store.consumer.consume_orderly import orderly_call
+from rmq_store.consumer.listener import ConsumeOrderlyStatus, Listener, load_listener
 from rmq_store.errors import ListenerError
 from rmq_store.lake.listener.calls import CallRules, RowsToConsume, calls_of
 from rmq_store.lake.listener.shared_memory import Board, MappedRows
@@ -25,6 +25,9 @@ from rmq_store.utils.host import epoch_ms
 
 MOST_REQUEST = 1 << 20
 """Bytes of a request or an answer."""
+
+_MOST_AHEAD_MS = 100
+"""So long an orderly listener is called for messages that were not asked for yet: the window's time may be over."""
 
 
 def serve(channel: socket.socket, board: Board) -> None:
@@ -37,7 +40,10 @@ def serve(channel: socket.socket, board: Board) -> None:
         request = json.loads(data)
         answer = worker.answer(request, fds)
         if answer is not None:
-            channel.send(json.dumps({"request": request["request"]} | answer).encode())
+            try:
+                channel.send(json.dumps({"request": request["request"]} | answer).encode())
+            except OSError as error:
+                sys.exit(f"the listener has closed the connection to the process of its task ({error})")
 
 
 class _Worker:
@@ -48,7 +54,6 @@ class _Worker:
         self._listener: Listener | None = None
         self._rows: MappedRows | None = None
         self._shared: dict[int, list[MessageExt]] = {}
-        self._in_order: dict[MessageQueue, OrderlyCall] = {}
         self._cpu_s: int | None = None
 
     def answer(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any] | None:
@@ -77,7 +82,6 @@ class _Worker:
             self._cpu_s = first["cpu_s"]
         self._limit_cpu()
         self._shared.clear()
-        self._in_order.clear()
         self._listener = listener = load_listener(request["listener"])
         return {"kind": str(listener.kind), "columns": listener.columns, "version": listener.version}
 
@@ -111,27 +115,32 @@ class _Worker:
         self._shared[request["number"]] = views.messages(0, len(rows.offsets))
 
     def _call(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Call the listener for batches of messages, until one is answered with something else than SUCCESS."""
         assert self._listener is not None
-        queue = MessageQueue(*request["queue"])
-        parts: list[list[int]] = request["parts"]
+        queue, size = MessageQueue(*request["queue"]), request["batch"]
         for number in [number for number in self._shared if number < request["oldest"]]:
             del self._shared[number]
-        messages = [one for number, begin, end in parts for one in self._shared[number][begin:end]]
+        messages = [one for number, begin, end in request["parts"] for one in self._shared[number][begin:end]]
         for message, times in zip(messages, request["times"], strict=True):
             message.reconsume_times = times
-        call = self._in_order.get(queue)
-        if call is None:
-            call = self._in_order[queue] = orderly_call(self._listener, queue, request["group"])
+        call = orderly_call(self._listener, queue, request["group"])
         self._board.begin(request["request"], 0, 0)
-        self._limit_cpu()
-        answer = call(messages)
-        return {
-            "status": str(answer.status),
-            "auto_commit": answer.auto_commit,
-            "suspend_ms": answer.suspend_ms,
-            "error_type": answer.failed.error_type,
-            "error_text": answer.failed.error_text,
-        }
+        ends_at_ms = epoch_ms() + _MOST_AHEAD_MS
+        for succeeded, begin in enumerate(range(0, len(messages), size), 1):
+            self._limit_cpu()
+            answer = call(messages[begin : begin + size])
+            if answer.status is not ConsumeOrderlyStatus.SUCCESS or not answer.auto_commit:
+                return {
+                    "status": str(answer.status),
+                    "auto_commit": answer.auto_commit,
+                    "suspend_ms": answer.suspend_ms,
+                    "error_type": answer.failed.error_type,
+                    "error_text": answer.failed.error_text,
+                }
+            self._board.set_judged(succeeded)
+            if epoch_ms() >= ends_at_ms:
+                break
+        return {"status": None}
 
     def _limit_cpu(self) -> None:
         """The next call may use so much CPU time; more ends the process with SIGXCPU."""

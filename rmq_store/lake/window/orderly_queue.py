@@ -47,9 +47,12 @@ def consume_in_order(
     """Consume a queue in order. Messages over the retry limit are its failures, and become dead letters."""
     pulled = _Pulled(job, listener, slices, files)
     tried = [blocked for blocked in job.tried if blocked.range.queue == queue]
-    result = consume_orderly(
-        listener.in_order(queue), queue, pulled.messages(), rules, tried=tried, is_over=job.is_over
-    )
+    call = listener.in_order(queue, ahead=not tried)
+
+    def is_over() -> bool:
+        return job.is_over() and not listener.is_ahead
+
+    result = consume_orderly(call, queue, pulled.messages(), rules, tried=tried, is_over=is_over)
     end = slices[-1].end if result.waits_at is None else result.waits_at
     failures = []
     for slice_ in slices:
