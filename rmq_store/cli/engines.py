@@ -63,10 +63,12 @@ def spark_of(options: SparkOptions, settings: str | None) -> Callable[[], SparkS
 
 
 def for_windows(engines: Engines) -> Callable[[Plan], Engine]:
-    """The engine for a window that has work. A listener will run, so pyarrow is let find pandas first."""
+    """The engine for a window that has work. If its listener runs in this process, pyarrow is let find pandas first."""
+    from rmq_store.lake.listener.task_listener import has_process
 
     def engine_of(plan: Plan) -> Engine:
-        pandas_for_listeners()
+        if not has_process(plan.group):
+            pandas_for_listeners()
         return engines.for_window(plan)
 
     return engine_of
@@ -85,9 +87,12 @@ def spark_module(name: str) -> Any:
 def listener_folders(paths: Sequence[str]) -> list[Path]:
     """Make listeners importable from these folders and the current one; returns the folders, for Spark's workers.
 
+    The current folder comes last: a file there does not replace a module of the same name, such as ``pandas.py``.
     Raises WrongUse for a folder that does not exist."""
     if missing := [path for path in paths if not Path(path).is_dir()]:
         raise WrongUse(f"--listener-path {missing[0]} is not a folder")
-    folders = [Path(path).resolve() for path in [*paths, "."]]
+    folders, current = [Path(path).resolve() for path in paths], Path.cwd()
     sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
-    return folders
+    if str(current) not in sys.path:
+        sys.path.append(str(current))
+    return [*folders, current]

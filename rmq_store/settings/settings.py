@@ -79,7 +79,7 @@ class GroupSettings:
     later_queues_start_at_min: bool = True
     all_or_nothing: bool = False
     """An exception fails the whole batch."""
-    listener_process: bool = False
+    listener_process: bool = True
     """The listener runs in a process of its own."""
     listener_timeout: int | None = None
     """Seconds: a longer call of the listener is ended with its process; None: ``consume_timeout``."""

@@ -308,6 +308,7 @@ def settings_of(group: Line, **settings: Any) -> GroupSettings:
         "name": f"{group['group']}@{group['clientId']}" if is_broadcasting(group) else group["group"],
         "listener": LISTENER,
         "subscriptions": tuple(subscription_of(topic, group) for topic in topics_of(group)),
+        "listener_process": False,  # the listener is a function of the running test
         "max_reconsume_times": group["maxReconsumeTimes"],
         "consume_message_batch_max_size": 1,
         "consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

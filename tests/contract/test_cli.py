@@ -24,7 +24,7 @@ from rmq_store.lake.sql.views import views
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host, day_of
-from tests.contract.rmq import LISTENER, Rmq
+from tests.contract.rmq import CONSUMERS, LISTENER, Rmq
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -427,18 +427,40 @@ def test_an_answer_that_nobody_reads_to_its_end_is_no_defect(imported: Rmq) -> N
         assert process.stderr.read() == b""
 
 
+PRINTS = """
+def fail_without_price(msgs, context):
+    print("hello")
+"""
+
+
+def test_what_a_listener_prints_in_its_process_is_on_standard_error_beside_the_json(imported: Rmq) -> None:
+    (imported.folder / "cli_listener.py").write_text(PRINTS)
+    consume = ["consume", "-g", "orders", "--max-messages", "1", "--json"]
+    done = in_a_process("import sys; from rmq_store.cli import main; sys.exit(main())", *consume)
+    assert (done.returncode, done.stderr, json.loads(done.stdout)["messages"]) == (0, "hello\n", 1)
+
+
 STOPPED = """
 import os, signal, time
 
+def parent(pid):
+    with open(f"/proc/{{pid}}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
 def fail_without_price(msgs, context):
-    os.kill(os.getpid(), signal.{name})
+    os.kill({pid}, signal.{name})
     time.sleep(60)
 """
 
 
+@pytest.mark.parametrize("pid", ["os.getpid()", "parent(os.getppid())"], ids=["this process", "its process"])
 @pytest.mark.parametrize(("name", "by", "exit_code"), [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143)])
-def test_who_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, name: str, by: str, exit_code: int) -> None:
-    (imported.folder / "cli_listener.py").write_text(STOPPED.format(name=name))
+def test_who_is_stopped_says_so_and_gives_its_queues_back(
+    imported: Rmq, name: str, by: str, exit_code: int, pid: str
+) -> None:
+    (imported.folder / "cli_listener.py").write_text(STOPPED.format(name=name, pid=pid))
+    settings, is_own = imported.folder / "consumers.toml", "true" if "parent" in pid else "false"
+    settings.write_text(CONSUMERS.replace('engine = "auto"', f'engine = "auto"\nlistener_process = {is_own}'))
     request = f"{day_of(Host().now_ms())}-stopped"
     consume = ["consume", "-g", "orders", "--request", request, "--json"]
     # A shell that starts the tests in the background has SIGINT ignored.

@@ -142,6 +142,7 @@ def test_what_a_listener_prints_is_no_part_of_the_json(in_two_shards: Rmq) -> No
     (in_two_shards.folder / "talking.py").write_text("def listener(msgs, context):\n    print('hello')\n")
     settings = in_two_shards.folder / "consumers.toml"
     settings.write_text(settings.read_text().replace("cli_listener:fail_without_price", "talking:listener"))
+    settings.write_text(settings.read_text().replace("[[group]]", "[[group]]\nlistener_process = false"))
     in_two_shards("send", "-t", "Orders", "--shard", "a", "x")
     answer = in_two_shards("consume", "-g", "two", "--json")
     assert (answer.json()["messages"], answer.err) == (1, "hello\n")

@@ -206,6 +206,16 @@ def nonsense(msgs, context):
 """
 
 
+def test_a_file_of_the_current_folder_replaces_no_module(imported: Rmq) -> None:
+    for name in ("decimal", "numpy"):
+        (imported.folder / f"{name}.py").write_text("raise SystemExit(1)")
+    (imported.folder / "cli_listener.py").write_text(
+        "import decimal, numpy\n\ndef fail_without_price(msgs, context):\n    assert numpy.int64\n    assert decimal.Decimal\n"
+        "    return 'CONSUME_SUCCESS'\n"
+    )
+    assert imported.json("consume", "-g", "orders", "--max-messages", "4")["windows"][0]["counts"]["acked"] == 4
+
+
 def with_listener(rmq: Rmq, text: str, name: str) -> list[str]:
     """A call of ``consume`` for a group of this listener."""
     (rmq.folder / f"{name}_module.py").write_text(text)
@@ -270,7 +280,8 @@ def test_what_a_listener_says_of_its_environment_leaves_no_secret_in_the_store(
         monkeypatch.setenv(name, value)
     consume = with_listener(imported, TELLS, mode)
     settings = imported.folder / f"{mode}.toml"
-    settings.write_text(settings.read_text().replace('engine = "auto"', f'mode = "{mode}"'))
+    variables = 'listener_environment = ["AWS_SECRET_ACCESS_KEY", "SHOP_PASSWORD"]'
+    settings.write_text(settings.read_text().replace('engine = "auto"', f'mode = "{mode}"\n{variables}'))
     answer = imported(*consume)
     assert answer.exit_code == 0, answer
     view = {"concurrently": "message_rows", "orderly": "blocked"}[mode]

@@ -142,6 +142,7 @@ def group(
     usual: dict[str, Any] = {
         "consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
         "consume_message_batch_max_size": 32,
+        "listener_process": False,  # what a listener answers is a function of the running test
     }
     subscriptions = tuple(build_subscription_data(topic, expression) for topic, expression in expressions.items())
     return GroupSettings(name, LISTENER, subscriptions, **(usual | settings))

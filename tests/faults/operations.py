@@ -36,6 +36,7 @@ CONSUMERS = f"""
 [[group]]
 name = "{GROUP}"
 listener = "tests.faults.listeners:fail_some"
+listener_process = false
 consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
 max_reconsume_times = 2
 retry_queue_nums = 2
@@ -47,6 +48,7 @@ expression = "A || B"
 [[group]]
 name = "shipping"
 listener = "tests.faults.listeners:fail_others"
+listener_process = false
 consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
 engine = "local"
 [[group.subscription]]

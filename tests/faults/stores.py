@@ -82,6 +82,7 @@ def group_named(name: str = GROUP, **changes: object) -> GroupSettings:
         max_reconsume_times=2,
         retry_queue_nums=2,
         consumers=2,
+        listener_process=False,  # these runs are about commits, and many have a process of their own
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
     )
     return replace(group, **changes)  # type: ignore[arg-type]

@@ -57,9 +57,10 @@ def environment_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def import_path() -> list[str]:
-    """``sys.path`` of this process with absolute folders; the current one, as ``""``, comes last."""
-    path = [os.path.abspath(entry) for entry in sys.path if entry not in ("", ".")]
-    return [*path, os.getcwd()] if len(path) < len(sys.path) else path
+    """``sys.path`` of this process with absolute folders. The current folder comes last, wherever it is here."""
+    current = os.getcwd()
+    path = [os.path.abspath(entry or current) for entry in sys.path]
+    return [*(entry for entry in path if entry != current), *([current] if current in path else [])]
 
 
 # --- the process that starts them ------------------------------------------------------------------------------------
