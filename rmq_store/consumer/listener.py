@@ -141,6 +141,15 @@ def load_listener(name: str, env: Mapping[str, str] | None = None) -> Listener:
         raise ListenerError(cleaned(reason, secret_values(env))) from error
 
 
+def refuse_unlisted(name: str, packages: Sequence[str]) -> None:
+    """Raise ListenerError for a listener whose module is in none of the packages. No packages: every listener is allowed."""
+    module = name.partition(":")[0]
+    if packages and not any(module == package or module.startswith(f"{package}.") for package in packages):
+        raise ListenerError(
+            f"listener {name} is not allowed here: RMQ_LISTENER_PACKAGES has {', '.join(packages)}. Nothing of it was imported"
+        )
+
+
 def listener_name(listener: str | Callable[..., Any]) -> str:
     """The name with which ``load_listener`` finds a function or a class of a module; a name is returned as it is.
 

@@ -18,6 +18,7 @@ from typing import Final
 
 from rmq_store.consumer.consume_result import EXPIRED_DELAY_LEVEL
 from rmq_store.consumer.listener import Answer
+from rmq_store.consumer.retry import Cause
 from rmq_store.errors import ListenerError
 
 MOST_IN_A_ROW: Final = 10
@@ -45,6 +46,13 @@ class Death:
         """Of the message that was alone in the call. A timeout is retried at the level of ``clean_expired_msg``."""
         level = EXPIRED_DELAY_LEVEL if self.kind is DeathKind.TIMEOUT else 0
         return Answer(False, level, str(self.kind), self.text)
+
+
+def cause_of(cause: Cause, error_type: str | None) -> Cause:
+    """The cause of a copy. A message that is dead because it may not be tried again says what its last attempt did."""
+    if cause not in (Cause.MAX_RECONSUME_TIMES, Cause.NO_RETRY_QUEUE):
+        return cause
+    return {str(DeathKind.KILLED): Cause.KILLED, str(DeathKind.TIMEOUT): Cause.TIMEOUT}.get(error_type or "", cause)
 
 
 class DeathsInARow:

@@ -68,6 +68,10 @@ class Cause(StrEnum):
     MAX_RECONSUME_TIMES = "max_reconsume_times"
     DELAY_LEVEL = "negative_delay_level"
     NO_RETRY_QUEUE = "no_retry_queue"
+    KILLED = "killed"
+    """A dead letter whose last attempt ended the listener's process (``listener_death``)."""
+    TIMEOUT = "timeout"
+    """A dead letter whose last attempt did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class Environment:
     """``RMQ_DEBUG=1``: the command line prints the traceback of an error."""
     import_roots: tuple[str, ...]
     """``RMQ_IMPORT_ROOTS``: folders and ``s3://`` prefixes that the DAGs may import from, separated by commas."""
+    listener_packages: tuple[str, ...]
+    """``RMQ_LISTENER_PACKAGES``: the packages and modules that listeners may be in, separated by commas. Empty: all."""
     export_folder: str
     """``RMQ_EXPORT_FOLDER``: where the DAGs export offsets to."""
     deliver_schedule: str | None
@@ -54,6 +56,7 @@ class Environment:
         """``variables``: by default those of this process, as they are now."""
         env = os.environ if variables is None else variables
         import_roots = (root.strip() for root in env.get("RMQ_IMPORT_ROOTS", "").split(","))
+        packages = (package.strip() for package in env.get("RMQ_LISTENER_PACKAGES", "").split(","))
         return cls(
             root=env.get("RMQ_ROOT") or "var/store",
             settings=env.get("RMQ_SETTINGS") or "consumers.toml",
@@ -61,6 +64,7 @@ class Environment:
             spark_master=env.get("RMQ_SPARK_MASTER") or None,
             debug=env.get("RMQ_DEBUG") == "1",
             import_roots=tuple(root for root in import_roots if root),
+            listener_packages=tuple(package for package in packages if package),
             export_folder=env.get("RMQ_EXPORT_FOLDER") or "var/exports",
             deliver_schedule=env.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,
             persist_schedule=env.get("RMQ_PERSIST_SCHEDULE", "*/5 * * * *") or None,

@@ -17,7 +17,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import format_time
-from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
+from tests.contract.rmq import ALL_DUE, LISTENER, ORDERS, TODAY, Rmq, lines_of
 
 
 def test_consume_does_a_whole_request_and_the_same_request_again_says_the_same(imported: Rmq) -> None:
@@ -204,6 +204,22 @@ def left_in_length(msgs, context):
 def nonsense(msgs, context):
     context.delay_level_when_next_consume = 10**30
 """
+
+
+@pytest.mark.parametrize("own_process", ["true", "false"])
+def test_listeners_may_be_limited_to_packages(imported: Rmq, monkeypatch: pytest.MonkeyPatch, own_process: str) -> None:
+    settings = imported.folder / "consumers.toml"
+    settings.write_text(settings.read_text().replace('engine = "auto"', f"listener_process = {own_process}"))
+    (imported.folder / "cli_listener.py").write_text("open('imported', 'w').close()")
+    consume = ["consume", "-g", "orders", "--engine", "local", "--max-messages", "4", "--json"]
+    monkeypatch.setenv("RMQ_LISTENER_PACKAGES", "shop, cli")
+    refused = imported(*consume)
+    assert (refused.exit_code, refused.json()["error"]) == (1, "ListenerError")
+    assert "cli_listener:fail_without_price is not allowed here: RMQ_LISTENER_PACKAGES has shop, cli" in refused.err
+    assert not (imported.folder / "imported").exists()
+    (imported.folder / "cli_listener.py").write_text(LISTENER)
+    monkeypatch.setenv("RMQ_LISTENER_PACKAGES", "shop,cli_listener")
+    assert imported(*consume).exit_code == 0
 
 
 def test_a_file_of_the_current_folder_replaces_no_module(imported: Rmq) -> None:

@@ -137,6 +137,8 @@ def test_answers_that_are_known_count_when_the_process_cannot_say_that_it_is_rea
 def test_a_poison_message_ends_as_a_dead_letter(store: rmq_store.Store) -> None:
     [(outcomes, _)] = consumed(store, "kill", max_reconsume_times=0)
     assert outcomes == {"acked": MESSAGES - 1, "dead": 1}
+    letters = store.query("SELECT cause, error_type FROM dead_letters WHERE cause = 'killed'").to_pylist()
+    assert letters == [{"cause": "killed", "error_type": "ListenerKilled"}]
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.consumer.consume_result import EXPIRED_DELAY_LEVEL
-from rmq_store.consumer.listener_death import MOST_IN_A_ROW, Death, DeathKind, DeathsInARow, Ran, run_calls
+from rmq_store.consumer.listener_death import MOST_IN_A_ROW, Death, DeathKind, DeathsInARow, Ran, cause_of, run_calls
+from rmq_store.consumer.retry import Cause
 from rmq_store.errors import ListenerError
 
 KILLED = Death(DeathKind.KILLED, "its process was ended by signal 9 (SIGKILL)")
@@ -80,3 +81,11 @@ def test_a_listener_that_dies_at_message_after_message_ends_the_run() -> None:
         ListenerError, match=r"listener shop:Orders ended its process at 10 messages in a row.* offset 99"
     ):
         row.died("offset 99", KILLED)
+
+
+def test_a_dead_letter_says_what_its_last_attempt_did() -> None:
+    assert cause_of(Cause.MAX_RECONSUME_TIMES, "ListenerKilled") is Cause.KILLED
+    assert cause_of(Cause.NO_RETRY_QUEUE, "ListenerTimeout") is Cause.TIMEOUT
+    assert cause_of(Cause.MAX_RECONSUME_TIMES, "ValueError") is Cause.MAX_RECONSUME_TIMES
+    assert cause_of(Cause.MAX_RECONSUME_TIMES, None) is Cause.MAX_RECONSUME_TIMES
+    assert cause_of(Cause.RETRY, "ListenerKilled") is Cause.RETRY

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from rmq_store.consumer.consume_orderly import OrderlyCall, orderly_call
-from rmq_store.consumer.listener import Answer, Listener, ListenerKind, load_listener
+from rmq_store.consumer.listener import Answer, Listener, ListenerKind, load_listener, refuse_unlisted
 from rmq_store.errors import ListenerError
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.listener.calls import CallRules, Rows, RowsToConsume, calls_of
@@ -20,6 +20,7 @@ from rmq_store.lake.read.filter import filter_columns
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS
 from rmq_store.lake.table import tables
 from rmq_store.message.message import MessageQueue
+from rmq_store.settings.environment import Environment
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import refuse_batches_in_order
 
@@ -55,8 +56,10 @@ class TaskListener(Protocol):
 def opened_listener(group: GroupSettings, now_ms: Callable[[], int]) -> Iterator[TaskListener]:
     """The group's listener, loaded, for one task. ``now_ms``: the clock of the task, which may raise to stop it.
 
-    Raises ListenerError when it cannot be loaded, or does not fit the group's mode.
+    Raises ListenerError when it cannot be loaded, does not fit the group's mode, or is not allowed here
+    (``RMQ_LISTENER_PACKAGES``).
     """
+    refuse_unlisted(group.listener, Environment.read().listener_packages)
     rules = CallRules(group.name, group.consume_message_batch_max_size, group.consume_timeout_ms, group.all_or_nothing)
     if not has_process(group):
         yield _checked(group, InThisProcess(load_listener(group.listener), rules, now_ms))

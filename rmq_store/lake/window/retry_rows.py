@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Produced
 from rmq_store.consumer.listener import Answer
+from rmq_store.consumer.listener_death import cause_of
 from rmq_store.consumer.retry import SendBack, property_edits, retry_queue_id, route, sent_away_edits
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
@@ -208,7 +209,6 @@ def _copies(
         "reconsume_times": send_back.reconsume_times,
         "attempt": send_back.reconsume_times,
         "origin_topic": topic,
-        "cause": str(send_back.cause),
     }
     columns |= {name: _repeat(value, n, tables.MSG.field(name).type) for name, value in constant.items()}
     which = pa.array(failed.of_origins(range(len(failed.origins)))[chosen])
@@ -220,6 +220,8 @@ def _copies(
     for name, values in of_origins.items():
         columns[name] = pa.array(values, tables.MSG.field(name).type).take(which)
     columns["origin_queue_offset"] = pa.array(np.concatenate([origin.offsets for origin in failed.origins])[chosen])
+    causes = [str(cause_of(send_back.cause, answer.error_type)) for answer in answers] if send_back.dead else None
+    columns["cause"] = pa.array(causes, pa.string()) if causes else _repeat(str(send_back.cause), n, pa.string())
     columns["error_type"] = pa.array([answer.error_type for answer in answers], pa.string())
     columns["error_text"] = pa.array([answer.error_text for answer in answers], pa.string())
     return pa.table(columns)
