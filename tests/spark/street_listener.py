@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +30,12 @@ def exits(msgs: list[Any], context: Any) -> str:
     if any(message.get_property("plan") for message in msgs):
         os._exit(0)
     sys.exit(0)
+
+
+def dies(msgs: list[Any], context: Any) -> str:
+    if any(message.queue_offset % 4 == 1 for message in msgs):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "CONSUME_SUCCESS"
 
 
 def nonsense(msgs: list[Any], context: Any) -> str:

@@ -63,6 +63,12 @@ def street(folder, engine):
     request = ConsumeRequest("2026-01-01-exits", me, max_messages=40)
     ended = consume_window(store, shard, ending, request, lambda plan: engine, host)
     found["exits"] = {str(k): v for k, v in ended.counts().items() if v}
+    dying = load_settings(SETTINGS.format(name="gm_dies", listener="dies"), "test").groups[0]
+    report = consume_window(
+        store, shard, dying, ConsumeRequest("2026-01-01-dies", me, max_messages=40), lambda plan: engine, host
+    )
+    found["dies"] = {str(k): v for k, v in report.counts().items() if v}
+    found["dies projection"] = repr(projection(shard, dying.name))
     bad = load_settings(SETTINGS.format(name="gm_nonsense", listener="nonsense"), "test").groups[0]
     try:
         consume_window(store, shard, bad, ConsumeRequest("2026-01-01-bad", me), lambda plan: engine, host)
@@ -124,6 +130,8 @@ def check(output: dict[str, Any]) -> None:
     assert counts["each first"]["acked"] + counts["each first"]["retried"] == 900
     assert counts["each again"] == {"dead": counts["each first"]["retried"]}
     assert counts["exits"] == {"retried": 40}
+    assert sum(counts["dies"].values()) == 40
+    assert 0 < counts["dies"]["retried"] < 40
     assert counts["nonsense"][0] == "ListenerError"
     assert "MAYBE" in counts["nonsense"][1]
     assert counts["full audit"][0] == []
