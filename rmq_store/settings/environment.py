@@ -28,6 +28,8 @@ class Environment:
     """``RMQ_IMPORT_ROOTS``: folders and ``s3://`` prefixes that the DAGs may import from, separated by commas."""
     listener_packages: tuple[str, ...]
     """``RMQ_LISTENER_PACKAGES``: the packages and modules that listeners may be in, separated by commas. Empty: all."""
+    redaction: str | None
+    """``RMQ_REDACTION``: ``module:function``, which gets each text of a listener's error and returns the text to store."""
     export_folder: str
     """``RMQ_EXPORT_FOLDER``: where the DAGs export offsets to."""
     deliver_schedule: str | None
@@ -65,6 +67,7 @@ class Environment:
             debug=env.get("RMQ_DEBUG") == "1",
             import_roots=tuple(root for root in import_roots if root),
             listener_packages=tuple(package for package in packages if package),
+            redaction=env.get("RMQ_REDACTION") or None,
             export_folder=env.get("RMQ_EXPORT_FOLDER") or "var/exports",
             deliver_schedule=env.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,
             persist_schedule=env.get("RMQ_PERSIST_SCHEDULE", "*/5 * * * *") or None,

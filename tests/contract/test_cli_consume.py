@@ -12,6 +12,7 @@ from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.positions import own_queue_id
 from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.listener import redaction_hook
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -309,6 +310,39 @@ def test_what_a_listener_says_of_its_environment_leaves_no_secret_in_the_store(
     assert "***" in told
     assert "-secret" not in told
     assert not any(b"-secret" in path.read_bytes() for path in imported.root.rglob("*") if path.is_file())
+
+
+HOOKED = """
+def fail(msgs, context):
+    raise ValueError("card 4111-1111, or worse" if msgs[0].queue_offset else "worse")
+
+def hide(text):
+    assert text != "worse"
+    return text.replace("4111-1111", "(card)") + "x" * 10_000
+"""
+
+
+@pytest.mark.parametrize("own_process", ["true", "false"])
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+def test_a_function_of_the_deployment_redacts_the_texts_of_errors(
+    imported: Rmq, monkeypatch: pytest.MonkeyPatch, mode: str, own_process: str
+) -> None:
+    consume = with_listener(imported, HOOKED, "fail")
+    settings = imported.folder / "fail.toml"
+    text = f'mode = "{mode}"\nlistener_process = {own_process}\nconsume_message_batch_max_size = 1'
+    settings.write_text(settings.read_text().replace("consume_message_batch_max_size = 32", text))
+    monkeypatch.delitem(sys.modules, "fail_module", raising=False)
+    monkeypatch.setenv("RMQ_REDACTION", "fail_module:hide")
+    redaction_hook._imported.cache_clear()
+    assert imported(*consume).exit_code == 0
+    view = {"concurrently": "message_rows", "orderly": "blocked"}[mode]
+    rows = imported.json("sql", f"select error_text from {view} where error_text is not null")
+    texts = {row["error_text"] for row in rows}
+    assert texts <= {redaction_hook.WITHHELD, ("card (card), or worse" + "x" * 10_000)[:4096]}
+    assert redaction_hook.WITHHELD in texts
+    monkeypatch.setenv("RMQ_REDACTION", "fail_module:nothing")
+    refused = imported(*consume)
+    assert (refused.exit_code, refused.json()["error"]) == (2, "WrongUse")
 
 
 def test_deliver_moves_what_is_due_and_the_group_reads_it_again(imported: Rmq) -> None:

@@ -16,6 +16,7 @@ from rmq_store.lake.listener.concurrent_calls import ConcurrentCalls
 from rmq_store.lake.listener.orderly_calls import OrderlyCalls
 from rmq_store.lake.listener.pool import Start, give_back, take
 from rmq_store.lake.listener.processes import Limits, ListenerProcess, environment_of, import_path
+from rmq_store.lake.listener.redaction_hook import redaction_hook
 from rmq_store.lake.listener.requests import Prepare, Request
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
@@ -57,6 +58,7 @@ class InItsProcess:
         self._start, self.rules, self._now_ms = start, rules, now_ms
         self._process: ListenerProcess | None = None
         self.deaths = DeathsInARow(start.listener)
+        self._redact = redaction_hook()
         self._secrets: tuple[str, ...] | None = None
         self._in_order: OrderlyCalls | None = None
 
@@ -158,7 +160,7 @@ class InItsProcess:
         if answer.error_type is None:
             return answer
         kind = cleaned(answer.error_type, self._known_secrets(), NAME_BYTES)
-        return replace(answer, error_type=kind, error_text=self._text(answer.error_text or ""))
+        return self._redact(replace(answer, error_type=kind, error_text=self._text(answer.error_text or "")))
 
     def _text(self, text: str) -> str:
         return cleaned(str(text), self._known_secrets())

@@ -5,21 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from rmq_store.consumer.consume_orderly import OrderlyCall, orderly_call
+from rmq_store.consumer.consume_orderly import OrderlyAnswer, OrderlyCall, orderly_call
 from rmq_store.consumer.listener import Answer, Listener, ListenerKind, load_listener, refuse_unlisted
 from rmq_store.errors import ListenerError
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.listener.calls import CallRules, Rows, RowsToConsume, calls_of
 from rmq_store.lake.listener.listener_process import InItsProcess
 from rmq_store.lake.listener.processes import Limits
+from rmq_store.lake.listener.redaction_hook import redaction_hook
 from rmq_store.lake.read.filter import filter_columns
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS
 from rmq_store.lake.table import tables
-from rmq_store.message.message import MessageQueue
+from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import refuse_batches_in_order
@@ -117,6 +119,7 @@ class InThisProcess:
         self._listener, self._rules, self._now_ms = listener, rules, now_ms
         self.name, self.kind, self.columns = listener.name, listener.kind, listener.columns
         self.is_ahead = False
+        self._redact = redaction_hook()
 
     def ask(self, rows: RowsToConsume) -> tuple[Rows, Sequence[Answer]]:
         """See ``TaskListener``."""
@@ -127,9 +130,15 @@ class InThisProcess:
         for _, of_call, answers_of_call in calls_of(self._listener, self._rules, rows, 0, count, size, self._now_ms):
             if len(of_call):
                 failed.append(of_call)
-                answers += answers_of_call
+                answers += map(self._redact, answers_of_call)
         return np.concatenate(failed) if len(failed) > 1 else failed[0] if failed else (), answers
 
     def in_order(self, queue: MessageQueue, *, ahead: bool) -> OrderlyCall:
         """See ``TaskListener``."""
-        return orderly_call(self._listener, queue, self._rules.group)
+        call = orderly_call(self._listener, queue, self._rules.group)
+
+        def redacted(messages: Sequence[MessageExt]) -> OrderlyAnswer:
+            answer = call(messages)
+            return replace(answer, failed=self._redact(answer.failed))
+
+        return redacted
