@@ -1,4 +1,4 @@
-"""What follows when the process of a listener dies, or a call in it does not end (``docs/decisions/0018-listener-process.md``).
+"""What follows when the process of a listener dies, or a call in it does not end (``docs/decisions/0019-listener-process.md``).
 
 A call is for a batch of messages, and its process says how many messages had an answer before. The batch of the call that did
 not return is halved until the one message is known that the listener cannot take. That message is a failed attempt, like one
