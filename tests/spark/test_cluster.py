@@ -19,6 +19,7 @@ SETTINGS = """
 [[group]]
 name = "orders"
 listener = "shop.listeners:consume_message"
+listener_environment = ["GATE"]
 engine = "spark"
 consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
 [[group.subscription]]
