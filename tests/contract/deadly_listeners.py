@@ -171,6 +171,11 @@ def variables(msgs: Any, context: Any) -> Any:
     raise ValueError(" ".join(sorted(os.environ)))
 
 
+def current_folder(msgs: Any, context: Any) -> Any:
+    """Fails with the folder in which it runs."""
+    raise ValueError(os.getcwd())
+
+
 _calls = 0
 
 

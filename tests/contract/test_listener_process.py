@@ -203,6 +203,27 @@ def test_the_next_window_uses_the_same_process(store: rmq_store.Store) -> None:
     assert [int(number) for run in runs for _, number in run] == list(range(1, 2 * MESSAGES + 1))
 
 
+def test_the_current_folder_is_that_of_the_window(
+    store: rmq_store.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener may read and write files beside the settings, also when the program goes to another folder."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        [(_, errors)] = consumed(store, "current_folder")
+        assert {error["error_text"] for error in errors} == {str(tmp_path / name)}
+
+
+def test_a_process_that_ended_leaves_no_file_open(store: rmq_store.Store) -> None:
+    consumed(store, "kill", "kill_arrow")
+    pool.close()
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        consumed(store, "kill", "kill_arrow", "fork_and_return")
+        pool.close()
+    assert psutil.Process().num_fds() <= before
+
+
 HANGS = """
 import sys
 from tests.contract.test_listener_process import consumed

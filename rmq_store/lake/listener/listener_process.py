@@ -15,7 +15,7 @@ from rmq_store.lake.listener.calls import CallRules, Rows, RowsToConsume
 from rmq_store.lake.listener.concurrent_calls import ConcurrentCalls
 from rmq_store.lake.listener.orderly_calls import OrderlyCalls
 from rmq_store.lake.listener.pool import Start, give_back, take
-from rmq_store.lake.listener.processes import Limits, ListenerProcess, environment_of, import_path
+from rmq_store.lake.listener.processes import Limits, ListenerProcess, current_folder, environment_of, import_path
 from rmq_store.lake.listener.redaction_hook import redaction_hook
 from rmq_store.lake.listener.requests import Prepare, Request
 from rmq_store.message.message import MessageQueue
@@ -41,7 +41,7 @@ class InItsProcess:
         ``variables``: names of the environment that the listener gets. Raises ListenerError when it cannot be loaded.
         """
         environment = environment_of(variables)
-        start = Start(name, tuple(environment.items()), tuple(import_path()), limits)
+        start = Start(name, tuple(environment.items()), tuple(import_path()), current_folder(), limits)
         listener = cls(start, rules, now_ms)
         try:
             listener.load()
@@ -78,6 +78,7 @@ class InItsProcess:
         first = {
             "environment": dict(start.environment),
             "path": start.path,
+            "folder": start.folder,
             "memory_mib": start.limits.memory_mib,
             "cpu_s": start.limits.cpu_s,
         }

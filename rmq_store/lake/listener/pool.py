@@ -22,6 +22,8 @@ class Start:
     environment: tuple[tuple[str, str], ...]
     path: tuple[str, ...]
     """``sys.path``."""
+    folder: str
+    """The current folder."""
     limits: Limits
 
 

@@ -56,10 +56,18 @@ def environment_of(names: Sequence[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in (*BASIC_VARIABLES, *names) if name in os.environ}
 
 
+def current_folder() -> str:
+    """The current folder; ``/`` if it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "/"
+
+
 def import_path() -> list[str]:
     """``sys.path`` of this process with absolute folders. The current folder comes last, wherever it is here."""
-    current = os.getcwd()
-    path = [os.path.abspath(entry or current) for entry in sys.path]
+    current = current_folder()
+    path = [os.path.normpath(os.path.join(current, entry)) for entry in sys.path]
     return [*(entry for entry in path if entry != current), *([current] if current in path else [])]
 
 
@@ -250,16 +258,20 @@ class ListenerProcess:
         if self._status >= 0:
             self._channel.close()
             self._server.send(f"end {self._pid}")
-            os.close(self._status)
-            self._status = -1
+            self._close()
 
     def _wait(self) -> int | None:
         """Wait for its end: its status, None when the process that started it has died, too."""
         self._channel.close()
         status = os.read(self._status, 4)
+        self._close()
+        return int.from_bytes(status, "little", signed=True) if len(status) == 4 else None
+
+    def _close(self) -> None:
+        """It has ended, or ends: nothing is asked any more."""
         os.close(self._status)
         self._status = -1
-        return int.from_bytes(status, "little", signed=True) if len(status) == 4 else None
+        self.rows.close()
 
 
 def _parsed(data: bytes, number: int) -> dict[str, Any] | None:

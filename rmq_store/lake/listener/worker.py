@@ -76,6 +76,7 @@ class _Worker:
             os.environ.clear()
             os.environ.update(first["environment"])
             sys.path[:] = first["path"]
+            os.chdir(first["folder"])
             _limit(resource.RLIMIT_CORE, 0)
             if first["memory_mib"] is not None:
                 _limit(resource.RLIMIT_AS, _address_space() + (first["memory_mib"] << 20))
