@@ -87,22 +87,18 @@ def compacted(lake: Lake, **options: Any) -> CompactReport:
     return compact(lake.shard, request, lake.host, **options)
 
 
-def rows(lake: Lake, view: str) -> list[str]:
-    return sorted(map(repr, query(lake.store, f"SELECT * FROM {view}").to_pylist(maps_as_pydicts="lossy")))
-
-
 def files_of(lake: Lake, kind: str) -> int:
     kinds: list[str] = lake.shard.commitlog.files().column("partition.kind").to_pylist()
     return kinds.count(kind)
 
 
 def test_every_view_shows_the_same_rows_from_fewer_files(lake: Lake) -> None:
-    before = {view: rows(lake, view) for view in VIEWS}
+    before = lake.rows(*VIEWS)
     all_files = len(lake.shard.commitlog.files())
     report = compacted(lake)
     assert lake.audit() == []
     assert (report.replaced_files, report.overtaken, report.warnings) == (all_files - OF_IMPORTS, 0, ())
-    assert {view: rows(lake, view) for view in VIEWS} == before
+    assert lake.rows(*VIEWS) == before
     # The broker's messages are of another day.
     assert {kind: files_of(lake, kind) for kind in ("msg", "key", "outcome")} == {"msg": 2, "key": 1, "outcome": 1}
 
@@ -240,7 +236,7 @@ def test_every_message_is_found_by_its_id_and_its_time(lake: Lake) -> None:
 
 
 def test_a_second_compaction_meanwhile_replaces_nothing_twice(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {view: rows(lake, view) for view in VIEWS}
+    before = lake.rows(*VIEWS)
     others: list[CompactReport] = []
 
     def compacts(step: str) -> None:
@@ -251,7 +247,7 @@ def test_a_second_compaction_meanwhile_replaces_nothing_twice(lake: Lake, monkey
     monkeypatch.setattr(committing, "on_step", compacts)
     report = compacted(lake)
     assert (report.overtaken, report.commits) == (others[1].commits, 0)
-    assert {view: rows(lake, view) for view in VIEWS} == before
+    assert lake.rows(*VIEWS) == before
     assert lake.audit() == []
 
 
@@ -297,7 +293,7 @@ class Killed(BaseException):
 def test_a_compaction_that_is_killed_at_any_step_hurts_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    before = {view: rows(lake, view) for view in VIEWS}
+    before = lake.rows(*VIEWS)
 
     def dies(reached: str) -> None:
         if reached == step:
@@ -307,9 +303,9 @@ def test_a_compaction_that_is_killed_at_any_step_hurts_nothing(
     with pytest.raises(Killed):
         compacted(lake)
     monkeypatch.setattr(committing, "on_step", lambda step: None)
-    assert {view: rows(lake, view) for view in VIEWS} == before
+    assert lake.rows(*VIEWS) == before
     compacted(lake)
-    assert {view: rows(lake, view) for view in VIEWS} == before
+    assert lake.rows(*VIEWS) == before
     assert lake.audit() == []
     assert [report for report in check(lake.shard) if report.differs] == []
 

@@ -86,10 +86,6 @@ def compacted(lake: Lake) -> CompactReport:
     )
 
 
-def rows(lake: Lake, view: str) -> list[str]:
-    return sorted(map(repr, query(lake.store, f"SELECT * FROM {view}").to_pylist(maps_as_pydicts="lossy")))
-
-
 def is_whole(lake: Lake) -> bool:
     assert lake.audit() == []
     assert [report for report in check(lake.shard) if report.differs] == []
@@ -110,7 +106,7 @@ def readable(lake: Lake) -> dict[MessageQueue, tuple[int, int]]:
 
 
 def test_what_every_group_has_consumed_goes_and_its_record_stays(lake: Lake) -> None:
-    before, recorded = readable(lake), {view: rows(lake, view) for view in RECORDED}
+    before, recorded = readable(lake), lake.rows(*RECORDED)
     assert retained(lake).warnings == ()
     after, positions = readable(lake), lake.shard.positions()
     for queue, (least, most) in before.items():
@@ -119,13 +115,13 @@ def test_what_every_group_has_consumed_goes_and_its_record_stays(lake: Lake) -> 
         assert after[queue] == (first, most), queue
     assert is_whole(lake)
     assert compacted(lake).removed_rows == sum(after[queue][0] - before[queue][0] for queue in before) > 0
-    assert {view: rows(lake, view) for view in RECORDED} == recorded
+    assert lake.rows(*RECORDED) == recorded
     assert is_whole(lake)
     for file in lake.folder.glob(f"{SHARD}/commitlog/kind=msg/*.parquet"):  # as a vacuum two days later
         if not lake.shard.commitlog.is_live(f"kind=msg/{file.name}"):
             file.unlink()
     assert readable(lake) == after
-    assert {view: rows(lake, view) for view in RECORDED} == recorded
+    assert lake.rows(*RECORDED) == recorded
     assert is_whole(lake)
 
 

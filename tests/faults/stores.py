@@ -19,6 +19,7 @@ from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import Finding
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
 from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.sql.sql import queries
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -159,7 +160,14 @@ class Lake:
         return {queue.queue_id: offset for queue, offset in moves if queue.topic == TOPIC}
 
     def projections(self, *groups: str) -> list[Projection]:
-        return [projection(self.shard, group) for group in (groups or (GROUP, SCHEDULE_GROUP))]
+        shard = self.shard
+        return [projection(shard, group) for group in (groups or (GROUP, SCHEDULE_GROUP))]
+
+    def rows(self, *views: str) -> dict[str, list[str]]:
+        """The rows of each view, sorted, over one snapshot."""
+        answers = queries(self.store, [f"SELECT * FROM {view}" for view in views])
+        tables = [answer.to_pylist(maps_as_pydicts="lossy") for answer in answers]
+        return {view: sorted(map(repr, table)) for view, table in zip(views, tables, strict=True)}
 
     def audit(self) -> list[Finding]:
         return audit(self.store)

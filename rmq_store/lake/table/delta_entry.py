@@ -28,6 +28,8 @@ VACUUM = "VACUUM"
 _SAFE = "/=~-_."
 _COMMIT_IDS = "commit_ids"
 _ACTIONS = "actions"
+_parsed = json.JSONDecoder().decode
+"""``json.loads`` looks for the encoding of each text; an entry is UTF-8."""
 _COLUMN_MAPPING = "delta.columnMapping.mode"
 _WITHOUT_EFFECT = frozenset({"cdc", "domainMetadata"})
 """Actions that change nothing that is read here."""
@@ -164,7 +166,7 @@ def parse_entry(content: bytes, version: int, where: str) -> Entry:
     Raises LogDamaged when the entry is damaged, OtherFormat when it has an action that is not known here.
     """
     try:
-        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+        actions = [_parsed(line) for line in content.decode().split("\n") if line and not line.isspace()]
         entry = _entry(actions, version, where)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogDamaged(f"{where} is damaged ({error})") from error
@@ -180,7 +182,7 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> En
         ((kind, value),) = action.items()
         match kind:
             case "add":
-                added.append(live_file(value, json.loads(value.get("stats") or "{}"), version, where))
+                added.append(live_file(value, _parsed(value.get("stats") or "{}"), version, where))
             case "remove":
                 removed.append(unquote(value["path"]))
             case "txn":

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs
@@ -372,6 +372,6 @@ class Root:
 
 def _clean(relative: str) -> str:
     """The name, refused when it would leave the root."""
-    if relative.startswith("/") or ".." in PurePosixPath(relative).parts:
+    if relative.startswith("/") or ".." in relative.split("/"):
         raise ValueError(f"{relative!r} is not a name below a root")
     return relative.rstrip("/")
