@@ -6,44 +6,57 @@ The parts do not depend on each other. One that cannot read what it needs is a f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from rmq_store.errors import RmqError
+from rmq_store.lake.audit.derived import TEXTS as of_derived_tables
 from rmq_store.lake.audit.derived import derived_tables
 from rmq_store.lake.audit.files import Progress, files
 from rmq_store.lake.audit.finding import Finding, Problem, of_row
+from rmq_store.lake.audit.positions import TEXTS as of_positions
 from rmq_store.lake.audit.positions import positions
+from rmq_store.lake.audit.segments import TEXTS as of_segments
 from rmq_store.lake.audit.segments import segments
 from rmq_store.lake.read.message_search import quoted
-from rmq_store.lake.sql.sql import query
+from rmq_store.lake.sql.sql import Ask, queries, snapshot_of
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 
-Part = Callable[[LakeStore], Iterator[Finding]]
+Part = Callable[[LakeStore, Ask], Iterator[Finding]]
 
+_UNREADABLE = (RmqError, OSError, ValueError)
+_VIEW = "SELECT * FROM audit"
 _PARTS: Mapping[str, Part] = {
-    "positions": positions,
-    "segments": segments,
+    "positions": lambda store, ask: positions(ask),
+    "segments": lambda store, ask: segments(ask),
     "derived tables": derived_tables,
-    "view audit": lambda store: of_view(store),
+    "view audit": lambda store, ask: _rows_of(_VIEW, ask),
 }
+_TEXTS = (*of_positions, *of_segments, *of_derived_tables, _VIEW)
 
 
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
-    """Every contradiction, each part of a snapshot taken then; none in a sound store. No message body is read."""
-    parts: dict[str, Part] = {"files": partial(files, progress=progress), **_PARTS}
+    """Every contradiction; none in a sound store. No message body is read."""
     opened = _of(store, tuple(store.shards()))
-    return [finding for name, part in parts.items() for finding in _tried(opened, name, part)]
+    findings = _tried(opened, None, "files", lambda store, _: files(store, progress=progress))
+    with ExitStack() as stack:
+        try:
+            ask = stack.enter_context(snapshot_of(opened, _TEXTS))
+        except _UNREADABLE:  # each part then reads only what it needs
+            ask = None
+        return [*findings, *(finding for name, part in _PARTS.items() for finding in _tried(opened, ask, name, part))]
 
 
-def _tried(store: _OpenedStore, name: str, part: Part) -> list[Finding]:
-    """The findings of a part. Where it fails it is tried shard by shard, so that one damaged shard hides nothing of others."""
+def _tried(store: _OpenedStore, ask: Ask | None, name: str, part: Part) -> list[Finding]:
+    """The findings of a part. Where it fails it is tried shard by shard, so that one damaged shard hides nothing of others.
+    ``ask``: over a snapshot of all shards; None: each question opens its own."""
     try:
-        return list(part(store))
-    except (RmqError, OSError, ValueError) as error:
+        return list(part(store, ask or partial(queries, store)))
+    except _UNREADABLE as error:
         if len(store.opened) > 1:
-            return [finding for shard in store.opened for finding in _tried(_of(store, (shard,)), name, part)]
+            return [finding for shard in store.opened for finding in _tried(_of(store, (shard,)), None, name, part)]
         return [
             Finding(shard=shard, problem=Problem.NOT_AUDITED, detail=f"{name}: {error}")
             for shard in store.shard_names()
@@ -67,7 +80,11 @@ def _of(store: LakeStore, shards: tuple[Shard, ...]) -> _OpenedStore:
     return _OpenedStore(store.root, store.store_id, store.levels, opened=shards)
 
 
-def of_view(store: LakeStore, group: str | None = None) -> Iterator[Finding]:
-    """The rows of the view ``audit``. ``group``: those of one group, None: all."""
-    where = "" if group is None else f" WHERE group_name = {quoted(group)}"
-    return map(of_row, query(store, f"SELECT * FROM audit{where}").to_pylist())
+def of_view(store: LakeStore, group: str) -> Iterator[Finding]:
+    """The rows of the view ``audit`` about one group."""
+    return _rows_of(f"{_VIEW} WHERE group_name = {quoted(group)}", partial(queries, store))
+
+
+def _rows_of(text: str, ask: Ask) -> Iterator[Finding]:
+    (rows,) = ask((text,))
+    return map(of_row, rows.to_pylist())

@@ -16,7 +16,7 @@ from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.commit.rebuild import TableReport, check
 from rmq_store.lake.sql.relations import FILE_RELATIONS
-from rmq_store.lake.sql.sql import queries, query
+from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 
@@ -40,45 +40,6 @@ _PAIRS = (
 """What a derived table has with its tail, what the log says, and a relation with the columns of both."""
 
 
-def derived_tables(store: LakeStore) -> Iterator[Finding]:
-    """Where a derived table and the commit log differ, commits of which the log has more than one record, and a log that was
-    made older than its tables."""
-    for shard in store.shards():
-        yield from _rolled_back(shard)
-    try:
-        answers = queries(store, [_digests(*pair) for pair in _PAIRS])
-        differing = {shard for answer in answers for shard in answer.column("shard").to_pylist()}
-    except (RmqError, OSError):
-        differing = set(store.shard_names())
-    else:
-        yield from _twice(store) if differing else ()
-    for shard in store.shards():
-        if shard.name in differing:
-            for report in check(shard):
-                yield from _of_table(shard.name, report)
-
-
-def _rolled_back(shard: Shard) -> Iterator[Finding]:
-    for kind in KINDS:
-        try:
-            refuse_other_history(shard, kind.table(shard))
-        except DerivedTableDamaged as error:
-            if error.other_history:
-                yield Finding(shard=shard.name, problem=Problem.LOG_ROLLED_BACK, file=kind.name, detail=str(error))
-
-
-def _twice(store: LakeStore) -> Iterator[Finding]:
-    for row in query(store, _TWICE).to_pylist():
-        detail = f"the commit log has {row['rows']} records of commit {row['commit_id']}"
-        yield Finding(shard=row["shard"], problem=Problem.COMMIT_TWICE, group_name=row["group_name"], detail=detail)
-
-
-_TWICE = (
-    "SELECT shard, commit_id, max(group_name) AS group_name, count(*) AS rows FROM ctl_logged"
-    " GROUP BY shard, commit_id HAVING count(*) > 1"
-)
-
-
 def _digests(table: str, log: str, like: str) -> str:
     """The statement for the shards of which the rows differ, or that have a record twice."""
     columns = ", ".join(_named(FILE_RELATIONS[like].schema))
@@ -96,6 +57,50 @@ def _digests(table: str, log: str, like: str) -> str:
 
 def _named(schema: pa.Schema) -> Sequence[str]:
     return [f'"{name}"' for name in schema.names]
+
+
+_DIGESTS = tuple(_digests(*pair) for pair in _PAIRS)
+_TWICE = (
+    "SELECT shard, commit_id, max(group_name) AS group_name, count(*) AS rows FROM ctl_logged"
+    " GROUP BY shard, commit_id HAVING count(*) > 1"
+)
+
+TEXTS = (*_DIGESTS, _TWICE)
+"""The statements of ``derived_tables``."""
+
+
+def derived_tables(store: LakeStore, ask: Ask) -> Iterator[Finding]:
+    """Where a derived table and the commit log differ, commits of which the log has more than one record, and a log that was
+    made older than its tables."""
+    for shard in store.shards():
+        yield from _rolled_back(shard)
+    try:
+        answers = ask(_DIGESTS)
+        differing = {shard for answer in answers for shard in answer.column("shard").to_pylist()}
+    except (RmqError, OSError):
+        differing = set(store.shard_names())
+    else:
+        yield from _twice(ask) if differing else ()
+    for shard in store.shards():
+        if shard.name in differing:
+            for report in check(shard):
+                yield from _of_table(shard.name, report)
+
+
+def _rolled_back(shard: Shard) -> Iterator[Finding]:
+    for kind in KINDS:
+        try:
+            refuse_other_history(shard, kind.table(shard))
+        except DerivedTableDamaged as error:
+            if error.other_history:
+                yield Finding(shard=shard.name, problem=Problem.LOG_ROLLED_BACK, file=kind.name, detail=str(error))
+
+
+def _twice(ask: Ask) -> Iterator[Finding]:
+    (commits,) = ask((_TWICE,))
+    for row in commits.to_pylist():
+        detail = f"the commit log has {row['rows']} records of commit {row['commit_id']}"
+        yield Finding(shard=row["shard"], problem=Problem.COMMIT_TWICE, group_name=row["group_name"], detail=detail)
 
 
 def _of_table(shard: str, report: TableReport) -> Iterator[Finding]:

@@ -20,9 +20,8 @@ from rmq_store.commit.positions import (
     sub_id,
 )
 from rmq_store.lake.audit.finding import Finding, Problem
-from rmq_store.lake.sql.sql import queries
+from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.imports import CONTINUES
-from rmq_store.lake.table.store import LakeStore
 from rmq_store.window.sub_version import sub_version_of
 
 Row = Mapping[str, Any]
@@ -113,10 +112,13 @@ _KINDS = (
 _STORED = f"SELECT shard, app_id, value FROM positions WHERE kind IN {tuple(map(str, _KINDS))}"
 
 
-def positions(store: LakeStore) -> Iterator[Finding]:
+TEXTS = (*_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _STORED)
+"""The statements of ``positions``."""
+
+
+def positions(ask: Ask) -> Iterator[Finding]:
     """The positions that are not what the commits made them."""
-    texts = [*_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _STORED]
-    *compared, rare, sends, subscriptions, stored = (answer.to_pylist() for answer in queries(store, texts))
+    *compared, rare, sends, subscriptions, stored = (answer.to_pylist() for answer in ask(TEXTS))
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
             yield _finding(row, f"{what}: {row['stored']}, by the commits {row['expected']}")

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.lake.audit.finding import Finding, Problem
-from rmq_store.lake.sql.sql import queries
+from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.imports import CONTINUES
-from rmq_store.lake.table.store import LakeStore
 
 Row = Mapping[str, Any]
 
@@ -103,11 +102,14 @@ WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver' AND origin_broke
 """
 
 
-def segments(store: LakeStore) -> Iterator[Finding]:
+TEXTS = (_FILES, _OVERLAPS, _HOLES, _QUEUES, _IMPORTS, _COPIES)
+"""The statements of ``segments``."""
+
+
+def segments(ask: Ask) -> Iterator[Finding]:
     """Where rows have no place or several, where offsets have no message or several, and where queues begin and end elsewhere
     than their messages."""
-    texts = (_FILES, _OVERLAPS, _HOLES, _QUEUES, _IMPORTS, _COPIES)
-    files, overlaps, holes, queues, imports, copies = (answer.to_pylist() for answer in queries(store, texts))
+    files, overlaps, holes, queues, imports, copies = (answer.to_pylist() for answer in ask(TEXTS))
     yield from map(_of_file, files)
     for row in overlaps:
         yield _of_queue(row, Problem.SEGMENTS_OVERLAP, row["begin_offset"], row["end_offset"], row["file"])

@@ -95,9 +95,28 @@ def queries(
     limits: QueryLimits | None = None,
 ) -> list[pa.Table]:
     """The answers to several of them, over one snapshot. As ``query``."""
+    with snapshot_of(store, texts, group=group, host=host, of_messages=of_messages, limits=limits) as ask:
+        return ask(texts)
+
+
+Ask = Callable[[Sequence[str]], list[pa.Table]]
+"""The answers to some SELECTs. Raises as ``query``."""
+
+
+@contextmanager
+def snapshot_of(
+    store: LakeStore,
+    texts: Sequence[str],
+    *,
+    group: str | None = None,
+    host: Host = _HOST,
+    of_messages: RowGroups | None = None,
+    limits: QueryLimits | None = None,
+) -> Iterator[Ask]:
+    """Answers SELECTs among ``texts``, all over one snapshot. Options as in ``query``."""
     mentioned = words_of(" ".join(texts)) & _KNOWN or None
     with open_duckdb(store, mentioned, group=group, host=host, of_messages=of_messages, limits=limits) as connection:
-        return [_answer(store, connection, text, limits) for text in texts]
+        yield lambda asked: [_answer(store, connection, text, limits) for text in asked]
 
 
 def _answer(store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits | None) -> pa.Table:
