@@ -218,7 +218,8 @@ def test_every_message_is_found_by_its_id_and_its_time(lake: Lake) -> None:
     times = sorted({message["store_timestamp"] + more for message in messages for more in (0, 1)})
 
     def offsets() -> list[dict[MessageQueue, int]]:
-        return [search_offsets(lake.shard, shard.positions(), queues, time) for time in times]
+        opened = lake.shard
+        return [search_offsets(opened, shard.positions(), queues, time) for time in times]
 
     before = offsets()
     compacted(lake)
