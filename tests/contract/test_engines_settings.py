@@ -21,6 +21,7 @@ def written(*lines: str) -> GroupSettings:
     [[group]]
     name = "billing"
     listener = "{LISTENER}"
+    listener_process = false  # what it answers is a function of the running test
     {chr(10).join(lines)}
 
     [[group.subscription]]
