@@ -13,6 +13,8 @@ import pyarrow as pa
 from demo.airflow_api import AirflowApi, RunFailed
 from demo.narrator import Narrator
 from rmq_store.admin.dag_params import dag_id_of
+from rmq_store.lake.audit.audit import audit
+from rmq_store.lake.audit.finding import table_of
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.times import format_time
@@ -147,11 +149,12 @@ def show_tables(store: LakeStore, narrator: Narrator) -> None:
         f"FROM retries WHERE {of_groups} GROUP BY ALL ORDER BY ALL",
         "dead_letters": "SELECT group_name, original_topic, attempt, error_type, error_text "
         f"FROM dead_letters WHERE {of_groups}",
-        "audit": "SELECT * FROM audit",
     }
     for name, text in tables.items():
-        narrator.table(name, query(store, text), empty="empty, as it must be" if name == "audit" else "empty")
-    expect(first_value(store, "SELECT count(*) FROM audit") == 0, "the audit is empty", {})
+        narrator.table(name, query(store, text), empty="empty")
+    findings = table_of(audit(store))
+    narrator.table("audit", findings, empty="empty, as it must be: files, queues, offsets and windows agree (rmq audit)")
+    expect(not findings.num_rows, "the audit is empty", {})
     expect(
         first_value(store, f"SELECT count(*) FROM dead_letters WHERE group_name = '{GROUP}'") == 1,
         "there is one dead letter",
