@@ -153,7 +153,9 @@ def show_tables(store: LakeStore, narrator: Narrator) -> None:
     for name, text in tables.items():
         narrator.table(name, query(store, text), empty="empty")
     findings = table_of(audit(store))
-    narrator.table("audit", findings, empty="empty, as it must be: files, queues, offsets and windows agree (rmq audit)")
+    narrator.table(
+        "audit", findings, empty="empty, as it must be: files, queues, offsets and windows agree (rmq audit)"
+    )
     expect(not findings.num_rows, "the audit is empty", {})
     expect(
         first_value(store, f"SELECT count(*) FROM dead_letters WHERE group_name = '{GROUP}'") == 1,

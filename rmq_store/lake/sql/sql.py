@@ -116,7 +116,7 @@ def snapshot_of(
     """Answers SELECTs among ``texts``, all over one snapshot. Options as in ``query``."""
     mentioned = words_of(" ".join(texts)) & _KNOWN or None
     with open_duckdb(store, mentioned, group=group, host=host, of_messages=of_messages, limits=limits) as connection:
-        yield lambda asked: [_answer(store, connection, text, limits) for text in asked]
+        yield lambda some: [_answer(store, connection, text, limits) for text in some]
 
 
 def _answer(store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits | None) -> pa.Table:
