@@ -71,8 +71,8 @@ class DeleteGroupRequest:
         return delete_moves(positions, self.group)
 
     def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
-        """The delete as a commit. ``closed`` refuses it when the group got an offset in another queue in between, which no
-        expected position would show."""
+        """The delete as a commit. ``closed`` refuses it when the group got an offset in another queue in between, or another
+        queue was blocked, which no expected position would show."""
         proposal = move_proposal(commit_id, self, positions, moves)
         ends = {app_id: ABSENT for app_id, _ in positions.prefixed(ids_of(PositionKind.BLOCKED, self.group))}
         if "@" not in self.group and positions.get(sub_id(self.group)) is not None:  # other clients still read with it
@@ -83,7 +83,7 @@ class DeleteGroupRequest:
             ctl=replace(proposal.ctl, parameters=canonical_json(what_waits(positions, self.group).parameters())),
             expect={**proposal.expect, **{app_id: positions.get(app_id) for app_id in ends}},
             advance={**proposal.advance, **ends},
-            closed=(ids_of(PositionKind.OFFSET, self.group),),
+            closed=(ids_of(PositionKind.OFFSET, self.group), ids_of(PositionKind.BLOCKED, self.group)),
         )
 
 

@@ -377,6 +377,20 @@ def test_a_delete_is_overtaken_by_a_window_that_reads_a_queue_for_the_first_time
 
 
 @story
+def test_a_delete_is_overtaken_by_a_window_whose_queue_waits(world: World) -> None:
+    """The window moves no offset; the group would keep the record that its queue is blocked."""
+    world.fill(orders(), several(2))
+    in_order = group(mode="orderly", consume_message_batch_max_size=1)
+    world.consume(in_order, f"{DAY}-0", lambda msgs, context: "SUCCESS", max_messages=1)
+    suspend = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    overtaken = world.another_host(lambda: world.consume(in_order, f"{DAY}-1", lambda msgs, context: suspend))
+    with pytest.raises(StaleAttempt, match=r"blk/billing/Orders/broker-a/0 was None and is"):
+        world.delete(host=overtaken)
+    assert [m.from_offset for m in world.delete().moves] == [1]
+    assert world.positions().get(blk_id("billing", orders())) is None
+
+
+@story
 def test_nothing_a_system_group_a_broadcasting_group_or_no_reason_is_refused(world: World) -> None:
     world.fill(orders(0), several(4))
     with pytest.raises(WrongUse, match="group billing has nothing to delete in shard broker-a"):
