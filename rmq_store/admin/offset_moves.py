@@ -124,10 +124,17 @@ def move_proposal(commit_id: str, request: MoveRequest, positions: Positions, mo
         parameters=request.parameters,
         moved=tuple(moves),
     )
-    begins = {
-        min_id(move.queue): move.to_offset for move in moves if move.to_offset >= positions.min_offset(move.queue)
-    }
-    return Proposal(ctl, expect, advance, begins=begins)
+    return Proposal(ctl, expect, advance, begins=first_offsets(positions, moves))
+
+
+def first_offsets(positions: Positions, moves: Iterable[Moved]) -> dict[str, int]:
+    """The ``begins`` of a proposal: per MIN position the smallest offset that a move sets in the queue. An offset that was
+    already before the first message is left out: the group's next window reports it."""
+    begins: dict[str, int] = {}
+    for move in moves:
+        if move.to_offset >= positions.min_offset(move.queue):
+            begins[min_id(move.queue)] = min(move.to_offset, begins.get(min_id(move.queue), move.to_offset))
+    return begins
 
 
 def need_reason(what: str, reason: str) -> None:

@@ -230,7 +230,7 @@ def test_the_retries_of_a_deleted_group_wait_for_no_reader() -> None:
     gone, begins = (MessageQueue(retry_topic(group), "lake-s1", 0) for group in ("gone", "begins"))
     positions = Positions(0, {max_id(gone): 5, max_id(begins): 5, del_id("gone"): 3})
     queues = {queue.topic: [queue] for queue in (gone, begins)}
-    assert retention._offsets(positions, queues) == {gone: {}, begins: {"begins": 0}}
+    assert retention.offsets_of_groups(positions, queues) == {gone: {}, begins: {"begins": 0}}
 
 
 def test_the_removed_ranges_are_rows(lake: Lake) -> None:

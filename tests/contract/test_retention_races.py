@@ -9,11 +9,13 @@ import pytest
 from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.positions import QueueRange
 from rmq_store.errors import StaleAttempt
+from rmq_store.lake.broker.cutover import cutover
 from rmq_store.lake.maintain.retention import RetentionReport, RetentionRequest, retain
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.shard import Shard
 from rmq_store.settings.retention_settings import RetentionRule
 from tests.contract.engines import LakeWorld
-from tests.contract.world import ANA, DAY, group, orders, several
+from tests.contract.world import ANA, DAY, SHARD, group, orders, several
 
 QUEUE = orders()
 RULES = (RetentionRule(topic="*", max_age_ms=1),)
@@ -93,6 +95,28 @@ def test_a_reset_that_comes_first_holds_the_messages_back(world: LakeWorld) -> N
     assert world.offset(QUEUE) == 3
     assert world.positions().min_offset(QUEUE) == 3
     assert is_whole(world)
+
+
+def test_a_cut_over_that_comes_first_holds_the_messages_back(world: LakeWorld) -> None:
+    """The offset that it adopts for a group of the broker."""
+    world.observe("prices", QUEUE, 4)
+    shard = world.store.shards(world.shard.name)[0]
+    with world.at_step("4.decided", lambda: cut_over(world, shard)):
+        retained(world)
+    assert world.offset(QUEUE, "prices") == 4
+    assert world.positions().min_offset(QUEUE) == 4
+
+
+def test_a_cut_over_that_retention_overtakes_is_planned_again(world: LakeWorld) -> None:
+    world.observe("prices", QUEUE, 4)
+    shard = world.store.shards(world.shard.name)[0]
+    with world.at_step("4.decided", lambda: retained(world)), pytest.raises(StaleAttempt, match="retention"):
+        cut_over(world, shard)
+    assert world.offset(QUEUE, "prices") is None
+
+
+def cut_over(world: LakeWorld, shard: Shard) -> None:
+    cutover(world.store, shard, SHARD, world.another_host(), request_id=f"{DAY}-cut", actor=ANA, reason="switched off")
 
 
 def test_a_group_may_have_any_name(world: LakeWorld) -> None:

@@ -8,10 +8,11 @@ shows as delivered is not delivered again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
+from rmq_store.admin.offset_moves import first_offsets
 from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
@@ -102,15 +103,6 @@ def cutover(
         moves, levels = adoption
         report = _report(Status.COMMITTED, store, shard, broker_name, adoption)
         groups = sorted({move.group for move in moves})
-        imported = import_id(broker_name)
-        expect = {imported: positions.get(imported)} | {cutover_id(name): None for name in log}
-        advance = {imported: positions.get(imported) or 0} | {cutover_id(name): 1 for name in log}
-        for group in groups:
-            expect[grp_id(group)] = positions.get(grp_id(group))
-            advance[grp_id(group)] = _next_epoch(positions, group)
-        for move in moves:
-            expect[off_id(move.group, move.queue)] = None
-            advance |= {off_id(move.group, move.queue): move.to_offset, pas_id(move.group, move.queue): move.pass_}
         ctl = Ctl(
             host.new_commit_id(),
             Action.CUTOVER,
@@ -123,9 +115,7 @@ def cutover(
             moved=moves,
         )
         claim.stop_renewing()
-        # The position keeps the time of the import that moved it last: by that time the import is found.
-        updated_ms = {imported: positions.updated_ms(imported)}
-        proposal = claim.taken.ended_by(Proposal(ctl, expect, advance, updated_ms=updated_ms))
+        proposal = claim.taken.ended_by(cutover_proposal(ctl, positions, broker_name, log))
         committed = commit(shard, proposal, host, started_ms=started_ms)
     return replace(report, commit_id=committed.ctl.commit_id, warnings=follow_up(shard, host))
 
@@ -191,7 +181,29 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
                 further[queue] = level.next_offset
     known = [seen for seen in newest.observed if seen.group != SCHEDULE_GROUP or seen.queue not in further]
     known += [Observed(SCHEDULE_GROUP, queue, offset) for queue, offset in further.items()]
-    return _Adoption(tuple(_moved(positions, seen) for seen in known if _is_adopted(positions, seen)), tuple(levels))
+    return _Adoption(adopted_moves(positions, known), tuple(levels))
+
+
+def adopted_moves(positions: Positions, observed: Iterable[Observed]) -> tuple[Moved, ...]:
+    """The offsets of the broker with which its groups go on here."""
+    return tuple(_moved(positions, seen) for seen in observed if _is_adopted(positions, seen))
+
+
+def cutover_proposal(ctl: Ctl, positions: Positions, broker_name: str, log: Iterable[str]) -> Proposal:
+    """The cut-over as a commit. ``ctl``: it has the ``adopted_moves``; ``log``: all broker names of the log. It expects that no
+    retention has removed the messages after the adopted offsets."""
+    imported, names = import_id(broker_name), tuple(log)
+    expect = {imported: positions.get(imported)} | {cutover_id(name): None for name in names}
+    advance = {imported: positions.get(imported) or 0} | {cutover_id(name): 1 for name in names}
+    for group in sorted({move.group for move in ctl.moved}):
+        expect[grp_id(group)] = positions.get(grp_id(group))
+        advance[grp_id(group)] = _next_epoch(positions, group)
+    for move in ctl.moved:
+        expect[off_id(move.group, move.queue)] = None
+        advance |= {off_id(move.group, move.queue): move.to_offset, pas_id(move.group, move.queue): move.pass_}
+    # The position keeps the time of the import that moved it last: by that time the import is found.
+    updated_ms = {imported: positions.updated_ms(imported)}
+    return Proposal(ctl, expect, advance, updated_ms=updated_ms, begins=first_offsets(positions, ctl.moved))
 
 
 def _is_adopted(positions: Positions, seen: Observed) -> bool:

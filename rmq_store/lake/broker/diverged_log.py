@@ -139,7 +139,7 @@ def log_cut(
             f"it with --broker {old}"
         )
     cuts = _cuts(store, shard, positions, old, name, common.end)
-    return LogCut(old, name, common, cuts, _moved(positions, old, name, cuts))
+    return LogCut(old, name, common, cuts, moves_to_cuts(positions, old, name, cuts))
 
 
 def refuse_closed(shard: Shard, broker_name: str) -> None:
@@ -191,7 +191,7 @@ def _cuts(
     }
 
 
-def _moved(positions: Positions, old: str, name: str, cuts: Mapping[MessageQueue, int]) -> tuple[Moved, ...]:
+def moves_to_cuts(positions: Positions, old: str, name: str, cuts: Mapping[MessageQueue, int]) -> tuple[Moved, ...]:
     """A group that has an offset in a queue of the old name begins that queue of the new name at the cut."""
     places = [(group_of(app_id), queue_of(app_id)) for app_id, _ in positions.of_kind(PositionKind.OFFSET)]
     places = [(group, MessageQueue(q.topic, name, q.queue_id)) for group, q in places if q.broker_name == old]

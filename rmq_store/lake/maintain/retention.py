@@ -86,7 +86,7 @@ def retain(shard: Shard, request: RetentionRequest, host: Host) -> RetentionRepo
         report = RetentionReport(shard=shard.name, removals=removals)
         if request.dry_run or not any(len(one.range) for one in removals):
             return report
-        proposal = _proposal(request, removals, positions, host.new_commit_id())
+        proposal = retention_proposal(request, removals, positions, host.new_commit_id())
         try:
             commit(shard, proposal, host, started_ms=started_ms)
         except StaleAttempt as error:
@@ -106,7 +106,7 @@ def _retained(shard: Shard, positions: Positions, rules: Sequence[RetentionRule]
         if positions.min_offset(queue) < positions.max_offset(queue):
             by_topic[queue.topic].append(queue)
     covered = {topic: rule for topic in by_topic if (rule := rule_of(topic, rules))}
-    offsets = _offsets(positions, {topic: by_topic[topic] for topic in covered}) if covered else {}
+    offsets = offsets_of_groups(positions, {topic: by_topic[topic] for topic in covered}) if covered else {}
     retained = []
     for topic, rule in covered.items():
         queues = by_topic[topic]
@@ -165,7 +165,9 @@ def _sized_segment(range_: QueueRange, segment: Produced, row_bytes: float) -> S
 # --- who needs it -----------------------------------------------------------------------------------------------------
 
 
-def _offsets(positions: Positions, queues: Mapping[str, Iterable[MessageQueue]]) -> dict[MessageQueue, dict[str, int]]:
+def offsets_of_groups(
+    positions: Positions, queues: Mapping[str, Iterable[MessageQueue]]
+) -> dict[MessageQueue, dict[str, int]]:
     """The next offsets of the groups that consume these queues, which are all of their topics that hold messages.
 
     A group that has read one queue of a topic begins at the first message of the others. A replay holds nothing back: its
@@ -200,12 +202,14 @@ def _owners(topic: str) -> list[str]:
 # --- the commit -------------------------------------------------------------------------------------------------------
 
 
-def _proposal(
+def retention_proposal(
     request: RetentionRequest,
     removals: Sequence[Removal],
     positions: Positions,
     commit_id: str,
 ) -> Proposal:
+    """The removals as a commit. It is refused when an offset that ``removals`` have seen has moved, or a group has one before
+    the new first message that they have not seen."""
     ranges = [one.range for one in removals if len(one.range)]
     expect = {min_id(range_.queue): positions.get(min_id(range_.queue)) for range_ in ranges}
     archived = {arc_id(one.range.queue): one.range.end for one in removals if one.archive and len(one.range)}
