@@ -167,9 +167,10 @@ def red_id(group: str) -> str:
     return _joined(PositionKind.REDRIVES, group)
 
 
-def ids_of(kind: PositionKind, group: str) -> str:
-    """The prefix of a group's ids of a kind that has one per queue: OFFSET, PASS or BLOCKED."""
-    return _joined(kind, group) + "/"
+def ids_of(kind: PositionKind, group: str, *of_queues: str) -> str:
+    """The prefix of a group's ids of a kind that has one per queue: OFFSET, PASS or BLOCKED. ``of_queues``: only of a topic, or
+    of a topic and a broker."""
+    return _joined(kind, group, *of_queues) + "/"
 
 
 def queue_key(queue: MessageQueue) -> tuple[str, str, int]:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced, lane
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced, is_born_here, lane
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.commit.positions import Positions, QueueRange, cutover_id, off_id
 from rmq_store.consumer.delay import DelayLevels
@@ -170,8 +170,17 @@ def next_due_ms(due: Sequence[Due]) -> int | None:
 
 
 def still_due(positions: Positions, due: Sequence[Due]) -> bool:
-    """Whether everything in ``due`` is still the first that waits in its queue: no other delivery has moved any of it."""
-    return all(start_in(positions, one.queue).offset == one.range.begin for one in due if one.slices)
+    """Whether everything in ``due`` is still the first that waits in its queue: no other delivery has moved any of it, and no
+    hand-back has given a queue back to its broker."""
+    return all(
+        start_in(positions, one.queue).offset == one.range.begin and _is_delivered_here(positions, one.queue)
+        for one in due
+        if one.slices
+    )
+
+
+def _is_delivered_here(positions: Positions, queue: MessageQueue) -> bool:
+    return is_born_here(queue.broker_name) or bool(positions.get(cutover_id(queue.broker_name)))
 
 
 def start_in(positions: Positions, queue: MessageQueue) -> Start:

@@ -158,39 +158,74 @@ def test_a_kill_at_any_step_and_a_rerun_end_the_same(cut_over: Rmq, monkeypatch:
     assert cut_over.json("audit")["audit"] == []
 
 
+def during(step: str, happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Something happens when the next job reaches a step, once. Returns what came of it, as soon as there is something."""
+    answers: list[object] = []
+
+    def reached(name: str) -> None:
+        if name == step:
+            monkeypatch.setattr(committing, "on_step", lambda _: None)
+            answers.append(happens())
+
+    monkeypatch.setattr(committing, "on_step", reached)
+    return answers
+
+
 def test_a_window_that_runs_during_a_hand_back_cannot_commit(cut_over: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_over.json("reset", "--group", "g", "--topic", "T", "--to-min", "--reason", "again")
-    handed: list[str] = []
-
-    def during(reached: str) -> None:
-        if reached == "3.staged" and not handed:
-            handed.append(reached)
-            monkeypatch.setattr(committing, "on_step", lambda _: None)
-            cut_over.json(*BACK)
-
-    monkeypatch.setattr(committing, "on_step", during)
+    during("3.staged", lambda: cut_over.json(*BACK), monkeypatch)
     answer = cut_over("consume", "--group", "g")
     assert (answer.exit_code, "Moved by hand_back" in answer.err) == (3, True)
     assert cut_over.json("audit")["audit"] == []
 
 
-def test_a_delivery_that_runs_during_a_hand_back_cannot_commit(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_window_of_the_brokers_retries_cannot_commit_after_a_hand_back(
+    rmq: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has no offset yet that the hand-back would delete."""
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    retry = {"topic": "%RETRY%g", "queue_id": 0, "queue_offset": 0, "stored_body": b"r000"}
+    rmq.json("init")
+    rmq.json("import-store", str(store_of(rmq.folder / "broker", in_t("c000", 0), retry)), *BROKER)
+    rmq.json(*CUT_OVER)
+    during("3.staged", lambda: rmq.json(*BACK), monkeypatch)
+    answer = rmq("consume", "--group", "g")
+    assert (answer.exit_code, "Moved by hand_back" in answer.err) == (3, True)
+    assert rmq.json("sql", "SELECT * FROM stored_offsets WHERE held_by = 'lake'") == []
+    assert rmq.json("audit")["audit"] == []
+
+
+def test_a_hand_back_is_overtaken_by_a_client_that_begins_a_queue(
+    cut_over: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the group would keep the offset here, and the next cut-over would not adopt what the broker has."""
+    cut_over.json(*BACK)
+    more = [*FIRST, in_t("c002", 2), {**in_t("e000", 0), "queue_id": 1}]
+    cut_over.json("import-store", broker_files(cut_over, more, 2, 2), *BROKER)
+    cut_over.json(*CUT_OVER)
+    clients = ("--client", "c2", "--clients", "c1,c2,c3")
+    during("4.decided", lambda: cut_over.json("consume", "--group", "g", *clients), monkeypatch)
+    answer = cut_over(*BACK)
+    assert (answer.exit_code, "off/g/T/broker-a/1 was None and is 1" in answer.err) == (3, True)
+    cut_over.json(*BACK)
+    offsets = "SELECT * FROM stored_offsets WHERE broker_name = 'broker-a' AND held_by = 'lake'"
+    assert cut_over.json("sql", offsets) == []
+    assert cut_over.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize("step", ["1.planned", "2.claimed", "3.staged"])
+def test_a_delivery_that_runs_during_a_hand_back_cannot_commit(
+    rmq: Rmq, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     """Nothing of the level was delivered before, so the level has no offset that the hand-back would delete."""
     rmq.json("init")
     files = store_of(rmq.folder / "broker", in_t("c000", 0), delayed(0, 0))
     rmq.json("import-store", str(files), *BROKER)
     rmq.json(*CUT_OVER)
-    handed: list[str] = []
-
-    def during(reached: str) -> None:
-        if reached == "3.staged" and not handed:
-            handed.append(reached)
-            monkeypatch.setattr(committing, "on_step", lambda _: None)
-            rmq.json(*BACK)
-
-    monkeypatch.setattr(committing, "on_step", during)
+    reports = during(step, lambda: rmq.json(*BACK), monkeypatch)
     rmq("deliver", "--now", ALL_DUE)
-    assert handed
+    assert reports
     assert rmq.json("sql", "SELECT count(*) AS n FROM messages WHERE broker_name LIKE 'lake-%'") == [{"n": 0}]
     assert rmq.json("audit")["audit"] == []
 

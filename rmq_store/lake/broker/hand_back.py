@@ -20,6 +20,7 @@ from rmq_store.commit.positions import (
     del_id,
     group_of,
     grp_id,
+    ids_of,
     import_id,
     off_id,
     pas_id,
@@ -32,7 +33,7 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.imports import handed_back, last_configs, names_of_log, parameters_of_next
 from rmq_store.lake.table.shard import Shard
-from rmq_store.message.message_const import SCHEDULE_TOPIC
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC
 from rmq_store.utils.host import Host
 
 
@@ -69,7 +70,7 @@ def hand_back(
     log = names_of_log(shard, broker_name).names
     _refuse_not_cut_over(shard, broker_name)
     if dry_run:
-        return _report(Status.DRY_RUN, shard, broker_name, _moved(shard.positions(), log))
+        return _report(Status.DRY_RUN, shard, broker_name, handed_moves(shard.positions(), log))
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", log[0]), host) as claim:
         shard.commitlog.refresh()
         if earlier := _earlier(shard, broker_name, request_id):  # by another attempt, before this one had the claim
@@ -77,7 +78,7 @@ def hand_back(
             return earlier
         _refuse_not_cut_over(shard, broker_name)
         positions = shard.positions()
-        moves = _moved(positions, log)
+        moves = handed_moves(positions, log)
         ctl = Ctl(
             host.new_commit_id(),
             Action.HAND_BACK,
@@ -90,7 +91,10 @@ def hand_back(
         )
         claim.stop_renewing()
         committed = commit(
-            shard, claim.taken.ended_by(_proposal(ctl, positions, broker_name, log)), host, started_ms=started_ms
+            shard,
+            claim.taken.ended_by(hand_back_proposal(ctl, positions, broker_name, log)),
+            host,
+            started_ms=started_ms,
         )
     report = _report(Status.COMMITTED, shard, broker_name, moves)
     return replace(report, commit_id=committed.ctl.commit_id, warnings=follow_up(shard, host))
@@ -119,22 +123,31 @@ def _report(status: Status, shard: Shard, broker_name: str, moves: tuple[Moved, 
         status=status,
         shard=shard.name,
         broker_name=broker_name,
-        groups=len({move.group for move in moves} - {SCHEDULE_GROUP}),
+        groups=len({move.group for move in moves if move.from_offset is not None} - {SCHEDULE_GROUP}),
         kept=tuple(group for group in sorted(deleted) if queues & positions.offsets_of(group).keys()),
     )
 
 
-def _moved(positions: Positions, log: tuple[str, ...]) -> tuple[Moved, ...]:
+def handed_moves(positions: Positions, log: tuple[str, ...]) -> tuple[Moved, ...]:
     """Every offset in the broker's queues is deleted. Those of a group that was deleted here stay: from then on the broker's
-    offsets do not count for it. The delay levels are named also where nothing was delivered yet: a delivery of them may be
-    running, and the higher epoch refuses its commit."""
-    levels = [queue for name in log for queue in positions.queues_of(SCHEDULE_TOPIC, name)]
+    offsets do not count for it. The delay levels are named also where nothing was delivered yet, and the retries of a group
+    also where it has consumed none: a delivery of them, or the group's first window, may be running, and the higher epoch
+    refuses its commit."""
+    queues = [queue for queue in positions.all_queues() if queue.broker_name in log]
+    owned = [(owner, queue) for queue in queues if (owner := _owner(queue.topic)) is not None]
     places = [(group_of(app_id), queue_of(app_id)) for app_id, _ in positions.of_kind(PositionKind.OFFSET)]
     return tuple(
         Moved(group, queue, positions.get(off_id(group, queue)), ABSENT, next_epoch(positions, group))
-        for group, queue in sorted({*places, *((SCHEDULE_GROUP, queue) for queue in levels)})
+        for group, queue in sorted({*places, *owned})
         if queue.broker_name in log and positions.get(del_id(group)) is None
     )
+
+
+def _owner(topic: str) -> str | None:
+    """The only group that reads the topic; None: any group may."""
+    if topic == SCHEDULE_TOPIC:
+        return SCHEDULE_GROUP
+    return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX) if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else None
 
 
 def _observed(shard: Shard, broker_name: str, moves: tuple[Moved, ...]) -> tuple[Observed, ...]:
@@ -149,7 +162,12 @@ def _observed(shard: Shard, broker_name: str, moves: tuple[Moved, ...]) -> tuple
     return tuple(one for _, one in sorted((before | handed).items()))
 
 
-def _proposal(ctl: Ctl, positions: Positions, broker_name: str, log: tuple[str, ...]) -> Proposal:
+def hand_back_proposal(ctl: Ctl, positions: Positions, broker_name: str, log: tuple[str, ...]) -> Proposal:
+    """The hand-back as a commit. ``ctl``: it has the ``handed_moves``; ``log``: all broker names of the log.
+
+    ``closed`` refuses it when one of the groups got an offset in another queue of the broker in between: the group would keep
+    that offset, and the next cut-over would not adopt the broker's.
+    """
     imported = import_id(broker_name)
     closed = [cutover_id(name) for name in log]
     groups = {move.group for move in ctl.moved}
@@ -159,4 +177,11 @@ def _proposal(ctl: Ctl, positions: Positions, broker_name: str, log: tuple[str, 
     for move in ctl.moved:
         expect[off_id(move.group, move.queue)] = move.from_offset
         advance |= {off_id(move.group, move.queue): ABSENT, pas_id(move.group, move.queue): move.pass_}
-    return Proposal(ctl, expect, advance)
+    topics = {(queue.topic, queue.broker_name) for queue in positions.all_queues() if queue.broker_name in log}
+    prefixes = [
+        ids_of(PositionKind.OFFSET, group, topic, name)
+        for group in sorted(groups - {SCHEDULE_GROUP})
+        for topic, name in sorted(topics)
+        if _owner(topic) in (None, group)
+    ]
+    return Proposal(ctl, expect, advance, closed=tuple(prefixes))
