@@ -153,7 +153,8 @@ class Consume(Operation):
         plan = self._plan(moment.view, moment.now_ms, before, moment.taken)
         if not isinstance(plan, Plan):
             return None
-        waits = {queue: at for queue, at in self.waits if any(p.queue == queue for p in plan.ranges)}
+        ranges = {planned.queue: planned.range for planned in plan.ranges}
+        waits = {q: at for q, at in self.waits if q in ranges and ranges[q].begin <= at < ranges[q].end}
         tallies: dict[MessageQueue, dict[Outcome, Tally]] = {}
         copies: list[tuple[MessageQueue, int]] = []
         keys: list[str] = []
