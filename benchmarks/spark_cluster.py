@@ -16,8 +16,6 @@ import psutil
 
 from spark_jobs.java import find_java
 
-_ON_LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-
 
 @dataclass
 class Cluster:
@@ -37,31 +35,34 @@ class Cluster:
 @contextmanager
 def running_cluster(folder: Path, *, workers: int, memory: str = "600m") -> Iterator[Cluster]:
     """A master, and workers with one core each that may still be starting: an application waits for them. ``memory``: of a
-    worker, as Spark writes it."""
+    worker, as Spark writes it. Worker N is the host 127.0.0.N+1 of loopback, so Spark takes them for different hosts."""
     with ExitStack() as exits:
         log = folder / "master" / "log"
-        master = _start(folder / "master", "master.Master", [], exits)
+        master = _start(folder / "master", "master.Master", "127.0.0.1", [], exits)
         cluster = Cluster(folder, _first_match(log, master, r"Starting Spark master at (spark://\S+)"), [])
         for number in range(workers):
             here = folder / f"worker-{number}"
             words = ["--cores", "1", "--memory", memory, "--work-dir", str(here), cluster.master]
-            cluster.workers.append(psutil.Process(_start(here, "worker.Worker", words, exits).pid))
+            cluster.workers.append(
+                psutil.Process(_start(here, "worker.Worker", f"127.0.0.{number + 1}", words, exits).pid)
+            )
         yield cluster
 
 
-def _start(folder: Path, kind: str, words: list[str], exits: ExitStack) -> subprocess.Popen[bytes]:
+def _start(folder: Path, kind: str, address: str, words: list[str], exits: ExitStack) -> subprocess.Popen[bytes]:
     """A process of the cluster in a folder of its own, with an environment that does not name the checkout."""
     folder.mkdir(parents=True)
     packages = sysconfig.get_paths()["purelib"]
+    on_loopback = ["--host", address, "--port", "0", "--webui-port", "0"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [f"{packages}/pyspark/bin/spark-class", f"org.apache.spark.deploy.{kind}", *_ON_LOOPBACK, *words],
+            [f"{packages}/pyspark/bin/spark-class", f"org.apache.spark.deploy.{kind}", *on_loopback, *words],
             cwd=folder,
             env={
                 "PATH": os.defpath,
                 "JAVA_HOME": str(find_java()),
                 "JAVA_TOOL_OPTIONS": os.environ.get("JAVA_TOOL_OPTIONS", ""),
-                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_LOCAL_IP": address,
                 "SPARK_DAEMON_MEMORY": "256m",
                 "TMPDIR": str(folder),
             },

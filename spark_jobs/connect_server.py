@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from rmq_store.errors import RmqError
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
-from spark_jobs.session import open_session, warm_up
+from spark_jobs.session import DEFAULT_MASTER, open_session, warm_up
 from spark_jobs.ship import ship
 
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=f"A warm Spark Connect server on loopback. Clients need its token: set one in ${_TOKEN_VARIABLE}, "
         "or take the one printed.",
     )
-    parser.add_argument("--master", help="default local[*]")
+    parser.add_argument("--master", help=f"default {DEFAULT_MASTER}")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     parser.add_argument("--port", type=int, default=0, help="default 0: any free port")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")

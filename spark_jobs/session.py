@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+DEFAULT_MASTER = "local[*,4]"
+"""All cores of this host, and four tries of a task, as on a cluster; ``local[*]`` has one."""
 _KILL_TIMEOUT_S = 60.0
 """A slow machine needs a while to take back the memory of a JVM that was killed."""
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
@@ -51,7 +53,7 @@ def open_session(
     """A Spark session with times in UTC. On a ``local`` master nothing listens outside loopback.
 
     ``remote`` (``sc://…``) connects to a running server, whose own settings apply; otherwise the session is made in
-    this process on ``master`` (default ``local[*]``, or the master given to spark-submit). ``python_path``: folders
+    this process on ``master`` (default ``DEFAULT_MASTER``, or the master given to spark-submit). ``python_path``: folders
     from which the workers on this host can import besides this checkout, so that they find the user's listener; those of
     a cluster get their code from ``spark_jobs.ship``. ``delta``: with the jars and settings that Delta tables in Spark
     need. ``s3a``: with those for Spark SQL over ``s3://`` roots (``spark_jobs.s3a``). ``conf`` overrides all settings.
@@ -65,7 +67,7 @@ def open_session(
         return builder.remote(remote).config(map={**conf}).create()
     settings = session_settings(delta=delta) | (s3a_settings(os.environ) if s3a else {})
     submitted = _submitted_master()
-    master = master or submitted or "local[*]"
+    master = master or submitted or DEFAULT_MASTER
     if submitted is None:
         jars = [*(present_jars("delta") if delta else ()), *(present_jars(GROUP) if s3a else ())]
         settings |= launch_settings(master, jars)

@@ -1,4 +1,4 @@
-"""What a failure of Spark's workers means for the user: a pure function of Spark's own text."""
+"""What a failure of Spark's workers means for the user: pure functions of Spark's own text."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ _NO_MODULE = re.compile(r"(?:ModuleNotFoundError: No module named|ImportError: .
 _NO_PROGRAM = re.compile(r"Cannot run program \"([^\"]+)\"")
 _VERSIONS = re.compile(r"different version: ([\d.]+) than that in driver: ([\d.]+),")
 _COMPILED = ("pyarrow", "numpy", "pandas")
+_OUT_OF_MEMORY = re.compile(r"\b((?:Arrow)?MemoryError|java\.lang\.OutOfMemoryError)\b")
+_DIED = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 
 
 def worker_problem(text: str) -> str | None:
@@ -39,4 +41,25 @@ def worker_problem(text: str) -> str | None:
         if module == "rmq_store":
             return f"Spark's workers have no module rmq_store: install it on them, or do not set {SHIP}=false. {_PAGE}"
         return f"Spark's workers have no module {module}: install it on them, or send it with --py-files. {_PAGE}"
+    return None
+
+
+def job_problem(text: str) -> str | None:
+    """Why a job failed of which a task failed as often as Spark tries it, and what to do; None when the text is of another
+    failure."""
+    if problem := worker_problem(text):
+        return problem
+    nothing = "Nothing was committed: then make the same request again"
+    if match := _OUT_OF_MEMORY.search(text):
+        setting = "spark.executor.memory" if match[1].startswith("java") else "spark.executor.pyspark.memory"
+        return (
+            f"a task in Spark ran out of memory ({match[1]}): give each worker more ({setting}, or the memory of its host), or "
+            f"run fewer tasks at once (spark.executor.cores, local[N]). {nothing}"
+        )
+    if _DIED.search(text):
+        return (
+            "a Python process of Spark's workers, or an executor, died at every try of a task: it was killed, as where a host "
+            "or a container has too little memory, or code of the listener ended it. The log of the worker and of its host "
+            f"say why. {nothing}"
+        )
     return None

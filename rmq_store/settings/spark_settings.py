@@ -38,7 +38,7 @@ class SparkSettings:
     """Where a session runs and what it gets. Raises WrongUse with all its problems."""
 
     master: str | None = None
-    """``local[2]``, ``spark://host:port``, ``k8s://...``, ``yarn``. None: ``local[*]``."""
+    """``local[2]``, ``spark://host:port``, ``k8s://...``, ``yarn``. None: ``local[*,4]``."""
     remote: str | None = None
     """A running Spark Connect server, ``sc://host:port``, instead of a master."""
     conf: Mapping[str, str] = field(default_factory=dict)

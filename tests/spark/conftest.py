@@ -18,5 +18,5 @@ def classic_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Classic
 
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    with ConnectServer(master="local[2]", log_file=tmp_path_factory.mktemp("server") / "log") as server:
+    with ConnectServer(master="local[2,2]", log_file=tmp_path_factory.mktemp("server") / "log") as server:
         yield server

@@ -86,7 +86,7 @@ def _serve() -> None:
     """In the driver's process: answer one line of JSON with another, until standard input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the JVM prints must not come between the answers
-    with open_session("test", master="local[2]") as shared:
+    with open_session("test", master="local[2,2]") as shared:
         for line in sys.stdin:
             code, arguments, conf = json.loads(line)
             names: dict[str, Any] = {"session": shared.newSession(), "arguments": arguments}

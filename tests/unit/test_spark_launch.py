@@ -13,7 +13,7 @@ from rmq_store.errors import ListenerError
 from spark_jobs.engine import run_stage
 from spark_jobs.launch import launch_settings, local_slots
 from spark_jobs.slots import UNBOUNDED_SLOTS, planned_slots
-from spark_jobs.worker_errors import worker_problem
+from spark_jobs.worker_errors import job_problem, worker_problem
 
 JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 
@@ -83,6 +83,30 @@ def test_what_a_worker_lacks_is_said_with_what_to_do(text: str, says: str) -> No
 
 def test_another_failure_is_no_problem_of_the_workers() -> None:
     assert worker_problem("Job aborted: ExecutorLostFailure (executor 1 exited)") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("SparkException: Python worker exited unexpectedly (crashed)", "died at every try of a task"),
+        ("Job aborted: ExecutorLostFailure (executor 1 exited)", "died at every try of a task"),
+        ("in stage\n    return bytes(n)\nMemoryError\n", "out of memory (MemoryError): give each worker more"),
+        (
+            "pyarrow.lib.ArrowMemoryError: malloc of size 64 failed",
+            "(ArrowMemoryError): give each worker more",
+        ),
+        ("Caused by: java.lang.OutOfMemoryError: Java heap space", "each worker more (spark.executor.memory, or"),
+        ("ModuleNotFoundError: No module named 'rmq_store'", "do not set spark.rmq.ship=false"),
+    ],
+)
+def test_why_a_job_failed_is_said_with_what_to_do(text: str, advice: str) -> None:
+    problem = job_problem(f"Job aborted due to stage failure\n{text}\n at org.apache.spark")
+    assert problem is not None
+    assert advice in problem
+
+
+def test_a_defect_in_a_task_is_no_problem_of_the_machine() -> None:
+    assert job_problem("Job aborted due to stage failure\nKeyError: 'queue'\n at org.apache.spark") is None
 
 
 class Answered:

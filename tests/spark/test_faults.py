@@ -1,0 +1,123 @@
+"""Faults of Spark's workers and drivers: each window ends as an undisturbed one, or commits nothing and says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.session import ConnectServer
+from tests.faults.stores import GROUP, MESSAGES, REQUEST, TOPIC, Lake, copied, write_broker
+from tests.oracle.projection import projection
+from tests.spark.commands import answer_of, command, wait_until
+from tests.spark.processes import ClassicDriver, in_a_client
+
+TASKS = 2
+"""One for each consumer of the group."""
+DISTURBED = """
+from pathlib import Path
+from spark_jobs.engine import SparkEngine
+from tests.spark.faulty_tasks import disturbed
+
+answer = disturbed(SparkEngine.of(session), Path(*arguments))
+"""
+
+
+@pytest.fixture(scope="module", params=["classic", "connect"])
+def windows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What became of a window for each fault of its tasks."""
+    folder = str(tmp_path_factory.mktemp(request.param))
+    if request.param == "classic":
+        driver: ClassicDriver = request.getfixturevalue("classic_driver")
+        return dict(driver.run(DISTURBED, folder))
+    server: ConnectServer = request.getfixturevalue("connect_server")
+    return dict(in_a_client(server.remote, DISTURBED, folder))
+
+
+@pytest.mark.parametrize("fault", ["fails_once", "dies_once"])
+def test_a_task_that_fails_or_is_killed_after_its_work_is_tried_again(
+    windows: dict[str, dict[str, Any]], fault: str
+) -> None:
+    window = windows[fault]
+    assert window["window"] == ["committed", MESSAGES]
+    assert window["commits"] == [REQUEST]
+    assert window["staged"] == 2 * TASKS, "the first attempt of each task has staged a file, too"
+    assert window["same"]
+    assert window["audit"] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        ("dies", "died at every try of a task"),
+        ("lacks_memory", "ran out of memory (MemoryError): give each worker more (spark.executor.pyspark.memory"),
+    ],
+)
+def test_tasks_that_never_succeed_commit_nothing_and_say_what_to_do(
+    windows: dict[str, dict[str, Any]], fault: str, advice: str
+) -> None:
+    window = windows[fault]
+    kind, text = window["window"]
+    assert kind == "StoreUnusable", text
+    assert advice in text
+    assert "Nothing was committed" in text
+    assert window["commits"] == []
+    assert window["staged"] > TASKS, "a task was tried again"
+    assert window["next window"] == ["committed", MESSAGES]
+    assert window["same"]
+    assert window["audit"] == []
+
+
+SETTINGS = f"""
+[[group]]
+name = "{GROUP}"
+listener = "shop:consume_message"
+engine = "spark"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+[[group.subscription]]
+topic = "{TOPIC}"
+
+[spark.conf]
+spark.rmq.ship = true
+"""
+LISTENER = """
+import time
+from pathlib import Path
+
+FOLDER = Path({folder!r})
+
+def consume_message(msgs, context):
+    (FOLDER / "called").touch()
+    while not (FOLDER / "open").exists():
+        time.sleep(0.02)
+    return "RECONSUME_LATER" if msgs[0].queue_offset % 3 == 0 else "CONSUME_SUCCESS"
+"""
+
+
+def test_a_request_whose_driver_was_killed_is_finished_by_another_driver(
+    connect_server: ConnectServer, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path / "store")
+    lake.load(write_broker(tmp_path / "broker"))
+    quiet = copied(lake, tmp_path / "quiet")
+    (tmp_path / "consumers.toml").write_text(SETTINGS)
+    (tmp_path / "shop.py").write_text(LISTENER.format(folder=str(tmp_path)))
+    words = ["consume", "--group", GROUP, "--request", REQUEST]
+    env = {"RMQ_ROOT": str(lake.folder)}
+
+    killed = command(tmp_path, *words, "--master", "local[2]", env=env)
+    wait_until((tmp_path / "called").exists, killed)
+    killed.kill()
+    killed.communicate()
+    assert lake.commits("consume") == []
+    assert lake.offsets() == {}
+
+    (tmp_path / "open").touch()
+    answer = answer_of(command(tmp_path, *words, env=env | {"SPARK_REMOTE": connect_server.remote}))
+    assert (answer["status"], answer["request_id"]) == ("committed", REQUEST)
+    [shard] = answer["shards"]
+    assert (shard["engine"], shard["messages"]) == ("spark", MESSAGES)
+    answer_of(command(tmp_path, *words, "--engine", "local", env=env | {"RMQ_ROOT": str(quiet.folder)}))
+    assert projection(lake.shard, GROUP) == projection(quiet.shard, GROUP)
+    assert lake.audit() == []
