@@ -1,4 +1,4 @@
-"""What comes twice: the effect of a listener, a reset, a request whose first attempt was cleaned out of the log, equal messages."""
+"""What comes twice: an effect of a listener, a reset, a request that was cleaned out of the log, and equal messages."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def written_tests() -> set[str]:
     }
 
 
-@pytest.mark.parametrize("document", ["invariants.md", "rocketmq-issues.md"])
+@pytest.mark.parametrize("document", ["invariants.md", "rocketmq-issues.md", "faults.md"])
 def test_tests_that_hold_a_promise_are_there(document: str) -> None:
     promised = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / document).read_text(encoding="utf-8")))
     assert len(promised) > 15
@@ -55,3 +55,11 @@ def test_every_thread_has_one_row_and_every_row_a_test() -> None:
     named = [number for row in rows for number in re.findall(r"#(\d+)", row[0])]
     assert sorted(named) == sorted(THREADS.split())
     assert {len(row) for row in rows} == {4}
+
+
+def test_every_fault_has_one_row_and_every_row_a_test() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| F")]
+    assert sorted(int(row[0].removeprefix("| F")) for row in rows) == list(range(1, 38))
+    assert {len(row) for row in rows} == {4}
+    assert [row[0] for row in rows if "`test_" not in row[3]] == []
