@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store.commit.positions import Outcome
 from rmq_store.errors import StaleAttempt
 from rmq_store.lake.commit import commit as commit_steps
 from rmq_store.log.record_encoder import encode, new_record
@@ -55,7 +56,7 @@ def test_a_message_whose_effect_came_before_a_crash_comes_again_with_the_same_id
     before = Counter(effects.read_text().split())
     assert set(before.values()) == {1}
     report = lake.consume(group=group)
-    assert len(before) == report.counts()["acked"] > 0
+    assert len(before) == report.counts()[Outcome.ACKED] > 0
     assert Counter(effects.read_text().split()) == before + before
     assert lake.audit() == []
 
