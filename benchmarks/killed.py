@@ -86,10 +86,12 @@ class _Windows:
         hold, half = self._folder / "hold", self._folder / "half"
         hold.touch()
         process = self._start(words)
-        while not half.exists():
-            check("the command that is to be killed", process.poll(), None)
-            time.sleep(0.01)
-        process.kill()
+        try:
+            while not half.exists():
+                check("the command that is to be killed", process.poll(), None)
+                time.sleep(0.01)
+        finally:
+            process.kill()
         started = time.perf_counter()
         for path in (hold, half, *self._folder.glob("*.rows")):
             path.unlink()
@@ -114,7 +116,10 @@ class _Windows:
 
     def _finish(self, process: subprocess.Popen[str]) -> None:
         """Raises WrongResult unless the command commits all messages in one window."""
-        out, err = process.communicate()
+        try:
+            out, err = process.communicate()
+        finally:
+            process.kill()  # where the benchmark is stopped
         check(f"exit code of rmq consume ({err.strip()[-500:]})", process.returncode, 0)
         answer = json.loads(out)
         (shard,) = answer["shards"]

@@ -28,7 +28,7 @@ from rmq_store.settings.spark_settings import SHIP, SparkSettings, is_local_mast
 from spark_jobs.session import open_session
 from spark_jobs.ship import ship
 from spark_jobs.slots import planned_slots
-from spark_jobs.worker_errors import job_problem, worker_problem
+from spark_jobs.worker_errors import driver_problem, job_problem, worker_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +83,7 @@ def run_stage(
     """Call ``run(job, task, attempt)`` for every task, each in its own partition; returns the results in any order.
 
     An RmqError of a task is raised here as itself; any other failure is Spark's to retry and to report. Raises StoreUnusable
-    when the workers lack what the tasks need, or died or had too little memory at every try.
+    when the workers lack what the tasks need, when they died or had too little memory at every try, or when the driver ended.
     """
     pickled_tasks = [pickle.dumps(task) for task in tasks]
 
@@ -101,7 +101,7 @@ def run_stage(
     try:
         table = frame.toArrow()
     except Exception as error:  # classic and Connect have different classes for a failed job
-        if problem := job_problem(str(error)):
+        if problem := job_problem(str(error)) or driver_problem(error):
             raise StoreUnusable(problem) from error
         raise
     answers = [pickle.loads(answer) for answer in table.column("result").to_pylist()]

@@ -1,4 +1,4 @@
-"""What a failure of Spark's workers means for the user: pure functions of Spark's own text."""
+"""What a failure of Spark's workers or driver means for the user: pure functions of Spark's own errors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _NO_PROGRAM = re.compile(r"Cannot run program \"([^\"]+)\"")
 _VERSIONS = re.compile(r"different version: ([\d.]+) than that in driver: ([\d.]+),")
 _COMPILED = ("pyarrow", "numpy", "pandas")
 _OUT_OF_MEMORY = re.compile(r"\b((?:Arrow)?MemoryError|java\.lang\.OutOfMemoryError)\b")
+_NO_SERVER = re.compile(r"UNAVAILABLE|INVALID_HANDLE\.SESSION|SESSION_(?:CLOSED|CHANGED|NOT_FOUND)")
 _DIED = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 
 
@@ -44,22 +45,38 @@ def worker_problem(text: str) -> str | None:
     return None
 
 
+def driver_problem(error: Exception) -> str | None:
+    """What to do when Spark's driver has ended, a JVM of this process or a Connect server; None when it is another failure."""
+    kind, text = type(error).__name__, str(error)
+    jvm_ended = kind == "Py4JNetworkError" or (kind == "Py4JError" and "Trace:" not in text)
+    server_ended = kind == "RetriesExceeded" or (
+        kind.startswith("SparkConnect") and _NO_SERVER.search(text) is not None
+    )
+    if jvm_ended or server_ended:
+        return (
+            f"Spark's driver has ended, or does not answer any more ({kind}): it may have been killed because its host or "
+            "container has too little memory (RMQ_SPARK_DRIVER_MEMORY, the log of the Connect server). Nothing was committed: "
+            "make the same request again"
+        )
+    return None
+
+
 def job_problem(text: str) -> str | None:
     """Why a job failed of which a task failed as often as Spark tries it, and what to do; None when the text is of another
     failure."""
     if problem := worker_problem(text):
         return problem
-    nothing = "Nothing was committed: then make the same request again"
+    again = "Nothing was committed: make the same request again afterwards"
     if match := _OUT_OF_MEMORY.search(text):
         setting = "spark.executor.memory" if match[1].startswith("java") else "spark.executor.pyspark.memory"
         return (
             f"a task in Spark ran out of memory ({match[1]}): give each worker more ({setting}, or the memory of its host), or "
-            f"run fewer tasks at once (spark.executor.cores, local[N]). {nothing}"
+            f"run fewer tasks at once (spark.executor.cores, local[N]). {again}"
         )
     if _DIED.search(text):
         return (
             "a Python process of Spark's workers, or an executor, died at every try of a task: it was killed, as where a host "
             "or a container has too little memory, or code of the listener ended it. The log of the worker and of its host "
-            f"say why. {nothing}"
+            f"say why. {again}"
         )
     return None

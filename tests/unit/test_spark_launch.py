@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_store.errors import ListenerError
+from rmq_store.errors import ListenerError, StoreUnusable
 from spark_jobs.engine import run_stage
 from spark_jobs.launch import launch_settings, local_slots
 from spark_jobs.slots import UNBOUNDED_SLOTS, planned_slots
-from spark_jobs.worker_errors import job_problem, worker_problem
+from spark_jobs.worker_errors import driver_problem, job_problem, worker_problem
 
 JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 
@@ -109,6 +109,45 @@ def test_a_defect_in_a_task_is_no_problem_of_the_machine() -> None:
     assert job_problem("Job aborted due to stage failure\nKeyError: 'queue'\n at org.apache.spark") is None
 
 
+class Py4JError(Exception):
+    """Named as py4j's error for a JVM that has ended or has refused."""
+
+
+class SparkConnectGrpcException(Exception):
+    """Named as pyspark's error for a Connect server."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("An error occurred while calling o83.getResult"),
+        SparkConnectGrpcException('status = StatusCode.UNAVAILABLE details = "failed to connect to all addresses"'),
+        SparkConnectGrpcException("[INVALID_HANDLE.SESSION_NOT_FOUND] The handle is invalid. Session not found."),
+    ],
+)
+def test_a_driver_that_has_ended_is_named_with_what_to_do(error: Exception) -> None:
+    problem = driver_problem(error)
+    assert problem is not None
+    assert f"Spark's driver has ended, or does not answer any more ({type(error).__name__})" in problem
+    assert "RMQ_SPARK_DRIVER_MEMORY" in problem
+    with pytest.raises(StoreUnusable, match="make the same request again"):
+        run_stage(Lost(error), lambda job, task, attempt: None, None, [1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("An error occurred while calling o1.f. Trace:\npy4j.Py4JException: Method f([]) does not exist"),
+        SparkConnectGrpcException("[PARSE_SYNTAX_ERROR] Syntax error"),
+        KeyError("queue"),
+    ],
+)
+def test_another_error_says_nothing_about_the_driver(error: Exception) -> None:
+    assert driver_problem(error) is None
+    with pytest.raises(type(error)):
+        run_stage(Lost(error), lambda job, task, attempt: None, None, [1])  # type: ignore[arg-type]
+
+
 class Answered:
     """Stands for a session whose tasks have answered."""
 
@@ -123,6 +162,16 @@ class Answered:
 
     def toArrow(self) -> pa.Table:
         return self.table
+
+
+class Lost(Answered):
+    """Stands for a session whose driver ends."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def toArrow(self) -> pa.Table:
+        raise self.error
 
 
 @pytest.mark.parametrize(
