@@ -96,16 +96,17 @@ class FaultyEngine:
         return self.engine(partial(self.fault, self.folder, run), job, tasks)
 
 
-def disturbed(engine: SparkEngine, folder: Path) -> dict[str, dict[str, Any]]:
+FAULTS = {fault.__name__: fault for fault in (fails_once, dies_once, dies, lacks_memory)}
+GROUP_OF_ONE_TASK = group_named(consumers=1)
+
+
+def disturbed(engine: SparkEngine, folder: Path, faults: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By the name of the fault: what became of the window, and of the same store's next one where it failed."""
     imported = Lake(folder / "imported")
     imported.load(write_broker(folder / "broker"))
     quiet = copied(imported, folder / "quiet")
-    quiet.consume()
-    return {
-        fault.__name__: _disturbed(engine, fault, copied(imported, folder / fault.__name__), quiet)
-        for fault in (fails_once, dies_once, dies, lacks_memory)
-    }
+    quiet.consume(group=GROUP_OF_ONE_TASK)
+    return {name: _disturbed(engine, FAULTS[name], copied(imported, folder / name), quiet) for name in faults}
 
 
 def _disturbed(engine: SparkEngine, fault: Callable[..., Any], lake: Lake, quiet: Lake) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def _window(engine: Engine, lake: Lake, request_id: str) -> list[Any]:
     store = lake.store
     try:
         report = consume_window(
-            store, lake.shard, group_named(), ConsumeRequest(request_id, TESTS), lambda plan: engine, Host()
+            store, lake.shard, GROUP_OF_ONE_TASK, ConsumeRequest(request_id, TESTS), lambda plan: engine, Host()
         )
     except RmqError as error:
         return [type(error).__name__, str(error)]
