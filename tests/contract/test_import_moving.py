@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,3 +169,25 @@ def test_a_damaged_last_record_that_a_broker_would_keep_is_damage(lake: Lake, tm
     folder = store_of(tmp_path / "made", {}, {"commit_log_offset": 7})
     with pytest.raises(DamagedRecord, match="PHYSICALOFFSET is 7"):
         lake.load(folder)
+
+
+def test_a_body_that_does_not_decompress_is_damage_however_often_it_is_read(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its CRC is right and its record whole, so the record alone looks as if a broker had ended its write."""
+    packed = {"stored_body": zlib.compress(b"a body")[:-1], "sys_flag": 1}
+    folder = store_of(tmp_path / "made", {}, packed, {"queue_offset": 1})
+    read, reads = LocalFileSource.read, 0
+
+    def count(source: LocalFileSource, name: str, first: int, last: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        assert reads < 50, "it is read again and again"
+        return read(source, name, first, last)
+
+    monkeypatch.setattr(LocalFileSource, "read", count)
+    with pytest.raises(DamagedRecord, match="does not decompress as ZLIB"):
+        lake.load(folder)
+    report = lake.load(folder, salvage=True)
+    assert [skipped.begin for skipped in report.salvaged] == [96]
+    assert bodies(lake) == [b"body", b"body"]
