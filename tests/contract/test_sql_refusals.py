@@ -41,6 +41,7 @@ from tests.lake_fixtures import Bench, SmallStore
         ("SELECT * FROM '/etc/hostname'", "does not exist"),
         ("SELECT * FROM glob('/etc/*')", "disabled by configuration"),
         ("SELECT * FROM read_parquet('s3://bucket/x.parquet')", ""),
+        ("SELECT '\udc97'", "the query contains an unpaired surrogate"),
     ],
 )
 def test_a_query_that_is_wrong_or_reaches_out_is_refused_with_the_engines_words(

@@ -121,6 +121,12 @@ def snapshot_of(
 
 def _answer(store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits | None) -> pa.Table:
     try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise WrongUse(
+            "SQL: the query contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
+        ) from error
+    try:
         statements = connection.extract_statements(text)
         if len(statements) != 1 or statements[0].type not in _READS:
             raise WrongUse("give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): only reads are allowed")
