@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from rmq_store.commit.position_index import Index, Txn, Txns, indexed, merged, txn_of, under
+from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 
 ABSENT = -1
@@ -83,7 +84,12 @@ def _joined(kind: PositionKind, *parts: str | int) -> str:
 
 
 def _encoded(part: str | int) -> str:
-    return quote(str(part), safe="")
+    try:
+        return quote(str(part), safe="")
+    except UnicodeEncodeError as error:
+        raise WrongUse(
+            f"the name {part!r} contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
+        ) from error
 
 
 def grp_id(group: str) -> str:

@@ -12,6 +12,7 @@ from hypothesis import given
 
 from rmq_store.commit.position_index import indexed
 from rmq_store.commit.positions import Positions, max_id, off_id
+from rmq_store.errors import WrongUse
 from rmq_store.lake.sql.position_rows import position_rows
 from rmq_store.lake.table import stored_positions as module
 from rmq_store.lake.table.stored_positions import stored_positions
@@ -69,3 +70,9 @@ def test_only_what_is_looked_at_becomes_objects(
     monkeypatch.setattr(module, "indexed", counted)
     look(positions)
     assert sum(counts) == ids
+
+
+def test_a_name_that_is_no_text_is_wrong_use() -> None:
+    """As an argument that is not UTF-8 reaches the process."""
+    with pytest.raises(WrongUse, match="unpaired surrogate"):
+        stored({}, {}).queues_of("topic-\udcff")
