@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check up bench soak roundtrip jars jars-s3a constraints sbom clean distclean
+.PHONY: help setup demo test check up bench fuzz soak roundtrip jars jars-s3a constraints sbom clean distclean
 
 # The first supported Python; PYTHON=... chooses another. It is looked for only when set-up has to run.
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -44,6 +44,10 @@ bench: setup ## the speed table, with other ways to do the same work in the same
 soak: setup ## processes that are killed and frozen over one store, and a check: SECONDS, SEED, PROCESSES, STORE, ENGINE
 	@.venv/bin/python -m tests.faults.soak --seconds $(or $(SECONDS),60) --seed "$(SEED)" \
 	  --processes $(or $(PROCESSES),3) --store $(or $(STORE),local) --engine $(or $(ENGINE),local) $(SOAK_ARGS)
+
+fuzz: setup ## random stores, files, listeners, SQL and options: each is answered or refused; SECONDS, SEED, PROCESSES
+	@.venv/bin/python -m tests.faults.fuzz --seconds $(or $(SECONDS),60) --seed "$(SEED)" \
+	  --processes $(or $(PROCESSES),2) $(FUZZ_ARGS)
 
 roundtrip: setup ## a real RocketMQ broker and the lake take turns; each message must be finished once (minutes)
 	@.venv/bin/python -m tests.roundtrip

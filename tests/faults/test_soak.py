@@ -13,7 +13,8 @@ from random import Random
 
 import pytest
 
-from tests.faults.soak.__main__ import PAGE, REPORT
+from tests.faults.reports import PAGE, with_section
+from tests.faults.soak.__main__ import REPORT
 from tests.faults.soak.answers import Ending, answer_of
 from tests.faults.soak.disturbances import Disturbance, Kind, choose_disturbance
 from tests.faults.soak.operations import DAY, Context, Operation, choose
@@ -72,7 +73,8 @@ def test_a_seed_makes_the_same_commands_and_the_same_disturbances() -> None:
 
 def test_the_page_has_the_table_of_the_committed_report() -> None:
     report = json.loads(REPORT.read_text("utf-8"))
-    assert PAGE.read_text("utf-8").endswith(section(report))
+    page = PAGE.read_text("utf-8")
+    assert with_section(page, section(report)) == page
     for run in report["runs"]:
         assert run["defects"] == []
         assert set(run["problems"].values()) == {0}

@@ -1,5 +1,7 @@
 """Readers of what comes from outside, on good small inputs with some bytes changed: each answers, or raises one of the
-project's own errors. A failure prints its seed; RMQ_FUZZ_SEED=n tries other changes, RMQ_FUZZ_CASES=n more of them."""
+project's own errors. A failure prints its seed; RMQ_FUZZ_SEED=n tries other changes, RMQ_FUZZ_CASES=n more of them.
+
+``make fuzz`` makes the same changes to whole stores, settings, listeners and command lines (``tests/faults/fuzz``)."""
 
 from __future__ import annotations
 
@@ -33,41 +35,13 @@ from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.settings.settings import load_settings
+from tests.faults.fuzz.broker_files import CONFIGS
+from tests.faults.fuzz.changes import changed
 
 SEED = int(os.environ.get("RMQ_FUZZ_SEED", "20261122"))
 CASES = int(os.environ.get("RMQ_FUZZ_CASES", "80"))
 ENOUGH_S = 120
 """No reader takes that long for all of its cases, on any machine."""
-
-
-# --- changes ----------------------------------------------------------------------------------------------------------
-
-NUMBERS = ("0 -1 1e999 -1e400 .5e-9999999 NaN Infinity", "9" * 19, "9" * 30, "9" * 5000, "0x" + "f" * 4000)
-SIGNS = ("{ [ } ] \" ' : , @ = . /* // \\ \\ud800 \\x null true {} [] {{1:[]}:1}", "{" * 3000, "[" * 3000, "a." * 3000)
-LONGS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
-PIECES = [
-    *(piece.encode() for text in (*NUMBERS, *SIGNS) for piece in text.split()),
-    *(number.to_bytes(8, "big") for number in LONGS),
-    *(b"\n", b"\0", b"\xff", b"\xed\xa0\x80", "\u202eé\U0001f407".encode()),
-]
-
-
-def changed(chance: random.Random, good: bytes) -> bytes:
-    """Some bytes flipped, cut, doubled or replaced by a piece that is trouble."""
-    data = bytearray(good)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(data) + 1)
-        end = min(at + chance.choice([0, 1, 1, 4, 8, 40]), len(data))
-        match chance.randrange(4):
-            case 0 if at < len(data):
-                data[at] ^= 1 << chance.randrange(8)
-            case 1:
-                data[at:end] = data[at:end] * 2
-            case 2:
-                data[at:end] = chance.randbytes(end - at)
-            case _:
-                data[at:end] = chance.choice(PIECES)
-    return bytes(data)
 
 
 # --- what is good -----------------------------------------------------------------------------------------------------
@@ -91,19 +65,6 @@ def records() -> bytes:
     return data.ljust(1000, b"\0")
 
 
-VERSION = b'{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":17},'
-CONFIGS: dict[str, bytes] = {
-    "consumerOffset.json": VERSION + b'"groupTopicMap":{},"offsetTable":{"T@g":{0:17,1:9},"%RETRY%g@g":{0:3}},'
-    b'"pullOffsetTable":{"T@g":{0:17}},"resetOffsetTable":{}}',
-    "delayOffset.json": VERSION + b'"offsetTable":{1:5,18:0}}',
-    "topics.json": VERSION + b'"topicConfigTable":{"T":{"attributes":{"+message.type":"NORMAL"},"order":false,"perm":6,'
-    b'"readQueueNums":8,"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,"writeQueueNums":8}}}',
-    "subscriptionGroup.json": VERSION
-    + b'"forbiddenTable":{"g":{"T":1}},"subscriptionGroupTable":{"g":{"groupName":"g",'
-    b'"consumeEnable":true,"groupRetryPolicy":{"type":"CUSTOMIZED"},"retryQueueNums":1,"subscriptionDataSet":[{"a":"T"}]}}}',
-    "consumerFilter.json": b'{"filterDataByTopic":{"T":{"topic":"T","groupFilterData":{"g":{"bloomFilterData":{"bitNum":4,'
-    b'"bitPos":[1,2]},"bornTime":1,"clientVersion":1700000000000,"expression":"a > 5"}}}}}',
-}
 LOCAL_OFFSETS = local_offsets_text({MessageQueue("T", "b", 0): 17, MessageQueue("T", "b", 1): 3}).encode()
 SETTINGS = (Path(__file__).parents[2] / "demo" / "consumers.toml").read_bytes()
 ENTRIES = b"".join([FILLER.encode(), *(ConsumeQueueEntry(100 * n, 90, n).encode() for n in range(1, 6))]).ljust(

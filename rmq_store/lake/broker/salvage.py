@@ -58,7 +58,7 @@ def is_unwritten(source: FileSource, file: MappedFile, begin: int) -> bool:
 
 def is_whole_now(source: FileSource, file: MappedFile, damage: Damage) -> bool:
     """Whether the record that was damaged is good when it is read again: a running broker has ended its write. Its body
-    must decompress too, as in the import, which would else read the same damage for ever."""
+    must decompress too, as in the import, which would otherwise find the same damage again and again."""
     begin = damage.commit_log_offset
     end = min(begin + (damage.size or CHUNK_BYTES), file.end_offset)
     data = source.read(file.name, begin - file.start_offset, end - file.start_offset)

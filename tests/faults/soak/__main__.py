@@ -17,19 +17,17 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from tests.faults.soak.page import with_report
+from tests.faults.reports import CHECKOUT, PAGE, parser_of, seed_of, with_section, write_report
+from tests.faults.soak.page import section
 from tests.faults.soak.report_text import shown
 from tests.faults.soak.round import Round
 from tests.faults.soak.runs import Runs
 from tests.faults.soak.tally import Defect, Tally
 from tests.faults.soak.world import worlds
 
-CHECKOUT = Path(__file__).parents[3]
 REPORT = CHECKOUT / "tests" / "faults" / "soak_report.json"
-PAGE = CHECKOUT / "docs" / "reliability.md"
 ROUND_S = 300.0
 """A round has a store of its own, so that an hour needs no more space, and no longer checks, than five minutes."""
 PHASE_S = 25.0
@@ -37,25 +35,18 @@ PHASE_S = 25.0
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to work; checks come on top")
-    parser.add_argument("--seed", default="", help="any text; by default a new one, which is printed")
-    parser.add_argument("--processes", type=int, default=3, help="how many commands run at once")
+    parser = parser_of("soak", __doc__, processes=3)
     parser.add_argument("--store", choices=("local", "s3"), default="local")
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
-    parser.add_argument("--folder", type=Path, default=CHECKOUT / "var" / "soak", help="for the stores")
-    parser.add_argument("--json", type=Path, help="write the report here; several runs are one report by --add")
-    parser.add_argument("--add", action="store_true", help="keep the runs that the file has")
-    parser.add_argument("--write-docs", action="store_true", help="only write the table of docs/reliability.md again")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(arguments)
     if options.write_docs:
-        PAGE.write_text(with_report(PAGE.read_text("utf-8"), json.loads(REPORT.read_text("utf-8"))), "utf-8")
+        PAGE.write_text(with_section(PAGE.read_text("utf-8"), section(json.loads(REPORT.read_text("utf-8")))), "utf-8")
         return 0
-    seed = options.seed or f"{Random().randrange(10**6)}"
+    seed = seed_of(options)
     folder = options.folder / f"seed-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -76,9 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **tally.document(),
     }
     print(shown(run))
-    if options.json:
-        kept = json.loads(options.json.read_text("utf-8"))["runs"] if options.add and options.json.exists() else []
-        options.json.write_text(json.dumps({"runs": [*kept, run]}, indent=1) + "\n", "utf-8")
+    write_report(options, run)
     again = f"make soak SECONDS={options.seconds:.0f} SEED={seed} PROCESSES={options.processes}"
     again += f" STORE={options.store} ENGINE={options.engine}"
     if tally.failed:

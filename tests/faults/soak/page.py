@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tests.faults.reports import page_table
 from tests.faults.soak.report_text import COLUMNS, rows, sums
 
 HEADING = "## Last soak"
-
-
-def with_report(page: str, report: Mapping[str, Any]) -> str:
-    """The page with the section of this report, which is its last. Raises ValueError if it has none."""
-    before, heading, _ = page.partition(HEADING + "\n")
-    if not heading:
-        raise ValueError(f"the page has no section {HEADING!r}")
-    return before + section(report)
 
 
 def section(report: Mapping[str, Any]) -> str:
@@ -41,16 +34,15 @@ def _of_run(run: Mapping[str, Any]) -> list[str]:
         "",
         f"{run['processes']} processes at a time. {sums(run)}.",
         "",
-        "| command | " + " | ".join(COLUMNS) + " |",
-        "|---|" + "---:|" * len(COLUMNS),
-        *(f"| {' | '.join(line)} |" for line in rows(run)),
+        *page_table([["command", *COLUMNS], *rows(run)]),
         "",
-        "| refused with | times |",
-        "|---|---:|",
-        *(f"| {kind} | {count:,} |" for kind, count in run["refused"].items()),
+        *page_table([["refused with", "times"], *([kind, f"{count:,}"] for kind, count in run["refused"].items())]),
         "",
-        "| the checker reports | times |",
-        "|---|---:|",
-        *(f"| {kind} | {count:,} |" for kind, count in run["problems"].items()),
-        f"| defects | {len(run['defects'])} |",
+        *page_table(
+            [
+                ["the checker reports", "times"],
+                *([kind, f"{count:,}"] for kind, count in run["problems"].items()),
+                ["defects", f"{len(run['defects'])}"],
+            ]
+        ),
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tests.faults.reports import text_table
+
 COLUMNS = ("tried", "done", "killed", "frozen", "terminated", "refused", "again", "defect")
 
 
@@ -18,12 +20,7 @@ def rows(run: Mapping[str, Any]) -> list[list[str]]:
 
 def shown(run: Mapping[str, Any]) -> str:
     """The table of operations, the sums of the checks, and the defects."""
-    table = [["operation", *COLUMNS], *rows(run)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    lines = [
-        "  ".join(text.ljust(width) if column == 0 else text.rjust(width) for column, (text, width) in enumerate(cells))
-        for cells in (list(zip(line, widths, strict=True)) for line in table)
-    ]
+    lines = text_table([["operation", *COLUMNS], *rows(run)])
     lines += ["", "refused: " + (", ".join(f"{kind} {count:,}" for kind, count in run["refused"].items()) or "none")]
     lines += [f"warning, {count} times, of {text}" for text, count in run["warnings"].items()]
     lines.append(sums(run))
