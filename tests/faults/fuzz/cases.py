@@ -13,8 +13,10 @@ from typing import Any
 from tests.faults.fuzz.broker_files import CONFIGS, broker_store
 from tests.faults.fuzz.changes import as_bytes, changed, changed_values, nasty_text
 from tests.faults.fuzz.command_lines import command_line
+from tests.faults.fuzz.listener_inputs import listener
+from tests.faults.fuzz.message_inputs import messages
 from tests.faults.fuzz.queries import any_query
-from tests.faults.fuzz.user_inputs import SETTINGS, listener, messages, settings
+from tests.faults.fuzz.settings_inputs import SETTINGS, settings
 
 Line = tuple[str, ...]
 

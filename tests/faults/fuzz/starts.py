@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tests.faults.fuzz.broker_files import broker_store
 from tests.faults.fuzz.command_line import run_command
-from tests.faults.fuzz.user_inputs import LISTENER, MESSAGES, SETTINGS
+from tests.faults.fuzz.listener_inputs import LISTENER
+from tests.faults.fuzz.message_inputs import MESSAGES
+from tests.faults.fuzz.settings_inputs import SETTINGS
 
 _IMPORT = ("import-store", "broker", "--broker", "broker-a", "--engine", "local")
 _SEND = ("send", "--file", "messages.jsonl", "--create", "--queues", "2")
