@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from rmq_store.commit.append import PutAnswer
+from rmq_store.commit.append import VIEW_TRUST_MS, PutAnswer, Verdict
 from rmq_store.commit.ctl import StagedFile
-from rmq_store.errors import BadData, CommitOutcomeUnknown, RmqError, StoreUnusable
+from rmq_store.errors import BadData, CommitOutcomeUnknown, LogDamaged, RmqError, StoreUnusable
 from rmq_store.lake.table.delta_entry import entry_bytes, entry_name, parse_entry, protocol_action
 from rmq_store.lake.table.delta_log import Content, DeltaLog, NoTable
 from rmq_store.lake.table.delta_table import LakeTable
@@ -599,6 +599,18 @@ def test_damaged_checkpoints_are_replaced_by_the_entries(
     assert state(checkpointed.view) == expected
 
 
+def test_a_log_may_end_at_its_checkpoint(log: Log) -> None:
+    expected, name = state(log.view), log.checkpoint(log.version)
+    assert state(log.view) == expected
+    log.clean(log.version + 1)
+    assert log.view.version == log.version
+    name.write_bytes(name.read_bytes()[:100])
+    with pytest.raises(
+        LogDamaged, match=f"{name.name} is damaged"
+    ):  # whoever creates a table creates none in its place
+        log.opened()
+
+
 def test_files_beside_the_entries_are_left_alone(checkpointed: Log) -> None:
     """Checksums, compacted entries, parts of checkpoints and what a write leaves."""
     expected = plain(checkpointed)
@@ -700,6 +712,20 @@ def test_a_listing_with_a_hole_is_read_again(log: Log, monkeypatch: pytest.Monke
     assert len(listings) == 2
 
 
+def test_a_log_that_takes_an_hour_to_read_is_read_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of the listing may have been cleaned up meanwhile, and filled again by a late PUT."""
+    names_in, listings = Root.names_in, list[int]()
+
+    def long_ago(root: Root, folder: str, after: str = "") -> tuple[Sequence[str], int]:
+        names, at_ms = names_in(root, folder, after)
+        listings.append(at_ms)
+        return names, at_ms - (VIEW_TRUST_MS if len(listings) == 1 else 0)
+
+    monkeypatch.setattr(Root, "names_in", long_ago)
+    assert log.view.version == log.version
+    assert len(listings) == 2
+
+
 def test_a_copy_of_an_earlier_entry_is_refused(tmp_path: Path) -> None:
     """Its positions are old: the next commit would give offsets out again."""
     log = Log(tmp_path).entries(FIRST, [info(commit_ids="c1"), add("one.parquet"), txn("a", 1)], [txn("a", 2)])
@@ -730,3 +756,107 @@ def test_a_process_that_follows_a_log_for_days_opens_it_again(tmp_path: Path, mo
     opened.refresh()
     assert opened.view is not before
     assert opened.view.positions.get("a") == 4
+
+
+# --- what conflicts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ([txn("off/g/T/b/0", 1)], True),
+        ([txn("own/g/T/b/1", 1)], True),
+        ([txn("off/g/T/b/1", 1)], False),
+        ([add("new.parquet")], False),
+        ([remove("replaced.parquet", dataChange=False)], True),
+        ([remove("other.parquet", dataChange=False)], False),
+        ([protocol(1, 7, writerFeatures=["appendOnly"])], True),
+        ([metadata()], True),
+        ([info(operation="VACUUM")], True),
+        ([info(operation="WRITE")], False),
+    ],
+    ids=[
+        "a position that it sets",
+        "a new one under a closed prefix",
+        "another position",
+        "a file",
+        "the removal of a file that it removes",
+        "the removal of another",
+        "another format",
+        "another layout",
+        "a vacuum",
+        "nothing",
+    ],
+)
+def test_an_entry_that_came_first_conflicts_when_it_touches_what_this_one_relies_on(
+    first: Sequence[Action], expected: bool
+) -> None:
+    text = "".join(json.dumps(action) + "\n" for action in first).encode()
+    content = Content(b"{}", ("off/g/T/b/0",), closed=("own/g/",), removed=("replaced.parquet",))
+    assert content.conflicts(parse_entry(text, 3, "entry")) is expected
+
+
+def test_a_removed_file_conflicts_only_with_who_removes_it() -> None:
+    first = parse_entry(json.dumps(remove("gone.parquet")).encode() + b"\n", 3, "entry")
+    assert not Content(b"{}", ()).conflicts(first)
+
+
+# --- what a writer reports -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(PutAnswer.REFUSED, StoreUnusable), (PutAnswer.SILENT, CommitOutcomeUnknown)],
+)
+def test_a_failure_is_reported_only_when_nothing_can_be_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: PutAnswer, error: type[Exception]
+) -> None:
+    opened, clock, puts = Log(tmp_path).entries(FIRST).opened(), Clock(), list[str]()
+
+    def put_once(root: Root, name: str, content: bytes) -> Put:
+        puts.append(name)
+        assert len(puts) < 1000, "it does not give up"
+        return Put(answer, clock.ms)
+
+    monkeypatch.setattr(Root, "put_once", put_once)
+    monkeypatch.setattr(Root, "look_at", lambda root, name: (None, clock.ms))
+    opened.view.known_ms = clock.ms
+    with pytest.raises(error):
+        opened.append(Content(b"{}", ()), clock.host, deadline_ms=clock.ms + 1000)
+
+
+def test_who_is_refused_for_lack_of_rights_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, clock = Log(tmp_path).entries(FIRST).opened(), Clock()
+    denied = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(Root, "put_once", lambda root, name, content: Put(PutAnswer.REFUSED, clock.ms, denied))
+    before_ms = clock.ms
+    with pytest.raises(StoreUnusable, match="Permission denied"):
+        opened.append(Content(b"{}", ()), clock.host, deadline_ms=clock.ms + 60_000)
+    assert clock.ms == before_ms
+
+
+DENIED = Put(PutAnswer.REFUSED, error=PermissionError(13, "Permission denied"))
+BUSY = Put(PutAnswer.REFUSED, error=OSError("503 SlowDown"))
+
+
+@pytest.mark.parametrize("answers", [[BUSY], [Put(PutAnswer.SILENT), DENIED]], ids=["busy", "silent, then denied"])
+def test_who_may_be_in_the_log_or_only_has_to_wait_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[Put]
+) -> None:
+    opened, clock, real = Log(tmp_path).entries(FIRST).opened(), Clock(), Root.put_once
+    rest = iter(answers)
+    monkeypatch.setattr(Root, "put_once", lambda *request: next(rest, None) or real(*request))
+    content = Content(entry_bytes(operation="X", now_ms=0, commit_ids=("x",)), ())
+    assert opened.append(content, clock.host, deadline_ms=clock.ms + 60_000) is Verdict.COMMITTED
+
+
+def test_a_log_that_was_replaced_by_an_older_one_leaves_the_outcome_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, clock = Log(tmp_path).entries(FIRST, [txn("a", 1)], [txn("a", 2)]), Clock()
+    opened = log.opened()
+    log.entry(1).unlink()
+    log.entry(2).unlink()
+    monkeypatch.setattr(Root, "put_once", lambda root, name, content: Put(PutAnswer.TAKEN, clock.ms))
+    with pytest.raises(CommitOutcomeUnknown, match="ends before version 2"):
+        opened.append(Content(b"{}", ("b",)), clock.host, deadline_ms=clock.ms + 1000)

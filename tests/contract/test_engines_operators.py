@@ -152,6 +152,50 @@ def test_a_reset_away_and_back_fences_a_running_window_too(world: World) -> None
 
 
 @story
+def test_a_reset_that_a_window_overtakes_moves_nothing(world: World) -> None:
+    """Its history would say that the group was where it no longer is."""
+    world.fill(orders(0), several(10))
+    world.consume(BILLING, f"{DAY}-1", max_messages=3)
+    late = world.another_host(lambda: world.consume(BILLING, f"{DAY}-2"), before_id=1)
+    with pytest.raises(
+        StaleAttempt, match=rf"off/billing/Orders/broker-a/0 was 3 and is 10\. Moved by consume {DAY}-2"
+    ):
+        world.reset_to(ResetTo.MIN, host=late)
+    assert world.offset(orders(0)) == 10
+
+
+@story
+def test_of_two_resets_of_different_queues_at_once_one_is_refused(world: World) -> None:
+    """Both would raise the epoch to the same number, and it would count one action."""
+    for queue_id in range(2):
+        world.fill(orders(queue_id), several(4))
+    world.consume(BILLING, f"{DAY}-1")
+    late = world.another_host(
+        lambda: world.reset_to(ResetTo.MIN, request_id=f"{DAY}-other", queues=(orders(1),)), before_id=1
+    )
+    with pytest.raises(StaleAttempt, match=r"grp/billing was 0 and is 1\. Moved by reset"):
+        world.reset_to(ResetTo.MIN, queues=(orders(0),), host=late)
+    assert (world.offset(orders(0)), world.offset(orders(1))) == (4, 0)
+
+
+@story
+def test_a_window_whose_work_was_moved_to_another_queue_is_planned_again(world: World) -> None:
+    """Between its plan and its claim. It is not told that there is nothing to do."""
+    for queue_id in range(2):
+        world.fill(orders(queue_id), several(4))
+    world.consume(BILLING, f"{DAY}-1")
+    world.reset_to(ResetTo.MIN, queues=(orders(0),))
+
+    def operator() -> None:
+        world.reset_to(ResetTo.MAX, request_id=f"{DAY}-away", queues=(orders(0),))
+        world.reset_to(ResetTo.MIN, request_id=f"{DAY}-back", queues=(orders(1),))
+
+    with pytest.raises(StaleAttempt, match=r"were moved while this window claimed its queues: .*queueId=1"):
+        world.consume(BILLING, f"{DAY}-2", host=world.another_host(operator, before_id=1))
+    assert consumed(world.consume(BILLING, f"{DAY}-2")) == {orders(1): (0, 4)}
+
+
+@story
 def test_after_a_reset_the_same_messages_are_consumed_again_in_a_new_pass(world: World) -> None:
     world.fill(orders(0), several(4))
     first = world.consume(BILLING, f"{DAY}-1", fail_bodies(b"2"))

@@ -157,6 +157,13 @@ def test_every_consumer_has_requests_of_its_own(world: World) -> None:
 
 
 @story
+def test_a_request_of_one_consumer_is_known_to_who_reads_all_queues(world: World) -> None:
+    fill(world, 4)
+    share(world, "c1", ("c1",), "1")
+    assert world.consume(BILLING, f"{DAY}-1").status == "already_committed"
+
+
+@story
 def test_with_fewer_queues_than_consumers_some_have_nothing_to_do_and_are_told(world: World) -> None:
     fill(world, 2)
     idle = share(world, "c3", THREE, "3")

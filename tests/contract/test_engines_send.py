@@ -323,11 +323,12 @@ def test_of_two_attempts_of_one_request_one_is_committed(world: World) -> None:
 
 
 @story
-def test_a_topic_that_a_delivery_fills_meanwhile_keeps_what_it_got(world: World) -> None:
+@pytest.mark.parametrize("queue_id", [5, 4], ids=["into the same queue", "into another one"])
+def test_a_topic_that_a_delivery_fills_meanwhile_keeps_what_it_got(world: World, queue_id: int) -> None:
     """The plan to make a queue at 0 must not set back one that exists by then."""
     world.send([order(0, delay_level=1)], R, create_queues=1)
     queue = ours(5, "Later")
     meanwhile = world.another_host(lambda: world.fill_lake_born(5, several(2), "Later"), before_id=2)
-    mine = world.send([order(1, "Later", queue_id=5)], f"{R}-2", host=meanwhile, create_queues=6)
+    mine = world.send([order(1, "Later", queue_id=queue_id)], f"{R}-2", host=meanwhile, create_queues=6)
     assert mine.status == "committed"
-    assert world.positions().get(max_id(queue)) == 3
+    assert world.positions().get(max_id(queue)) == 2 + (queue_id == 5)

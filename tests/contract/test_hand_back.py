@@ -179,6 +179,17 @@ def test_a_window_that_runs_during_a_hand_back_cannot_commit(cut_over: Rmq, monk
     assert cut_over.json("audit")["audit"] == []
 
 
+def test_a_hand_back_that_a_window_overtakes_hands_back_nothing(cut_over: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker would get the offset of before, and deliver these messages once more."""
+    cut_over.json("reset", "--group", "g", "--topic", "T", "--to-min", "--reason", "again")
+    during("4.decided", lambda: cut_over.json("consume", "--group", "g"), monkeypatch)
+    answer = cut_over(*BACK)
+    assert (answer.exit_code, "off/g/T/broker-a/0 was 0 and is 2. Moved by consume" in answer.err) == (3, True)
+    assert stored(cut_over)[0] == 2
+    assert cut_over.json(*BACK)["groups"] == 1
+    assert exported(cut_over)[0] == {"T@g": {0: 2}}
+
+
 def test_a_first_window_of_the_brokers_retries_cannot_commit_after_a_hand_back(
     rmq: Rmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:

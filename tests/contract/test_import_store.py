@@ -198,6 +198,19 @@ def test_a_log_that_lost_files_since_the_last_import_is_refused(
         lake.load(broker_store("market-trimmed"))
 
 
+def test_a_log_whose_files_before_the_position_were_all_removed_goes_on(
+    lake: Lake, broker_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A broker removes whole files, and the position may be the end of the last of them."""
+    earlier, trimmed = (Path(shutil.copytree(broker_store("market-clean"), tmp_path / name)) for name in "ab")
+    remove_from(earlier, FILE_BYTES)
+    first = lake.load(earlier)
+    commit_log(trimmed, 0).unlink()
+    second = lake.load(trimmed)
+    assert (first.end, second.status, second.begin) == (FILE_BYTES, "committed", FILE_BYTES)
+    assert second.messages
+
+
 def test_an_import_reads_nothing_of_the_imports_before_the_last_one(
     lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

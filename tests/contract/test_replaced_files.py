@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from rmq_store.commit.ctl import StagedFile
-from rmq_store.errors import StaleAttempt
+from rmq_store.errors import OtherFormat, StaleAttempt
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
@@ -84,3 +84,9 @@ def test_a_file_is_replaced_once(table: LakeTable, tmp_path: Path) -> None:
     assert groups_in(slow) == ["a", "b", "c", "d"]
     slow.put([joined(slow, "cd", "c", "d")], {}, host=Host(), removed={"c.parquet", "d.parquet"})
     assert groups_in(opened(tmp_path)) == ["a", "b", "c", "d"]
+
+
+def test_a_table_in_another_format_is_not_written(table: LakeTable) -> None:
+    table.log.view.protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    with pytest.raises(OtherFormat):
+        table.put([], {}, host=Host())

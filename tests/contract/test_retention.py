@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.admin.diff import Failures
+from rmq_store.admin.replay import replay_group
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import Positions, QueueRange, del_id, max_id, off_id
 from rmq_store.errors import OffsetOutOfRange, StoreUnusable, WrongUse
@@ -231,6 +232,13 @@ def test_the_retries_of_a_deleted_group_wait_for_no_reader() -> None:
     positions = Positions(0, {max_id(gone): 5, max_id(begins): 5, del_id("gone"): 3})
     queues = {queue.topic: [queue] for queue in (gone, begins)}
     assert retention.offsets_of_groups(positions, queues) == {gone: {}, begins: {"begins": 0}}
+
+
+def test_a_replay_holds_nothing_back() -> None:
+    """Its offsets stay where it ended."""
+    queue, replay = MessageQueue("Orders", "broker-a", 0), replay_group("billing", "2026-01-01-replay")
+    positions = Positions(0, {max_id(queue): 9, off_id("billing", queue): 5, off_id(replay, queue): 2})
+    assert retention.offsets_of_groups(positions, {"Orders": [queue]}) == {queue: {"billing": 5}}
 
 
 def test_the_removed_ranges_are_rows(lake: Lake) -> None:

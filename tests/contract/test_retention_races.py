@@ -53,6 +53,21 @@ def test_a_group_that_begins_while_retention_commits_loses_nothing(world: LakeWo
     assert is_whole(world)
 
 
+def test_of_two_at_once_the_slower_one_does_not_bring_messages_back(world: LakeWorld) -> None:
+    """It has planned when a group still held back most of them."""
+    young = group("prices", max_messages=4)
+    world.consume(young, f"{DAY}-prices-1")
+
+    def others() -> None:
+        world.consume(group("prices"), f"{DAY}-prices-2")
+        retained(world)
+
+    with world.at_step("4.decided", others):
+        retained(world)
+    assert world.positions().min_offset(QUEUE) == 10
+    assert is_whole(world)
+
+
 def test_a_first_window_that_retention_overtakes_is_planned_again(world: LakeWorld) -> None:
     """Otherwise the group would have an offset before the first message, and its next window would stop there."""
     young = group("prices", max_messages=4)

@@ -375,11 +375,17 @@ class World(ABC):
         return Ctl(self.host.new_commit_id(), Action.IMPORT, ANA, request_id=f"{DAY}-fill-{self._fills}", **said)
 
     def reset_to(
-        self, to: ResetTo, value: int | None = None, *, request_id: str = f"{DAY}-reset", **more: Any
+        self,
+        to: ResetTo,
+        value: int | None = None,
+        *,
+        request_id: str = f"{DAY}-reset",
+        host: Host | None = None,
+        **more: Any,
     ) -> MoveReport:
         """A reset of the group ``billing`` on ``Orders``."""
         usual: dict[str, Any] = {"group": "billing", "topic": "Orders", "actor": ANA, "reason": "wrong price"}
-        return self.move(ResetRequest(to=to, value=value, request_id=request_id, **(usual | more)))
+        return self.move(ResetRequest(to=to, value=value, request_id=request_id, **(usual | more)), host)
 
     def delete(self, request_id: str = f"{DAY}-delete", host: Host | None = None, **more: Any) -> MoveReport:
         """Of the group ``billing``."""

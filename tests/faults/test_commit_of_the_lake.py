@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 
 from rmq_store.commit.ctl import Action, Consumed, Ctl, Produced, Proposal
 from rmq_store.commit.positions import Outcome, QueueRange, Tally, grp_id, max_id, off_id, tally
-from rmq_store.errors import EvidenceMismatch, StagedFileGone, StaleAttempt
-from rmq_store.lake.commit.commit import commit
+from rmq_store.errors import EvidenceMismatch, OtherFormat, StagedFileGone, StaleAttempt
+from rmq_store.lake.commit.commit import Committed, Member, commit, commit_together
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -30,9 +31,14 @@ GRP, OFF = grp_id("g"), off_id("g", QUEUE)
 
 
 @pytest.fixture
-def shard(tmp_path: Path) -> Shard:
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "store")
+
+
+@pytest.fixture
+def shard(lake: Lake) -> Shard:
     """An empty one."""
-    store, _ = LakeStore.init(Root.parse(str(tmp_path / "store")))
+    store, _ = LakeStore.init(Root.parse(str(lake.folder)))
     return store.create_shard(SHARD)
 
 
@@ -96,9 +102,10 @@ def test_a_commit_whose_outcomes_add_up_is_made(shard: Shard, lake: Lake) -> Non
 
 
 def test_a_window_with_a_task_that_lost_a_message_is_refused_and_moves_nothing(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    new_lake: Callable[[str], Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole street: only what the task tells of one queue is wrong."""
+    lake = new_lake("imported")
     honest = windows._proposal
 
     def forgetful(*arguments: Any, **named: Any) -> Proposal:
@@ -171,3 +178,58 @@ def test_a_commit_that_expects_what_it_does_not_write_is_a_defect(shard: Shard, 
     proposal = window_of(lake, {Outcome.ACKED: tally(range(5))})
     loose = replace(proposal, expect={**proposal.expect, "off/other": None})
     assert_refused(shard, lake, loose, AssertionError, "what is expected is written too")
+
+
+def test_a_table_in_another_format_is_not_written(shard: Shard, lake: Lake) -> None:
+    shard.commitlog.log.view.protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    proposal = window_of(lake, {Outcome.ACKED: tally(range(5))})
+    with pytest.raises(OtherFormat):
+        commit(shard, proposal, lake.host, started_ms=lake.host.now_ms())
+
+
+# --- others that were faster -----------------------------------------------------------------------------------------
+
+
+def faster(shard: Shard, lake: Lake, proposal: Proposal) -> None:
+    """A commit by another process, which the handle ``shard`` has not read."""
+    commit(Shard(shard.root, shard.name), proposal, lake.host, started_ms=lake.host.now_ms())
+
+
+def moves(lake: Lake, app_id: str, **changes: Any) -> Proposal:
+    ctl = Ctl(lake.host.new_commit_id(), Action.SEND, TESTS, request_id="2026-01-01-m")
+    return replace(Proposal(ctl, {app_id: None}, {app_id: 1}), **changes)
+
+
+def test_who_is_overtaken_between_the_decision_and_the_entry_is_told_by_whom(shard: Shard, lake: Lake) -> None:
+    mine, theirs = (window_of(lake, {Outcome.ACKED: tally(range(5))}) for _ in range(2))
+    shard.commitlog.refresh()
+    faster(shard, lake, theirs)
+    with pytest.raises(
+        StaleAttempt, match=r"was overtaken: off/.* was None and is 5\. Moved by consume 2026-01-01-w of"
+    ):
+        commit(shard, mine, lake.host, started_ms=lake.host.now_ms())
+    shard.commitlog.refresh()
+    assert shard.ctl_of(mine.ctl.commit_id) is None
+
+
+def test_who_closes_a_prefix_is_overtaken_by_a_new_position_under_it(shard: Shard, lake: Lake) -> None:
+    shard.commitlog.refresh()
+    faster(shard, lake, moves(lake, off_id("g", OURS)))
+    with pytest.raises(StaleAttempt, match="off/g/Orders/lake-s1/0 was None and is 1"):
+        commit(shard, moves(lake, OFF, closed=("off/g/",)), lake.host, started_ms=lake.host.now_ms())
+
+
+def test_a_file_is_taken_out_once(shard: Shard, lake: Lake) -> None:
+    """And the one that was too late does not stop who shares its entry."""
+    proposal = sent(shard, lake)
+    commit(shard, proposal, lake.host, started_ms=lake.host.now_ms())
+    (path,) = (file.path for file in proposal.files)
+    first, second, third = (moves(lake, name, removed=(path,) if name != "c" else ()) for name in "abc")
+    shard.commitlog.refresh()
+    faster(shard, lake, first)
+    started_ms = lake.host.now_ms()
+    outcomes = commit_together(shard, [Member(second, started_ms), Member(third, started_ms)], lake.host)
+    assert [type(outcome) for outcome in outcomes] == [StaleAttempt, Committed]
+    shard.commitlog.refresh()
+    assert not shard.commitlog.is_live(path)
+    assert [shard.positions().get(name) for name in "abc"] == [1, None, 1]

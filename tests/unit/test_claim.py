@@ -124,6 +124,12 @@ def test_a_holder_that_left_no_name_still_holds() -> None:
         taken(wish("of-ben", Q1), ctls_since=lambda ms: [])
 
 
+def test_an_earlier_claim_of_this_request_does_not_take_over_a_later_one_of_another() -> None:
+    """Ben had claim 3. Who has claim 4 is not in the log any more."""
+    with pytest.raises(HeldByAnother, match="held by another run"):
+        taken(wish("of-ben", Q1), ctls_since=lambda ms: the_commits(ms)[:1])
+
+
 def test_what_is_needed_is_had_or_nothing_is() -> None:
     whole = {WHOLE: Claim(1, NOW_S + 60)}
     with pytest.raises(HeldByAnother, match="broker-a/billing is held by another run"):

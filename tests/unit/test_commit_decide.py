@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Moved, Produced, Proposal, canonical_json
-from rmq_store.commit.decide import MAX_SKEW_MS, Clocks, check_evidence, decide, overtaken
+from rmq_store.commit.decide import (
+    MAX_RUN_AGE_MS,
+    MAX_SKEW_MS,
+    Clocks,
+    Decided,
+    check_age,
+    check_day,
+    check_evidence,
+    decide,
+    decide_in_turn,
+    overtaken,
+)
 from rmq_store.commit.positions import (
     ABSENT,
     Claim,
@@ -21,6 +32,7 @@ from rmq_store.commit.positions import (
     min_id,
     off_id,
     own_id,
+    sub_id,
     tally,
 )
 from rmq_store.errors import ClockSkew, EvidenceMismatch, StaleAttempt
@@ -64,6 +76,7 @@ def test_nothing_moved_is_decided_on_exactly_this_version() -> None:
         (GRP, None, 1),
         (OWN, Claim(3, 100).packed(), Claim(4, 100).packed()),
         (OWN, Claim(3, 100).packed(), None),
+        (min_id(Q), 3, 4),
     ],
 )
 def test_anything_that_moved_drops_the_run_and_is_named(app_id: str, wanted: int | None, found: int | None) -> None:
@@ -87,6 +100,30 @@ def test_another_consumers_first_window_is_no_action_of_an_operator() -> None:
 
 def test_a_deleted_position_counts_as_one_that_was_never_there() -> None:
     assert decide(Proposal(a_ctl(), {OFF: None}, {OFF: 3}), Positions(1, {OFF: ABSENT}), clocks()).positions == {OFF: 3}
+
+
+def test_an_offset_that_another_run_has_moved_to_the_same_place_has_moved() -> None:
+    """Otherwise the messages between would be consumed twice."""
+    with pytest.raises(StaleAttempt, match="broker-a/0 was 5 and is 9"):
+        decide(Proposal(a_ctl(), {OFF: 5}, {OFF: 9}), Positions(1, {OFF: 9}), clocks())
+
+
+def test_a_first_offset_of_zero_equals_one_that_was_never_set() -> None:
+    assert decide(Proposal(a_ctl(), {min_id(Q): None}, {OFF: 3}), Positions(1, {min_id(Q): 0}), clocks()).positions
+
+
+def test_two_windows_may_record_one_subscription_but_not_two() -> None:
+    records = Proposal(a_ctl(), {sub_id("g"): None}, {sub_id("g"): 7})
+    assert decide(records, Positions(1, {sub_id("g"): 7}), clocks()).positions == {sub_id("g"): 7}
+    with pytest.raises(StaleAttempt, match="sub/g was None and is"):
+        decide(records, Positions(1, {sub_id("g"): 8}), clocks())
+
+
+def test_a_position_that_is_new_under_a_closed_prefix_overtakes() -> None:
+    deletes = Proposal(a_ctl(action=Action.DELETE), {OFF: 5}, {OFF: ABSENT}, closed=("off/g/",))
+    assert decide(deletes, Positions(1, {OFF: 5, off_id("h", Q1): 1}), clocks()).positions == {OFF: ABSENT}
+    with pytest.raises(StaleAttempt, match="off/g/Orders/broker-a/1 was None and is 1"):
+        decide(deletes, Positions(1, {OFF: 5, off_id("g", Q1): 1}), clocks())
 
 
 def test_a_group_that_begins_is_never_before_what_was_removed() -> None:
@@ -201,6 +238,52 @@ def test_a_clock_that_is_off_the_stores_stops_the_commit(skew_ms: int) -> None:
 @pytest.mark.parametrize("skew_ms", [MAX_SKEW_MS, -MAX_SKEW_MS])
 def test_a_clock_that_is_a_little_off_is_fine(skew_ms: int) -> None:
     assert decide(Proposal(a_ctl(), {}, {}), Positions(1, {}), clocks(NOW + skew_ms, NOW)).ctl.store_timestamp
+
+
+def test_imported_messages_from_the_future_do_not_matter() -> None:
+    """Their times are the broker's."""
+    positions = Positions(1, {max_id(Q): 1}, {max_id(Q): NOW + 10 * MAX_SKEW_MS})
+    proposal = Proposal(a_ctl(produced=(segment(Q, base=1),)), {}, {max_id(Q): 4})
+    assert decide(proposal, positions, clocks()).ctl.store_timestamp == NOW
+
+
+# --- the run's age and the request's date ----------------------------------------------------------------------------
+
+
+def test_a_run_may_commit_for_a_day() -> None:
+    check_age(a_ctl(), NOW - MAX_RUN_AGE_MS, NOW)
+    with pytest.raises(StaleAttempt, match="began 24 h ago"):
+        check_age(a_ctl(), NOW - MAX_RUN_AGE_MS - 1, NOW)
+
+
+@pytest.mark.parametrize("request_id", ["2024-06-03-w", "2024-06-05-w", "2024-01-01-w", "without a date", ""])
+def test_a_request_is_dated_two_days_ahead_at_most(request_id: str) -> None:
+    check_day(a_ctl(request_id=request_id, store_timestamp=NOW))  # NOW is on 2024-06-03
+
+
+def test_a_request_that_is_dated_further_ahead_would_not_be_found_again() -> None:
+    with pytest.raises(ClockSkew, match=r"2024-06-06-w.* more than 2 days after today, 2024-06-03"):
+        check_day(a_ctl(request_id="2024-06-06-w", store_timestamp=NOW))
+
+
+# --- commits that share an entry -------------------------------------------------------------------------------------
+
+
+def test_of_commits_that_share_an_entry_each_is_decided_on_what_those_before_it_leave() -> None:
+    one, other = (Proposal(a_ctl(f"c{n}", group=f"g{n}", produced=(segment(),)), {}, {}) for n in (1, 2))
+    again = Proposal(a_ctl("c3"), {OFF: 5}, {OFF: 9})
+    late = Proposal(a_ctl("c5", request_id="2024-06-06-w"), {}, {max_id(DLQ): 99})
+    outcomes = decide_in_turn(
+        [one, other, again, replace(again, ctl=a_ctl("c4")), late], Positions(7, {OFF: 5, max_id(DLQ): 10}), clocks()
+    )
+    first, second, third, fourth, fifth = outcomes
+    assert isinstance(first, Decided)
+    assert isinstance(second, Decided)
+    assert isinstance(third, Decided)
+    assert [decided.ctl.produced[0].base for decided in (first, second)] == [10, 13]
+    assert {decided.ctl.read_version for decided in (first, second, third)} == {7}
+    assert isinstance(fourth, StaleAttempt)
+    assert isinstance(fifth, ClockSkew)
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.admin.delete_group import DeleteGroupRequest, Waiting, delete_moves, is_gone, what_waits
+from rmq_store.admin.replay import replay_group
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor
 from rmq_store.commit.decide import Clocks, decide
 from rmq_store.commit.positions import (
@@ -21,9 +22,10 @@ from rmq_store.commit.positions import (
     min_id,
     off_id,
     pas_id,
+    sub_id,
 )
 from rmq_store.consumer.consume_result import GROUP_DELETED, is_void, void_ranges
-from rmq_store.errors import StaleAttempt
+from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS
 from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
 from rmq_store.message.message import MessageQueue
@@ -75,6 +77,21 @@ def test_an_offset_that_was_not_there_at_the_plan_overtakes_it() -> None:
     with pytest.raises(StaleAttempt, match=r"off/g/Payments/broker-a/1 was None and is 0"):
         decide(proposal, positions(values={new: 0}), clocks)
     decide(proposal, positions(values={off_id("g2", LETTERS): 0, new: ABSENT}), clocks)
+
+
+@pytest.mark.parametrize("app_id", [off_id("g", ORDERS), blk_id("g", ORDERS), sub_id("g"), del_id("g"), grp_id("g")])
+def test_whatever_of_the_group_was_changed_after_the_plan_overtakes_it(app_id: str) -> None:
+    request = DeleteGroupRequest("g", "2026-11-20-x", Actor("ana", "test"), "old")
+    planned = positions(values={sub_id("g"): 70})
+    proposal = request.proposal("c", planned, delete_moves(planned, "g"))
+    with pytest.raises(StaleAttempt, match=f"{app_id} was"):
+        decide(proposal, positions(values={sub_id("g"): 70, app_id: 99}), Clocks(0, 0))
+
+
+def test_a_replay_is_not_deleted() -> None:
+    """Its epochs count its attempts."""
+    with pytest.raises(WrongUse, match="it is a replay of g"):
+        DeleteGroupRequest(replay_group("g", "2026-11-20-y"), "2026-11-20-x", Actor("ana", "test"), "old")
 
 
 def test_what_waits_is_counted_without_what_belongs_to_others_or_to_a_living_broker() -> None:
