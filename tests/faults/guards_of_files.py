@@ -1,0 +1,147 @@
+"""Guards of what is removed: vacuum, clean-up of a log, retention, compaction."""
+
+from __future__ import annotations
+
+from tests.faults.guard import Guard, cases
+
+VACUUM = "tests/contract/test_vacuum.py"
+COMPACT = "tests/contract/test_compact.py"
+CHECKPOINT = "tests/contract/test_checkpoint.py"
+ORPHANS = "tests/unit/test_orphans.py"
+RETENTION = "tests/unit/test_retention.py"
+NAMES = "tests/contract/test_vacuum_names.py"
+COMES_FIRST = "the_entry_of_a_vacuum_comes_first_and_conflicts_with_every_other"
+CANNOT_BE_READ = "a_log_that_cannot_be_read_as_it_was_listed_ends_a_vacuum"
+
+FILES = (
+    # --- what may be deleted ---
+    Guard("maintain.orphans:check_age", (ORPHANS,)),
+    Guard(
+        "maintain.orphans:orphans",
+        (ORPHANS,),
+        (
+            ("file.path not in named.kept and ", ""),
+            (" and now_ms - newest_ms >= age_ms", ""),
+            (", named.removed_ms.get(file.path, 0)", ", 0"),
+            ("file.modified_ms, named", "0, named"),
+            ("(is_data_file(file.path) or is_temporary(file.path)) and ", ""),
+        ),
+    ),
+    Guard(
+        "lake.maintain.vacuum:vacuum",
+        (
+            f"{VACUUM}::test_an_age_at_which_a_run_may_commit_is_refused",
+            *cases(NAMES, COMES_FIRST, "a_file_that_is_committed_before_the_entry_of_the_vacuum_is_kept"),
+        ),
+        (
+            ("check_age(request.age_ms)", "pass"),
+            ("now_ms = _announced(shard, table, request, candidates, host)", "now_ms = table.log.view.known_ms"),
+            ("    candidates = orphans(stored, named_files(shard, table, stored), now_ms, request.age_ms)", "    pass"),
+        ),
+    ),
+    Guard(
+        "lake.maintain.vacuum:_delete",
+        cases(NAMES, "a_live_file_is_never_deleted"),
+        (("assert not live", "assert True"),),
+    ),
+    Guard(
+        "lake.maintain.vacuum:_put",
+        cases(NAMES, f"{COMES_FIRST}[offsets]", "a_vacuum_that_cannot_write_its_entry_deletes_nothing"),
+        (("operation=VACUUM", 'operation="WRITE"'),),
+    ),
+    Guard(
+        "lake.maintain.vacuum:named_files",
+        (NAMES,),
+        (
+            ('kept = set(table.files().column("path").to_pylist())', "kept = set()"),
+            ("kept |= added", "pass"),
+            ("kept |= {file.path for file in entry.added}", "pass"),
+            ("kept |= set(entry.removed)", "pass"),
+            ("removed_ms |= tombstones", "pass"),
+            ("removed_ms |= {path: max(at_ms, removed_ms.get(path, 0)) for path in entry.removed}", "pass"),
+            ("kept |= files_of_segments(shard.consumequeue)", "pass"),
+            ("_refuse_foreign_paths(table, kept)", "pass"),
+        ),
+    ),
+    Guard("lake.maintain.vacuum:_entry", cases(NAMES, CANNOT_BE_READ)),
+    Guard("lake.maintain.vacuum:_of_checkpoint", cases(NAMES, CANNOT_BE_READ)),
+    Guard(
+        "lake.maintain.vacuum:_refuse_foreign_paths",
+        cases(NAMES, "a_file_that_is_named_by_its_whole_address_ends_a_vacuum"),
+    ),
+    Guard(
+        "lake.table.checkpoint:clean_up",
+        cases(
+            CHECKPOINT,
+            "nothing_is_deleted_behind_a_young_checkpoint",
+            "a_checkpoint_that_cannot_be_read_counts_for_nothing",
+            "what_lies_behind_an_old_checkpoint_is_deleted_oldest_first",
+        ),
+        (
+            ("age_ms >= LEAST_AGE_MS and ", ""),
+            (" and table.log.can_read_checkpoint(checkpoint)", ""),
+            (" and int(match[1]) < checkpoint", ""),
+        ),
+    ),
+    Guard(
+        "lake.table.checkpoint:write_checkpoint",
+        cases(CHECKPOINT, "a_checkpoint_from_entries_that_were_read_too_slowly_is_not_written"),
+        deep=True,
+    ),
+    Guard(
+        "lake.table.checkpoint:_looked_at",
+        cases(CHECKPOINT, "a_log_that_was_cleaned_up_meanwhile_gets_no_checkpoint"),
+        deep=True,
+    ),
+    # --- retention and compaction ---
+    Guard(
+        "maintain.retention:removal",
+        (RETENTION,),
+        (
+            ("max(queue.removable.get(limit, 0), queue.min_offset), queue.max_offset", "queue.removable.get(limit, 0)"),
+            ("min(held_to, slowest)", "held_to"),
+            ("queue.min_offset if queue.queue.topic in WAITING_TOPICS else ", ""),
+        ),
+    ),
+    Guard(
+        "maintain.retention:removable_by_age",
+        (RETENTION,),
+        ((">= before_ms", "> before_ms"), ("elif segment.queue not in kept:", "else:")),
+    ),
+    Guard(
+        "lake.maintain.retention:offsets_of_groups",
+        cases(
+            "tests/contract/test_retention.py",
+            "the_retries_of_a_deleted_group_wait_for_no_reader",
+            "a_replay_holds_nothing_back",
+        ),
+        (
+            ("if positions.get(del_id(group)) is None", "if True"),
+            ("groups.setdefault(group, {})", "pass"),
+            (' and not replayed_group(group.partition("@")[0])', ""),
+        ),
+    ),
+    Guard(
+        "lake.maintain.compact:_joined",
+        cases(
+            COMPACT,
+            "a_second_compaction_meanwhile_replaces_nothing_twice",
+            "segments_that_another_compaction_has_moved_are_no_damage",
+        ),
+        (("removed=tuple(paths)", "removed=()"),),
+        deep=True,
+    ),
+    Guard(
+        "lake.maintain.compact:_staged",
+        cases(
+            COMPACT, "a_file_that_was_changed_is_not_joined", "a_file_with_fewer_rows_than_the_log_says_is_not_replaced"
+        ),
+        (("_digests(shard, paths)", "{}"),),
+        deep=True,
+    ),
+    Guard(
+        "lake.maintain.checked_file:stage_checked",
+        cases(COMPACT, "what_is_read_back_wrongly_replaces_nothing"),
+        deep=True,
+    ),
+)

@@ -1,0 +1,145 @@
+"""Guards of requests: imports, windows, deliveries, operators, sends, deletes, redrives."""
+
+from __future__ import annotations
+
+from tests.faults.guard import Guard, cases
+
+IMPORT = "tests/contract/test_import_store.py"
+IMPORTS = "tests/faults/test_import_guards.py"
+SEND = "tests/contract/test_engines_send.py"
+REDRIVE = "tests/contract/test_engines_redrive.py"
+DELETE = "tests/unit/test_delete_group.py"
+DELETE_REFUSED = "tests/contract/test_engines_delete.py"
+ONE_REQUEST = "tests/contract/test_engines_one_request.py"
+OPERATORS = "tests/contract/test_engines_operators.py"
+REBALANCE = "tests/contract/test_engines_rebalance.py"
+
+REQUESTS = (
+    # --- imports ---
+    Guard(
+        "lake.broker.import_part:begin_of",
+        (
+            *cases(IMPORTS, "a_log_with_other_bytes_before_the_position_is_not_the_one_that_was_imported"),
+            *cases(IMPORTS, "a_log_that_ends_before_the_position_is_an_older_copy"),
+            *cases(
+                IMPORT,
+                "a_log_that_lost_files_since_the_last_import_is_refused",
+                "a_log_whose_files_before_the_position_were_all_removed_goes_on",
+                "a_file_that_is_missing_just_before_the_position_is_named",
+                "salvage_records_the_files_that_are_missing_and_what_the_broker_removed",
+            ),
+        ),
+        deep=True,
+    ),
+    Guard(
+        "lake.broker.import_part:fingerprint",
+        cases(IMPORTS, "a_log_with_other_bytes_before_the_position_is_not_the_one_that_was_imported"),
+        (("hashlib.sha256(data).hexdigest()", '""'),),
+    ),
+    Guard(
+        "lake.broker.import_commit:_queue_positions",
+        cases(
+            IMPORT,
+            "a_queue_that_began_again_says_what_it_means_and_what_can_be_done",
+            "salvage_records_the_gap_in_a_queue",
+        ),
+        deep=True,
+    ),
+    Guard("lake.broker.import_store:_shard_of", cases(IMPORTS, "a_broker_is_imported_into_one_shard")),
+    Guard(
+        "lake.broker.import_store:_parts",
+        cases(IMPORTS, "a_request_id_that_imported_another_broker_is_refused"),
+        (('refuse_other_request(request.request_id, recorded, {"broker_name": request.broker_name})', "pass"),),
+    ),
+    Guard(
+        "lake.broker.import_store:_Import.next_part",
+        cases(
+            IMPORTS,
+            "of_two_attempts_of_one_request_one_is_committed",
+            "a_broker_that_is_cut_over_meanwhile_is_not_imported",
+        ),
+        (("refuse_closed(shard, broker_name)", "pass"), ("if parts and parts[-1].request_complete", "if False")),
+    ),
+    Guard(
+        "lake.broker.diverged_log:refuse_closed",
+        (
+            *cases(IMPORTS, "a_broker_that_is_cut_over_meanwhile_is_not_imported"),
+            *cases("tests/contract/test_diverged_log.py", "a_second_run_does_nothing_and_the_old_name_is_closed"),
+        ),
+        deep=True,
+    ),
+    # --- requests: sent, deleted, redriven, consumed once ---
+    Guard(
+        "commit.request:refuse_other_request",
+        cases(ONE_REQUEST, "a_reset_to_somewhere_else_is_not_told_that_it_is_done"),
+    ),
+    Guard("producer.send:sent_before", cases(SEND, "a_request_is_not_sent_again_with_other_messages")),
+    Guard(
+        "lake.window.send:send",
+        (
+            *cases(SEND, "the_same_request_is_sent_once", "everything_wrong_is_said_at_once_and_nothing_is_sent"),
+            "tests/contract/test_derived_damage.py::test_a_cursor_beyond_the_log_is_refused",
+        ),
+        (
+            ("refuse_other_history(shard, shard.consumequeue)", "pass"),
+            ("check_messages(messages, started_ms)", "pass"),
+            ("parts := shard.ctls_of_request(request_id, None, Action.SEND)", "parts := ()"),
+        ),
+        deep=True,
+    ),
+    Guard(
+        "admin.delete_group:DeleteGroupRequest.__post_init__",
+        cases(DELETE, "a_replay_is_not_deleted")
+        + cases(DELETE_REFUSED, "nothing_a_system_group_a_broadcasting_group_or_no_reason_is_refused"),
+        (('need_reason("a delete", self.reason)', "pass"),),
+    ),
+    Guard(
+        "admin.delete_group:DeleteGroupRequest.moves",
+        cases(DELETE_REFUSED, "nothing_a_system_group_a_broadcasting_group_or_no_reason_is_refused"),
+    ),
+    Guard("admin.redrive:_at_places", cases(REDRIVE, "a_place_where_no_letter_lies_is_refused"), deep=True),
+    Guard(
+        "admin.redrive:_queue_nums",
+        cases(REDRIVE, "a_topic_that_is_not_there_or_not_for_messages_is_refused"),
+        deep=True,
+    ),
+    Guard(
+        "admin.redrive:plan_redrive",
+        cases(
+            REDRIVE,
+            "a_letter_is_sent_once_also_by_requests_that_overlap",
+            "a_big_request_is_done_in_parts_and_who_dies_meanwhile_is_not_meant",
+        ),
+        (
+            ("without(ranges[queue], sent.get(queue, ()))", "without(ranges[queue], ())"),
+            ("bounds_of(parts[0]) if parts else ", ""),
+        ),
+        deep=True,
+    ),
+    Guard(
+        "lake.admin.redrive:redrive",
+        cases(REDRIVE, "a_later_attempt_of_the_same_request_takes_over_and_fences_the_earlier_one"),
+        (("claim.taken.ended_by(proposal)", "proposal"),),
+        deep=True,
+    ),
+    Guard(
+        "window.consume:_refuse_unclaimed",
+        (
+            *cases(OPERATORS, "a_window_whose_work_was_moved_to_another_queue_is_planned_again"),
+            *cases(REBALANCE, "a_request_goes_on_where_a_request_that_was_done_meanwhile_left_it"),
+        ),
+    ),
+    Guard(
+        "window.consume:_refuse_other",
+        (
+            *cases(ONE_REQUEST, "a_window_with_other_bounds_is_not_told_that_it_is_done"),
+            *cases(
+                REBALANCE,
+                "every_consumer_has_requests_of_its_own",
+                "a_request_of_one_consumer_is_known_to_who_reads_all_queues",
+            ),
+        ),
+        (("refuse_other_request(request.request_id, json.loads(parts[0].parameters), requested)", "pass"),),
+        deep=True,
+    ),
+)
