@@ -3,6 +3,7 @@ with the files, and the derived tables with the records of the commits."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.digest_name import named_digest
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import statistics
@@ -58,6 +60,10 @@ class PlantedShard:
         number = int(self.entries(table)[-1].stem) + 1
         self._write(self.folder(table) / "_delta_log" / f"{number:020}.json", {"operation": "WRITE"}, actions)
 
+    def set_hint(self, text: str, table: str = COMMITLOG) -> None:
+        """What names the newest checkpoint."""
+        (self.folder(table) / "_delta_log" / "_last_checkpoint").write_text(text)
+
     @staticmethod
     def _write(entry: Path, info: Row, actions: Sequence[Mapping[str, Any]]) -> None:
         lines = [{"commitInfo": {**info, "actions": len(actions)}}, *actions]
@@ -90,11 +96,24 @@ class PlantedShard:
         return self.folder(table) / file
 
     def rewrite(self, file: str, change: Callable[[pa.Table], pa.Table], table: str = COMMITLOG) -> None:
-        """Other rows in a file, and what the log says of it."""
+        """Other rows in a file, and what the log says of it; in a name with a digest the new one."""
         path = self.path(file, table)
         rows = change(pq.ParquetFile(path).read())
         pq.write_table(rows, path, compression="zstd", store_schema=False)
+        if digest := named_digest(file):
+            new = hashlib.sha256(path.read_bytes()).hexdigest()[: len(digest)]
+            file, old = file.replace(digest, new), file
+            self.edit_add(old, table, path=file)
+            path = path.rename(self.path(file, table))
         self.edit_add(file, table, size=path.stat().st_size, stats=statistics(rows, _STATS[table]))
+
+    def alter_record(self, action: str, change: Callable[[Row], Row]) -> None:
+        """Another record of the newest commit with an action, in the same file."""
+        file = self._record(action, oldest=False)
+        path = self.path(file)
+        rows = pq.ParquetFile(path).read()
+        pq.write_table(pa.Table.from_pylist([change(row) for row in rows.to_pylist()], rows.schema), path)
+        self.edit_add(file, size=path.stat().st_size)
 
     def rewrite_rows(self, file: str, change: Callable[[Row], Row], table: str = COMMITLOG) -> None:
         self.rewrite(file, lambda rows: pa.Table.from_pylist([change(r) for r in rows.to_pylist()], rows.schema), table)
@@ -107,9 +126,11 @@ class PlantedShard:
 
     def rewrite_record(self, action: str, change: Callable[[Row], Row], *, oldest: bool = False) -> None:
         """Another record of the newest commit with an action, or of the oldest, and derived tables that agree with it."""
+        self.rewrite_rows(self._record(action, oldest), change)
+        rebuild(self.shard, Host())
+
+    def _record(self, action: str, oldest: bool) -> str:
         for file in self.files(kind="ctl")[:: 1 if oldest else -1]:
             if pq.ParquetFile(self.path(file)).read(["action"]).to_pylist() == [{"action": action}]:
-                self.rewrite_rows(file, change)
-                rebuild(self.shard, Host())
-                return
+                return file
         raise AssertionError(f"no commit {action}")

@@ -31,11 +31,14 @@ from rmq_store.commit.positions import (
     send_id,
     sub_id,
 )
+from rmq_store.errors import BadData
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
+from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
 from tests.faults.test_planted_contents import FAULTS as CONTENT_FAULTS
 from tests.lake_damages import DAMAGES
 from tests.lake_fixtures import small_store
@@ -121,6 +124,23 @@ def to_another_group(at: PlantedShard) -> None:
         at.set_position(max_id(MessageQueue("%RETRY%other", RETRY.broker_name, queue_id)), count)
 
 
+def another_topic_in_the_log(at: PlantedShard) -> None:
+    stats = at.add_of(imported_file(at))["stats"]
+    at.edit_add(imported_file(at), stats=stats.replace(f'"{QUEUE.topic}"', '"Other"'))
+
+
+def null_in_the_log(at: PlantedShard) -> None:
+    stats = json.loads(at.add_of(imported_file(at))["stats"])
+    for bounds in ("minValues", "maxValues"):
+        del stats[bounds]["topic"]
+    stats["nullCount"]["topic"] = stats["numRecords"]
+    at.edit_add(imported_file(at), stats=json.dumps(stats))
+
+
+def reason_altered(at: PlantedShard) -> None:
+    at.alter_record("consume", lambda row: row | {"reason": "another one"})
+
+
 def taken_out(at: PlantedShard) -> None:
     at.add_entry({"remove": {"path": imported_file(at), "deletionTimestamp": 0, "dataChange": True}})
 
@@ -188,7 +208,18 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     ),
     "rows in the middle dropped": (rows_of(imported_file, kept_rows((0, 3), (5, 0))), Problem.SEGMENT_ROWS_DIFFER),
     "a slice twice": (rows_of(imported_file, kept_rows((0, 5), (3, 0))), Problem.SEGMENT_ROWS_DIFFER),
+    "the reason in a record altered": (reason_altered, Problem.FILE_CHANGED),
     "a wrong number of rows in the log": (wrong_number, Problem.FILE_ROWS_DIFFER),
+    "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
+    "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
+    "a hint at no checkpoint": (
+        lambda at: at.set_hint('{"version": 3}'),
+        Problem.CHECKPOINT_UNREADABLE,
+    ),
+    "a damaged hint at a checkpoint": (
+        lambda at: at.set_hint("{", "offsets"),
+        Problem.CHECKPOINT_UNREADABLE,
+    ),
     "a message file taken out of the table": (taken_out, Problem.SEGMENT_FILE_NOT_LIVE),
     "a message file twice, under two names": (lambda at: at.second_copy(imported_file(at)), Problem.FILE_IN_NO_SEGMENT),
     "delivered copies in another group's topic": (to_another_group, Problem.COPY_IN_ANOTHER_TOPIC),
@@ -306,6 +337,17 @@ def test_the_audit_finds(findings: dict[str, list[Finding]], name: str) -> None:
 def test_a_fault_that_ends_a_query_is_a_finding_and_the_rest_is_audited(sound: Path, tmp_path: Path, name: str) -> None:
     (of_shard,) = planted(sound, tmp_path / "store", [name], UNREADABLE).values()
     assert UNREADABLE[name][1] in {finding.problem for finding in of_shard}
+
+
+def test_a_record_that_was_changed_does_not_replace_that_in_a_derived_table(sound: Path, tmp_path: Path) -> None:
+    plant: dict[str, tuple[Plant, Problem]] = {"altered": (reason_altered, Problem.FILE_CHANGED)}
+    planted(sound, tmp_path / "store", ["altered"], plant)
+    for shard in LakeStore.open(Root.parse(str(tmp_path / "store"))).shards():
+        before = shard.commits.read(shard.commits.files().column("path").to_pylist()).to_pylist()
+        with pytest.raises(BadData, match=r"kind=ctl/.* was changed: .* Restore it from a backup"):
+            rebuild(shard, Host())
+        shard.commits.refresh()
+        assert shard.commits.read(shard.commits.files().column("path").to_pylist()).to_pylist() == before
 
 
 def test_every_kind_of_problem_has_advice_and_is_shown_by_a_damage_or_a_fault() -> None:

@@ -1,6 +1,7 @@
 """Every file that the log of a table names is in the store, with the size and the rows that the log says.
 
 One listing for each table shows the sizes. Then the end of each file is read, its footer: one request in S3, several at once.
+Files with the records of commits are read whole, and compared with the digests in their names.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.read.open_files import end_of
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.digest_name import change_of
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -51,6 +53,8 @@ class _File(NamedTuple):
     """Of the commit log; the table for a derived one."""
     size: int
     rows: int | None
+    log: pa.Table
+    """The row of ``LakeTable.files``."""
 
     @property
     def place(self) -> str:
@@ -66,9 +70,12 @@ def files(store: LakeStore, progress: Progress | None = None) -> Iterator[Findin
                 table: LakeTable = getattr(shard, name)
                 live += _live(name, table)
                 sizes = dict(store.root.list(table.path))
+                damage = table.log.checkpoint_damage()
             except (RmqError, OSError) as error:
                 yield Finding(shard=shard.name, problem=Problem.NOT_AUDITED, file=name, detail=f"files: {error}")
                 continue
+            if damage:
+                yield Finding(shard=shard.name, problem=Problem.CHECKPOINT_UNREADABLE, file=name, detail=damage)
             for file in [file for file in live if file.table == name]:
                 if finding := _stored(shard, file, sizes.get(f"{shard.name}/{file.place}")):
                     live.remove(file)
@@ -81,7 +88,8 @@ def _live(name: str, table: LakeTable) -> list[_File]:
     kinds = index.column("partition.kind").to_pylist() if name == "commitlog" else [name] * index.num_rows
     columns = (index.column(column).to_pylist() for column in ("path", "size_bytes", "num_records"))
     paths, sizes, rows = columns
-    return [_File(name, *values) for values in zip(paths, kinds, sizes, rows, strict=True)]
+    lines = (index.slice(number, 1) for number in range(index.num_rows))
+    return [_File(name, *values) for values in zip(paths, kinds, sizes, rows, lines, strict=True)]
 
 
 def _stored(shard: Shard, file: _File, size: int | None) -> Finding | None:
@@ -106,8 +114,13 @@ def _ends(root: Root, shard: Shard, live: list[_File], progress: Progress | None
 def _end(root: Root, shard: str, file: _File) -> Finding | None:
     """What the footer of a file shows."""
     report: Callable[..., Finding] = partial(Finding, shard=shard, file=file.place)
+    change = None
     try:
-        metadata, _, _ = end_of(root, f"{shard}/{file.place}")
+        if file.kind == "ctl":  # small, and nothing else has its digest
+            content = root.read(f"{shard}/{file.place}")
+            change, metadata = change_of(file.path, content), pq.read_metadata(pa.BufferReader(content))
+        else:
+            metadata, _, _ = end_of(root, f"{shard}/{file.place}")
         columns = _columns(metadata)
     except (RmqError, OSError, pa.ArrowException) as error:
         return report(problem=Problem.FILE_UNREADABLE, detail=str(error))
@@ -116,7 +129,40 @@ def _end(root: Root, shard: str, file: _File) -> Finding | None:
     if metadata.num_rows != file.rows:
         detail = f"{metadata.num_rows} rows, by the log {file.rows}"
         return report(problem=Problem.FILE_ROWS_DIFFER, detail=detail)
+    if change:
+        return report(problem=Problem.FILE_CHANGED, detail=change)
+    if wrong := [column for column, bounds in _bounds(metadata).items() if not _contains(file.log, column, *bounds)]:
+        return report(problem=Problem.STATISTICS_DIFFER, detail=f"of {', '.join(sorted(wrong))}")
     return None
+
+
+def _bounds(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any]]:
+    """The least and the greatest value of each column of which all row groups have them."""
+    bounds: dict[str, tuple[Any, Any]] = {}
+    unknown: set[str] = set()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for index in range(group.num_columns):
+            column = group.column(index)
+            name, statistics = column.path_in_schema, column.statistics
+            if statistics is None or not statistics.has_min_max:
+                if statistics is None or statistics.null_count != column.num_values:
+                    unknown.add(name)
+                continue
+            least, greatest = bounds.get(name, (statistics.min, statistics.max))
+            bounds[name] = min(least, statistics.min), max(greatest, statistics.max)
+    return {name: pair for name, pair in bounds.items() if name not in unknown}
+
+
+def _contains(log: pa.Table, column: str, least: Any, greatest: Any) -> bool:
+    """Whether what the log says of a column of a file allows these values. It cuts long texts, and may know nothing."""
+    if f"min.{column}" not in log.column_names:
+        return True
+    low, high = log.column(f"min.{column}")[0].as_py(), log.column(f"max.{column}")[0].as_py()
+    is_empty = log.column(f"null_count.{column}")[0].as_py() == log.column("num_records")[0].as_py()
+    if low is None and high is None:
+        return not is_empty  # by the log it has nulls only
+    return (low is None or low <= least) and (high is None or greatest <= high)
 
 
 def _columns(metadata: pq.FileMetaData) -> set[str]:

@@ -44,6 +44,8 @@ class Problem(StrEnum):
     FILE_UNREADABLE = "file not readable"
     FILE_ROWS_DIFFER = "file rows differ"
     FILE_OF_ANOTHER_TABLE = "file of another table"
+    STATISTICS_DIFFER = "statistics differ"
+    CHECKPOINT_UNREADABLE = "checkpoint not readable"
     # ``segments.py``: the queues and the rows of their messages.
     FILE_IN_NO_SEGMENT = "file in no segment"
     SEGMENT_ROWS_DIFFER = "segment rows differ"
@@ -148,6 +150,15 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.FILE_ROWS_DIFFER: Advice("a file has more or fewer rows than the log says", _RESTORE_LOG),
     Problem.FILE_OF_ANOTHER_TABLE: Advice("a file has not the columns of its table", _RESTORE_LOG),
+    Problem.STATISTICS_DIFFER: Advice(
+        "by the log a file has not the values that its rows have: queries leave it out, and their answers lack its rows",
+        _RESTORE_LOG,
+    ),
+    Problem.CHECKPOINT_UNREADABLE: Advice(
+        "the newest checkpoint of a table's log, or the hint at it, is damaged: rmq reads the entries before it, other engines "
+        "cannot read the table",
+        "Restore the file from a backup. The next checkpoint of 'rmq maintain' replaces it.",
+    ),
     Problem.FILE_IN_NO_SEGMENT: Advice(
         "no commit put these messages into a queue: they count twice in SQL, or no group reads them",
         _RESTORE_LOG,
@@ -167,7 +178,11 @@ ADVICE: Mapping[Problem, Advice] = {
         "a position (an epoch, a pass, a claim, how far an import is) is not what the commits made it", _RESTORE_LOG
     ),
     Problem.COMMIT_TWICE: Advice("a commit counts twice in SQL", _RESTORE_LOG),
-    Problem.DERIVED_TABLE_DIFFERS: Advice("a derived table has not the rows of the commit log", _REBUILD),
+    Problem.DERIVED_TABLE_DIFFERS: Advice(
+        "a derived table has not the rows of the commit log",
+        f"{_REBUILD} If the audit also names a file of the kind ctl as changed, restore that file first: the table still has "
+        "the record as it was.",
+    ),
     Problem.LOG_ROLLED_BACK: Advice(
         "the commit log lacks its newest commits, or has others: it, or a derived table, is an older copy",
         "Stop what writes to the store. If the log is the older one, restore its newer state; else 'rmq dispatch --rebuild'.",

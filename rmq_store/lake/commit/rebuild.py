@@ -23,6 +23,7 @@ from rmq_store.lake.commit.dispatch import dispatch, staged
 from rmq_store.lake.commit.tail import Tail, current_rows, undispatched
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.derived_table import DerivedTable
+from rmq_store.lake.table.digest_name import named_digest
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
 from rmq_store.utils.host import Host
 
@@ -77,10 +78,12 @@ def rebuild(shard: Shard, host: Host, progress: Progress | None = None) -> list[
     """Rebuild every derived table that differs from the commit log, and bring all up to the newest commit. Safe to run
     beside everything else, any number of times.
 
-    Raises StoreUnusable when other processes committed to a table at each try, or the store rejects writes.
+    Raises BadData when the record of a commit was changed since: the tables may have it as it was. Raises StoreUnusable when
+    other processes committed to a table at each try, or the store rejects writes.
     """
     now_ms = host.now_ms()
     ctls = _ctls(shard, progress)
+    _refuse_changed(shard)
     reports = [_rebuilt(shard, kind, ctls, now_ms, host) for kind in KINDS]
     dispatch(shard, host)
     return reports
@@ -98,6 +101,12 @@ def _ctls(shard: Shard, progress: Progress | None) -> list[Ctl]:
         if progress:
             progress(min(start + _READ_AT_ONCE, len(paths)), len(paths))
     return shard.ctls_in(paths)
+
+
+def _refuse_changed(shard: Shard) -> None:
+    paths = ctl_files(shard.commitlog).column("path").to_pylist()
+    digests = {path: digest for path in paths if (digest := named_digest(path))}
+    shard.commitlog.read_each(list(digests), ["commit_id"], digests)
 
 
 def _of(kind: Derived, ctls: Sequence[Ctl]) -> Tail:

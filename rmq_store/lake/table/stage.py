@@ -24,6 +24,7 @@ import tenacity
 from rmq_store.commit.ctl import Ctl, StagedFile
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.digest_name import with_digest
 from rmq_store.lake.table.key_filters import filter_options, with_key_words
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store_errors import is_refused
@@ -70,7 +71,7 @@ class NewFile:
     kind: str
     """The partition ``kind`` of the commit log; "" for derived tables, which have none."""
     name: str
-    """File name without its ending. It must be new."""
+    """File name without its ending, and without the digest that a file of the kind ``ctl`` gets. It must be new."""
     rows: pa.Table
     stats: Sequence[str] = tuple(tables.COMMITLOG_STATS)
     """The columns with Delta statistics."""
@@ -163,6 +164,9 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
         for begin, end in groups:
             writer.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
     content = encoded.getvalue()
+    sha256 = hashlib.sha256(content).hexdigest()
+    if file.kind == "ctl":
+        file = replace(file, name=with_digest(file.name, sha256))
     root.write_file(f"{table_path}/{file.path}", content)
     return StagedFile(
         path=file.path,
@@ -170,7 +174,7 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
         size=content.size,
         rows=rows.num_rows,
         stats=statistics(rows, file.stats),
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=sha256,
         store_day=file.store_day,
     )
 
