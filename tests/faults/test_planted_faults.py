@@ -34,6 +34,7 @@ from rmq_store.commit.positions import (
 from rmq_store.errors import BadData
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
+from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
@@ -149,6 +150,14 @@ def records_doubled(at: PlantedShard) -> None:
     at.second_copy(at.files(kind="ctl")[-1])
 
 
+def another_record(at: PlantedShard) -> None:
+    """The file of a commit is changed after the table ``commits`` was made from it."""
+    dispatch(at.shard, Host(), every_commit=True)
+    imported = at.shard.ctls_since(0, action="import")[-1].commit_id
+    (file,) = (file for file in at.files(kind="ctl") if imported in file)
+    at.rewrite_rows(file, lambda row: row | {"actor": "other"})
+
+
 def rolled_back(at: PlantedShard) -> None:
     for entry in at.entries()[-5:]:
         entry.unlink()
@@ -249,6 +258,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "another subscription": (moved_position(sub_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
     "a claim without a commit": (position(own_id("shop"), Claim(77, 0).packed()), Problem.POSITION_NOT_RECORDED),
     "a record of a commit twice": (records_doubled, Problem.COMMIT_TWICE),
+    "another actor in the record of a commit": (another_record, Problem.COMMIT_RECORD_DIFFERS),
     "a row of consumequeue dropped": (
         rows_of(first_of("consumequeue"), kept_rows((1, 0)), "consumequeue"),
         Problem.DERIVED_TABLE_DIFFERS,

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rmq_store.errors import DerivedTableDamaged, RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.commit.cursor import refuse_other_history
-from rmq_store.lake.commit.derived_tables import KINDS
+from rmq_store.lake.commit.derived_tables import COMMITS, KINDS
 from rmq_store.lake.commit.rebuild import TableReport, check
 from rmq_store.lake.sql.relations import FILE_RELATIONS
 from rmq_store.lake.sql.sql import Ask
@@ -106,7 +106,17 @@ def _twice(ask: Ask) -> Iterator[Finding]:
 def _of_table(shard: str, report: TableReport) -> Iterator[Finding]:
     if report.damage:
         yield Finding(shard=shard, problem=Problem.DERIVED_TABLE_DIFFERS, file=report.table, detail=report.damage)
-    for difference in report.differences[:_MOST_ROWS]:
+    changed = _changed_records(report)
+    reported = set(changed)
+    for commit_id in changed[:_MOST_ROWS]:
+        yield Finding(
+            shard=shard,
+            problem=Problem.COMMIT_RECORD_DIFFERS,
+            file=report.table,
+            detail=f"the log and the table have different records of commit {commit_id}",
+        )
+    differences = [one for one in report.differences if one.row["commit_id"] not in reported]
+    for difference in differences[:_MOST_ROWS]:
         row = difference.row
         yield Finding(
             shard=shard,
@@ -121,6 +131,15 @@ def _of_table(shard: str, report: TableReport) -> Iterator[Finding]:
             detail=f"a row of commit {row['commit_id']} is {difference.in_table} times in the table, and should be "
             f"{difference.in_log} times",
         )
-    if (more := len(report.differences) - _MOST_ROWS) > 0:
+    if (more := max(len(changed), len(differences)) - _MOST_ROWS) > 0:
         detail = f"{more:,} more rows differ; 'rmq dispatch --check' lists them"
         yield Finding(shard=shard, problem=Problem.DERIVED_TABLE_DIFFERS, file=report.table, detail=detail)
+
+
+def _changed_records(report: TableReport) -> list[str]:
+    """The commits of which the log and the table ``commits`` both have a record, but not the same."""
+    if report.table != COMMITS.name:
+        return []
+    of_log = {one.row["commit_id"] for one in report.differences if one.in_log and not one.in_table}
+    of_table = {one.row["commit_id"] for one in report.differences if one.in_table and not one.in_log}
+    return sorted(of_log & of_table)

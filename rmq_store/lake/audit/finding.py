@@ -57,6 +57,7 @@ class Problem(StrEnum):
     POSITION_NOT_RECORDED = "position not recorded"
     # ``derived.py``: the records of commits, and the tables that are made from them.
     COMMIT_TWICE = "commit twice"
+    COMMIT_RECORD_DIFFERS = "commit record differs"
     DERIVED_TABLE_DIFFERS = "derived table differs"
     LOG_ROLLED_BACK = "log rolled back"
     # ``full.py``: what the files hold, with ``--full`` only.
@@ -99,7 +100,10 @@ _REPORT = (
     "rmq commits no such window, so the store was changed from outside, or rmq has a defect: report it with the output of "
     "'rmq audit --json'. To have the messages consumed again: rmq reset, or rmq replay."
 )
-_REBUILD = "No message is lost: 'rmq dispatch --rebuild' writes the tables again from the commit log."
+_REBUILD = (
+    "First do what the other findings say about the commit log. Then no message is lost: 'rmq dispatch --rebuild' writes the "
+    "tables again from the log."
+)
 
 ADVICE: Mapping[Problem, Advice] = {
     Problem.GAP: Advice("a group has passed these messages without an outcome", _REPORT),
@@ -178,11 +182,13 @@ ADVICE: Mapping[Problem, Advice] = {
         "a position (an epoch, a pass, a claim, how far an import is) is not what the commits made it", _RESTORE_LOG
     ),
     Problem.COMMIT_TWICE: Advice("a commit counts twice in SQL", _RESTORE_LOG),
-    Problem.DERIVED_TABLE_DIFFERS: Advice(
-        "a derived table has not the rows of the commit log",
-        f"{_REBUILD} If the audit also names a file of the kind ctl as changed, restore that file first: the table still has "
-        "the record as it was.",
+    Problem.COMMIT_RECORD_DIFFERS: Advice(
+        "the commit log and the table commits have different records of a commit: one of the two was changed",
+        "If the file of the log is 'file changed', restore it. Else do not rebuild yet, as that takes over the log's record: "
+        "compare the file with that of a backup, and restore it if they differ; if not, 'rmq dispatch --rebuild'. "
+        + _RESTORE_LOG,
     ),
+    Problem.DERIVED_TABLE_DIFFERS: Advice("a derived table has not the rows of the commit log", _REBUILD),
     Problem.LOG_ROLLED_BACK: Advice(
         "the commit log lacks its newest commits, or has others: it, or a derived table, is an older copy",
         "Stop what writes to the store. If the log is the older one, restore its newer state; else 'rmq dispatch --rebuild'.",
