@@ -46,7 +46,9 @@ def request_id_of(given: str | None, verb: str, host: Host) -> str:
         return f"{today}-{verb}-{host.entropy(8).hex()}"
     matched = _REQUEST_ID.fullmatch(given)
     example = f"for example {today}-{verb}-1"
-    if not matched or not _is_date(matched[1]) or len(given) > _LONGEST_REQUEST_ID:
+    if len(given) > _LONGEST_REQUEST_ID:
+        raise WrongUse(f"the request id has {len(given)} characters; it may have {_LONGEST_REQUEST_ID}, {example}")
+    if not matched or not _is_date(matched[1]):
         raise WrongUse(f"the request id {given!r} must begin with its UTC date, YYYY-MM-DD, {example}")
     if matched[1] > today:
         raise WrongUse(f"the request id {given!r} begins with a date in the future; today is {today} in UTC, {example}")
