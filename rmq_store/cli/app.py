@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import FrameType
 
 import typer
@@ -33,7 +34,7 @@ from rmq_store.cli import (
 )
 from rmq_store.cli.common import COMMITTED, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
-from rmq_store.cli.output import S3_REQUESTS, print_error
+from rmq_store.cli.output import S3_REQUESTS, AnswerNotWritten, answering, print_error
 from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
 from rmq_store.lake.table.request_counter import counted_requests
 from rmq_store.settings.environment import Environment
@@ -115,10 +116,15 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
     try:
         if own_process:
             apply_umask()
-        code = app(words, prog_name="rmq", standalone_mode=False) or 0
+        with answering() if _prints_help(words) else nullcontext():
+            code = app(words, prog_name="rmq", standalone_mode=False) or 0
         return _stopped("Ctrl-C", code, as_json) if code == CTRL_C else code
     except Terminated:
         return _stopped("SIGTERM", TERMINATED, as_json)
+    except AnswerNotWritten as error:
+        if isinstance(error.__cause__, BrokenPipeError) and not REQUEST.get():  # of a query: the reader has read enough
+            return 1
+        return _failed(error, type(error).__name__, f"{error}. {_course(error)}".rstrip(), error.exit_code, as_json)
     except RmqError as error:
         request = "" if isinstance(error, WrongUse | BadData) or not REQUEST.get() else f" (request {REQUEST.get()})"
         return _failed(error, type(error).__name__, f"{error}{request}", error.exit_code, as_json)
@@ -136,6 +142,19 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
         if isinstance(error.__context__, BrokenPipeError):  # typer's own exit: the reader of the pipe has gone
             return 1
         return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 prints the traceback", 1, as_json)
+
+
+def _prints_help(words: Sequence[str]) -> bool:
+    return not words or "--help" in words or "--version" in words
+
+
+def _course(error: AnswerNotWritten) -> str:
+    """What became of the command whose answer cannot be written."""
+    request = f" (request {REQUEST.get()})" if REQUEST.get() else ""
+    if not error.ended:
+        return f"The command did not end; what it committed stays, run the same request again to finish{request}"
+    status = error.status or COMMITTED.get()().get("status", "")
+    return f"The command itself ended{f' with status {status}' if status else ''}{request}"
 
 
 def _stopped(signal_name: str, exit_code: int, as_json: bool) -> int:

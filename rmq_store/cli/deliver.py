@@ -42,7 +42,7 @@ def deliver(*, now: NowOption = None, shard: ShardOption = None, options: Reques
         for report in deliver_all(
             request_id,
             partial(deliver_due, store, one, actor=actor, host=host, now_ms=now),
-            lambda report: output.line(_delivery_line(report)),
+            lambda report: output.line(_delivery_line(report), ended=False),
         )
     ]
     answer = {

@@ -8,8 +8,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 from rmq_store.cli.options import before_the_command
+from rmq_store.errors import RmqError
 from rmq_store.lake.table.request_counter import RequestCounter
 from rmq_store.utils.redaction import ANY_BYTES, cleaned, escaped_json, one_line, secret_values
 
@@ -25,6 +26,26 @@ Row = Mapping[str, Any]
 
 S3_REQUESTS: ContextVar[RequestCounter] = ContextVar("S3_REQUESTS")
 """The requests to S3 of the running command. Its JSON answer, also that of an error, has them as ``requests``, if any."""
+
+
+class AnswerNotWritten(RmqError):
+    """Standard output cannot be written: its disk is full, or its reader has gone. Says nothing about what was committed."""
+
+    def __init__(self, reason: str, *, ended: bool) -> None:
+        super().__init__(f"the answer cannot be written to standard output: {reason}")
+        self.ended = ended
+        """Whether the command had finished its work."""
+        self.status = ""
+        """The status of the answer, "" where it is not known."""
+
+
+@contextmanager
+def answering(*, ended: bool = True) -> Iterator[None]:
+    """Around what writes on standard output: raises AnswerNotWritten. ``ended``: the command has finished its work."""
+    try:
+        yield
+    except OSError as error:
+        raise AnswerNotWritten(error.strerror or str(error), ended=ended) from error
 
 
 class Output:
@@ -37,15 +58,17 @@ class Output:
         """For the time that a listener runs: its prints must not get into the JSON document."""
         return redirect_stdout(sys.stderr) if self.as_json else nullcontext()
 
-    def line(self, text: str) -> None:
-        """A line of the text answer."""
+    def line(self, text: str, *, ended: bool = True) -> None:
+        """A line of the text answer. ``ended``: the command has finished its work."""
         if not self.as_json:
-            typer.echo(_shown(text))
+            with answering(ended=ended):
+                typer.echo(_shown(text))
 
     def file(self, text: str) -> None:
         """The content of a file, as it is."""
         if not self.as_json:
-            typer.echo(text)
+            with answering():
+                typer.echo(text)
 
     def note(self, text: str) -> None:
         """Something to know besides the answer; always on standard error."""
@@ -58,28 +81,35 @@ class Output:
         if rows:
             print_table(rows, columns)
         else:
-            typer.echo(_shown(empty))
+            self.line(empty)
 
     def document(self, answer: Mapping[str, Any]) -> None:
         """The JSON answer."""
         if self.as_json:
-            typer.echo(_document(answer))
+            with answering():
+                typer.echo(_document(answer))
 
     def answer(self, answer: Mapping[str, Any], *lines: str) -> None:
         """The answer in both forms; as text the status comes first. Its ``warnings`` go to standard error as well."""
-        self.line(f"status: {answer['status']}")
-        for text in lines:
-            self.line(text)
-        for warning in answer.get("warnings", ()):
-            _print(f"warning: {warning}", "yellow")
-        self.document(answer)
+        try:
+            self.line(f"status: {answer['status']}")
+            for text in lines:
+                self.line(text)
+            for warning in answer.get("warnings", ()):
+                _print(f"warning: {warning}", "yellow")
+            self.document(answer)
+        except AnswerNotWritten as error:
+            error.status = answer["status"]
+            raise
 
 
 def print_error(answer: Mapping[str, Any], as_json: bool) -> None:
-    """Print the message on standard error, red in a terminal; with ``--json`` also the whole answer on standard output."""
+    """Print the message on standard error, red in a terminal; with ``--json`` also the whole answer on standard output, if
+    that can be written."""
     _print(f"error: {answer['message']}", "red")
     if as_json:
-        typer.echo(_document(answer))
+        with suppress(AnswerNotWritten), answering():
+            typer.echo(_document(answer))
 
 
 def s3_requests() -> dict[str, Any]:
@@ -164,12 +194,13 @@ def print_table(rows: Sequence[Row], columns: Sequence[str], of: int | None = No
         table.add_column(Text(one_line(name)), justify="right" if numbers else "left", overflow="fold")
     for row in shown:
         table.add_row(*(Text(one_line(cleaned(cell(row[name]), secrets, ANY_BYTES))) for name in columns))
-    with console.capture() as captured:
-        console.print(table)
-    typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n")))
     hidden = (len(rows) if of is None else of) - len(shown)
-    if hidden:
-        typer.echo(f"({hidden:,} more rows are not shown; --json has all)")
+    with answering():
+        with console.capture() as captured:
+            console.print(table)
+        typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n")))
+        if hidden:
+            typer.echo(f"({hidden:,} more rows are not shown; --json has all)")
 
 
 def cell(value: Any) -> str:

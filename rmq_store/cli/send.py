@@ -177,7 +177,8 @@ def send(
         reports.append(report)
         if len(messages) > report.messages:
             count = sum(one.messages for one in reports)
-            output.line(f"shard {report.shard}: {report.status}, {count:,} of {len(messages):,} messages")
+            line = f"shard {report.shard}: {report.status}, {count:,} of {len(messages):,} messages"
+            output.line(line, ended=False)
     _answer(output, request_id, reports)
 
 

@@ -13,7 +13,7 @@ import typer
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import check_group, open_store, optional_settings
 from rmq_store.cli.options import DURATION, SIZE, GroupOption, OfGroupOption, SettingsOptions, StoreOptions, TopicOption
-from rmq_store.cli.output import MANY_ROWS, Output, cell, harmless, print_table, to_json
+from rmq_store.cli.output import MANY_ROWS, Output, answering, cell, harmless, print_table, to_json
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.times import format_time
@@ -200,13 +200,14 @@ def sql(
 
     limits = QueryLimits.of_environment(timeout_ms=timeout, memory_bytes=memory, spill_bytes=spill)
     table = _query(store, text, limits=limits)
-    if Output(options.as_json).as_json or form == "json":
-        sys.stdout.writelines(_json_array(table))
-    elif form == "csv":
-        _write_csv(table, raw)
-    else:
-        print_table(_rows(table.slice(0, MANY_ROWS)), table.column_names, table.num_rows)
-    sys.stdout.flush()
+    with answering():
+        if Output(options.as_json).as_json or form == "json":
+            sys.stdout.writelines(_json_array(table))
+        elif form == "csv":
+            _write_csv(table, raw)
+        else:
+            print_table(_rows(table.slice(0, MANY_ROWS)), table.column_names, table.num_rows)
+        sys.stdout.flush()
 
 
 class _Lines:

@@ -271,7 +271,7 @@ class _Printer:
 
     def window(self, report: WindowReport) -> None:
         self.windows.append(report)
-        self.output.line(_window_line(report))
+        self.output.line(_window_line(report), ended=False)
 
     def answer(self, consumptions: Sequence[Consumption], *hints: str) -> None:
         from rmq_store.lake.window.consumption import answer

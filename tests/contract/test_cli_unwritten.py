@@ -1,0 +1,88 @@
+"""``rmq`` where standard output cannot be written: what the error says about the command itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.rmq import TODAY, Rmq
+
+CHECKOUT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-c", "from rmq_store.cli import main; raise SystemExit(main())"]
+FULL = "the answer cannot be written to standard output: No space left on device"
+
+
+def to_a_full_disk(*arguments: str) -> tuple[int, str]:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*COMMAND, *arguments],
+            env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    return ended.returncode, ended.stderr
+
+
+def test_an_answer_on_a_full_disk_is_an_error_that_says_the_command_ended(imported: Rmq) -> None:
+    request = f"{TODAY}-full"
+    reset = ["reset", "-g", "orders", "-t", "OrderEvents", "--to-min", "--reason", "r", "--request", request]
+    ended = f"error: {FULL}. The command itself ended with status committed (request {request})\n"
+    assert to_a_full_disk(*reset, "--json") == (1, ended)
+    assert imported.json(*reset)["status"] == "already_committed"
+
+
+def test_a_line_on_a_full_disk_ends_a_command_that_another_one_finishes(imported: Rmq) -> None:
+    consume = ["consume", "-g", "orders", "--engine", "local", "--request", f"{TODAY}-full"]
+    code, text = to_a_full_disk(*consume)
+    assert code == 1
+    assert text == (
+        f"error: {FULL}. The command did not end; what it committed stays, run the same request again to finish "
+        f"(request {TODAY}-full)\n"
+    )
+    assert imported.json(*consume)["status"] == "already_committed"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sql", "select 1"],
+        ["sql", "select 1", "--format", "csv"],
+        ["sql", "select 1", "--json"],
+        ["topics"],
+        ["--help"],
+        ["--version"],
+    ],
+    ids=" ".join,
+)
+def test_an_answer_of_a_query_on_a_full_disk_is_an_error_in_words(imported: Rmq, arguments: list[str]) -> None:
+    assert to_a_full_disk(*arguments) == (1, f"error: {FULL}. The command itself ended\n")
+
+
+def test_an_error_on_a_full_disk_keeps_its_exit_code(imported: Rmq) -> None:
+    code, text = to_a_full_disk("consume", "-g", "no-such-group", "--json")
+    assert code == 2
+    assert text.startswith("error: consumers.toml has no group 'no-such-group'")
+
+
+def test_a_request_whose_reader_has_gone_says_that_it_ended(imported: Rmq) -> None:
+    request = f"{TODAY}-gone"
+    reset = ["reset", "-g", "orders", "-t", "OrderEvents", "--to-min", "--reason", "r", "--request", request]
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [*COMMAND, *reset],
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    text = "the answer cannot be written to standard output: Broken pipe. The command itself ended"
+    assert (ended.returncode, ended.stderr) == (1, f"error: {text} (request {request})\n")
