@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -241,3 +242,14 @@ def test_no_process_stays_when_that_of_the_window_is_killed(store: rmq_store.Sto
     assert len(started) == 2  # what starts the others, and the listener's own
     _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
+
+
+def test_a_limit_of_the_size_of_files_is_named_when_it_refuses_the_memory(store: rmq_store.Store) -> None:
+    pool.close()  # an idle process has its memory already
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        with pytest.raises(rmq_store.ListenerError, match=r"are refused: File too large\. Raise .*ulimit -f"):
+            consumed(store, "abort")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rmq_store.consumer.listener_death import Death, DeathKind
 from rmq_store.errors import ListenerError
-from rmq_store.lake.listener.shared_memory import BOARD_BYTES, Board, SharedRows
+from rmq_store.lake.listener.shared_memory import BOARD_BYTES, Board, SharedRows, memory_file
 from rmq_store.lake.listener.worker import MOST_REQUEST
 from rmq_store.utils.host import monotonic_ms
 
@@ -168,9 +168,8 @@ class ListenerProcess:
 
     def __init__(self) -> None:
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        board = os.memfd_create("rmq-board", os.MFD_CLOEXEC)
+        board = memory_file("rmq-board", BOARD_BYTES)
         try:
-            os.ftruncate(board, BOARD_BYTES)
             self.board = Board(board)
             with other:
                 self._server = _started_server()

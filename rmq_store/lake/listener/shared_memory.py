@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.consumer.listener import Answer
+from rmq_store.errors import ListenerError
 from rmq_store.lake.listener.calls import Offsets, Rows, RowsToConsume
 from rmq_store.message.message import MessageQueue
 
@@ -138,6 +139,23 @@ _MOST_KEPT_BYTES: Final = 64 << 20
 """Larger memory is given back after its batch."""
 
 
+def memory_file(name: str, size: int) -> int:
+    """The descriptor of a file in memory. Raises ListenerError when the operating system refuses it: a limit of this process
+    holds for such a file, too."""
+    fd = -1
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        os.ftruncate(fd, size)
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise ListenerError(
+            f"{size:,} bytes of memory for the process of a listener are refused: {error.strerror}. Raise the limits of this "
+            "process (ulimit -f: size of a file, ulimit -n: open files)"
+        ) from error
+    return fd
+
+
 class SharedRows:
     """Memory that a task writes record batches to, one after the other."""
 
@@ -157,8 +175,7 @@ class SharedRows:
             self.close()
             self.size = max(_LEAST_BYTES, 1 << (most - 1).bit_length())
             self.generation += 1
-            self.fd = os.memfd_create("rmq-rows", os.MFD_CLOEXEC)
-            os.ftruncate(self.fd, self.size)
+            self.fd = memory_file("rmq-rows", self.size)
             self._memory = mmap.mmap(self.fd, self.size)
         with pa.FixedSizeBufferWriter(pa.py_buffer(self._memory)) as sink:
             with pa.ipc.new_stream(sink, batch.schema) as writer:
