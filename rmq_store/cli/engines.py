@@ -87,12 +87,17 @@ def spark_module(name: str) -> Any:
 def listener_folders(paths: Sequence[str]) -> list[Path]:
     """Make listeners importable from these folders and the current one; returns the folders, for Spark's workers.
 
-    The current folder comes last: a file there does not replace a module of the same name, such as ``pandas.py``.
+    The current folder comes last: a file there does not replace a module of the same name, such as ``pandas.py``. It is left
+    out if it was deleted.
     Raises WrongUse for a folder that does not exist."""
     if missing := [path for path in paths if not Path(path).is_dir()]:
         raise WrongUse(f"--listener-path {missing[0]} is not a folder")
-    folders, current = [Path(path).resolve() for path in paths], Path.cwd()
+    folders = [Path(path).resolve() for path in paths]
     sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
+    try:
+        current = Path.cwd()
+    except FileNotFoundError:
+        return folders
     if str(current) not in sys.path:
         sys.path.append(str(current))
     return [*folders, current]

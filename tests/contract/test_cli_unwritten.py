@@ -1,4 +1,4 @@
-"""``rmq`` where standard output cannot be written: what the error says about the command itself."""
+"""``rmq`` where standard output cannot be written, or the current folder was deleted: what the errors say."""
 
 from __future__ import annotations
 
@@ -86,3 +86,37 @@ def test_a_request_whose_reader_has_gone_says_that_it_ended(imported: Rmq) -> No
     os.close(writer)
     text = "the answer cannot be written to standard output: Broken pipe. The command itself ended"
     assert (ended.returncode, ended.stderr) == (1, f"error: {text} (request {request})\n")
+
+
+@pytest.fixture
+def no_current_folder(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = imported.folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+
+@pytest.mark.usefixtures("no_current_folder")
+def test_a_deleted_current_folder_is_not_needed_with_absolute_paths(imported: Rmq) -> None:
+    folder = str(imported.folder)
+    answer = imported.json(
+        "consume",
+        "-g",
+        "orders",
+        "--settings",
+        f"{folder}/consumers.toml",
+        "--listener-path",
+        folder,
+        "--engine",
+        "local",
+    )
+    assert answer["status"] == "committed"
+
+
+@pytest.mark.usefixtures("no_current_folder")
+def test_a_relative_root_in_a_deleted_folder_is_wrong_use(imported: Rmq) -> None:
+    answer = imported("topics", "--root", "store")
+    assert (answer.exit_code, answer.err) == (
+        2,
+        "error: root 'store' is relative to the current folder, which was deleted: give an absolute path\n",
+    )

@@ -60,12 +60,18 @@ class Root:
     def parse(cls, text: str, env: Mapping[str, str] | None = None) -> Root:
         """A root from a user's text; S3 settings come from the usual ``AWS_*`` variables of ``env``.
 
-        Raises WrongUse for an empty text, another scheme or credentials in it, StoreUnusable when S3's region is not known.
+        Raises WrongUse for an empty text, another scheme, credentials in it, or a relative folder where the current one was
+        deleted, StoreUnusable when S3's region is not known.
         """
         if not text.startswith(_S3):
             if not text or "://" in text:
                 raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix: give one of the two")
-            return cls(os.path.abspath(Path(text).expanduser()))
+            try:
+                return cls(os.path.abspath(Path(text).expanduser()))
+            except FileNotFoundError as error:
+                raise WrongUse(
+                    f"root {text!r} is relative to the current folder, which was deleted: give an absolute path"
+                ) from error
         bucket, _, prefix = text.removeprefix(_S3).partition("/")
         if not {":", "@"}.isdisjoint(bucket):  # the message must not contain the secret
             raise WrongUse(
