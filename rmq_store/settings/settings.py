@@ -404,6 +404,9 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         )
     if not in_order and values["suspend_tries_per_window"] != _DEFAULTS["suspend_tries_per_window"]:
         problems.append("suspend_tries_per_window applies only with mode orderly")
+    if values["listener_process"] is False:
+        keys = ("listener_timeout", "listener_memory", "listener_cpu", "listener_environment")
+        problems += [f"{key} applies only with listener_process true" for key in keys if values[key] is not None]
     if subscriptions is None:
         return problems
     if not subscriptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -24,7 +25,13 @@ Check = Callable[[Any], str]
 
 
 def _must(be: str, value: Any, is_right: Any) -> str:
-    return "" if is_right else f"must be {be}, it is {value!r}"
+    return "" if is_right else f"must be {be}, it is {_as_written(value)}"
+
+
+def _as_written(value: Any) -> str:
+    """The value in an error: a list as in the file."""
+    is_list = isinstance(value, list | tuple)
+    return json.dumps(value, ensure_ascii=False, default=str) if is_list else repr(value)
 
 
 def is_int(value: Any) -> bool:
