@@ -450,3 +450,13 @@ def test_a_column_that_no_message_has_is_refused_before_anything_is_read(importe
     told = answer.json()
     assert (answer.exit_code, told["error"]) == (1, "ListenerError")
     assert "listener wrong_module:wrong: unknown columns nope; known columns are topic, " in told["message"]
+
+
+def test_a_request_id_is_that_of_a_kind_and_a_group(imported: Rmq) -> None:
+    request = ["--request", f"{TODAY}-one"]
+    assert imported.json("consume", "-g", "orders", *request)["status"] == "committed"
+    refused = imported("consume", "-g", "orders", "--max-messages", "1", *request)
+    assert (refused.exit_code, "was already used with different parameters" in refused.err) == (2, True)
+    assert imported.json("deliver", "--now", ALL_DUE, *request)["status"] == "committed"
+    clone = ["clone", "--from", "orders", "--to", "elsewhere", "--topic", "OrderEvents", "--reason", "r"]
+    assert imported.json(*clone, *request)["status"] == "committed"
