@@ -226,8 +226,11 @@ def _with_context(name: str, kind: ListenerKind, function: Callable[..., Any]) -
         return function
     if kind is ListenerKind.BATCH and _takes(signature, 1):
         return lambda batch, context: function(batch)
-    parameters = "(msgs, context)" if kind is ListenerKind.MESSAGE else "(batch) or (batch, context)"
-    raise ListenerError(f"listener {name}: {kind} must take {parameters}, it takes {signature}")
+    parameters, advice = "(batch) or (batch, context)", ""
+    if kind is ListenerKind.MESSAGE:
+        parameters = "(msgs, context)"
+        advice = ". A batch listener is named consume_batch, or has the attribute columns"
+    raise ListenerError(f"listener {name}: {kind} must take {parameters}, it takes {signature}{advice}")
 
 
 def _takes(signature: inspect.Signature, arguments: int) -> bool:
@@ -361,10 +364,14 @@ def failure(error: BaseException, level: int = 0, secrets: Sequence[str] = ()) -
     return Answer(False, level, cleaned(kind, secrets, NAME_BYTES), cleaned(text_of(cause), secrets))
 
 
+_MOST_QUOTED = 200
+
+
 def quoted(value: Any) -> str:
-    """``repr`` of a value, at most 200 characters."""
+    """``repr`` of a value, cut to ``_MOST_QUOTED`` characters."""
     try:
-        return f"{value!r:.200}"
+        text = repr(value)
+        return text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 3]}..."
     except BaseException as error:
         if is_stop(error):
             raise

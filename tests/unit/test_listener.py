@@ -159,6 +159,8 @@ def test_a_text_that_cannot_be_had_is_no_end(raised: BaseException) -> None:
 
     assert failure(Mute()) == Answer(False, 0, "Mute", "(its text cannot be read)")
     assert quoted(Mute()) == "a Mute that cannot be shown"
+    assert quoted("x" * 198) == repr("x" * 198)
+    assert quoted("x" * 199) == "'" + "x" * 196 + "..."
     assert ConsumeFailed(1, Mute()).args == ("(its text cannot be read)",)
 
 
@@ -494,6 +496,7 @@ def test_a_batch_listener_may_leave_the_context_out() -> None:
         ("shop:NotCallable", "its consume_message is a str and cannot be called"),
         ("shop:Orders.consume_message", r"must take \(msgs, context\), it takes \(self"),
         ("shop:one_argument", r"consume_message must take \(msgs, context\), it takes \(msgs"),
+        ("shop:one_argument", r"\. A batch listener is named consume_batch, or has the attribute columns$"),
         ("shop:OneName", "columns must be a tuple of column names, it is 'body'"),
         ("shop:NoColumns", "columns must name at least one column"),
         ("shop:Exits", "cannot be loaded: SystemExit: 0"),
