@@ -67,6 +67,7 @@ def observed_here(
     ends: Mapping[MessageQueue, int],
     earlier: Iterable[Observed],
     newest: Iterable[Observed],
+    handed: Collection[tuple[str, MessageQueue]] = (),
 ) -> tuple[Observed, ...]:
     """What the broker's groups have consumed, as lake offsets in the queues of all names of its log (``observed_in_log``).
 
@@ -74,7 +75,9 @@ def observed_here(
     those that the broker has, empty: not known; ``ends``: the next offset of each queue in the lake. A broker of version 5
     removes the offsets of a deleted topic from its files, one of version 4 leaves them there. Until the group has one in the
     newest generation it keeps what was recorded, so that here it continues there and goes on to the newest generation. How far
-    a delay level is delivered never falls.
+    a delay level is delivered never falls. ``handed``: the group and queue of each offset that the last hand-back gave the
+    broker. It counts until the broker's files have one there: they have none of a group that only the lake had, if the exported
+    file was not installed, and the group would begin as a new one.
     """
     before, has = {(one.group, one.queue): one for one in earlier}, set(topics)
     at_broker = []
@@ -86,7 +89,7 @@ def observed_here(
     for key, one in before.items():
         now = observed.get(key)
         if now is None:
-            is_kept = _is_older(generations, has, one)
+            is_kept = key in handed or _is_older(generations, has, one)
         else:
             is_kept = one.group == SCHEDULE_GROUP and one.offset > now.offset
         if is_kept:

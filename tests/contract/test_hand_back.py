@@ -81,6 +81,28 @@ def test_each_message_is_consumed_once_by_the_lake_the_broker_and_the_lake(cut_o
     assert cut_over.json("audit")["audit"] == []
 
 
+@pytest.mark.parametrize("imports", [1, 3])
+def test_a_group_that_the_broker_never_had_goes_on_where_it_was(cut_over: Rmq, imports: int) -> None:
+    """Also if the exported offsets were not installed at the broker, whose files then lack the group."""
+    settings = cut_over.folder / "consumers.toml"
+    settings.write_text(SETTINGS + SETTINGS.replace('name = "g"', 'name = "only-here"'))
+    cut_over.json("consume", "--group", "only-here")
+    assert cut_over.json(*BACK)["groups"] == 2
+    before = consumed(cut_over)
+    for number in range(imports):
+        more = [in_t(f"e{n:03}", 2 + n) for n in range(number + 1)]
+        report = cut_over.json("import-store", broker_files(cut_over, [*FIRST, *more], 2, 2), *BROKER)
+        assert any("handed back: only-here." in note for note in report["notes"])
+    offsets = (
+        "SELECT next_offset, held_by FROM stored_offsets WHERE group_name = 'only-here' AND broker_name = 'broker-a'"
+    )
+    assert cut_over.json("sql", offsets) == [{"next_offset": 2, "held_by": "broker"}]
+    assert cut_over.json(*CUT_OVER)["groups"] == 2
+    cut_over.json("consume", "--group", "only-here")
+    assert consumed(cut_over) == sorted([*before, *(f"e{n:03}" for n in range(imports))])
+    assert cut_over.json("audit")["audit"] == []
+
+
 def test_a_broker_may_be_handed_back_several_times(cut_over: Rmq) -> None:
     messages = [*FIRST]
     for number in range(2, 5):

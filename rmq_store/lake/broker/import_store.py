@@ -29,6 +29,7 @@ from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.common_log import common_log, what_differs
 from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
+from rmq_store.lake.broker.handed_offsets import handed_offsets, not_installed
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
@@ -45,6 +46,7 @@ from rmq_store.lake.table.imports import (
     GENERATIONS,
     first_of_continued,
     generations_of,
+    handed_back_by,
     last_configs,
     last_import,
     names_of_log,
@@ -163,12 +165,12 @@ class _Import:
                 generations = generations.with_new(begun_again)
                 job = self._job(generations)
                 read = read_part(job, log, begin, self.engine, progressed)
-            notes = self.configs.notes if read.note is None else (*self.configs.notes, read.note)
             recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
             part = self._part(len(parts) + 1, cut, generations, begun_again)
             ends = {queue: begun.max_offset(queue) for queue in begun.all_queues()} if generations.bases else {}
             ends |= {segment.queue: (segment.base or 0) + segment.count for segment in read.produced}
             configs = self._configs(cut, recorded, generations, ends)
+            notes = configs.notes if read.note is None else (*configs.notes, read.note)
             made = import_commit(job, part, read, configs, recorded, begun)
             if cut is not None:
                 made = replace(made, advance={**cut.advance, **made.advance})
@@ -230,10 +232,12 @@ class _Import:
         self, number: int, cut: LogCut | None, generations: Generations, begun_again: Mapping[QueueKey, int]
     ) -> PartOf:
         request, shard = self.request, self.shard
-        facts: dict[str, Any] = dict(generations_of(shard, request.broker_name))
+        facts: dict[str, Any] = dict(handed_back_by(shard, request.broker_name))
         if begun_again or (cut is not None and generations.bases):
             bases = [[*key, base] for key, base in sorted(begun_again.items())]
-            facts = {GENERATIONS: generations.rows(), BEGUN_AGAIN: bases}
+            facts |= {GENERATIONS: generations.rows(), BEGUN_AGAIN: bases}
+        else:
+            facts |= generations_of(shard, request.broker_name)
         if cut is not None and request.continues is not None:
             facts |= cut.parameters
             reason = request.continues.reason
@@ -258,8 +262,9 @@ class _Import:
         else:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
         earlier = recorded.observed if recorded else ()
-        observed = observed_here(names, generations, configs.topics, ends, earlier, configs.observed)
-        return replace(configs, observed=observed)
+        handed = handed_offsets(self.shard, name)
+        observed = observed_here(names, generations, configs.topics, ends, earlier, configs.observed, handed)
+        return replace(configs, observed=observed, notes=(*configs.notes, *not_installed(handed, configs.observed)))
 
     def _job(self, generations: Generations) -> ImportJob:
         return ImportJob(

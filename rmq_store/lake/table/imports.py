@@ -37,6 +37,9 @@ BEGUN_AGAIN = "begun_again"
 GENERATIONS_OF = "generations_of"
 """The parameter of the later imports of that broker: the id of that one."""
 
+HANDED_BACK_BY = "handed_back_by"
+"""The parameter of an import after a hand-back: the id of that one."""
+
 _IMPORTS = (Action.IMPORT, Action.SALVAGE, Action.HAND_BACK)
 """A hand-back records what the broker has, as an import without messages does."""
 
@@ -141,6 +144,21 @@ def handed_back(shard: Shard, broker_name: str) -> list[Ctl]:
     """The hand-backs of the broker, oldest first."""
     ctls = shard.ctls_since(0, action=str(Action.HAND_BACK))
     return [ctl for ctl in ctls if ctl.parameter("broker_name") == broker_name]
+
+
+def last_hand_back(shard: Shard, broker_name: str) -> Ctl | None:
+    """The newest hand-back of the broker, as its newest import names it."""
+    newest = last_import(shard, broker_name)
+    if newest is None or newest.action is Action.HAND_BACK:
+        return newest
+    commit_id = json.loads(newest.parameters).get(HANDED_BACK_BY)
+    return shard.ctl_of(commit_id) if commit_id else None
+
+
+def handed_back_by(shard: Shard, broker_name: str) -> dict[str, str]:
+    """The parameter of an import that follows: which commit handed the broker back last, empty where none did."""
+    ctl = last_hand_back(shard, broker_name)
+    return {HANDED_BACK_BY: ctl.commit_id} if ctl else {}
 
 
 def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
