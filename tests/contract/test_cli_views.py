@@ -57,6 +57,15 @@ def test_a_full_audit_says_what_it_read(imported: Rmq) -> None:
         assert imported("audit", *wrong).exit_code == 2
 
 
+def test_a_full_audit_does_not_count_a_missing_file_as_read(imported: Rmq) -> None:
+    before = imported.json("audit", "--full")["full"]
+    missing = max(imported.root.rglob("kind=msg/*.parquet"), key=lambda path: path.stat().st_size)
+    size = missing.stat().st_size
+    missing.unlink()
+    after = imported("audit", "--full", "--json").json()["full"]
+    assert (after["files"], after["size"]) == (before["files"] - 1, before["size"] - size)
+
+
 def test_audit_is_exit_code_1_when_something_is_found(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     gap = Finding(shard="broker-a", problem=Problem.GAP, begin_offset=7)
     monkeypatch.setattr("rmq_store.lake.audit.audit.audit", lambda store, progress: [gap])

@@ -176,13 +176,17 @@ class _ShardContent:
         copies: list[pa.Table] = []
         originals: list[pa.Table] = []
         failed: set[MessageQueue] = set()
+        passed = 0
         job = ContentJob(root=self.shard.root, table=self.shard.commitlog.path)
         # Each file once, also if two commits list it: that is a finding of another part.
         tasks = list({str(row["file"]): self._task(row) for row in self.files}.values())
         for content in _in_rounds(engine, read_content, job, tasks):
-            report.files += 1
+            size = self.sizes.get(content.path, 0)
+            passed += size
+            if not content.missing:
+                report.files += 1
+                report.size += size
             report.rows += content.rows
-            report.size += self.sizes.get(content.path, 0)
             copies += content.copies
             originals += content.originals
             self.filters.add(content.filtered)
@@ -191,7 +195,7 @@ class _ShardContent:
             if findings and content.path in self.segments:
                 failed.update(map(queue_of_row, self.segments[content.path].to_pylist()))
             if progress:
-                progress(before + report.size, total)
+                progress(before + passed, total)
         report.without_digest = sum(task.sha256 is None for task in tasks)
         compared = compare_copies(self.shard, copies, originals, self.least, failed)
         report.findings += compared.findings
