@@ -69,6 +69,12 @@ def test_an_unknown_relation_is_answered_with_those_that_are_there(small: SmallS
     assert f"views: {', '.join(sorted(views()))} (" in said
 
 
+def test_an_advice_to_change_a_setting_is_left_out_since_none_can_be_changed(small: SmallStore) -> None:
+    with pytest.raises(WrongUse) as refused:
+        query(small.store, f"SELECT 1{'+1' * 3000}")
+    assert str(refused.value) == "SQL: Parser Error: Max expression depth limit of 1000 exceeded."
+
+
 def test_an_unknown_column_is_answered_with_the_columns_that_are_near(small: SmallStore) -> None:
     with pytest.raises(WrongUse, match=r'"next_ofset" not found.*\n.*next_offset'):
         query(small.store, "SELECT next_ofset FROM lag")

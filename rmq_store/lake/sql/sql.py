@@ -54,6 +54,8 @@ _KIND = re.compile(r"([A-Za-z -]+?) Error: ")
 _OF_THE_STORE = ("IO", "FATAL", "INTERNAL")
 _TRACEBACK = " Detail: Python exception:"
 """How Arrow's message goes on when a file is read in Python; what comes before has the error's own text."""
+_SET = re.compile(r' Use "SET [^"\n]*" to [^.\n]*\.')
+"""Advice of DuckDB to change one of its settings, which are locked."""
 _NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
 """How DuckDB names an unknown relation. Its own suggestions come from its catalogue, which lacks most of the views."""
 
@@ -197,7 +199,7 @@ def _message(error: Exception) -> str:
     """DuckDB's message; for an unknown relation, with the views that there are."""
     unknown = _NO_TABLE.search(str(error))
     if unknown is None:
-        return str(error)
+        return _SET.sub("", str(error))
     name = unknown[1].lower().rpartition(".")[2]
     near = did_you_mean(name, sorted(views())) or did_you_mean(name, sorted(_KNOWN))
     return f"{unknown[0]}{near}; views: {listed(sorted(views()))} ('SHOW TABLES' also lists the relations below them)"
