@@ -29,7 +29,8 @@ class Cluster:
         """SIGKILL for a worker, its executor and their Python processes, by their ids."""
         worker = self.workers[number]
         for process in [worker, *worker.children(recursive=True)]:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # some end with their parents
+                process.kill()
 
 
 @contextmanager

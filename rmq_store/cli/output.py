@@ -31,12 +31,10 @@ S3_REQUESTS: ContextVar[RequestCounter] = ContextVar("S3_REQUESTS")
 class AnswerNotWritten(RmqError):
     """Standard output cannot be written: its disk is full, or its reader has gone. Says nothing about what was committed."""
 
-    def __init__(self, reason: str, *, ended: bool) -> None:
-        super().__init__(f"the answer cannot be written to standard output: {reason}")
-        self.ended = ended
-        """Whether the command had finished its work."""
-        self.status = ""
-        """The status of the answer, "" where it is not known."""
+    ended = True
+    """Whether the command had finished its work."""
+    status = ""
+    """The status of the answer, "" where it is not known."""
 
 
 @contextmanager
@@ -45,7 +43,9 @@ def answering(*, ended: bool = True) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise AnswerNotWritten(error.strerror or str(error), ended=ended) from error
+        refusal = AnswerNotWritten(f"the answer cannot be written to standard output: {error.strerror or error}")
+        refusal.ended = ended
+        raise refusal from error
 
 
 class Output:

@@ -49,6 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """Two imports, windows with failures, deliveries and dead letters, a group that absorbs duplicates, a redrive; and the
     time two hours later."""
     folder, clock = tmp_path_factory.mktemp("compact"), Clock()
+    clock.ms += HOUR_MS - clock.ms % (24 * HOUR_MS)  # the first hour of a day: all that follows is of that day
     with pytest.MonkeyPatch.context() as monkeypatch:
         set_clock(monkeypatch, clock)
         lake = Lake(folder / "store", clock.host)

@@ -175,5 +175,4 @@ def test_a_hint_at_a_checkpoint_that_is_not_there_is_replaced_by_a_listing(impor
     assert imported.json("progress", "--group", "orders")
     (window,) = imported.json("consume", "--group", "orders", "--engine", "local")["windows"]
     assert window["status"] == "committed"
-    problems = imported("audit", "--json").json()["audit"]
-    assert [row["problem"] for row in problems] == ["checkpoint not readable"]
+    assert imported.json("audit")["audit"] == []

@@ -716,7 +716,7 @@ def test_the_next_good_record_is_looked_for_where_a_record_names_its_own_place(
     monkeypatch.setattr("rmq_store.lake.broker.salvage.item_at", counted)
     report = lake.load(folder, salvage=True)
     assert (report.messages, [skip.begin for skip in report.salvaged]) == (3, [3 * size])
-    assert looked_at == [3 * size]  # once more, as a broker might have been writing it
+    assert looked_at == []
 
 
 def test_a_file_that_would_become_too_many_files_is_refused_before_their_numbers_come_again(

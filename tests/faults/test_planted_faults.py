@@ -138,6 +138,11 @@ def null_in_the_log(at: PlantedShard) -> None:
     at.edit_add(imported_file(at), stats=json.dumps(stats))
 
 
+def damaged_checkpoint(at: PlantedShard) -> None:
+    (at.folder() / "_delta_log" / f"{3:020}.checkpoint.parquet").write_bytes(b"PAR1 no checkpoint PAR1")
+    at.set_hint('{"version": 3}')
+
+
 def reason_altered(at: PlantedShard) -> None:
     at.alter_record("consume", lambda row: row | {"reason": "another one"})
 
@@ -221,10 +226,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a wrong number of rows in the log": (wrong_number, Problem.FILE_ROWS_DIFFER),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
-    "a hint at no checkpoint": (
-        lambda at: at.set_hint('{"version": 3}'),
-        Problem.CHECKPOINT_UNREADABLE,
-    ),
+    "a damaged checkpoint": (damaged_checkpoint, Problem.CHECKPOINT_UNREADABLE),
     "a damaged hint at a checkpoint": (
         lambda at: at.set_hint("{", "offsets"),
         Problem.CHECKPOINT_UNREADABLE,

@@ -144,17 +144,18 @@ class DeltaLog:
         return self._from_checkpoint(self._checkpoint_name(version), version, 0).version == version
 
     def checkpoint_damage(self) -> str | None:
-        """What is wrong with the checkpoint that the hint names, or with the hint, in words; None for nothing."""
+        """What is damaged of the checkpoint that the hint names, or of the hint, in words; None for nothing. A hint at none
+        does no harm: readers then list the folder."""
         content, _ = self._root.look_at(f"{self._folder}/{LAST_CHECKPOINT}")
         version = self.last_checkpoint()
         if content is None or version < 0:
             return None if content is None else f"{LAST_CHECKPOINT} is damaged"
         try:
             self.can_read_checkpoint(version)
-        except FileNotFoundError:
-            return f"{LAST_CHECKPOINT} names version {version}, of which there is none"
         except LogDamaged as error:
             return str(error)
+        except FileNotFoundError:
+            pass
         return None
 
     def _checkpoint_name(self, version: int) -> str:
