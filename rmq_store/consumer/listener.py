@@ -142,7 +142,7 @@ def load_listener(name: str, env: Mapping[str, str] | None = None) -> Listener:
 
 
 def refuse_unlisted(name: str, packages: Sequence[str]) -> None:
-    """Raise ListenerError for a listener whose module is in none of the packages. No packages: every listener is allowed."""
+    """Raise ListenerError unless the listener's module is in one of the packages. Without packages each is allowed."""
     module = name.partition(":")[0]
     if packages and not any(module == package or module.startswith(f"{package}.") for package in packages):
         raise ListenerError(

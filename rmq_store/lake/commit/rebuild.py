@@ -23,7 +23,7 @@ from rmq_store.lake.commit.dispatch import dispatch, staged
 from rmq_store.lake.commit.tail import Tail, current_rows, undispatched
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.derived_table import DerivedTable
-from rmq_store.lake.table.digest_name import named_digest
+from rmq_store.lake.table.digest_name import named_digests
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
 from rmq_store.utils.host import Host
 
@@ -104,8 +104,7 @@ def _ctls(shard: Shard, progress: Progress | None) -> list[Ctl]:
 
 
 def _refuse_changed(shard: Shard) -> None:
-    paths = ctl_files(shard.commitlog).column("path").to_pylist()
-    digests = {path: digest for path in paths if (digest := named_digest(path))}
+    digests = named_digests(ctl_files(shard.commitlog).column("path").to_pylist())
     shard.commitlog.read_each(list(digests), ["commit_id"], digests)
 
 

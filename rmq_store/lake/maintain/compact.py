@@ -28,7 +28,7 @@ from rmq_store.lake.maintain.checked_file import stage_checked
 from rmq_store.lake.maintain.expired_rows import Expired, expired_rows, without_expired
 from rmq_store.lake.maintain.placed_rows import PLACE, SegmentsByFile, placed_rows
 from rmq_store.lake.table import tables
-from rmq_store.lake.table.digest_name import named_digest
+from rmq_store.lake.table.digest_name import named_digests
 from rmq_store.lake.table.imports import files_of_newest
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile
@@ -250,8 +250,9 @@ def _digests(shard: Shard, paths: Sequence[str]) -> dict[str, str]:
     files = shard.commits.files((pc.field("max.commit_id") >= ids[0]) & (pc.field("min.commit_id") <= ids[-1]))
     rows = shard.commits.read(files.column("path").to_pylist(), ["files"])
     recorded = pc.list_flatten(rows.column("files").combine_chunks()).to_pylist()
-    named = {path: digest for path in paths if (digest := named_digest(path))}
-    return named | {file["path"]: file["sha256"] for file in recorded if file["path"] in names and file["sha256"]}
+    return named_digests(paths) | {
+        file["path"]: file["sha256"] for file in recorded if file["path"] in names and file["sha256"]
+    }
 
 
 def _staged(

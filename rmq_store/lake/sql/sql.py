@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import duckdb
 import pyarrow as pa
@@ -87,17 +87,18 @@ def query(
     return answer
 
 
-def queries(
-    store: LakeStore,
-    texts: Sequence[str],
-    *,
-    group: str | None = None,
-    host: Host = _HOST,
-    of_messages: RowGroups | None = None,
-    limits: QueryLimits | None = None,
-) -> list[pa.Table]:
+class QueryOptions(TypedDict, total=False):
+    """What ``query`` takes besides the statement; see there."""
+
+    group: str | None
+    host: Host
+    of_messages: RowGroups | None
+    limits: QueryLimits | None
+
+
+def queries(store: LakeStore, texts: Sequence[str], **options: Unpack[QueryOptions]) -> list[pa.Table]:
     """The answers to several of them, over one snapshot. As ``query``."""
-    with snapshot_of(store, texts, group=group, host=host, of_messages=of_messages, limits=limits) as ask:
+    with snapshot_of(store, texts, **options) as ask:
         return ask(texts)
 
 
@@ -106,18 +107,11 @@ Ask = Callable[[Sequence[str]], list[pa.Table]]
 
 
 @contextmanager
-def snapshot_of(
-    store: LakeStore,
-    texts: Sequence[str],
-    *,
-    group: str | None = None,
-    host: Host = _HOST,
-    of_messages: RowGroups | None = None,
-    limits: QueryLimits | None = None,
-) -> Iterator[Ask]:
-    """Answers SELECTs among ``texts``, all over one snapshot. Options as in ``query``."""
+def snapshot_of(store: LakeStore, texts: Sequence[str], **options: Unpack[QueryOptions]) -> Iterator[Ask]:
+    """Answers SELECTs among ``texts``, all over one snapshot."""
     mentioned = words_of(" ".join(texts)) & _KNOWN or None
-    with open_duckdb(store, mentioned, group=group, host=host, of_messages=of_messages, limits=limits) as connection:
+    with open_duckdb(store, mentioned, **options) as connection:
+        limits = options.get("limits")
         yield lambda some: [_answer(store, connection, text, limits) for text in some]
 
 

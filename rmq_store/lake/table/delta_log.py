@@ -133,11 +133,10 @@ class DeltaLog:
 
     def last_checkpoint(self) -> int:
         """The version of the newest checkpoint, by the hint; -1 without one."""
-        content, _ = self._root.look_at(f"{self._folder}/{LAST_CHECKPOINT}")
-        try:
-            return int(json.loads(content)["version"]) if content else -1
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            return -1
+        return _hinted(self._hint())
+
+    def _hint(self) -> bytes | None:
+        return self._root.look_at(f"{self._folder}/{LAST_CHECKPOINT}")[0]
 
     def can_read_checkpoint(self, version: int) -> bool:
         """Raises LogDamaged when the checkpoint is damaged, FileNotFoundError when it is gone."""
@@ -146,10 +145,10 @@ class DeltaLog:
     def checkpoint_damage(self) -> str | None:
         """What is damaged of the checkpoint that the hint names, or of the hint, in words; None for nothing. A hint at none
         does no harm: readers then list the folder."""
-        content, _ = self._root.look_at(f"{self._folder}/{LAST_CHECKPOINT}")
-        version = self.last_checkpoint()
-        if content is None or version < 0:
-            return None if content is None else f"{LAST_CHECKPOINT} is damaged"
+        hint = self._hint()
+        version = _hinted(hint)
+        if version < 0:
+            return None if hint is None else f"{LAST_CHECKPOINT} is damaged"
         try:
             self.can_read_checkpoint(version)
         except LogDamaged as error:
@@ -347,3 +346,11 @@ def _given_up(step: Append, error: Exception) -> RmqError:
     return CommitOutcomeUnknown(
         f"the store has not confirmed the last write (last answer: {error}), so it is not known whether it was made"
     )
+
+
+def _hinted(hint: bytes | None) -> int:
+    """The version that the hint names; -1 for none, and for a damaged one."""
+    try:
+        return int(json.loads(hint)["version"]) if hint else -1
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return -1

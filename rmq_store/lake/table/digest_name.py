@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 _CHARACTERS = 32
 """Of 64 hexadecimal ones: 128 bits."""
@@ -22,6 +23,11 @@ def named_digest(path: str) -> str | None:
     """The first characters of the SHA-256 that the name says; None for a file without, as of an earlier version."""
     match = _NAMED.fullmatch(path)
     return match[1] if match else None
+
+
+def named_digests(paths: Iterable[str]) -> dict[str, str]:
+    """``named_digest`` of those of the files that have one, by path."""
+    return {path: digest for path in paths if (digest := named_digest(path))}
 
 
 def change_of(path: str, content: bytes) -> str | None:
