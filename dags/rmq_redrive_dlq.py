@@ -37,6 +37,11 @@ PARAMS = {
         title="Keys",
         description="Only messages with one of these keys or unique keys.",
     ),
+    "where": optional(
+        "Where",
+        "Only messages for which this expression of RocketMQ's SQL92 filter is true, over their properties and, with an "
+        "underscore before them, columns of the view dead_letters: region = 'eu' AND _cause = 'timeout'.",
+    ),
     "letters": Param(
         [],
         type="array",

@@ -156,7 +156,7 @@ def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
 
 
 def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
-    """A redrive of dead letters, from ``group, all, from, until, original_topic, keys, letters, limit, to_topic, reason,
+    """A redrive of dead letters, from ``group, all, from, until, original_topic, keys, where, letters, limit, to_topic, reason,
     dry_run``.
 
     ``letters``: ``["lake-broker-a:0:17"]``. A redrive is a dry run unless ``dry_run`` is false. Raises WrongUse.
@@ -169,6 +169,7 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
             original_topic=params.get("original_topic") or None,
             keys=frozenset(str(key) for key in params.get("keys") or ()),
             places=tuple(dead_letter_place(str(text)) for text in params.get("letters") or ()),
+            where=params.get("where") or None,
             all=params.get("all") is True,
         ),
         request_id=run.request_id,

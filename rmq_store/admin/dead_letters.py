@@ -1,13 +1,34 @@
-"""Dead letters: where one is stored, which of them a redrive takes, and what a dry run shows of one."""
+"""Dead letters: where one is stored, which of them a redrive takes, and what a dry run shows of one.
+
+``where`` is an expression of RocketMQ's SQL92 filter over the properties of a dead letter. A name that begins with one
+underscore and a lower-case character is a column of the view ``dead_letters``, such as ``_cause``; no name of RocketMQ
+begins so. As in a subscription every value is text, a column without a value is unknown, and an expression that fails
+selects nothing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rmq_store.errors import WrongUse
+from rmq_store.filter import sql92
+from rmq_store.filter.sql92_parser import InvalidSelector, named
+from rmq_store.filter.subscription import whole_selector
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.utils.times import format_time
+
+COLUMNS = (
+    "topic", "broker_name", "queue_id", "queue_offset", "cause", "attempt", "original_topic",
+    "origin_topic", "origin_broker_name", "origin_queue_id", "origin_queue_offset", "unique_key", "keys", "tags",
+    "error_type", "error_text", "born_timestamp", "store_timestamp",
+)  # fmt: skip
+"""The columns of the view ``dead_letters`` that ``where`` may name, with an underscore before them."""
+
+_COLUMN = re.compile(r"_([a-z].*)")
 
 
 class Place(NamedTuple):
@@ -32,15 +53,24 @@ class DeadLetterFilter:
     """One of them is among its KEYS, or is its unique key."""
     places: tuple[Place, ...] = ()
     """It is stored at one of them."""
+    where: str | None = None
+    """A SQL92 expression over its properties and columns is true."""
     all: bool = False
+    _tree: sql92.BooleanExpression | None = field(init=False, default=None, compare=False, repr=False)
+    """``where``, parsed."""
 
     def __post_init__(self) -> None:
-        conditions = (self.from_ms, self.until_ms, self.original_topic, self.keys or None, self.places or None)
+        conditions = (
+            self.from_ms, self.until_ms, self.original_topic, self.keys or None, self.places or None, self.where,
+        )  # fmt: skip
         if self.all == any(value is not None for value in conditions):
             raise WrongUse(
                 "choose which dead letters to send: by time (--from, --until), original topic (--original-topic), key "
-                "(--key) or place in the dead-letter queue (--letter); or all of them (--all). Not both."
+                "(--key), SQL92 expression (--where) or place in the dead-letter queue (--letter); or all of them "
+                "(--all). Not both."
             )
+        if self.where is not None:
+            object.__setattr__(self, "_tree", _checked(self.where))
         if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
             span = f"{format_time(self.from_ms)} to {format_time(self.until_ms)}"
             raise WrongUse(f"empty time range {span}: --until must be later than --from")
@@ -48,19 +78,56 @@ class DeadLetterFilter:
     @property
     def needs_properties(self) -> bool:
         """Whether a dead letter has to be read to decide if it matches; else its offset is enough."""
-        return self.original_topic is not None or bool(self.keys)
+        return self.original_topic is not None or bool(self.keys) or self._tree is not None
 
-    def matches(self, original_topic: str | None, keys: str | None, unique_key: str | None) -> bool:
-        """Whether a dead letter with these properties matches. Times and places are compared as offsets, not here."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in ``where``: ``column_of`` says which are columns, the others are properties."""
+        return () if self._tree is None else sql92.property_names(self._tree)
+
+    def matches(
+        self,
+        original_topic: str | None,
+        keys: str | None,
+        unique_key: str | None,
+        values: Mapping[str, str | None] | None = None,
+    ) -> bool:
+        """Whether a dead letter with these properties matches. ``values``: of ``names``, as text. Times and places are compared
+        as offsets, not here."""
         if self.original_topic is not None and original_topic != self.original_topic:
             return False
-        return not self.keys or unique_key in self.keys or not self.keys.isdisjoint((keys or "").split(" "))
+        if self.keys and unique_key not in self.keys and self.keys.isdisjoint((keys or "").split(" ")):
+            return False
+        return self._tree is None or sql92.matches(self._tree, values or {})
 
     def parameters(self) -> dict[str, Any]:
         """The given conditions, for the ctl row."""
-        values = {"from_ms": self.from_ms, "until_ms": self.until_ms, "original_topic": self.original_topic}
+        values: dict[str, Any] = {"from_ms": self.from_ms, "until_ms": self.until_ms}
+        values |= {"original_topic": self.original_topic, "where": self.where}
         lists = {"keys": sorted(self.keys), "letters": [list(place) for place in sorted(self.places)]}
         return {name: value for name, value in (values | lists).items() if value not in (None, [])}
+
+
+def column_of(name: str) -> str | None:
+    """The column that a name in ``where`` stands for; None: it is a property."""
+    match = _COLUMN.fullmatch(name)
+    return match[1] if match else None
+
+
+def _checked(where: str) -> sql92.BooleanExpression:
+    if not where.strip():
+        raise WrongUse("the SQL92 expression (--where) is empty")
+    tree = whole_selector(where)
+    known = [f"_{column}" for column in COLUMNS]
+    for name, position in named(where):
+        if column_of(name) is not None and name not in known:
+            raise InvalidSelector(
+                where,
+                position,
+                f"there is no column {name}{did_you_mean(name, known)}; columns: {listed(known)}. A property whose name "
+                "begins with an underscore and a lower-case character cannot be compared",
+            )
+    return tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,7 @@ class RedrivePlan:
 def refuse_other(request: RedriveRequest, parts: Sequence[Ctl]) -> None:
     """Raise WrongUse when the request's id was used with another filter, target topic or limit."""
     if parts:
-        conditions = dict.fromkeys(("from_ms", "until_ms", "original_topic", "keys", "letters"))
+        conditions = dict.fromkeys(("from_ms", "until_ms", "original_topic", "where", "keys", "letters"))
         requested = conditions | request.dead_letters.parameters()
         requested |= {"to_topic": request.to_topic, "limit": request.limit}
         refuse_other_request(request.request_id, json.loads(parts[0].parameters), requested)

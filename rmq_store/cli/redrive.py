@@ -30,6 +30,7 @@ def add_to(app: typer.Typer) -> None:
         [
             "rmq redrive --group orders --all --dry-run",
             "rmq redrive --group orders --from 2026-11-19T00:00:00Z --original-topic OrderEvents --reason 'fixed'",
+            "rmq redrive --group orders --where \"_error_type = 'ValueError' AND price > 100\" --dry-run",
             "rmq redrive --group orders --letter lake-broker-a:0:17 --to-topic OrderEvents --reason 'for all groups'",
         ],
         panel=PANEL,
@@ -69,6 +70,15 @@ class SelectionOptions:
         list[str] | None,
         typer.Option("--key", metavar="KEY", help="Only messages with this key or unique key. Repeatable."),
     ] = None
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="SQL92",
+            help="Only messages for which this expression of RocketMQ's SQL92 filter is true, over their properties and, with "
+            "an underscore before them, columns of the view dead_letters: \"region = 'eu' AND _cause = 'timeout'\".",
+        ),
+    ] = None
     letter: Annotated[
         list[Any] | None,
         typer.Option(
@@ -89,6 +99,7 @@ class SelectionOptions:
             original_topic=self.original_topic,
             keys=frozenset(self.key or ()),
             places=tuple(self.letter or ()),
+            where=self.where,
             all=self.every,
         )
 

@@ -72,6 +72,15 @@ def parse(text: str) -> Selector:
     return _Parser(text).selector()
 
 
+def named(text: str) -> Iterator[tuple[str, int]]:
+    """The names in a text that ``parse`` accepts as a whole, each with its position, from 0."""
+    for token in _tokens(text):
+        if token.kind == "end":
+            return
+        if token.kind == "name":
+            yield token.text, token.at
+
+
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")

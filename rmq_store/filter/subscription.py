@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from rmq_store.errors import WrongUse
 from rmq_store.filter import sql92
-from rmq_store.filter.sql92_parser import InvalidSelector, parse
+from rmq_store.filter.sql92_parser import parse
 from rmq_store.message.java_text import JAVA_BLANKS
 from rmq_store.message.message_const import MessageConst
 from rmq_store.message.properties import tags_code
@@ -125,13 +125,18 @@ def _selector(topic: str, expression: str | None) -> sql92.BooleanExpression:
     if not expression:
         raise WrongUse(f"topic {topic}: a SQL92 subscription needs an expression, like price > 100 AND region = 'eu'")
     try:
-        tree, rest = parse(expression)
-    except InvalidSelector as error:
+        return whole_selector(expression)
+    except WrongUse as error:
         raise WrongUse(f"topic {topic}: {error}") from error
+
+
+def whole_selector(expression: str) -> sql92.BooleanExpression:
+    """The tree of a text that is a SQL92 expression and nothing more. Raises WrongUse, which names the place."""
+    tree, rest = parse(expression)
     if rest:  # a broker uses the part before it (rules 7.8)
         at = len(expression) - len(rest) + 1
         raise WrongUse(
-            f"topic {topic}: the SQL92 expression {expression!r} is complete before character {at}, and RocketMQ "
+            f"the SQL92 expression {expression!r} is complete before character {at}, and RocketMQ "
             f"silently ignores {rest!r}: remove it, or join it with AND or OR"
         )
     return tree

@@ -300,6 +300,79 @@ def test_letters_are_chosen_by_one_of_their_keys_or_by_their_unique_key(world: W
     assert bodies(world.retries())[3:] == [b"0"]
 
 
+def refuse_with_its_body(msgs: list[MessageExt], context: Any) -> str:
+    context.delay_level_when_next_consume = -1
+    if msgs[0].body == b"3":
+        return "RECONSUME_LATER"
+    raise ValueError(f"no price in {(msgs[0].body or b'').decode()}")
+
+
+@story
+@pytest.mark.parametrize(
+    ("where", "chosen"),
+    [
+        ("price > 100", [b"1"]),
+        ("price > 100 OR price IS NULL", [b"1", b"2"]),
+        ("price = 'n/a'", [b"3"]),
+        ("_error_type IS NULL", [b"3"]),
+        ("_error_text CONTAINS 'in 1' AND _error_type = 'ValueError'", [b"1"]),
+        ("_cause = 'negative_delay_level' AND _attempt = 1", [b"0", b"1", b"2", b"3"]),
+        ("_queue_offset BETWEEN 1 AND 2 AND _queue_id = 0", [b"1", b"2"]),
+        ("_topic = '%DLQ%billing' AND _broker_name = 'lake-broker-a' AND _origin_queue_offset = 2", [b"2"]),
+        ("_original_topic IN ('Orders') AND _unique_key = 'U2'", [b"2"]),
+        (f"_store_timestamp >= {NOON} AND _born_timestamp < {NOON} AND _tags = 'dear' AND _keys IS NULL", [b"1"]),
+        (
+            "_origin_topic = 'Orders' AND _origin_queue_id = 0 AND _origin_broker_name = 'broker-a' AND TAGS = 'dear'",
+            [b"1"],
+        ),
+        (f"_store_timestamp > {NOON}", []),
+    ],
+)
+def test_letters_are_chosen_by_an_expression_over_properties_and_columns(
+    world: World, where: str, chosen: list[bytes]
+) -> None:
+    world.fill(orders(0), [said(0, price="7"), said(1, price="101", tag="dear"), said(2), said(3, price="n/a")])
+    one_by_one = group(consume_message_batch_max_size=1)
+    world.consume(one_by_one, f"{DAY}-1", refuse_with_its_body)
+    shown = world.redrive(f"{DAY}-dry", DeadLetterFilter(where=where), dry_run=True)
+    assert shown.letters == len(chosen)
+    world.redrive(letters=DeadLetterFilter(where=where))
+    assert bodies(world.retries()) == chosen
+
+
+@story
+def test_an_expression_narrows_the_other_conditions_and_is_recorded(world: World) -> None:
+    world.fill(orders(0), [said(n, price=str(n)) for n in range(6)])
+    world.consume(BILLING, f"{DAY}-1", die)
+    conditions = DeadLetterFilter(where="price > 2", keys=frozenset({"U1", "U3", "U4"}))
+    assert world.redrive(letters=conditions, limit=1).letters == 1
+    assert bodies(world.retries()) == [b"3"]
+    (ctl,) = [ctl for ctl in world.ctls() if ctl.action is Action.REDRIVE]
+    assert ctl.parameter("where") == "price > 2"
+    with pytest.raises(WrongUse, match=r"different parameters \(where price > 2; now where price > 3\)"):
+        world.redrive(letters=DeadLetterFilter(where="price > 3", keys=conditions.keys), limit=1)
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("price >", r"'price >' is wrong at character 8: expected a property"),
+        ("price > 1 price", r"complete before character 11"),
+        ("price = 1 AND _caus = 'x'", r"wrong at character 15: there is no column _caus, did you mean '_cause'\?"),
+        ("'_caus' = '_caus' OR _region = 1", r"wrong at character 22: there is no column _region.*cannot be compared"),
+        ("price", None),
+        ("_SYS_MSG_PRIORITY_ = 1 OR __SHARDINGKEY = 'a'", None),
+        ("  ", "the SQL92 expression .* is empty"),
+    ],
+)
+def test_an_expression_that_is_wrong_is_refused_with_the_place(where: str, problem: str | None) -> None:
+    if problem is None:
+        assert DeadLetterFilter(where=where).parameters() == {"where": where}
+        return
+    with pytest.raises(WrongUse, match=problem):
+        DeadLetterFilter(where=where)
+
+
 @story
 def test_a_place_where_no_letter_lies_is_refused(world: World) -> None:
     with_letters(world)

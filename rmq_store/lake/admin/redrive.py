@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter
+from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter, column_of
 from rmq_store.admin.redrive import (
     CAP,
     CAUSE,
@@ -193,27 +193,61 @@ def _matches(shard: Shard, plan: RedrivePlan, conditions: DeadLetterFilter) -> I
 
 
 _FILTER_COLUMNS = ["keys", "unique_key", "properties"]
+_STORED = {"attempt": "reconsume_times"}
+"""Columns that are stored under another name than the view ``dead_letters`` gives them."""
+_OF_QUEUE = ("topic", "broker_name", "queue_id")
+_NOT_STORED = (*_OF_QUEUE, "queue_offset", "original_topic")
 
 
 def _do_match(shard: Shard, slice_: Slice, offsets: Offsets, conditions: DeadLetterFilter) -> npt.NDArray[np.bool_]:
     """For each offset, whether the filter matches the message there."""
-    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, _FILTER_COLUMNS)
-    values = zip(
-        _original_topics(rows), rows.column("keys").to_pylist(), rows.column("unique_key").to_pylist(), strict=True
+    names = conditions.names
+    columns = [column for name in names if (column := column_of(name)) is not None]
+    stored = [_STORED.get(column, column) for column in columns if column not in _NOT_STORED]
+    if "original_topic" in columns:
+        stored.append("origin_topic")
+    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(
+        offsets, list(dict.fromkeys([*_FILTER_COLUMNS, *stored]))
     )
-    return np.fromiter((conditions.matches(*of_row) for of_row in values), dtype=np.bool_, count=len(offsets))
+    topics = _property(rows, MessageConst.RETRY_TOPIC).to_pylist()
+    keys, unique_keys = (rows.column(name).to_pylist() for name in ("keys", "unique_key"))
+    texts = [_texts(name, slice_, offsets, rows) for name in names]
+    matches = (
+        conditions.matches(
+            topics[n], keys[n], unique_keys[n], {name: text[n] for name, text in zip(names, texts, strict=True)}
+        )
+        for n in range(len(offsets))
+    )
+    return np.fromiter(matches, dtype=np.bool_, count=len(offsets))
 
 
-def _original_topics(rows: pa.Table) -> list[str | None]:
-    maps = rows.column("properties").combine_chunks()
-    topics: list[str | None] = pc.map_lookup(maps, pa.scalar(MessageConst.RETRY_TOPIC), "last").to_pylist()
-    return topics
+def _texts(name: str, slice_: Slice, offsets: Offsets, rows: pa.Table) -> list[str | None]:
+    """The values of a name in ``where`` as text, None where a dead letter has none."""
+    column = column_of(name)
+    if column is None:
+        values = _property(rows, name)
+    elif column in _OF_QUEUE:
+        values = pa.repeat(str(getattr(slice_.queue, column)), len(offsets))
+    elif column == "queue_offset":
+        values = pa.array(offsets)
+    elif column == "original_topic":
+        values = pc.coalesce(_property(rows, MessageConst.RETRY_TOPIC), rows.column("origin_topic").combine_chunks())
+    elif column == "store_timestamp" and slice_.store_timestamp is not None:
+        values = pa.repeat(slice_.store_timestamp, len(offsets))
+    else:
+        values = rows.column(_STORED.get(column, column))
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    return texts
+
+
+def _property(rows: pa.Table, name: str) -> pa.Array:
+    return pc.map_lookup(rows.column("properties").combine_chunks(), pa.scalar(name), "last")
 
 
 def _dead_letters(shard: Shard, slice_: Slice, offsets: Offsets) -> list[DeadLetter]:
     columns = [*_FILTER_COLUMNS, "store_timestamp", "reconsume_times"]
     rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, columns)
-    topics = _original_topics(rows)
+    topics = _property(rows, MessageConst.RETRY_TOPIC).to_pylist()
     return [
         DeadLetter(
             queue=slice_.queue,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 
-from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter
+from rmq_store.admin.dead_letters import COLUMNS, DeadLetter, DeadLetterFilter, column_of
 from rmq_store.admin.redrive import (
     CAP,
     CAUSE,
@@ -114,9 +114,39 @@ def _matches(shard: MemoryShard, plan: RedrivePlan, conditions: DeadLetterFilter
             for message in shard.read(slice_):
                 letter = _dead_letter(message)
                 if any(begin <= message.queue_offset < end for begin, end in waiting) and conditions.matches(
-                    letter.original_topic, letter.keys, letter.unique_key
+                    letter.original_topic, letter.keys, letter.unique_key, _values(message, conditions.names)
                 ):
                     yield message
+
+
+def _values(message: Stored, names: Sequence[str]) -> dict[str, str | None]:
+    """What an expression over these names gets."""
+    row, origin = message.row, message.row.provenance
+    queue = None if origin is None else origin.queue
+    properties = row.properties
+    columns: dict[str, object] = {
+        "topic": message.queue.topic,
+        "broker_name": message.queue.broker_name,
+        "queue_id": message.queue.queue_id,
+        "queue_offset": message.queue_offset,
+        "cause": origin and origin.cause,
+        "attempt": row.reconsume_times,
+        "original_topic": properties.get(MessageConst.RETRY_TOPIC) or (queue and queue.topic),
+        "origin_topic": queue and queue.topic,
+        "origin_broker_name": queue and queue.broker_name,
+        "origin_queue_id": queue and queue.queue_id,
+        "origin_queue_offset": origin and origin.offset,
+        "unique_key": properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
+        "keys": properties.get(MessageConst.KEYS),
+        "tags": row.tags,
+        "error_type": origin and origin.error_type,
+        "error_text": origin and origin.error_text,
+        "born_timestamp": row.born_timestamp,
+        "store_timestamp": message.store_timestamp,
+    }
+    assert tuple(columns) == COLUMNS
+    values = {name: properties.get(name) if (of := column_of(name)) is None else columns[of] for name in names}
+    return {name: None if value is None else str(value) for name, value in values.items()}
 
 
 def _dead_letter(message: Stored) -> DeadLetter:
