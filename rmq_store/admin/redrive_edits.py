@@ -1,0 +1,271 @@
+"""Edits of dead letters that are sent again: what is changed in the copy. The dead letter itself stays as it is.
+
+``edited`` is a pure function of the message and the edits, so that an audit can repeat it
+(``docs/decisions/0020-edited-redrives.md``). The edits are made in this order, those of a kind in the order given:
+
+| kind | given as | changes |
+|---|---|---|
+| ``remove_property`` | names | removes the property |
+| ``cast_property`` | type by name | writes the value as this type does: `` +07 `` as int is ``7`` |
+| ``set_property`` | value by name | sets the property, whether it is there or not |
+| ``replace_body_text`` | new by old text | replaces each occurrence in the body, which must be UTF-8 |
+| ``remove_json`` | JSON pointers | removes the value (RFC 6901) |
+| ``cast_json`` | type by pointer | replaces a value by the same value of another type: ``"12"`` as int is ``12`` |
+| ``set_json`` | value by pointer | sets a member, or an element that is there; ``-`` is behind the last element |
+
+An edit that has nothing to act on does not apply: the property or the value is not there, the text does not occur, the body is
+not JSON, the value is not of the type. What no edit names in a JSON body stays as it is, byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+from rmq_store.admin.json_edits import DoesNotApply, JsonBody, Pointer
+from rmq_store.errors import WrongUse
+from rmq_store.message.message_const import MessageConst
+from rmq_store.message.properties import check_user_property
+from rmq_store.message.validators import check_body, check_properties
+
+MAX_BYTES = 16_384
+"""The size of the edits as JSON, which the commits of the redrive record."""
+
+PROPERTY_TYPES = ("int", "number", "boolean")
+JSON_TYPES = (*PROPERTY_TYPES, "string")
+
+_SET_BY_USERS = (MessageConst.TAGS, MessageConst.KEYS, MessageConst.SHARDING_KEY)
+"""Names of RocketMQ whose values are the producer's."""
+_OWNED = frozenset(
+    value for name, value in vars(MessageConst).items() if name.isupper() and isinstance(value, str)
+) - frozenset(_SET_BY_USERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageEdits:
+    """What to change in each message. Raises WrongUse for edits that can be made in no message."""
+
+    remove_property: tuple[str, ...] = ()
+    cast_property: Mapping[str, str] = field(default_factory=dict)
+    set_property: Mapping[str, str] = field(default_factory=dict)
+    replace_body_text: Mapping[str, str] = field(default_factory=dict)
+    remove_json: tuple[str, ...] = ()
+    cast_json: Mapping[str, str] = field(default_factory=dict)
+    set_json: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (*self.remove_property, *self.cast_property, *self.set_property):
+            _check_name(name)
+        for name, value in self.set_property.items():
+            _check_value(name, value)
+        for names in (self.remove_property, self.remove_json):
+            _check_once(names)
+        _check_types("property", self.cast_property, PROPERTY_TYPES)
+        _check_types("JSON pointer", self.cast_json, JSON_TYPES)
+        if "" in self.replace_body_text:
+            raise WrongUse("the text to replace in a body is empty")
+        for pointer in (*self.remove_json, *self.cast_json, *self.set_json):
+            Pointer.parse(pointer)
+        if "" in self.remove_json:
+            raise WrongUse("the pointer '' is the whole body, which cannot be removed: a message needs a body")
+        try:
+            size = len(json.dumps(self.as_json(), ensure_ascii=False, allow_nan=False).encode())
+        except ValueError as error:
+            raise WrongUse(f"the edits cannot be written as JSON in UTF-8: {error}") from None
+        if size > MAX_BYTES:
+            raise WrongUse(f"the edits are {size:,} bytes as JSON; the limit is {MAX_BYTES:,}, as commits record them")
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, one.name) for one in fields(self))
+
+    @property
+    def of_body(self) -> bool:
+        """Whether the body may change."""
+        return bool(self.replace_body_text or self.remove_json or self.cast_json or self.set_json)
+
+    def as_json(self) -> dict[str, Any]:
+        """The edits that are given, by kind: what ``of`` takes."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else dict(value) for name, value in values.items() if value
+        }
+
+    @classmethod
+    def of(cls, values: object) -> MessageEdits:
+        """From a file or a form: an object by kind. Raises WrongUse, which names what is wrong."""
+        if not isinstance(values, Mapping):
+            raise WrongUse('edits are a table by kind, such as set_property = { region = "eu" }')
+        kinds = [one.name for one in fields(cls)]
+        for kind, value in values.items():
+            if kind not in kinds:
+                raise WrongUse(f"unknown kind of edit {kind!r}; known: {', '.join(kinds)}")
+            _check_shape(kind, value)
+        by_kind: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else dict(v) for k, v in values.items()}
+        return cls(**by_kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What edits can change of a message."""
+
+    properties: Mapping[str, str]
+    body: bytes | None
+
+
+def edited(message: Content, edits: MessageEdits) -> Content:
+    """The message with the edits.
+
+    Raises DoesNotApply, with the reason as its text, when one of them has nothing to act on, or the message would be larger
+    than RocketMQ allows.
+    """
+    properties, body = dict(message.properties), message.body
+    for name in edits.remove_property:
+        _need(properties, name)
+        del properties[name]
+    for name, type_ in edits.cast_property.items():
+        properties[name] = _of_property(name, _need(properties, name), type_)
+    properties |= edits.set_property
+    if edits.of_body:
+        properties.pop(MessageConst.CRC32, None)  # of the body before
+        body = _edited_body(body, edits)
+    try:
+        if properties != message.properties:
+            check_properties(properties)
+        if body != message.body:
+            check_body(body)
+    except WrongUse as error:
+        raise DoesNotApply(str(error)) from None
+    return Content(properties, body)
+
+
+def _edited_body(body: bytes | None, edits: MessageEdits) -> bytes:
+    text = _text(body)
+    for old, new in edits.replace_body_text.items():
+        if old not in text:
+            raise DoesNotApply(f"the body does not contain {old!r:.100}")
+        text = text.replace(old, new)
+    if edits.remove_json or edits.cast_json or edits.set_json:
+        json_body = JsonBody(text)
+        for pointer in edits.remove_json:
+            json_body.remove(Pointer.parse(pointer))
+        for pointer, type_ in edits.cast_json.items():
+            json_body.replace(Pointer.parse(pointer), partial(_of_json, pointer=pointer, type_=type_))
+        for pointer, value in edits.set_json.items():
+            json_body.set(Pointer.parse(pointer), json.dumps(value, ensure_ascii=False))
+        text = json_body.text
+    return text.encode()
+
+
+def _text(body: bytes | None) -> str:
+    try:
+        return (body or b"").decode()
+    except UnicodeDecodeError:
+        raise DoesNotApply("the body is not text in UTF-8") from None
+
+
+def _need(properties: Mapping[str, str], name: str) -> str:
+    if name not in properties:
+        raise DoesNotApply(f"there is no property {name}")
+    return properties[name]
+
+
+# --- types -----------------------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"([+-]?)0*([0-9]+)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_BLANKS = " \t\r\n"
+
+
+def _number(text: str) -> str | None:
+    """A number as JSON writes it, without blanks, plus and leading zeros; the other digits stay. None: it is none."""
+    match = _NUMBER.fullmatch(text.strip(_BLANKS))
+    if match is None:
+        return None
+    sign, whole, *rest = match.groups(default="")
+    return f"{sign.removeprefix('+')}{whole}{''.join(rest)}"
+
+
+def _int(text: str) -> str | None:
+    number = _number(text)
+    whole = None if number is None else re.sub(r"\.0+$", "", number)
+    return None if whole is None or not re.fullmatch("-?[0-9]+", whole) else "0" if whole == "-0" else whole
+
+
+def _boolean(text: str) -> str | None:
+    name = text.strip(_BLANKS).lower()
+    return name if name in ("true", "false") else None
+
+
+_CASTS: Mapping[str, Callable[[str], str | None]] = {"int": _int, "number": _number, "boolean": _boolean}
+
+
+def _of_property(name: str, text: str, type_: str) -> str:
+    value = _CASTS[type_](text)
+    if value is None:
+        raise DoesNotApply(f"property {name} is no {type_}: {text!r:.100}")
+    return value
+
+
+def _of_json(text: str, *, pointer: str, type_: str) -> str:
+    """A JSON value, as text, as another type."""
+    value = json.loads(text)
+    result: str | None = None
+    if isinstance(value, dict | list) or value is None:
+        pass
+    elif type_ == "string":
+        result = text if isinstance(value, str) else f'"{text}"'
+    elif isinstance(value, bool):
+        result = text if type_ == "boolean" else None
+    elif isinstance(value, str) or type_ != "boolean":
+        result = _CASTS[type_](value if isinstance(value, str) else text)
+    if result is None:
+        raise DoesNotApply(f"the value at {pointer} is no {type_}: {text:.100}")
+    return result
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def _check_name(name: str) -> None:
+    if name in _OWNED:
+        raise WrongUse(
+            f"property {name} belongs to RocketMQ and cannot be edited; of its own only {', '.join(_SET_BY_USERS)} can"
+        )
+    _check_value(name, "x")
+
+
+def _check_value(name: str, value: str) -> None:
+    if name not in _SET_BY_USERS:
+        check_user_property(name, value)
+    elif not value.strip():
+        raise WrongUse(f"property {name} cannot be blank; it can be removed")
+    if {"\x01", "\x02"} & {*name, *value}:
+        raise WrongUse(f"property {name!r} contains U+0001 or U+0002, which end a property in the stored form")
+
+
+def _check_once(names: Iterable[str]) -> None:
+    names = list(names)
+    for name in names:
+        if names.count(name) > 1:
+            raise WrongUse(f"{name!r} is removed twice")
+
+
+def _check_types(what: str, types: Mapping[str, str], known: tuple[str, ...]) -> None:
+    for name, type_ in types.items():
+        if type_ not in known:
+            raise WrongUse(f"{what} {name!r} cannot be cast to {type_!r}; known types: {', '.join(known)}")
+
+
+def _check_shape(kind: str, value: object) -> None:
+    if kind in ("remove_property", "remove_json"):
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            raise WrongUse(f"{kind} is a list of texts")
+        return
+    if not isinstance(value, Mapping):
+        raise WrongUse(f"{kind} is a table: name = value")
+    for name, of_name in value.items():
+        if not isinstance(name, str) or (kind != "set_json" and not isinstance(of_name, str)):
+            raise WrongUse(f"{kind}: the value of {name!r} must be text, not {of_name!r:.100}")
