@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter
+from rmq_store.admin.redrive_edits import MessageEdits, Preview
 from rmq_store.admin.replay import known_settings, replayed_group
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.commit.positions import (
@@ -53,9 +54,19 @@ CAP = 100_000
 """Dead letters that a commit sends at most; the next part of the request sends the rest."""
 
 LISTED = 1_000
-"""Dead letters that a dry run lists at most; it counts them all."""
+"""Dead letters, and failed ones, that a report lists at most; it counts them all."""
+
+PREVIEWED = 5
+"""Dead letters of which a dry run shows what the edits change."""
+
+PART_S = 60
+"""With a rate, how many seconds' worth of dead letters a commit sends at most."""
 
 CAUSE = "redrive"
+FAILED = "redrive_failed"
+"""The outcome, in the rows of a redrive, of a dead letter to which its edits do not apply."""
+
+_NO_EDITS = MessageEdits()
 
 
 # --- the request -----------------------------------------------------------------------------------------------------
@@ -77,9 +88,17 @@ class RedriveRequest:
     """Dead letters to send per shard at most, oldest first; None: no limit."""
     retry_queue_nums: int = 1
     """How many queues the group's retry topic has."""
+    edits: MessageEdits = _NO_EDITS
+    """What is changed in the copies. A dead letter to which they do not apply is not sent."""
+    all_or_nothing: bool = False
+    """Whether nothing is sent if the edits do not apply to one of them."""
+    rate: int | None = None
+    """Dead letters to send per second and shard at most, over a minute; None: no limit."""
     dry_run: bool = False
 
     def __post_init__(self) -> None:
+        if self.rate is not None and self.rate < 1:
+            raise WrongUse(f"invalid rate {self.rate}: it must be 1 or more dead letters per second")
         if not self.reason.strip():
             raise WrongUse("a redrive needs a reason (--reason); it is recorded permanently in the commit log")
         if self.limit is not None and self.limit < 1:
@@ -94,6 +113,16 @@ class RedriveRequest:
     @property
     def target_topic(self) -> str:
         return retry_topic(self.group) if self.to_topic is None else self.to_topic
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A dead letter that was not sent, because the edits do not apply to it."""
+
+    queue: MessageQueue
+    offset: int
+    unique_key: str | None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +143,12 @@ class RedriveReport:
     """The groups that read ``topic``, as far as the store knows."""
     listed: tuple[DeadLetter, ...] = ()
     """The first ones, of a dry run."""
+    failed: int = 0
+    """Dead letters that matched and were not sent, or would not be, because the edits do not apply to them."""
+    failures: tuple[Failure, ...] = ()
+    """The first of them, if this run, or dry run, has read them."""
+    previews: tuple[Preview, ...] = ()
+    """What the edits change in the first ones, of a dry run."""
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
     """Errors after the commit, such as a failed dispatch."""
@@ -141,6 +176,10 @@ class RedrivePlan:
     """Queues of the target topic."""
     sent_before: int
     """Dead letters that earlier parts have sent."""
+    failed_before: int
+    """Dead letters to which the edits did not apply in earlier parts."""
+    cap: int
+    """Dead letters that this part reads at most."""
 
     @property
     def epoch(self) -> int:
@@ -151,11 +190,10 @@ class RedrivePlan:
         """Per queue one range around its waiting ranges."""
         return [QueueRange(queue, ranges[0][0], ranges[-1][1]) for queue, ranges in self.waiting.items()]
 
-    def most(self, dry_run: bool) -> int | None:
-        """How many dead letters to look for: one more than a commit can hold shows that there is another part."""
-        if dry_run:
-            return self.allowed
-        return CAP + 1 if self.allowed is None else min(self.allowed, CAP + 1)
+    def most(self, request: RedriveRequest) -> int:
+        """How many dead letters to look for: one more than the part can read shows that there is another part. With edits the
+        limit does not say it, as only those that are sent count."""
+        return self.cap + 1 if self.allowed is None or request.edits else min(self.allowed, self.cap + 1)
 
     def target_queue_id(self, queue: MessageQueue, offset: int) -> int:
         """The queue of the target topic. It follows from the dead letter's place, so that a rerun chooses the same."""
@@ -163,12 +201,30 @@ class RedrivePlan:
 
 
 def refuse_other(request: RedriveRequest, parts: Sequence[Ctl]) -> None:
-    """Raise WrongUse when the request's id was used with another filter, target topic or limit."""
+    """Raise WrongUse when the request's id was used with another filter, target topic, limit or edits. Its rate may change."""
     if parts:
-        conditions = dict.fromkeys(("from_ms", "until_ms", "original_topic", "where", "keys", "letters"))
-        requested = conditions | request.dead_letters.parameters()
+        conditions = dict.fromkeys(("from_ms", "until_ms", "original_topic", "where", "keys", "letters", *_OPTIONAL))
+        requested = conditions | request.dead_letters.parameters() | _edit_parameters(request)
         requested |= {"to_topic": request.to_topic, "limit": request.limit}
         refuse_other_request(request.request_id, json.loads(parts[0].parameters), requested)
+
+
+_OPTIONAL = ("edits", "all_or_nothing")
+"""Parameters that are recorded only where they are given."""
+
+
+def _edit_parameters(request: RedriveRequest) -> dict[str, Any]:
+    values = {"edits": request.edits.as_json(), "all_or_nothing": request.all_or_nothing}
+    return {name: value for name, value in values.items() if value}
+
+
+def next_part_ms(request: RedriveRequest, parts: Sequence[Ctl]) -> int:
+    """Not before which time (UTC ms) the next part may be sent, by the rate and what the last part has sent. The log says it,
+    so a run that takes over keeps the rate."""
+    if request.rate is None or not parts:
+        return 0
+    sent = sum(len(consumed.range) for consumed in parts[-1].consumed)
+    return parts[-1].store_timestamp + -(-sent * 1000 // request.rate)
 
 
 def plan_redrive(
@@ -190,6 +246,10 @@ def plan_redrive(
     if conditions.until_ms is not None:
         last = shard.search_offsets(positions, list(spans), conditions.until_ms)
         spans = {queue: (begin, min(end, last[queue])) for queue, (begin, end) in spans.items()}
+    for broker_name, queue_id, end in (place for part in parts for place in part.parameter("examined") or ()):
+        queue = MessageQueue(dlq_topic(request.group), broker_name, queue_id)
+        if queue in spans:  # those before it were sent, or the edits do not apply to them
+            spans[queue] = (max(spans[queue][0], end), spans[queue][1])
     ranges = {queue: [span] for queue, span in spans.items()}
     if conditions.places:
         ranges = _at_places(shard.name, positions, request, ranges)
@@ -205,7 +265,13 @@ def plan_redrive(
         allowed=None if request.limit is None else request.limit - sent_before,
         queue_nums=_queue_nums(shard.name, positions, request),
         sent_before=sent_before,
+        failed_before=_failed(parts),
+        cap=CAP if request.rate is None else min(CAP, request.rate * PART_S),
     )
+
+
+def _failed(parts: Iterable[Ctl]) -> int:
+    return sum(part.parameter("failed") or 0 for part in parts)
 
 
 NO_MATCH = "no matching dead letter is left to send; redriven_at in the view dead_letters shows which were sent"
@@ -264,9 +330,10 @@ def redrive_proposal(
     produced: Sequence[Produced],
     files: Sequence[StagedFile],
     tally_of_range: Callable[[QueueRange], Tally],
+    failures: Sequence[Failure] = (),
 ) -> Proposal:
-    """A part of a redrive as a commit. ``sent``: per dead-letter queue the sent offsets, ascending. ``complete``: whether it
-    is the last part."""
+    """A part of a redrive as a commit. ``sent``: per dead-letter queue the sent offsets, ascending. ``failures``: the dead
+    letters to which the edits do not apply. ``complete``: whether it is the last part."""
     positions, red, grp = plan.positions, red_id(request.group), grp_id(request.group)
     epoch = positions.get(grp)
     expect = {red: positions.get(red)}
@@ -277,6 +344,15 @@ def redrive_proposal(
         "to_topic": request.to_topic,
         "limit": request.limit,
     } | request.dead_letters.parameters()
+    parameters |= _edit_parameters(request)
+    if request.rate is not None:
+        parameters["rate"] = request.rate
+    if failures:
+        parameters["failed"] = len(failures)
+        examined: dict[MessageQueue, int] = {queue: offsets[-1] + 1 for queue, offsets in sent.items()}
+        for failure in failures:
+            examined[failure.queue] = max(failure.offset + 1, examined.get(failure.queue, 0))
+        parameters["examined"] = [[q.broker_name, q.queue_id, end] for q, end in sorted(examined.items())]
     if plan.part == 1:
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
     ranges = [QueueRange(queue, *run) for queue, offsets in sorted(sent.items()) for run in runs(offsets)]
@@ -301,9 +377,14 @@ def redrive_proposal(
 
 
 def redriven(
-    status: Status, shard: str, request: RedriveRequest, positions: Positions, ctls: Sequence[Ctl]
+    status: Status,
+    shard: str,
+    request: RedriveRequest,
+    positions: Positions,
+    ctls: Sequence[Ctl],
+    failures: Sequence[Failure] = (),
 ) -> RedriveReport:
-    """The report of a request with these commits; without any, its status is empty."""
+    """The report of a request with these commits; without any, its status is empty. ``failures``: of the last one."""
     return RedriveReport(
         status=status if ctls else Status.EMPTY,
         shard=shard,
@@ -313,12 +394,20 @@ def redriven(
         letters=sum(len(consumed.range) for ctl in ctls for consumed in ctl.consumed),
         complete=ctls[-1].request_complete if ctls and status == Status.COMMITTED else True,
         readers=readers_of(positions, request),
+        failed=_failed(ctls),
+        failures=tuple(failures[:LISTED]),
         commit_id=ctls[-1].commit_id if ctls else None,
     )
 
 
 def would_send(
-    shard: str, request: RedriveRequest, plan: RedrivePlan, count: int, listed: Sequence[DeadLetter]
+    shard: str,
+    request: RedriveRequest,
+    plan: RedrivePlan,
+    count: int,
+    listed: Sequence[DeadLetter],
+    failures: Sequence[Failure] = (),
+    previews: Sequence[Preview] = (),
 ) -> RedriveReport:
     """The report of a dry run."""
     return RedriveReport(
@@ -330,7 +419,20 @@ def would_send(
         letters=plan.sent_before + count,
         readers=readers_of(plan.positions, request),
         listed=tuple(listed),
+        failed=plan.failed_before + len(failures),
+        failures=tuple(failures[:LISTED]),
+        previews=tuple(previews),
     )
+
+
+def refuse_failures(shard: str, failures: Sequence[Failure]) -> None:
+    """Raise WrongUse, with the first of them, if there are any: for a request that sends all or nothing."""
+    if failures:
+        first = [f"{f.queue.broker_name}:{f.queue.queue_id}:{f.offset}: {f.reason}" for f in failures[:3]]
+        raise WrongUse(
+            f"the edits do not apply to {len(failures):,} dead letters of shard {shard}, so nothing was sent "
+            f"(--all-or-nothing): {'; '.join(first)}{'; ...' if len(failures) > 3 else ''}"
+        )
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------

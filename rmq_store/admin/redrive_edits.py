@@ -28,6 +28,7 @@ from typing import Any
 
 from rmq_store.admin.json_edits import DoesNotApply, JsonBody, Pointer
 from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst
 from rmq_store.message.properties import check_user_property
 from rmq_store.message.validators import check_body, check_properties
@@ -171,6 +172,46 @@ def _need(properties: Mapping[str, str], name: str) -> str:
     if name not in properties:
         raise DoesNotApply(f"there is no property {name}")
     return properties[name]
+
+
+# --- what a dry run shows ----------------------------------------------------------------------------------------------
+
+MOST_SHOWN = 300
+"""Characters of a value that a preview shows at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A property, or the body, before and after; None where there is none."""
+
+    name: str
+    """The property; "" is the body."""
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the edits change in a dead letter."""
+
+    queue: MessageQueue
+    offset: int
+    changes: tuple[Change, ...]
+
+
+def changes(before: Content, after: Content) -> tuple[Change, ...]:
+    """What differs, by the name of the property; the body is last. Long values are cut, and bodies are shown as text."""
+    names = sorted({*before.properties, *after.properties})
+    values = [(name, before.properties.get(name), after.properties.get(name)) for name in names]
+    values.append(("", _shown(before.body), _shown(after.body)))
+    differing = [value for value in values[:-1] if value[1] != value[2]]
+    if before.body != after.body:
+        differing.append(values[-1])
+    return tuple(Change(name, *(None if v is None else v[:MOST_SHOWN] for v in two)) for name, *two in differing)
+
+
+def _shown(body: bytes | None) -> str | None:
+    return None if body is None else body.decode("utf-8", "replace")
 
 
 # --- types -----------------------------------------------------------------------------------------------------------

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rmq_store.admin import redrive
 from rmq_store.admin.dead_letters import DeadLetterFilter, Place
+from rmq_store.admin.redrive_edits import Change, MessageEdits
 from rmq_store.commit.ctl import Action, Ctl, Proposal, canonical_json
 from rmq_store.commit.positions import Claim, grp_id, own_id, red_id
 from rmq_store.errors import HeldByAnother, StaleAttempt, WrongUse
-from rmq_store.lake.admin import redrive as redrive_in_lake
 from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.properties import tags_code
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,
@@ -33,7 +35,6 @@ from tests.contract.world import (
     said,
     several,
 )
-from tests.oracle.memory import redrive as redrive_in_memory
 from tests.oracle.memory.rows import MessageRow
 
 RETRIES = MessageQueue("%RETRY%billing", LOCAL, 0)
@@ -239,8 +240,7 @@ def test_a_window_of_the_group_and_a_redrive_do_not_overtake_each_other(world: W
 def test_a_big_request_is_done_in_parts_and_who_dies_meanwhile_is_not_meant(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (redrive, redrive_in_lake, redrive_in_memory):
-        monkeypatch.setattr(module, "CAP", 3)
+    monkeypatch.setattr(redrive, "CAP", 3)
     with_letters(world, 7)
     assert [(r.letters, r.complete) for r in (world.redrive(), world.redrive())] == [(3, False), (6, False)]
     world.fill(orders(0), several(2, first=7))
@@ -254,8 +254,7 @@ def test_a_big_request_is_done_in_parts_and_who_dies_meanwhile_is_not_meant(
 @story
 @pytest.mark.parametrize("cap", [2, 3, 100])
 def test_a_limit_holds_for_the_request_as_a_whole(world: World, monkeypatch: pytest.MonkeyPatch, cap: int) -> None:
-    for module in (redrive, redrive_in_lake, redrive_in_memory):
-        monkeypatch.setattr(module, "CAP", cap)
+    monkeypatch.setattr(redrive, "CAP", cap)
     with_letters(world, 6)
     while not world.redrive(limit=3).complete:
         continue
@@ -458,3 +457,154 @@ def test_a_topic_that_is_not_there_or_not_for_messages_is_refused(world: World) 
         world.redrive(retry_queue_nums=0)
     with pytest.raises(WrongUse, match="needs a reason"):
         world.redrive(reason=" ", actor=ANA)
+
+
+# --- edits -----------------------------------------------------------------------------------------------------------
+
+
+def with_orders(world: World, *texts: str) -> World:
+    """Dead letters with these bodies and the properties that go with them."""
+    rows = [replace(said(n, region="eu", tag="new"), body=text.encode()) for n, text in enumerate(texts)]
+    world.fill(orders(0), rows)
+    assert counts(world.consume(BILLING, f"{DAY}-1", die)) == {"dead": len(texts)}
+    return world
+
+
+CHEAPER = MessageEdits(set_property={"region": "us", "TAGS": "old"}, cast_json={"/price": "number"})
+
+
+@story
+def test_a_copy_has_the_edits_and_the_dead_letter_stays_as_it_is(world: World) -> None:
+    with_orders(world, '{"price": "12"}')
+    before = world.dead_letters()
+    report = world.redrive(edits=CHEAPER)
+    assert (report.letters, report.failed, report.failures) == (1, 0, ())
+    (copy,) = world.retries()
+    assert copy.row.body == b'{"price": 12}'
+    assert {name: copy.row.properties[name] for name in ("region", "TAGS", "UNIQ_KEY", "RETRY_TOPIC")} == {
+        "region": "us",
+        "TAGS": "old",
+        "UNIQ_KEY": "U0",
+        "RETRY_TOPIC": "Orders",
+    }
+    assert (copy.row.tags, copy.row.tags_code) == ("old", tags_code("old"))
+    assert world.dead_letters() == before
+    (ctl,) = [ctl for ctl in world.ctls() if ctl.action is Action.REDRIVE]
+    assert ctl.parameter("edits") == CHEAPER.as_json()
+    seen: list[tuple[bytes | None, str | None]] = []
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        seen.extend((m.body, m.tags) for m in msgs)
+        return "CONSUME_SUCCESS"
+
+    world.consume(BILLING, f"{DAY}-2", listener)
+    assert seen == [(b'{"price": 12}', "old")]
+
+
+@story
+def test_a_dead_letter_to_which_an_edit_does_not_apply_is_not_sent_and_the_others_are(world: World) -> None:
+    with_orders(world, '{"price": "1"}', "no JSON", '{"price": "n/a"}', '{"price": 4}')
+    report = world.redrive(edits=CHEAPER)
+    assert (report.status, report.letters, report.failed, report.complete) == ("committed", 2, 2, True)
+    assert [(f.queue, f.offset, f.unique_key, f.reason) for f in report.failures] == [
+        (LETTERS, 1, "U1", "the body is not JSON"),
+        (LETTERS, 2, "U2", 'the value at /price is no number: "n/a"'),
+    ]
+    assert bodies(world.retries()) == [b'{"price": 1}', b'{"price": 4}']
+    assert [(lost.range.begin, lost.range.end, lost.outcome) for lost in world.outcomes("billing")] == [
+        (1, 2, "redrive_failed"),
+        (2, 3, "redrive_failed"),
+    ]
+    again = world.redrive(edits=CHEAPER)
+    assert (again.status, again.letters, again.failed) == ("already_committed", 2, 2)
+    with pytest.raises(WrongUse, match="different parameters"):
+        world.redrive()
+    rest = world.redrive(f"{DAY}-rest", edits=MessageEdits(set_property={"region": "us"}))
+    assert (rest.letters, rest.failed) == (2, 0)
+
+
+@story
+def test_a_redrive_in_which_no_edit_applies_is_recorded_too(world: World) -> None:
+    with_orders(world, "no JSON")
+    report = world.redrive(edits=CHEAPER)
+    assert (report.status, report.letters, report.failed, world.retries()) == ("committed", 0, 1, [])
+    assert world.redrive(edits=CHEAPER).status == "already_committed"
+
+
+@story
+def test_all_or_nothing_sends_nothing_when_an_edit_does_not_apply_to_one(world: World) -> None:
+    with_orders(world, '{"price": "1"}', "no JSON")
+    before = world.ctls()
+    with pytest.raises(WrongUse, match=r"do not apply to 1 dead letters .*lake-broker-a:0:1: the body is not JSON"):
+        world.redrive(edits=CHEAPER, all_or_nothing=True)
+    assert world.ctls() == before
+    one = DeadLetterFilter(keys=frozenset({"U0"}))
+    assert world.redrive(letters=one, edits=CHEAPER, all_or_nothing=True).letters == 1
+
+
+@story
+def test_a_dry_run_shows_what_the_edits_change(world: World) -> None:
+    with_orders(world, '{"price": "1"}', "no JSON", '{"price": "3"}')
+    before = world.ctls()
+    report = world.redrive(edits=CHEAPER, dry_run=True)
+    assert (report.status, report.letters, report.failed) == ("dry_run", 2, 1)
+    assert [letter.offset for letter in report.listed] == [0, 2]
+    assert [(failure.offset, failure.reason) for failure in report.failures] == [(1, "the body is not JSON")]
+    assert [(preview.queue, preview.offset) for preview in report.previews] == [(LETTERS, 0), (LETTERS, 2)]
+    assert report.previews[1].changes == (
+        Change("TAGS", "new", "old"),
+        Change("region", "eu", "us"),
+        Change("", '{"price": "3"}', '{"price": 3}'),
+    )
+    assert world.ctls() == before
+
+
+@story
+@pytest.mark.parametrize("cap", [1, 2, 3, 100])
+def test_parts_of_a_redrive_with_edits_read_each_dead_letter_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, cap: int
+) -> None:
+    monkeypatch.setattr(redrive, "CAP", cap)
+    with_orders(world, *("x" if n in (1, 2, 3, 6) else f'{{"price": {n}}}' for n in range(7)))
+    reports = [world.redrive(edits=CHEAPER)]
+    while not reports[-1].complete:
+        world.clock.advance(1)
+        reports.append(world.redrive(edits=CHEAPER))
+    assert (reports[-1].letters, reports[-1].failed, len(reports)) == (3, 4, -(-7 // cap))
+    assert [failure.offset for report in reports for failure in report.failures] == [1, 2, 3, 6]
+    assert bodies(world.retries()) == [b'{"price": %d}' % n for n in (0, 4, 5)]
+    assert [lost.range.begin for lost in world.outcomes("billing")] == [1, 2, 3, 6]
+
+
+@story
+@pytest.mark.parametrize("cap", [1, 2, 100])
+def test_a_limit_counts_the_dead_letters_that_are_sent(world: World, monkeypatch: pytest.MonkeyPatch, cap: int) -> None:
+    monkeypatch.setattr(redrive, "CAP", cap)
+    with_orders(world, "x", "1", "x", "2", "x", "3")
+    edits = MessageEdits(set_json={"": 0})
+    shown = world.redrive(edits=edits, limit=2, dry_run=True)
+    assert (shown.letters, shown.failed) == (2, 2)
+    while not (report := world.redrive(edits=edits, limit=2)).complete:
+        world.clock.advance(1)
+    assert (report.letters, report.failed, len(world.retries())) == (2, 2, 2)
+
+
+# --- the rate --------------------------------------------------------------------------------------------------------
+
+
+@story
+def test_a_rate_is_kept_over_a_minute_also_by_a_run_that_takes_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redrive, "PART_S", 2)
+    with_letters(world, 10)
+    began = world.clock()
+    reports = [world.redrive(rate=2), world.redrive(rate=2)]
+    assert [(report.letters, report.complete) for report in reports] == [(4, False), (8, False)]
+    assert 2_000 <= world.clock() - began < 2_010
+    last = world.redrive(rate=1, host=world.another_host())
+    assert (last.letters, last.complete) == (10, True)
+    assert 6_000 <= world.clock() - began < 6_010
+    assert world.redrive(rate=5).status == "already_committed"
+    with pytest.raises(WrongUse, match="invalid rate 0"):
+        world.redrive(rate=0)

@@ -87,7 +87,7 @@ class _Rows:
 
             copies = rows(f"SELECT {places}, pass, error_type, error_text FROM message_rows WHERE {of_group}")
             deliveries = rows(f"SELECT {places} FROM message_rows WHERE {delivered}")
-            ranges = rows(f"SELECT * FROM outcome_ranges WHERE {of_group}")
+            ranges = rows(f"SELECT * FROM outcome_ranges WHERE {of_group} AND outcome <> 'redrive_failed'")
         return Failures(
             [FailedCopy(_origin(r), r["pass"], _place(r), r["error_type"], r["error_text"]) for r in copies],
             [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -14,25 +14,31 @@ import pyarrow.compute as pc
 
 from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter, column_of
 from rmq_store.admin.redrive import (
-    CAP,
     CAUSE,
+    FAILED,
     LISTED,
+    PREVIEWED,
+    Failure,
     RedrivePlan,
     RedriveReport,
     RedriveRequest,
     check_redrive,
+    next_part_ms,
     plan_redrive,
     redrive_edits,
     redrive_proposal,
     redriven,
+    refuse_failures,
     refuse_other,
     would_send,
 )
+from rmq_store.admin.redrive_edits import Content, Preview, changes
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, Produced
 from rmq_store.commit.request import Status
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.errors import WrongUse
+from rmq_store.lake.admin.edited_rows import after_edits, columns_of, contents, with_edits
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.dispatch import follow_up
@@ -84,31 +90,44 @@ def shards_with_dead_letters(shards: Sequence[Shard], request: RedriveRequest) -
 def _checked(requests: list[tuple[Shard, RedriveRequest]]) -> list[tuple[Shard, RedriveRequest]]:
     for shard, request in requests:
         check_redrive(shard.name, shard.positions(), request)
+    if len(requests) > 1:
+        for shard, request in requests:
+            _check_all_or_nothing(shard, request)
     return requests
+
+
+def _check_all_or_nothing(shard: Shard, request: RedriveRequest) -> None:
+    """Raise WrongUse, before another shard has sent anything, when the edits do not apply to a dead letter of this one."""
+    if request.all_or_nothing and request.edits and not request.dry_run and not (parts := _parts(shard, request)):
+        refuse_failures(shard.name, _chosen(shard, request, _plan(shard, request, parts), whole=True).failures)
 
 
 def redrive_all(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
     """All parts of a redrive; the report of the last one covers all. Raises the errors of ``redrive``."""
     report, committed = redrive(shard, request, host), False
-    warnings = report.warnings
+    warnings, failures = report.warnings, report.failures
     while not report.complete:
         report, committed = redrive(shard, request, host), True
         warnings += report.warnings
+        failures += report.failures
+    report = replace(report, failures=failures[:LISTED])
     return replace(report, status=Status.COMMITTED, warnings=warnings) if committed else report
 
 
 def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
-    """The next part of a redrive. Call it until the report is ``complete``.
+    """The next part of a redrive. Call it until the report is ``complete``. With a rate it waits until its turn.
 
-    Raises WrongUse (a dead letter or a topic that does not exist), HeldByAnother when another redrive of the group runs, and
-    the errors of ``commit``.
+    Raises WrongUse (a dead letter or a topic that does not exist; edits that do not apply, of all or nothing), HeldByAnother
+    when another redrive of the group runs, and the errors of ``commit``.
     """
-    started_ms = host.now_ms()
     shard.commitlog.refresh()
     parts = _parts(shard, request)
     planned = _planned(shard, request, parts)
     if isinstance(planned, RedriveReport):
         return planned
+    if (early_ms := next_part_ms(request, parts) - host.now_ms()) > 0:
+        host.sleep(early_ms / 1000)
+    started_ms = host.now_ms()
     reached("1.planned")
     wish = Wish.of_whole(request.request_id, request.actor, "~redrive", request.group, group=request.group)
     with claimed(shard, wish, host) as claim:
@@ -119,22 +138,30 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
         if isinstance(planned, RedriveReport):
             claim.release()
             return planned
-        plan, matches = planned
-        sending, commit_id = _first(matches, CAP), host.new_commit_id()
-        rows, runs = _copies(shard, request, plan, sending, commit_id)
-        file = stage(shard.root, shard.commitlog.path, NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows))
-        produced = [Produced(queue, 0, count, row, file.path) for queue, row, count in runs]
+        plan, chosen = planned
+        commit_id = host.new_commit_id()
+        files, produced = [], []
+        if chosen.matches:
+            rows, runs = _copies(shard, request, plan, chosen.matches, commit_id)
+            new_file = NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows)
+            files.append(stage(shard.root, shard.commitlog.path, new_file))
+            produced = [Produced(queue, 0, count, row, files[0].path) for queue, row, count in runs]
+        if chosen.failures:
+            failed = _failed_rows(request, chosen.failures, commit_id)
+            new_file = NewFile(kind="outcome", name=f"{commit_id}-00001", rows=failed)
+            files.append(stage(shard.root, shard.commitlog.path, new_file))
         sent: dict[MessageQueue, list[int]] = defaultdict(list)
-        for slice_, offsets in sending:
+        for slice_, offsets in chosen.matches:
             sent[slice_.queue] += offsets.tolist()
         proposal = redrive_proposal(
             commit_id,
             request,
             plan,
             sent=sent,
-            complete=_count(matches) <= CAP,
+            failures=chosen.failures,
+            complete=chosen.complete,
             produced=produced,
-            files=[file],
+            files=files,
             tally_of_range=tally_of_range,
         )
         reached("3.staged")
@@ -142,7 +169,8 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
     warnings = follow_up(shard, host)
     reached("7.dispatched")
-    report = redriven(Status.COMMITTED, shard.name, request, plan.positions, [*parts, committed.ctl])
+    ctls = [*parts, committed.ctl]
+    report = redriven(Status.COMMITTED, shard.name, request, plan.positions, ctls, chosen.failures)
     return replace(report, warnings=warnings)
 
 
@@ -153,28 +181,118 @@ def _parts(shard: Shard, request: RedriveRequest) -> list[Ctl]:
     return shard.ctls_of_request(request.request_id, request.group, Action.REDRIVE)
 
 
+@dataclass(slots=True)
+class _Chosen:
+    """What a part sends, and the dead letters that it read and does not send."""
+
+    matches: Matches
+    failures: list[Failure]
+    complete: bool
+    """Whether no dead letter of the request is behind them."""
+
+
+def _plan(shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]) -> RedrivePlan:
+    redrives = shard.ctls_since(0, group=request.group, action=Action.REDRIVE)
+    return plan_redrive(ShardLookup(shard), request, parts, redrives)
+
+
 def _planned(
     shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]
-) -> tuple[RedrivePlan, Matches] | RedriveReport:
+) -> tuple[RedrivePlan, _Chosen] | RedriveReport:
     """The dead letters to send; or the report, when there is nothing to do or this is a dry run."""
     refuse_other(request, parts)
     already = redriven(Status.ALREADY_COMMITTED, shard.name, request, shard.positions(), parts)
     if any(part.request_complete for part in parts):
         return already
-    redrives = shard.ctls_since(0, group=request.group, action=Action.REDRIVE)
-    plan = plan_redrive(ShardLookup(shard), request, parts, redrives)
-    most = plan.most(request.dry_run)
+    plan = _plan(shard, request, parts)
+    if request.dry_run:
+        chosen = _chosen(shard, request, plan, whole=True)
+        first = _first(chosen.matches, LISTED)
+        listed = [letter for slice_, offsets in first for letter in _dead_letters(shard, slice_, offsets)]
+        previews = list(_previews(shard, request, chosen.matches))
+        return would_send(shard.name, request, plan, _count(chosen.matches), listed, chosen.failures, previews)
+    if request.all_or_nothing and request.edits and not parts:
+        refuse_failures(shard.name, _chosen(shard, request, plan, whole=True).failures)
+    chosen = _chosen(shard, request, plan, whole=False)
+    return (plan, chosen) if chosen.matches or chosen.failures else already
+
+
+def _chosen(shard: Shard, request: RedriveRequest, plan: RedrivePlan, *, whole: bool) -> _Chosen:
+    """The dead letters that match, divided by whether the edits apply, up to the request's limit of those that do. ``whole``:
+    not only those of the next part."""
+    most = plan.most(request) if not whole else None if request.edits else plan.allowed
     matches: Matches = []
     for slice_, offsets in _matches(shard, plan, request.dead_letters):
         matches.append((slice_, offsets))
         if most is not None and _count(matches) >= most:
             matches = _first(matches, most)
             break
-    if request.dry_run:
-        first = _first(matches, LISTED)
-        listed = [letter for slice_, offsets in first for letter in _dead_letters(shard, slice_, offsets)]
-        return would_send(shard.name, request, plan, _count(matches), listed)
-    return (plan, matches) if matches else already
+    complete = whole or _count(matches) <= plan.cap
+    if not complete:
+        matches = _first(matches, plan.cap)
+    if not request.edits:
+        return _Chosen(matches, [], complete)
+    chosen = _Chosen([], [], complete)
+    for slice_, offsets in matches:
+        room = None if plan.allowed is None else plan.allowed - _count(chosen.matches)
+        if room == 0:
+            break
+        applies, failures = _divided(shard, request, slice_, offsets)
+        if room is not None and len(applies) >= room:
+            applies = applies[:room]
+            failures = [failure for failure in failures if failure.offset < applies[-1]]
+            chosen.complete = True
+        if len(applies):
+            chosen.matches.append((slice_, applies))
+        chosen.failures += failures
+    return chosen
+
+
+def _divided(shard: Shard, request: RedriveRequest, slice_: Slice, offsets: Offsets) -> tuple[Offsets, list[Failure]]:
+    """The offsets of the dead letters to which the edits apply, and the others."""
+    columns = [*columns_of(request.edits), "unique_key"]
+    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, columns)
+    keys = rows.column("unique_key").to_pylist()
+    results = zip(offsets.tolist(), keys, after_edits(rows, request.edits), strict=True)
+    failures = [
+        Failure(slice_.queue, offset, key, str(result))
+        for offset, key, result in results
+        if not isinstance(result, Content)
+    ]
+    failed = np.array([failure.offset for failure in failures], dtype=np.int64)
+    return offsets[~np.isin(offsets, failed)], failures
+
+
+def _previews(shard: Shard, request: RedriveRequest, matches: Matches) -> Iterator[Preview]:
+    """What the edits change in the first ones."""
+    for slice_, offsets in _first(matches, PREVIEWED) if request.edits else ():
+        rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, ["properties", "body"])
+        pairs = zip(offsets.tolist(), contents(rows), after_edits(rows, request.edits), strict=True)
+        for offset, before, after in pairs:
+            if isinstance(after, Content):
+                yield Preview(slice_.queue, offset, changes(before, after))
+
+
+def _failed_rows(request: RedriveRequest, failures: Sequence[Failure], commit_id: str) -> pa.Table:
+    """Rows (schema OUTCOME) that say why dead letters were not sent."""
+    rows = [
+        {
+            "commit_id": commit_id,
+            "topic": failure.queue.topic,
+            "broker_name": failure.queue.broker_name,
+            "queue_id": failure.queue.queue_id,
+            "group_name": request.group,
+            "pass": 0,
+            "begin_offset": failure.offset,
+            "end_offset": failure.offset + 1,
+            "outcome": FAILED,
+            "reason": "edits",
+            "error_text": failure.reason,
+            "unique_key": failure.unique_key,
+        }
+        for failure in failures
+    ]
+    return pa.Table.from_pylist(rows, schema=tables.OUTCOME)
 
 
 def _matches(shard: Shard, plan: RedrivePlan, conditions: DeadLetterFilter) -> Iterator[tuple[Slice, Offsets]]:
@@ -308,6 +426,8 @@ _OF_THE_STORE = (
 
 def _of_slice(shard: Shard, request: RedriveRequest, plan: RedrivePlan, slice_: Slice, offsets: Offsets) -> pa.Table:
     rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets)
+    if request.edits:
+        rows = with_edits(rows, request.edits)
     n, queue = rows.num_rows, slice_.queue
     edits = redrive_edits(request, "")
     own_ids = dict.fromkeys(edits.put_if_absent, rows.column("offset_msg_id").combine_chunks())

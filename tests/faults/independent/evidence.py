@@ -20,7 +20,10 @@ def rows_by_queue(shard: ShardRecords) -> Rows:
     """Outcome rows and copies by commit, group and origin queue."""
     rows: dict[_Key, list[OutcomeRow]] = defaultdict(list)
     for row in shard.evidence():
-        rows[row.commit_id, row.group, row.queue].append(row)
+        if (
+            row.outcome != "redrive_failed"
+        ):  # it was not sent, so no range has it (docs/decisions/0020-edited-redrives.md)
+            rows[row.commit_id, row.group, row.queue].append(row)
     return rows
 
 

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby, islice
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from rmq_store.admin.dead_letters import COLUMNS, DeadLetter, DeadLetterFilter, column_of
+from rmq_store.admin.json_edits import DoesNotApply
 from rmq_store.admin.redrive import (
-    CAP,
     CAUSE,
+    FAILED,
     LISTED,
+    PREVIEWED,
+    Failure,
     RedrivePlan,
     RedriveReport,
     RedriveRequest,
+    next_part_ms,
     plan_redrive,
     redrive_edits,
     redrive_proposal,
     redriven,
+    refuse_failures,
     refuse_other,
     would_send,
 )
+from rmq_store.admin.redrive_edits import Content, Preview, changes, edited
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, Produced
+from rmq_store.commit.positions import QueueRange
 from rmq_store.commit.request import Status
 from rmq_store.consumer.pull import cover
 from rmq_store.message.message import MessageQueue
@@ -31,7 +38,7 @@ from rmq_store.message.message_const import MessageConst
 from rmq_store.utils.host import Host
 from tests.oracle.memory.claim import claimed
 from tests.oracle.memory.commit import commit, tally_of_range
-from tests.oracle.memory.rows import MessageRow, Provenance, Stored
+from tests.oracle.memory.rows import MessageRow, OutcomeRow, Provenance, Stored
 from tests.oracle.memory.shard import MemoryShard
 
 
@@ -41,11 +48,13 @@ def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveR
     Raises WrongUse (a dead letter or a topic that does not exist), HeldByAnother when another redrive of the group runs, and
     the errors of ``commit``.
     """
-    started_ms = host.now_ms()
     parts = _parts(shard, request)
     planned = _planned(shard, request, parts)
     if isinstance(planned, RedriveReport):
         return planned
+    if (early_ms := next_part_ms(request, parts) - host.now_ms()) > 0:
+        host.sleep(early_ms / 1000)
+    started_ms = host.now_ms()
     shard.on_step("1.planned")
     wish = Wish.of_whole(request.request_id, request.actor, "~redrive", request.group, group=request.group)
     with claimed(shard, wish, host) as claim:
@@ -55,43 +64,58 @@ def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveR
         if isinstance(planned, RedriveReport):
             claim.release()
             return planned
-        plan, matches = planned
-        sending, commit_id = matches[:CAP], host.new_commit_id()
+        plan, chosen, commit_id = planned[0], planned[1], host.new_commit_id()
         copies = sorted(
-            ((plan.target_queue_id(m.queue, m.queue_offset), _copy(request, plan, m)) for m in sending),
+            ((plan.target_queue_id(m.queue, m.queue_offset), _copy(request, plan, m)) for m in chosen.sent),
             key=lambda c: c[0],
         )
-        file = shard.stage(f"{commit_id}-00000", [row for _, row in copies])
+        files = [shard.stage(f"{commit_id}-00000", [row for _, row in copies])] if copies else []
         produced, first_row = [], 0
         for queue_id, run in groupby(copies, key=lambda copy: copy[0]):
             queue = MessageQueue(request.target_topic, shard.local_broker, queue_id)
-            produced.append(Produced(queue, 0, len(list(run)), first_row, file.path))
+            produced.append(Produced(queue, 0, len(list(run)), first_row, files[0].path))
             first_row += produced[-1].count
+        if chosen.failures:
+            rows = [
+                OutcomeRow(QueueRange(f.queue, f.offset, f.offset + 1), request.group, 0, FAILED, f.reason, "")
+                for f in chosen.failures
+            ]
+            files.append(shard.stage_outcomes(f"{commit_id}-00001", rows))
         sent: dict[MessageQueue, list[int]] = defaultdict(list)
-        for message in sending:
+        for message in chosen.sent:
             sent[message.queue].append(message.queue_offset)
         proposal = redrive_proposal(
             commit_id,
             request,
             plan,
             sent=sent,
-            complete=len(matches) <= CAP,
+            failures=chosen.failures,
+            complete=chosen.complete,
             produced=produced,
-            files=[file],
+            files=files,
             tally_of_range=tally_of_range,
         )
         shard.on_step("3.staged")
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
-    return redriven(Status.COMMITTED, shard.name, request, plan.positions, [*parts, committed.ctl])
+    return redriven(Status.COMMITTED, shard.name, request, plan.positions, [*parts, committed.ctl], chosen.failures)
 
 
 def _parts(shard: MemoryShard, request: RedriveRequest) -> list[Ctl]:
     return shard.ctls_of_request(request.request_id, request.group, Action.REDRIVE)
 
 
+@dataclass(slots=True)
+class Chosen:
+    """What a part sends, and what it read and does not send."""
+
+    sent: list[Stored]
+    failures: list[Failure]
+    complete: bool
+
+
 def _planned(
     shard: MemoryShard, request: RedriveRequest, parts: list[Ctl]
-) -> tuple[RedrivePlan, list[Stored]] | RedriveReport:
+) -> tuple[RedrivePlan, Chosen] | RedriveReport:
     """The dead letters to send; or the report, when there is nothing to do or this is a dry run."""
     refuse_other(request, parts)
     already = redriven(Status.ALREADY_COMMITTED, shard.name, request, shard.positions(), parts)
@@ -99,10 +123,41 @@ def _planned(
         return already
     redrives = [ctl for ctl in shard.ctls() if (ctl.group, ctl.action) == (request.group, Action.REDRIVE)]
     plan = plan_redrive(shard, request, parts, redrives)
-    matches = list(islice(_matches(shard, plan, request.dead_letters), plan.most(request.dry_run)))
+    matches = list(_matches(shard, plan, request.dead_letters))
     if request.dry_run:
-        return would_send(shard.name, request, plan, len(matches), [_dead_letter(m) for m in matches[:LISTED]])
-    return (plan, matches) if matches else already
+        chosen = _chosen(request, plan, matches)
+        listed = [_dead_letter(m) for m in chosen.sent[:LISTED]]
+        previews = [_preview(request, m) for m in chosen.sent[:PREVIEWED]] if request.edits else []
+        return would_send(shard.name, request, plan, len(chosen.sent), listed, chosen.failures, previews)
+    if request.all_or_nothing and not parts:
+        refuse_failures(shard.name, _chosen(request, plan, matches).failures)
+    chosen = _chosen(request, plan, matches[: plan.cap])
+    limited = plan.allowed is not None and len(chosen.sent) >= plan.allowed
+    chosen.complete = limited or len(matches) <= plan.cap
+    return (plan, chosen) if chosen.sent or chosen.failures else already
+
+
+def _chosen(request: RedriveRequest, plan: RedrivePlan, matches: list[Stored]) -> Chosen:
+    chosen = Chosen([], [], True)
+    for message in matches:
+        if len(chosen.sent) == plan.allowed:
+            break
+        try:
+            edited(_content(message), request.edits)
+            chosen.sent.append(message)
+        except DoesNotApply as error:
+            key = message.row.properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+            chosen.failures.append(Failure(message.queue, message.queue_offset, key, str(error)))
+    return chosen
+
+
+def _content(message: Stored) -> Content:
+    return Content(message.row.properties, message.row.body)
+
+
+def _preview(request: RedriveRequest, message: Stored) -> Preview:
+    before = _content(message)
+    return Preview(message.queue, message.queue_offset, changes(before, edited(before, request.edits)))
 
 
 def _matches(shard: MemoryShard, plan: RedrivePlan, conditions: DeadLetterFilter) -> Iterator[Stored]:
@@ -164,9 +219,11 @@ def _dead_letter(message: Stored) -> DeadLetter:
 
 def _copy(request: RedriveRequest, plan: RedrivePlan, message: Stored) -> MessageRow:
     edits = redrive_edits(request, message.offset_msg_id)
+    content = edited(_content(message), request.edits)
     return replace(
         message.row,
-        properties=edits.apply(message.row.properties),
+        properties=edits.apply(content.properties),
+        body=content.body,
         reconsume_times=0,
         store_timestamp=None,
         offset_msg_id=None,

@@ -64,7 +64,7 @@ class OutcomeRow:
     range: QueueRange
     group: str
     pass_: int
-    outcome: Outcome
+    outcome: Outcome | str
     reason: str
     window_id: str
 

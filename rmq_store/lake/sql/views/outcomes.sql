@@ -11,7 +11,7 @@ FROM (
         shard, group_name, pass, topic, broker_name, queue_id, begin_offset, end_offset, outcome, reason,
         attempt, error_type, error_text, unique_key, window_id, commit_id
     FROM outcome_ranges
-    WHERE outcome NOT IN ('delivered', 'redriven')
+    WHERE outcome NOT IN ('delivered', 'redriven', 'redrive_failed')
     UNION ALL
     SELECT
         shard, group_name, pass,
