@@ -38,7 +38,6 @@ from rmq_store.commit.ctl import Action, Ctl, Produced
 from rmq_store.commit.request import Status
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.errors import WrongUse
-from rmq_store.lake.admin.edited_rows import after_edits, columns_of, contents, with_edits
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.dispatch import follow_up
@@ -46,6 +45,7 @@ from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
+from rmq_store.lake.table.edited_rows import after_edits, columns_of, contents, with_edits
 from rmq_store.lake.table.evidence import tally_of_range
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage

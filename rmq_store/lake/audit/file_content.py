@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from rmq_store.errors import RmqError
 from rmq_store.filter.subscription import build_subscription_data
+from rmq_store.lake.audit.edits import EditedRange, body_sums
 from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.read.filter import matching
 from rmq_store.lake.table import tables
@@ -63,7 +64,7 @@ ORIGINALS = pa.schema(
     ]
 )
 """Messages that copies name. ``key``: the CRC of the unique key, -1 without one; ``body``: that of the body, and in the upper
-bits its size; ``real_*``: the properties REAL_TOPIC and REAL_QID."""
+bits its size, after the edits of a redrive; ``real_*``: the properties REAL_TOPIC and REAL_QID."""
 
 _ORIGIN = ("origin_topic", "origin_broker_name", "origin_queue_id", "origin_queue_offset")
 COPIES = pa.schema(
@@ -129,6 +130,8 @@ class ContentTask:
     origins: Mapping[MessageQueue, Numbers] = field(default_factory=dict)
     """The offsets that copies name, ascending."""
     filters: tuple[FilteredRows, ...] = ()
+    edits: tuple[EditedRange, ...] = ()
+    """What redrives have changed in the copies of its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +308,21 @@ class _Rows:
         columns["real_topic"] = pc.map_lookup(properties, MessageConst.REAL_TOPIC, "last")
         columns["real_queue_id"] = pc.map_lookup(properties, MessageConst.REAL_QUEUE_ID, "last")
         columns |= self._sums(mask)
+        columns["body"] = self._with_edits(np.flatnonzero(mask), columns["body"])
         return [pa.table([columns[name] for name in ORIGINALS.names], schema=ORIGINALS)]
+
+    def _with_edits(self, rows: Numbers, sums: pa.Array) -> pa.Array:
+        """The sums of the bodies of some rows, where a redrive has edits after these."""
+        changed = np.array(sums, np.int64)
+        for one in self._task.edits:
+            is_edited = (self.offsets[rows] >= one.begin) & (self.offsets[rows] < one.end)
+            for name in PLACE:
+                of_queue = pc.fill_null(pc.equal(self._column(name), getattr(one.queue, name)), False)
+                is_edited &= np.asarray(of_queue)[rows]
+            messages = pa.table({name: self._column(name) for name in ("properties", "body")})
+            messages = messages.take(pa.array(rows[is_edited]))
+            changed[is_edited] = np.fromiter(body_sums(messages, one.edits), np.int64, len(messages))
+        return pa.array(changed)
 
     def _named(self) -> Mask:
         """Rows of messages that copies name."""

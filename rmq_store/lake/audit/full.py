@@ -2,7 +2,7 @@
 
 - The bytes of each file are those that its commit wrote.
 - Each row is at the place that its segment says, and its body has its CRC.
-- A copy is the copy of the message that it names, and went where that message says.
+- A copy is the copy of the message that it names, with the edits of its redrive, and went where that message says.
 - A window filtered the messages that do not match its subscription, and no others.
 """
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import RmqError
+from rmq_store.lake.audit import edits
 from rmq_store.lake.audit.copies import compare_copies
 from rmq_store.lake.audit.file_content import (
     MESSAGE_KINDS,
@@ -93,7 +94,8 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
     """
     report = FullReport([])
     try:
-        files, segments, ranges, least = queries(store, (_FILES, _SEGMENTS, Filters.QUERY, _LEAST))
+        texts = (_FILES, _SEGMENTS, Filters.QUERY, _LEAST, edits.QUERY)
+        files, segments, ranges, least, redrives = queries(store, texts)
     except (RmqError, OSError) as error:
         report.findings.append(Finding(shard="", problem=Problem.NOT_AUDITED, detail=f"contents of files: {error}"))
         return report
@@ -107,6 +109,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
             segments_by_file(segments.filter(of_shard)),
             _origins(shard, engine),
             Filters(ranges.filter(of_shard)),
+            edits.edited_ranges(redrives.filter(of_shard)),
             {queue_of_row(row): row["value"] for row in least.filter(of_shard).to_pylist()},
             sizes[shard.name],
         )
@@ -167,6 +170,7 @@ class _ShardContent:
     segments: Mapping[str, pa.Table]
     origins: Mapping[MessageQueue, Numbers]
     filters: Filters
+    edited: Mapping[MessageQueue, Sequence[edits.EditedRange]]
     least: Mapping[MessageQueue, int]
     sizes: Mapping[str, int]
 
@@ -207,6 +211,7 @@ class _ShardContent:
     def _task(self, row: Mapping[str, object]) -> ContentTask:
         path, kind = str(row["file"]), str(row["kind"])
         segments = self.segments.get(path, SEGMENTS.empty_table())
+        every_range = tuple(one for of_queue in self.edited.values() for one in of_queue)
         return ContentTask(
             path=path,
             kind=kind,
@@ -214,6 +219,7 @@ class _ShardContent:
             segments=segments,
             origins=self._removed_origins() if kind == "archive" else origins_of(segments, self.origins),
             filters=self.filters.of_file(segments),
+            edits=every_range if kind == "archive" else edits.edits_of_file(segments, self.edited),
         )
 
     def _removed_origins(self) -> dict[MessageQueue, Numbers]:

@@ -1,0 +1,140 @@
+"""Redrives with edits, as audits and SQL see them: an edited copy is what its commit says, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from rmq_store.admin.dead_letters import DeadLetterFilter
+from rmq_store.admin.redrive_edits import MessageEdits
+from rmq_store.lake.audit.finding import Problem
+from rmq_store.lake.audit.full import full
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.message.sys_flag import body_crc
+from tests.contract.engines import LakeWorld
+from tests.contract.test_engines_redrive import die
+from tests.contract.world import BEN, BILLING, DAY, LOCAL, NOON, SHARD, orders, said
+from tests.planted_shard import PlantedShard, Row
+
+EDITS = MessageEdits(cast_json={"/price": "number"}, set_property={"region": "us"})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> LakeWorld:
+    """Six dead letters: two sent with edits, one without, one to which the edits did not apply, two that wait."""
+    world = LakeWorld(tmp_path_factory.mktemp("edited") / "store")
+    bodies = ['{"price": "1"}', "no JSON", '{"price": "3"}', '{"price": "4"}', "5", "6"]
+    world.fill(orders(0), [replace(said(n), body=body.encode()) for n, body in enumerate(bodies)])
+    world.consume(BILLING, f"{DAY}-1", die)
+    world.clock.advance(1_000)
+    world.redrive(f"{DAY}-edited", DeadLetterFilter(keys=frozenset({"U0", "U1", "U2"})), edits=EDITS, actor=BEN)
+    world.clock.advance(1_000)
+    world.redrive(f"{DAY}-plain", DeadLetterFilter(keys=frozenset({"U3"})))
+    world.clock.advance(1_000)
+    failed = DeadLetterFilter(keys=frozenset({"U4"}))
+    world.redrive(f"{DAY}-failed", failed, edits=MessageEdits(remove_property=("region",)))
+    return world
+
+
+def problems(world: LakeWorld, folder: Path) -> set[str]:
+    store = LakeStore.open(Root.parse(str(folder)))
+    return {Problem.of(finding.problem) for finding in full(store, LocalEngine(world.host)).findings}
+
+
+def test_audits_of_edited_copies_have_no_finding(world: LakeWorld) -> None:
+    report = full(world.store, LocalEngine(world.host))
+    assert (report.findings, report.copies) == ([], 6 + 3)
+    assert query(world.store, "SELECT * FROM audit", host=world.host).to_pylist() == []
+
+
+def other(rows: list[Row], number: int, body: bytes) -> list[Row]:
+    changed = rows[number] | {"body": body, "body_crc": body_crc(body), "stored_body_size": len(body)}
+    return [*rows[:number], changed, *rows[number + 1 :]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda rows: other(rows, 0, b'{"price": 2}'), id="another value"),
+        pytest.param(lambda rows: other(rows, 1, b'{"price": "3"}'), id="without the edits"),
+        pytest.param(lambda rows: other(other(rows, 0, rows[1]["body"]), 1, rows[0]["body"]), id="swapped"),
+    ],
+)
+def test_an_edited_copy_that_was_changed_by_hand_is_found(
+    world: LakeWorld, tmp_path: Path, change: Callable[[list[Row]], list[Row]]
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(world.root.location, root)
+    shard = PlantedShard(root, SHARD)
+    (file,) = (
+        file
+        for file in shard.files(kind="msg")
+        if pc.any(pc.equal(shard.shard.commitlog.read([file], ["body"]).column("body"), b'{"price": 1}')).as_py()
+    )
+    shard.rewrite(file, lambda rows: pa.Table.from_pylist(change(rows.to_pylist()), rows.schema))
+    assert problems(world, root) == {Problem.FILE_CHANGED, Problem.COPY_BODY_DIFFERS}
+
+
+def rows(world: LakeWorld, text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = query(world.store, text, host=world.host).to_pylist()
+    return found
+
+
+def test_outcomes_has_no_row_of_a_redrive(world: LakeWorld) -> None:
+    assert rows(world, "SELECT DISTINCT outcome FROM outcomes") == [{"outcome": "dead"}]
+
+
+def test_the_state_of_each_dead_letter_is_in_sql(world: LakeWorld) -> None:
+    """``redrives``: pending, sent or failed, with who, when, where to and why."""
+    shown = rows(
+        world,
+        "SELECT unique_key, state, request_id, actor, reason, committed_at, to_topic, to_broker_name, to_queue_id,"
+        " to_queue_offset, error_text, parameters FROM redrives WHERE group_name = 'billing' ORDER BY unique_key",
+    )
+    retry = {"to_topic": "%RETRY%billing", "to_broker_name": LOCAL, "to_queue_id": 0}
+    nowhere: dict[str, Any] = dict.fromkeys((*retry, "to_queue_offset"))
+    edited = {"request_id": f"{DAY}-edited", "actor": "ben", "reason": "price is known", "committed_at": NOON + 1_000}
+    plain = {"request_id": f"{DAY}-plain", "actor": "ana", "reason": "price is known", "committed_at": NOON + 2_000}
+    failed = plain | {"request_id": f"{DAY}-failed", "committed_at": NOON + 3_000}
+    pending = dict.fromkeys(("request_id", "actor", "reason", "committed_at", "error_text"))
+    parameters = [json.loads(row.pop("parameters") or "{}") for row in shown]
+    assert [values.get("edits") for values in parameters] == [
+        EDITS.as_json(),
+        EDITS.as_json(),
+        EDITS.as_json(),
+        None,
+        {"remove_property": ["region"]},
+        None,
+    ]
+    assert shown == [
+        {"unique_key": "U0", "state": "sent", **edited, **retry, "to_queue_offset": 0, "error_text": None},
+        {"unique_key": "U1", "state": "failed", **edited, **nowhere, "error_text": "the body is not JSON"},
+        {"unique_key": "U2", "state": "sent", **edited, **retry, "to_queue_offset": 1, "error_text": None},
+        {
+            "unique_key": "U3",
+            "state": "sent",
+            **plain,
+            **retry,
+            "to_queue_offset": 2,
+            "error_text": None,
+        },
+        {
+            "unique_key": "U4",
+            "state": "failed",
+            **failed,
+            **nowhere,
+            "error_text": "there is no property region",
+        },
+        {"unique_key": "U5", "state": "pending", **pending, **nowhere},
+    ]
