@@ -2,7 +2,8 @@
 
 **What it does.** The first task lists the dead letters that match and the groups that would read them. Unless `dry_run`
 is set, as it is by default, the second task sends them and records who did it and why: to the group's retry topic,
-which only this group reads, or to `to_topic`, for all groups that read it. Their retry count restarts at 0.
+which only this group reads, or to `to_topic`, for all groups that read it. Their retry count restarts at 0. With `edits` the
+copies are changed: the log of the first task shows the first ones before and after, and which dead letters cannot be edited.
 
 **Running it again.** A dead letter that was already sent is left out, whichever run sent it. A cleared run that has
 sent its dead letters answers `already_committed` and sends nothing. If the group has no dead letters, the run succeeds.
@@ -14,10 +15,20 @@ Never scheduled: a person triggers it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk import Param, task
 from rmq_admin_tasks import is_redrive_dry_run, redrive_dead_letters
 from rmq_dags import moment, needed, optional, rmq_dag
 from rmq_task import Answer
+
+NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+def types(*names: str) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": {"enum": list(names)}}
+
 
 PARAMS = {
     "group": needed("Group"),
@@ -51,6 +62,35 @@ PARAMS = {
     ),
     "limit": optional(
         "Limit", "At most this many dead letters from each shard, oldest first.", kind="integer", minimum=1
+    ),
+    "edits": optional(
+        "Edits",
+        "What is changed in the copies, by kind. A dead letter to which an edit does not apply is not sent; the view redrives "
+        "says why. docs/sql.md explains the kinds.",
+        kind="object",
+        properties={
+            "remove_property": NAMES,
+            "cast_property": types("int", "number", "boolean"),
+            "set_property": TEXTS,
+            "replace_body_text": TEXTS,
+            "remove_json": NAMES,
+            "cast_json": types("int", "number", "boolean", "string"),
+            "set_json": {"type": "object"},
+        },
+        additionalProperties=False,
+        examples=[{"cast_json": {"/price": "number"}, "set_property": {"region": "eu"}}],
+    ),
+    "all_or_nothing": Param(
+        False,
+        type="boolean",
+        title="All or nothing",
+        description="Send nothing if the edits do not apply to a dead letter. Otherwise the others are sent.",
+    ),
+    "rate": optional(
+        "Rate",
+        "At most this many dead letters a second and shard, over a minute. The task runs until all are sent.",
+        kind="integer",
+        minimum=1,
     ),
     "to_topic": optional(
         "To topic",

@@ -69,16 +69,23 @@ def redrive_dead_letters(*, dry_run: bool) -> list[Answer]:
         report = redrive_all(shard, request_of_shard, Host())
         for letter in report.listed:
             log_line(f"{letter.queue} offset {letter.offset}: {letter.unique_key} {letter.original_topic}")
+        for preview in report.previews:
+            for change in preview.changes:
+                name = change.name or "body"
+                log_line(f"{preview.queue} offset {preview.offset}: {name} {change.before!r} -> {change.after!r}")
+        for failure in report.failures:
+            log_line(f"{failure.queue} offset {failure.offset}: not sent, {failure.reason}")
         answer = {
             "status": report.status,
             "shard": shard.name,
             "letters": report.letters,
+            "failed": report.failed,
             "topic": report.topic,
             "readers": sorted({*readers, *report.readers}),
             "warnings": list(report.warnings),
         }
         answers.append(logged(answer))
-    if not any(answer["letters"] for answer in answers):
+    if not any(answer["letters"] or answer["failed"] for answer in answers):
         nothing_to_do(NO_MATCH if shards else no_dead_letters(request.group))
     return answers
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from rmq_store.admin.offset_moves import MoveReport as MoveReport
     from rmq_store.admin.redrive import RedriveReport as RedriveReport
+    from rmq_store.admin.redrive_edits import MessageEdits as MessageEdits
     from rmq_store.api import (
         ConsumeReport as ConsumeReport,
         Store as Store,
@@ -72,6 +73,7 @@ _DEFINED_IN = {
     "DeadLetterFilter": "rmq_store.admin.dead_letters",
     "Place": "rmq_store.admin.dead_letters",
     "MoveReport": "rmq_store.admin.offset_moves",
+    "MessageEdits": "rmq_store.admin.redrive_edits",
     "RedriveReport": "rmq_store.admin.redrive",
     "ConsumeReport": "rmq_store.api",
     "Store": "rmq_store.api",

@@ -21,6 +21,7 @@ import pyarrow as pa
 from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
+from rmq_store.admin.redrive_edits import MessageEdits
 from rmq_store.admin.replay import as_replay, replayed_group
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.ctl import Actor
@@ -338,13 +339,18 @@ class Store:
         reason: str,
         to_topic: str | None = None,
         limit: int | None = None,
+        edits: MessageEdits | None = None,
+        all_or_nothing: bool = False,
+        rate: int | None = None,
         dry_run: bool = False,
         request_id: str | None = None,
     ) -> list[RedriveReport]:
         """Send dead letters of a group again, each once; a report per shard that has some.
 
         ``dead_letters``: which of them. ``to_topic``: None is the group's retry topic, which only this group reads. ``limit``:
-        at most this many from each shard, oldest first. ``reason`` is recorded. Raises WrongUse, HeldByAnother.
+        at most this many from each shard, oldest first. ``edits``: what is changed in the copies; a dead letter to which they
+        do not apply is not sent, or with ``all_or_nothing`` none is. ``rate``: at most so many a second and shard, over a
+        minute; the call waits. ``reason`` is recorded. Raises WrongUse, HeldByAnother.
         """
         request = RedriveRequest(
             group=group.name,
@@ -355,6 +361,9 @@ class Store:
             to_topic=to_topic,
             limit=limit,
             retry_queue_nums=group.retry_queue_nums,
+            edits=edits or MessageEdits(),
+            all_or_nothing=all_or_nothing,
+            rate=rate,
             dry_run=dry_run,
         )
         shards = shards_with_dead_letters(self.lake.shards(), request)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from rmq_store.admin.dead_letters import DeadLetterFilter, Place
 from rmq_store.admin.redrive import RedriveRequest
+from rmq_store.admin.redrive_edits import MessageEdits
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import Actor
@@ -156,8 +157,8 @@ def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
 
 
 def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
-    """A redrive of dead letters, from ``group, all, from, until, original_topic, keys, where, letters, limit, to_topic, reason,
-    dry_run``.
+    """A redrive of dead letters, from ``group, all, from, until, original_topic, keys, where, letters, limit, edits,
+    all_or_nothing, rate, to_topic, reason, dry_run``.
 
     ``letters``: ``["lake-broker-a:0:17"]``. A redrive is a dry run unless ``dry_run`` is false. Raises WrongUse.
     """
@@ -177,6 +178,9 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
         reason=_text(params, "reason"),
         to_topic=params.get("to_topic") or None,
         limit=_count(params, "limit"),
+        edits=MessageEdits.of(params.get("edits") or {}),
+        all_or_nothing=params.get("all_or_nothing") is True,
+        rate=_count(params, "rate"),
         dry_run=params.get("dry_run") is not False,
     )
 

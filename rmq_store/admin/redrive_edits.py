@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -75,7 +76,7 @@ class MessageEdits:
             raise WrongUse("the pointer '' is the whole body, which cannot be removed: a message needs a body")
         try:
             size = len(json.dumps(self.as_json(), ensure_ascii=False, allow_nan=False).encode())
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise WrongUse(f"the edits cannot be written as JSON in UTF-8: {error}") from None
         if size > MAX_BYTES:
             raise WrongUse(f"the edits are {size:,} bytes as JSON; the limit is {MAX_BYTES:,}, as commits record them")
@@ -107,6 +108,27 @@ class MessageEdits:
             _check_shape(kind, value)
         by_kind: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else dict(v) for k, v in values.items()}
         return cls(**by_kind)
+
+
+def edits_of_text(text: str, *, is_json: bool) -> dict[str, Any]:
+    """The edits by kind of a file in JSON or TOML, as ``MessageEdits.of`` takes them. Raises WrongUse."""
+    try:
+        values = json.loads(text) if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WrongUse(f"the edits are not valid {'JSON' if is_json else 'TOML'}: {error}") from None
+    MessageEdits.of(values)
+    return dict(values)
+
+
+def with_more(values: Mapping[str, Any], more: Mapping[str, Any]) -> MessageEdits:
+    """The edits by kind of a file, and behind them those of options. Raises WrongUse, also for one that is in both."""
+    together: dict[str, Any] = dict(values)
+    for kind, of_kind in more.items():
+        present = together.get(kind) or type(of_kind)()
+        if twice := [name for name in of_kind if name in present]:
+            raise WrongUse(f"the edit {kind} of {twice[0]!r} is in the file and among the options: give it once")
+        together[kind] = [*present, *of_kind] if isinstance(of_kind, list) else {**present, **of_kind}
+    return MessageEdits.of(together)
 
 
 @dataclass(frozen=True, slots=True)

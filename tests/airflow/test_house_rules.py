@@ -237,6 +237,10 @@ BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     ("rmq_redrive_dlq", {"group": "g", "reason": ""}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "letters": ["broker-a:0"]}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "limit": 0}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": "r", "rate": 0}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"set": {}}}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"set_property": {"a": 1}}}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"cast_json": {"/a": "date"}}}),
     ("rmq_import_store", {"broker_name": "broker-a", "source": ""}),
     ("rmq_import_store", {"source": "x", "broker_name": "broker-a", "engine": "flink"}),
 ]

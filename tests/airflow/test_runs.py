@@ -503,7 +503,8 @@ def test_dead_letters_are_shown_first_and_sent_once_when_told_to(deployed: LakeS
     shown = run("rmq_redrive_dlq", params)
     assert (shown["state"], shown["send"]) == ("success", "skipped")
     expected = {"shard": "broker-a", "letters": most["letters"], "topic": f"%RETRY%{most['group_name']}"}
-    assert shown["preview"] == [{"status": "dry_run", "readers": [most["group_name"]], "warnings": []} | expected]
+    of_all = {"status": "dry_run", "readers": [most["group_name"]], "failed": 0, "warnings": []}
+    assert shown["preview"] == [of_all | expected]
     sent = run("rmq_redrive_dlq", params | {"dry_run": False})
     assert [answer["status"] for answer in sent["send"]] == ["committed"]
     again = run("rmq_redrive_dlq", params | {"dry_run": False}, again=sent["run"])

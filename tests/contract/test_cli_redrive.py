@@ -109,3 +109,68 @@ def test_a_redrive_says_which_letters_of_whom_and_why(imported: Rmq) -> None:
     refused("has no topic Nowhere", "-g", group, "--all", "--to-topic", "Nowhere", "--reason", "x")
     schedule = "SCHEDULE_TOPIC_XXXX"
     refused(f"cannot redrive to system topic {schedule}", "-g", group, "--all", "--to-topic", schedule, "--reason", "x")
+
+
+def test_copies_are_edited_and_a_dry_run_shows_it_before(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+    (letter,) = imported.json(
+        "sql", f"select unique_key, decode(body) as body from dead_letters where group_name = '{group}' limit 1"
+    )
+    edits = ["--where", f"_unique_key = '{letter['unique_key']}'", "--set-property", "zone=eu=1"]
+    one = [
+        "redrive",
+        "-g",
+        group,
+        *edits,
+        "--replace-body-text",
+        f"{letter['body']}=[1]",
+        "--cast-property",
+        "UNIQUE=int",
+    ]
+    refused_ones = imported.json(*one, "--dry-run")
+    assert (refused_ones["letters"], refused_ones["failed"]) == (0, 1)
+    assert refused_ones["failures"][0]["reason"] == "there is no property UNIQUE"
+    assert "do not apply: 1: there is no property UNIQUE (1)" in imported(*one, "--dry-run").out
+    good = [*one[:-2], "--dry-run"]
+    dry = imported.json(*good)
+    (preview,) = dry["previews"]
+    assert [change["name"] for change in preview["changes"]] == ["zone", ""]
+    assert {"name": "zone", "before": None, "after": "eu=1"} in preview["changes"]
+    text = imported(*good).out
+    assert "  zone: nothing -> 'eu=1'" in text
+    assert "-> '[1]'" in text
+    sent = imported.json(*good[:-1], "--reason", "x", "--rate", "50", "--all-or-nothing")
+    assert (sent["status"], sent["letters"], sent["failed"], sent["shards"][0]["failed"]) == ("committed", 1, 0, 0)
+    copy = f"from message_rows where topic = '%RETRY%{group}' and unique_key = '{letter['unique_key']}' and cause = 'redrive'"
+    (row,) = imported.json("sql", f"select properties['zone'] as zone, decode(body) as body {copy}")
+    assert row == {"zone": "eu=1", "body": "[1]"}
+    assert imported.json("audit", "--full")["audit"] == []
+
+
+def test_edits_may_be_in_a_file_and_one_is_given_once(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+    toml, json_file = imported.folder / "edits.toml", imported.folder / "edits.json"
+    toml.write_text("remove_property = ['UNIQUE']\n[set_property]\nregion = 'eu'\n")
+    json_file.write_text('{"set_json": {"/a=b": {"c": null}}}')
+
+    def answer(*options: str) -> str:
+        shown = imported("redrive", "-g", group, "--all", "--limit", "1", "--dry-run", *options)
+        return shown.out if shown.exit_code == 0 else shown.err
+
+    assert "no property UNIQUE" in answer("--edit", str(toml))
+    assert "-> 'eu'" in answer("--set-property", "region=eu")
+    for options, problem in (
+        (["--edit", str(toml), "--set-property", "region=us"], "set_property of 'region' is in the file and among the"),
+        (["--set-property", "a=1", "--set-property", "a=2"], "--set-property names the same place twice"),
+        (["--set-property", "a"], "'a' is not an edit: write NAME=VALUE, for example region=eu"),
+        (["--set-json", "/a=b"], "'b' is not JSON: text needs double quotes"),
+        (["--cast-json", "/a=date"], "cannot be cast to 'date'; known types: int, number, boolean, string"),
+        (["--set-property", "UNIQ_KEY=x"], "property UNIQ_KEY belongs to RocketMQ"),
+        (["--edit", str(imported.folder / "none.toml")], "cannot be read"),
+        (["--edit", str(imported.folder / "consumers.toml")], "unknown kind of edit 'group'"),
+    ):
+        assert problem in answer(*options)
+    assert (
+        "SQL92 expression 'a =' is wrong at character 4"
+        in imported("redrive", "-g", group, "--where", "a =", "--dry-run").err
+    )
