@@ -12,6 +12,7 @@ import typer
 
 from rmq_store.cli.options import TIME
 from rmq_store.errors import WrongUse
+from rmq_store.utils.small_file import read_small_file
 
 if TYPE_CHECKING:
     from rmq_store.admin.dead_letters import DeadLetterFilter, Place
@@ -200,7 +201,7 @@ class EditOptions:
         values: dict[str, Any] = {}
         if self.edit is not None:
             try:
-                text = Path(self.edit).read_text(encoding="utf-8")
+                text = read_small_file(Path(self.edit)).decode()
             except (OSError, UnicodeDecodeError) as error:
                 raise WrongUse(f"--edit {self.edit} cannot be read: {error}") from error
             values = edits_of_text(text, is_json=self.edit.endswith(".json"))

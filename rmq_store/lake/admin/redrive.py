@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter, column_of
 from rmq_store.admin.redrive import (
     CAUSE,
     FAILED,
     LISTED,
-    PREVIEWED,
     Failure,
     RedrivePlan,
     RedriveReport,
     RedriveRequest,
     check_redrive,
     next_part_ms,
-    plan_redrive,
     redrive_edits,
     redrive_proposal,
     redriven,
@@ -32,33 +27,37 @@ from rmq_store.admin.redrive import (
     refuse_other,
     would_send,
 )
-from rmq_store.admin.redrive_edits import Content, Preview, changes
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, Produced
 from rmq_store.commit.request import Status
-from rmq_store.consumer.pull import Slice, cover
+from rmq_store.consumer.pull import Slice
 from rmq_store.errors import WrongUse
+from rmq_store.lake.admin.redrive_choice import (
+    Chosen,
+    Matches,
+    Offsets,
+    chosen_of,
+    count_of,
+    dead_letters_at,
+    first_of,
+    plan_of,
+    previews_of,
+)
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.dispatch import follow_up
-from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
-from rmq_store.lake.table.edited_rows import after_edits, columns_of, contents, with_edits
+from rmq_store.lake.table.edited_rows import with_edits
 from rmq_store.lake.table.evidence import tally_of_range
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.window.consumption import shards_with_topic
-from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import MessageConst, dlq_topic
+from rmq_store.message.message_const import dlq_topic
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import listed
-
-Offsets = npt.NDArray[np.int64]
-Matches = list[tuple[Slice, Offsets]]
-"""Dead letters by slice: the slice, and their offsets in it, ascending."""
 
 
 def shards_with_dead_letters(shards: Sequence[Shard], request: RedriveRequest) -> list[tuple[Shard, RedriveRequest]]:
@@ -99,7 +98,7 @@ def _checked(requests: list[tuple[Shard, RedriveRequest]]) -> list[tuple[Shard, 
 def _check_all_or_nothing(shard: Shard, request: RedriveRequest) -> None:
     """Raise WrongUse, before another shard has sent anything, when the edits do not apply to a dead letter of this one."""
     if request.all_or_nothing and request.edits and not request.dry_run and not (parts := _parts(shard, request)):
-        refuse_failures(shard.name, _chosen(shard, request, _plan(shard, request, parts), whole=True).failures)
+        refuse_failures(shard.name, chosen_of(shard, request, plan_of(shard, request, parts), whole=True).failures)
 
 
 def redrive_all(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
@@ -174,226 +173,30 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
     return replace(report, warnings=warnings)
 
 
-# --- which dead letters ----------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------------------------------------
 
 
 def _parts(shard: Shard, request: RedriveRequest) -> list[Ctl]:
     return shard.ctls_of_request(request.request_id, request.group, Action.REDRIVE)
 
 
-@dataclass(slots=True)
-class _Chosen:
-    """What a part sends, and the dead letters that it read and does not send."""
-
-    matches: Matches
-    failures: list[Failure]
-    complete: bool
-    """Whether no dead letter of the request is behind them."""
-
-
-def _plan(shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]) -> RedrivePlan:
-    redrives = shard.ctls_since(0, group=request.group, action=Action.REDRIVE)
-    return plan_redrive(ShardLookup(shard), request, parts, redrives)
-
-
-def _planned(
-    shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]
-) -> tuple[RedrivePlan, _Chosen] | RedriveReport:
+def _planned(shard: Shard, request: RedriveRequest, parts: Sequence[Ctl]) -> tuple[RedrivePlan, Chosen] | RedriveReport:
     """The dead letters to send; or the report, when there is nothing to do or this is a dry run."""
     refuse_other(request, parts)
     already = redriven(Status.ALREADY_COMMITTED, shard.name, request, shard.positions(), parts)
     if any(part.request_complete for part in parts):
         return already
-    plan = _plan(shard, request, parts)
+    plan = plan_of(shard, request, parts)
     if request.dry_run:
-        chosen = _chosen(shard, request, plan, whole=True)
-        first = _first(chosen.matches, LISTED)
-        listed = [letter for slice_, offsets in first for letter in _dead_letters(shard, slice_, offsets)]
-        previews = list(_previews(shard, request, chosen.matches))
-        return would_send(shard.name, request, plan, _count(chosen.matches), listed, chosen.failures, previews)
+        chosen = chosen_of(shard, request, plan, whole=True)
+        first = first_of(chosen.matches, LISTED)
+        listed = [letter for slice_, offsets in first for letter in dead_letters_at(shard, slice_, offsets)]
+        previews = list(previews_of(shard, request, chosen.matches))
+        return would_send(shard.name, request, plan, count_of(chosen.matches), listed, chosen.failures, previews)
     if request.all_or_nothing and request.edits and not parts:
-        refuse_failures(shard.name, _chosen(shard, request, plan, whole=True).failures)
-    chosen = _chosen(shard, request, plan, whole=False)
+        refuse_failures(shard.name, chosen_of(shard, request, plan, whole=True).failures)
+    chosen = chosen_of(shard, request, plan, whole=False)
     return (plan, chosen) if chosen.matches or chosen.failures else already
-
-
-def _chosen(shard: Shard, request: RedriveRequest, plan: RedrivePlan, *, whole: bool) -> _Chosen:
-    """The dead letters that match, divided by whether the edits apply, up to the request's limit of those that do. ``whole``:
-    not only those of the next part."""
-    most = plan.most(request) if not whole else None if request.edits else plan.allowed
-    matches: Matches = []
-    for slice_, offsets in _matches(shard, plan, request.dead_letters):
-        matches.append((slice_, offsets))
-        if most is not None and _count(matches) >= most:
-            matches = _first(matches, most)
-            break
-    complete = whole or _count(matches) <= plan.cap
-    if not complete:
-        matches = _first(matches, plan.cap)
-    if not request.edits:
-        return _Chosen(matches, [], complete)
-    chosen = _Chosen([], [], complete)
-    for slice_, offsets in matches:
-        room = None if plan.allowed is None else plan.allowed - _count(chosen.matches)
-        if room == 0:
-            break
-        applies, failures = _divided(shard, request, slice_, offsets)
-        if room is not None and len(applies) >= room:
-            applies = applies[:room]
-            failures = [failure for failure in failures if failure.offset < applies[-1]]
-            chosen.complete = True
-        if len(applies):
-            chosen.matches.append((slice_, applies))
-        chosen.failures += failures
-    return chosen
-
-
-def _divided(shard: Shard, request: RedriveRequest, slice_: Slice, offsets: Offsets) -> tuple[Offsets, list[Failure]]:
-    """The offsets of the dead letters to which the edits apply, and the others."""
-    columns = [*columns_of(request.edits), "unique_key"]
-    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, columns)
-    keys = rows.column("unique_key").to_pylist()
-    results = zip(offsets.tolist(), keys, after_edits(rows, request.edits), strict=True)
-    failures = [
-        Failure(slice_.queue, offset, key, str(result))
-        for offset, key, result in results
-        if not isinstance(result, Content)
-    ]
-    failed = np.array([failure.offset for failure in failures], dtype=np.int64)
-    return offsets[~np.isin(offsets, failed)], failures
-
-
-def _previews(shard: Shard, request: RedriveRequest, matches: Matches) -> Iterator[Preview]:
-    """What the edits change in the first ones."""
-    for slice_, offsets in _first(matches, PREVIEWED) if request.edits else ():
-        rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, ["properties", "body"])
-        pairs = zip(offsets.tolist(), contents(rows), after_edits(rows, request.edits), strict=True)
-        for offset, before, after in pairs:
-            if isinstance(after, Content):
-                yield Preview(slice_.queue, offset, changes(before, after))
-
-
-def _failed_rows(request: RedriveRequest, failures: Sequence[Failure], commit_id: str) -> pa.Table:
-    """Rows (schema OUTCOME) that say why dead letters were not sent."""
-    rows = [
-        {
-            "commit_id": commit_id,
-            "topic": failure.queue.topic,
-            "broker_name": failure.queue.broker_name,
-            "queue_id": failure.queue.queue_id,
-            "group_name": request.group,
-            "pass": 0,
-            "begin_offset": failure.offset,
-            "end_offset": failure.offset + 1,
-            "outcome": FAILED,
-            "reason": "edits",
-            "error_text": failure.reason,
-            "unique_key": failure.unique_key,
-        }
-        for failure in failures
-    ]
-    return pa.Table.from_pylist(rows, schema=tables.OUTCOME)
-
-
-def _matches(shard: Shard, plan: RedrivePlan, conditions: DeadLetterFilter) -> Iterator[tuple[Slice, Offsets]]:
-    """The waiting dead letters that match, in queue order. Messages are read only where the filter needs properties."""
-    segments = segments_of(shard, plan.hulls())
-    for hull in plan.hulls():
-        begins, ends = np.array(plan.waiting[hull.queue], dtype=np.int64).T
-        for slice_ in cover(hull, segments.get(hull.queue, ()))[0]:
-            offsets = np.arange(slice_.begin, slice_.end)
-            at = np.searchsorted(begins, offsets, side="right") - 1
-            waiting = offsets[(at >= 0) & (offsets < ends[at])]
-            if len(waiting) and conditions.needs_properties:
-                waiting = waiting[_do_match(shard, slice_, waiting, conditions)]
-            if len(waiting):
-                yield slice_, waiting
-
-
-_FILTER_COLUMNS = ["keys", "unique_key", "properties"]
-_STORED = {"attempt": "reconsume_times"}
-"""Columns that are stored under another name than the view ``dead_letters`` gives them."""
-_OF_QUEUE = ("topic", "broker_name", "queue_id")
-_NOT_STORED = (*_OF_QUEUE, "queue_offset", "original_topic")
-
-
-def _do_match(shard: Shard, slice_: Slice, offsets: Offsets, conditions: DeadLetterFilter) -> npt.NDArray[np.bool_]:
-    """For each offset, whether the filter matches the message there."""
-    names = conditions.names
-    columns = [column for name in names if (column := column_of(name)) is not None]
-    stored = [_STORED.get(column, column) for column in columns if column not in _NOT_STORED]
-    if "original_topic" in columns:
-        stored.append("origin_topic")
-    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(
-        offsets, list(dict.fromkeys([*_FILTER_COLUMNS, *stored]))
-    )
-    topics = _property(rows, MessageConst.RETRY_TOPIC).to_pylist()
-    keys, unique_keys = (rows.column(name).to_pylist() for name in ("keys", "unique_key"))
-    texts = [_texts(name, slice_, offsets, rows) for name in names]
-    matches = (
-        conditions.matches(
-            topics[n], keys[n], unique_keys[n], {name: text[n] for name, text in zip(names, texts, strict=True)}
-        )
-        for n in range(len(offsets))
-    )
-    return np.fromiter(matches, dtype=np.bool_, count=len(offsets))
-
-
-def _texts(name: str, slice_: Slice, offsets: Offsets, rows: pa.Table) -> list[str | None]:
-    """The values of a name in ``where`` as text, None where a dead letter has none."""
-    column = column_of(name)
-    if column is None:
-        values = _property(rows, name)
-    elif column in _OF_QUEUE:
-        values = pa.repeat(str(getattr(slice_.queue, column)), len(offsets))
-    elif column == "queue_offset":
-        values = pa.array(offsets)
-    elif column == "original_topic":
-        values = pc.coalesce(_property(rows, MessageConst.RETRY_TOPIC), rows.column("origin_topic").combine_chunks())
-    elif column == "store_timestamp" and slice_.store_timestamp is not None:
-        values = pa.repeat(slice_.store_timestamp, len(offsets))
-    else:
-        values = rows.column(_STORED.get(column, column))
-    texts: list[str | None] = values.cast(pa.string()).to_pylist()
-    return texts
-
-
-def _property(rows: pa.Table, name: str) -> pa.Array:
-    return pc.map_lookup(rows.column("properties").combine_chunks(), pa.scalar(name), "last")
-
-
-def _dead_letters(shard: Shard, slice_: Slice, offsets: Offsets) -> list[DeadLetter]:
-    columns = [*_FILTER_COLUMNS, "store_timestamp", "reconsume_times"]
-    rows = SliceReader(shard.root, shard.commitlog.path, slice_).rows(offsets, columns)
-    topics = _property(rows, MessageConst.RETRY_TOPIC).to_pylist()
-    return [
-        DeadLetter(
-            queue=slice_.queue,
-            offset=offset,
-            store_timestamp=(row["store_timestamp"] if slice_.store_timestamp is None else slice_.store_timestamp) or 0,
-            original_topic=topic,
-            keys=row["keys"],
-            unique_key=row["unique_key"],
-            reconsume_times=row["reconsume_times"],
-        )
-        for offset, topic, row in zip(
-            offsets.tolist(), topics, rows.drop_columns(["properties"]).to_pylist(), strict=True
-        )
-    ]
-
-
-def _count(matches: Matches) -> int:
-    return sum(len(offsets) for _, offsets in matches)
-
-
-def _first(matches: Matches, most: int) -> Matches:
-    """The first of them, at most so many."""
-    first: Matches = []
-    for slice_, offsets in matches:
-        if most > 0:
-            first.append((slice_, offsets[:most]))
-            most -= len(offsets)
-    return first
 
 
 # --- their copies ----------------------------------------------------------------------------------------------------
@@ -416,6 +219,28 @@ def _copies(
         runs.append((MessageQueue(request.target_topic, shard.local_broker, queue_id), row, len(list(run))))
         row += runs[-1][2]
     return pa.table({name: columns[name] for name in tables.MSG.names}).cast(tables.MSG), runs
+
+
+def _failed_rows(request: RedriveRequest, failures: Sequence[Failure], commit_id: str) -> pa.Table:
+    """Rows (schema OUTCOME) that say why dead letters were not sent."""
+    rows = [
+        {
+            "commit_id": commit_id,
+            "topic": failure.queue.topic,
+            "broker_name": failure.queue.broker_name,
+            "queue_id": failure.queue.queue_id,
+            "group_name": request.group,
+            "pass": 0,
+            "begin_offset": failure.offset,
+            "end_offset": failure.offset + 1,
+            "outcome": FAILED,
+            "reason": "edits",
+            "error_text": failure.reason,
+            "unique_key": failure.unique_key,
+        }
+        for failure in failures
+    ]
+    return pa.Table.from_pylist(rows, schema=tables.OUTCOME)
 
 
 _OF_THE_STORE = (
