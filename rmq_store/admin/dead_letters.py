@@ -117,6 +117,10 @@ def column_of(name: str) -> str | None:
 def _checked(where: str) -> sql92.BooleanExpression:
     if not where.strip():
         raise WrongUse("the SQL92 expression (--where) is empty")
+    try:
+        where.encode()
+    except UnicodeEncodeError as error:  # the commit records it
+        raise WrongUse(f"the SQL92 expression {where!r} cannot be written in UTF-8: {error.reason}") from None
     tree = whole_selector(where)
     known = [f"_{column}" for column in COLUMNS]
     for name, position in named(where):
