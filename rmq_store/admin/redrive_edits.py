@@ -274,7 +274,8 @@ def _of_property(name: str, text: str, type_: str) -> str:
 
 def _of_json(text: str, *, pointer: str, type_: str) -> str:
     """A JSON value, as text, as another type."""
-    value = json.loads(text)
+    # The type of a number is enough: Python refuses to convert one of very many digits.
+    value = json.loads(text, parse_int=lambda digits: 0, parse_float=lambda digits: 0)
     result: str | None = None
     if isinstance(value, dict | list) or value is None:
         pass

@@ -92,6 +92,10 @@ def test_texts_as_types(text: str, type_: str, value: str | None) -> None:
         ({"cast_json": {"/n": "string", "/ok": "string"}}, BODY.replace(b"1.0", b'"1.0"').replace(b"true", b'"true"')),
         ({"cast_json": {"/n": "number", "/ok": "boolean", "/price": "string"}}, BODY),
         (
+            {"replace_body_text": {"1.0": "9" * 5000}, "cast_json": {"/n": "string"}},
+            BODY.replace(b"1.0", b'"' + b"9" * 5000 + b'"'),
+        ),
+        (
             {"replace_body_text": {"12.50": "9"}, "cast_json": {"/price": "int"}, "remove_json": ["/n"]},
             BODY.replace(b'"12.50"', b"9").replace(b'"n": 1.0, ', b""),
         ),
