@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow.sdk import Param, task
 from rmq_admin_tasks import is_redrive_dry_run, redrive_dead_letters
-from rmq_dags import moment, needed, optional, rmq_dag
+from rmq_dags import LONGEST_RUN, moment, needed, optional, rmq_dag
 from rmq_task import Answer
 
 NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
@@ -66,7 +66,7 @@ PARAMS = {
     "edits": optional(
         "Edits",
         "What is changed in the copies, by kind. A dead letter to which an edit does not apply is not sent; the view redrives "
-        "says why. docs/sql.md explains the kinds.",
+        "says why. docs/retry-life.md explains the kinds.",
         kind="object",
         properties={
             "remove_property": NAMES,
@@ -88,7 +88,7 @@ PARAMS = {
     ),
     "rate": optional(
         "Rate",
-        "At most this many dead letters a second and shard, over a minute. The task runs until all are sent.",
+        "At most this many dead letters a second and shard, over a minute. The task runs until all are sent, at most 23 hours.",
         kind="integer",
         minimum=1,
     ),
@@ -111,7 +111,7 @@ def rmq_redrive_dlq() -> None:
     def skip_if_dry_run() -> bool:
         return not is_redrive_dry_run()
 
-    @task
+    @task(execution_timeout=LONGEST_RUN)
     def send() -> list[Answer]:
         return redrive_dead_letters(dry_run=False)
 

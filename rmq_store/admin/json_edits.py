@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rmq_store.errors import BadData, WrongUse
 
 MOST_NESTED = 100
-"""How deep a pointer may go."""
+"""How deep a JSON body may be nested, and a pointer may go."""
 
 
 class DoesNotApply(BadData):
@@ -50,13 +50,19 @@ class _Member(NamedTuple):
 
 
 class JsonBody:
-    """A JSON text that is changed. Raises DoesNotApply for a text that is not JSON (RFC 8259)."""
+    """A JSON text that is changed. Raises DoesNotApply for a text that is not JSON (RFC 8259), or nested too deep."""
 
     def __init__(self, text: str) -> None:
         try:
             json.loads(text, parse_constant=_refuse_constant, parse_int=str, parse_float=str)
-        except (ValueError, RecursionError):
+        except ValueError:
             raise DoesNotApply("the body is not JSON") from None
+        except RecursionError:
+            too_deep = True
+        else:
+            too_deep = is_deep(text)
+        if too_deep:  # a limit of our own: Python's depends on the caller, and an audit must come to the same result
+            raise DoesNotApply(f"the body is nested more than {MOST_NESTED} levels deep")
         self.text = text
 
     def remove(self, pointer: Pointer) -> None:
@@ -137,6 +143,21 @@ class JsonBody:
 
 def _not_there(pointer: Pointer) -> DoesNotApply:
     return DoesNotApply(f"the body has nothing at {pointer.text!r:.100}")
+
+
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+def is_deep(text: str) -> bool:
+    """Whether the objects and arrays of a JSON text are nested more than ``MOST_NESTED`` levels deep."""
+    if text.count("[") + text.count("{") <= MOST_NESTED:
+        return False
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        if depth > MOST_NESTED:
+            return True
+    return False
 
 
 def _refuse_constant(name: str) -> Any:

@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter
+from rmq_store.admin.json_edits import DoesNotApply
 from rmq_store.admin.redrive_edits import MessageEdits, Preview
 from rmq_store.admin.replay import known_settings, replayed_group
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
@@ -47,6 +48,7 @@ from rmq_store.message.message_const import (
 from rmq_store.message.validators import is_system_topic
 from rmq_store.settings.settings import Settings
 from rmq_store.utils.offset_ranges import OffsetRange, runs, without
+from rmq_store.utils.redaction import cleaned
 from rmq_store.window.consume_request import bounds_of
 from rmq_store.window.shard_view import ShardView
 
@@ -123,6 +125,11 @@ class Failure:
     offset: int
     unique_key: str | None
     reason: str
+
+    @classmethod
+    def of(cls, queue: MessageQueue, offset: int, unique_key: str | None, error: DoesNotApply) -> Failure:
+        """``error``: why; it may quote the message."""
+        return cls(queue, offset, unique_key, cleaned(str(error)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,7 +437,7 @@ def refuse_failures(shard: str, failures: Sequence[Failure]) -> None:
     if failures:
         first = [f"{f.queue.broker_name}:{f.queue.queue_id}:{f.offset}: {f.reason}" for f in failures[:3]]
         raise WrongUse(
-            f"the edits do not apply to {len(failures):,} dead letters of shard {shard}, so nothing was sent "
+            f"the edits do not apply to {len(failures):,} of the dead letters of shard {shard}, so nothing was sent "
             f"(--all-or-nothing): {'; '.join(first)}{'; ...' if len(failures) > 3 else ''}"
         )
 

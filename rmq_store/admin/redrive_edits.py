@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from rmq_store.admin.json_edits import DoesNotApply, JsonBody, Pointer
+from rmq_store.admin.json_edits import MOST_NESTED, DoesNotApply, JsonBody, Pointer, is_deep
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst
@@ -76,8 +76,10 @@ class MessageEdits:
             raise WrongUse("the pointer '' is the whole body, which cannot be removed: a message needs a body")
         try:
             size = len(json.dumps(self.as_json(), ensure_ascii=False, allow_nan=False).encode())
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise WrongUse(f"the edits cannot be written as JSON in UTF-8: {error}") from None
+        if deep := [pointer for pointer, value in self.set_json.items() if is_deep(json.dumps(value))]:
+            raise WrongUse(f"the value for {deep[0]!r:.100} is nested more than {MOST_NESTED} levels deep")
         if size > MAX_BYTES:
             raise WrongUse(f"the edits are {size:,} bytes as JSON; the limit is {MAX_BYTES:,}, as commits record them")
 

@@ -143,7 +143,7 @@ def redrive(
     if not count and not failed:
         answer["nothing_to_do"] = NO_MATCH if requests else no_dead_letters(group)
         lines.append(f"nothing to do: {answer['nothing_to_do']}")
-    elif not dry_run and to_topic is None:
+    elif count and not dry_run and to_topic is None:
         lines.append(f"to consume them: rmq consume --group {group}")
     output.answer(answer, *lines)
 

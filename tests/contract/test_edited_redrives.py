@@ -14,11 +14,15 @@ import pyarrow.compute as pc
 import pytest
 
 from rmq_store.admin.dead_letters import DeadLetterFilter
+from rmq_store.admin.redrive import RedriveRequest
 from rmq_store.admin.redrive_edits import MessageEdits
+from rmq_store.errors import WrongUse
+from rmq_store.lake.admin.redrive import redrive, redrive_all, shards_with_dead_letters
 from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.audit.full import full
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.message.sys_flag import body_crc
@@ -84,6 +88,36 @@ def test_an_edited_copy_that_was_changed_by_hand_is_found(
     )
     shard.rewrite(file, lambda rows: pa.Table.from_pylist(change(rows.to_pylist()), rows.schema))
     assert problems(world, root) == {Problem.FILE_CHANGED, Problem.COPY_BODY_DIFFERS}
+
+
+def test_of_several_shards_none_sends_anything_when_an_edit_does_not_apply_in_one(
+    world: LakeWorld, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(world.root.location, root)
+    shutil.copytree(root / SHARD, root / "second")
+    (root / "shards" / "second.json").write_text(json.dumps({"name": "second"}))
+    first, second = (Shard(Root.parse(str(root)), name) for name in (SHARD, "second"))
+    request = RedriveRequest(
+        group="billing",
+        dead_letters=DeadLetterFilter(keys=frozenset({"U1", "U5"})),
+        request_id=f"{DAY}-all",
+        actor=BEN,
+        reason="all or nothing",
+        edits=MessageEdits(set_json={"": 0}),
+        all_or_nothing=True,
+    )
+    others = replace(request, request_id=f"{DAY}-one", dead_letters=DeadLetterFilter(keys=frozenset({"U1"})))
+    plain = replace(others, edits=MessageEdits())
+    assert redrive(first, plain, world.host).letters == 1
+    before = first.commitlog.version
+    with pytest.raises(WrongUse, match="of the dead letters of shard second, so nothing was sent"):
+        shards_with_dead_letters([first, second], request)
+    first.commitlog.refresh()
+    assert first.commitlog.version == before
+    assert redrive(second, replace(plain, request_id=f"{DAY}-two"), world.host).letters == 1
+    for shard, of_shard in shards_with_dead_letters([first, second], request):
+        assert redrive_all(shard, of_shard, world.host).letters == 1
 
 
 def rows(world: LakeWorld, text: str) -> list[dict[str, Any]]:

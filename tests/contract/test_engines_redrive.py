@@ -536,7 +536,9 @@ def test_a_redrive_in_which_no_edit_applies_is_recorded_too(world: World) -> Non
 def test_all_or_nothing_sends_nothing_when_an_edit_does_not_apply_to_one(world: World) -> None:
     with_orders(world, '{"price": "1"}', "no JSON")
     before = world.ctls()
-    with pytest.raises(WrongUse, match=r"do not apply to 1 dead letters .*lake-broker-a:0:1: the body is not JSON"):
+    with pytest.raises(
+        WrongUse, match=r"do not apply to 1 of the dead letters .*lake-broker-a:0:1: the body is not JSON"
+    ):
         world.redrive(edits=CHEAPER, all_or_nothing=True)
     assert world.ctls() == before
     one = DeadLetterFilter(keys=frozenset({"U0"}))

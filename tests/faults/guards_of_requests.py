@@ -117,6 +117,11 @@ REQUESTS = (
         deep=True,
     ),
     Guard(
+        "admin.redrive:refuse_failures",
+        cases(REDRIVE, "all_or_nothing_sends_nothing_when_an_edit_does_not_apply_to_one"),
+        deep=True,
+    ),
+    Guard(
         "lake.admin.redrive:redrive",
         cases(REDRIVE, "a_later_attempt_of_the_same_request_takes_over_and_fences_the_earlier_one"),
         (("claim.taken.ended_by(proposal)", "proposal"),),

@@ -123,7 +123,10 @@ def test_bodies(edits: dict[str, Any], body: bytes) -> None:
         ({"set_property": {"p": "x" * 10_000}}, BODY, None),
         ({"set_json": {"/a": 1}}, None, "the body is not JSON"),
         ({"set_json": {"/a": 1}}, b'{"a": NaN}', "the body is not JSON"),
-        ({"set_json": {"/a": 1}}, b"[" * 100_000, "the body is not JSON"),
+        ({"set_json": {"/a": 1}}, b"[" * 100_000, "the body is nested more than 100 levels deep"),
+        ({"set_json": {"/-": 1}}, b"[" * 101 + b"]" * 101, "the body is nested more than 100 levels deep"),
+        ({"set_json": {"/a": 1}}, b'"' + b"[" * 101 + b'"', "the body has nothing at '/a'"),
+        ({"set_json": {"/a": 1}}, b'"' + b"\\" * 101 + b"[" * 101, "the body is not JSON"),
         ({"set_json": {"/a": 1}}, b'{"a": 1} x', "the body is not JSON"),
         ({"set_json": {"/gone/x": 1}}, BODY, "the body has nothing at '/gone'"),
         ({"set_json": {"/items/3": 1}}, BODY, "the body has nothing at '/items/3'"),
@@ -147,6 +150,13 @@ def test_edits_that_do_not_apply(edits: dict[str, Any], body: bytes | None, reas
     assert str(error.value).startswith(reason)
 
 
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("edits", "problem"),
     [
@@ -160,6 +170,8 @@ def test_edits_that_do_not_apply(edits: dict[str, Any], body: bytes | None, reas
         ({"set_property": {"a": "x" * 20_000}}, "the edits are 20,027 bytes as JSON; the limit is 16,384"),
         ({"set_json": {"/a": "\ud800"}}, "cannot be written as JSON in UTF-8"),
         ({"set_json": {"/a": float("nan")}}, "cannot be written as JSON"),
+        ({"set_json": {"/a": nested(101)}}, "the value for '/a' is nested more than 100 levels deep"),
+        ({"set_json": {"/a": nested(5000)}}, "cannot be written as JSON"),
         ({"set_json": {"a": 1}}, "'a' is not a JSON pointer: it begins with a slash"),
         ({"remove_json": ["/a~2"]}, "write ~0 for a tilde"),
         ({"remove_json": [""]}, "the whole body, which cannot be removed"),

@@ -80,7 +80,7 @@ def _divided(shard: Shard, request: RedriveRequest, slice_: Slice, offsets: Offs
     keys = rows.column("unique_key").to_pylist()
     results = zip(offsets.tolist(), keys, after_edits(rows, request.edits), strict=True)
     failures = [
-        Failure(slice_.queue, offset, key, str(result))
+        Failure.of(slice_.queue, offset, key, result)
         for offset, key, result in results
         if not isinstance(result, Content)
     ]

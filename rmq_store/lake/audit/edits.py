@@ -6,9 +6,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.admin.redrive_edits import Content, MessageEdits
@@ -17,45 +21,67 @@ from rmq_store.lake.table.edited_rows import after_edits
 from rmq_store.lake.table.tables import queue_of_row
 from rmq_store.message.message import MessageQueue
 
-QUERY = """
-SELECT c.shard, c.topic, c.broker_name, c.queue_id, c.begin_offset, c.end_offset, t.parameters
-FROM ctl_consumed c JOIN ctl t ON t.shard = c.shard AND t.commit_id = c.commit_id
-WHERE c.action = 'redrive' AND t.parameters LIKE '%"edits":%'
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_EDITED = "action = 'redrive' AND parameters LIKE '%\"edits\":%'"
+
+COMMITS = f"SELECT shard, commit_id, parameters FROM ctl WHERE {_EDITED}"
+RANGES = f"""
+SELECT c.shard, c.commit_id, c.topic, c.broker_name, c.queue_id, c.begin_offset, c.end_offset
+FROM ctl_consumed c JOIN (SELECT shard, commit_id FROM ctl WHERE {_EDITED}) t
+    ON t.shard = c.shard AND t.commit_id = c.commit_id
+ORDER BY c.shard, c.commit_id, c.topic, c.broker_name, c.queue_id, c.begin_offset
 """
+"""Two queries, as a commit may have many ranges and long parameters."""
 
 
 @dataclass(frozen=True, slots=True)
-class EditedRange:
-    """Offsets ``[begin, end)`` of a dead-letter queue whose copies have edits of their bodies."""
+class EditedLetters:
+    """Dead letters of a queue whose copies have edits of their bodies: ranges ``[begin, end)`` of offsets, ascending."""
 
     queue: MessageQueue
-    begin: int
-    end: int
+    begins: Numbers
+    ends: Numbers
     edits: MessageEdits
 
-
-def edited_ranges(rows: pa.Table) -> dict[MessageQueue, list[EditedRange]]:
-    """By queue. ``rows``: the answer to QUERY. Edits that this version does not know are left out: their copies differ then."""
-    ranges: dict[MessageQueue, list[EditedRange]] = defaultdict(list)
-    for row in rows.to_pylist():
-        try:
-            edits = MessageEdits.of(json.loads(row["parameters"]).get("edits") or {})
-        except WrongUse:
-            continue
-        if edits.of_body:
-            queue = queue_of_row(row)
-            ranges[queue].append(EditedRange(queue, row["begin_offset"], row["end_offset"], edits))
-    return ranges
+    def has(self, offsets: Numbers) -> Mask:
+        """For each offset of the queue whether it is one of them."""
+        at = np.searchsorted(self.begins, offsets, side="right") - 1
+        mask: Mask = (at >= 0) & (offsets < self.ends[at])
+        return mask
 
 
-def edits_of_file(segments: pa.Table, ranges: Mapping[MessageQueue, Sequence[EditedRange]]) -> tuple[EditedRange, ...]:
-    """Those of the ranges that are in the segments of a file."""
-    return tuple(
-        one
-        for segment in (segments.to_pylist() if ranges else ())
-        for one in ranges.get(queue_of_row(segment), ())
-        if one.begin < segment["end_offset"] and one.end > segment["base_offset"]
-    )
+def edited_letters(commits: pa.Table, ranges: pa.Table) -> list[EditedLetters]:
+    """By commit and queue. ``commits``, ``ranges``: the answers to COMMITS and RANGES, of one shard. Edits that this version
+    does not know are left out: their copies differ then."""
+    edits: dict[str, MessageEdits] = {}
+    for commit in commits.to_pylist():
+        with suppress(WrongUse):
+            edits[commit["commit_id"]] = MessageEdits.of(json.loads(commit["parameters"]).get("edits") or {})
+    letters: list[EditedLetters] = []
+    for (commit_id, queue), rows in groupby(ranges.to_pylist(), key=lambda row: (row["commit_id"], queue_of_row(row))):
+        of_queue = [(row["begin_offset"], row["end_offset"]) for row in rows]
+        of_commit = edits.get(commit_id)
+        if of_commit is not None and of_commit.of_body:
+            begins, ends = np.array(of_queue, np.int64).T
+            letters.append(EditedLetters(queue, begins, ends, of_commit))
+    return letters
+
+
+def letters_of_file(segments: pa.Table, letters: Sequence[EditedLetters]) -> tuple[EditedLetters, ...]:
+    """Those of the dead letters that are in the segments of a file."""
+    bounds: dict[MessageQueue, list[tuple[int, int]]] = defaultdict(list)
+    for segment in segments.to_pylist() if letters else ():
+        bounds[queue_of_row(segment)].append((segment["base_offset"], segment["end_offset"]))
+    of_file = []
+    for one in letters:
+        inside = np.zeros(len(one.begins), np.bool_)
+        for base, end in bounds.get(one.queue, ()):
+            inside |= (one.begins < end) & (one.ends > base)
+        if inside.any():
+            of_file.append(EditedLetters(one.queue, one.begins[inside], one.ends[inside], one.edits))
+    return tuple(of_file)
 
 
 def body_sums(rows: pa.Table, edits: MessageEdits) -> Iterable[int]:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from rmq_store.errors import RmqError
 from rmq_store.filter.subscription import build_subscription_data
-from rmq_store.lake.audit.edits import EditedRange, body_sums
+from rmq_store.lake.audit.edits import EditedLetters, body_sums
 from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.read.filter import matching
 from rmq_store.lake.table import tables
@@ -130,7 +130,7 @@ class ContentTask:
     origins: Mapping[MessageQueue, Numbers] = field(default_factory=dict)
     """The offsets that copies name, ascending."""
     filters: tuple[FilteredRows, ...] = ()
-    edits: tuple[EditedRange, ...] = ()
+    edits: tuple[EditedLetters, ...] = ()
     """What redrives have changed in the copies of its messages."""
 
 
@@ -315,13 +315,14 @@ class _Rows:
         """The sums of the bodies of some rows, where a redrive has edits after these."""
         changed = np.array(sums, np.int64)
         for one in self._task.edits:
-            is_edited = (self.offsets[rows] >= one.begin) & (self.offsets[rows] < one.end)
+            is_edited = one.has(self.offsets[rows])
             for name in PLACE:
                 of_queue = pc.fill_null(pc.equal(self._column(name), getattr(one.queue, name)), False)
                 is_edited &= np.asarray(of_queue)[rows]
-            messages = pa.table({name: self._column(name) for name in ("properties", "body")})
-            messages = messages.take(pa.array(rows[is_edited]))
-            changed[is_edited] = np.fromiter(body_sums(messages, one.edits), np.int64, len(messages))
+            if is_edited.any():
+                messages = pa.table({name: self._column(name) for name in ("properties", "body")})
+                messages = messages.take(pa.array(rows[is_edited]))
+                changed[is_edited] = np.fromiter(body_sums(messages, one.edits), np.int64, len(messages))
         return pa.array(changed)
 
     def _named(self) -> Mask:

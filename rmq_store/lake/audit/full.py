@@ -94,8 +94,8 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
     """
     report = FullReport([])
     try:
-        texts = (_FILES, _SEGMENTS, Filters.QUERY, _LEAST, edits.QUERY)
-        files, segments, ranges, least, redrives = queries(store, texts)
+        texts = (_FILES, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES)
+        files, segments, ranges, least, redrives, redriven = queries(store, texts)
     except (RmqError, OSError) as error:
         report.findings.append(Finding(shard="", problem=Problem.NOT_AUDITED, detail=f"contents of files: {error}"))
         return report
@@ -109,7 +109,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
             segments_by_file(segments.filter(of_shard)),
             _origins(shard, engine),
             Filters(ranges.filter(of_shard)),
-            edits.edited_ranges(redrives.filter(of_shard)),
+            edits.edited_letters(redrives.filter(of_shard), redriven.filter(of_shard)),
             {queue_of_row(row): row["value"] for row in least.filter(of_shard).to_pylist()},
             sizes[shard.name],
         )
@@ -170,7 +170,7 @@ class _ShardContent:
     segments: Mapping[str, pa.Table]
     origins: Mapping[MessageQueue, Numbers]
     filters: Filters
-    edited: Mapping[MessageQueue, Sequence[edits.EditedRange]]
+    edited: Sequence[edits.EditedLetters]
     least: Mapping[MessageQueue, int]
     sizes: Mapping[str, int]
 
@@ -211,7 +211,6 @@ class _ShardContent:
     def _task(self, row: Mapping[str, object]) -> ContentTask:
         path, kind = str(row["file"]), str(row["kind"])
         segments = self.segments.get(path, SEGMENTS.empty_table())
-        every_range = tuple(one for of_queue in self.edited.values() for one in of_queue)
         return ContentTask(
             path=path,
             kind=kind,
@@ -219,7 +218,7 @@ class _ShardContent:
             segments=segments,
             origins=self._removed_origins() if kind == "archive" else origins_of(segments, self.origins),
             filters=self.filters.of_file(segments),
-            edits=every_range if kind == "archive" else edits.edits_of_file(segments, self.edited),
+            edits=tuple(self.edited) if kind == "archive" else edits.letters_of_file(segments, self.edited),
         )
 
     def _removed_origins(self) -> dict[MessageQueue, Numbers]:

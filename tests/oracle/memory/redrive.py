@@ -147,7 +147,7 @@ def _chosen(request: RedriveRequest, plan: RedrivePlan, matches: list[Stored]) -
             chosen.sent.append(message)
         except DoesNotApply as error:
             key = message.row.properties.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
-            chosen.failures.append(Failure(message.queue, message.queue_offset, key, str(error)))
+            chosen.failures.append(Failure.of(message.queue, message.queue_offset, key, error))
     return chosen
 
 
