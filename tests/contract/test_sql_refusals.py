@@ -75,6 +75,16 @@ def test_an_advice_to_change_a_setting_is_left_out_since_none_can_be_changed(sma
     assert str(refused.value) == "SQL: Parser Error: Max expression depth limit of 1000 exceeded."
 
 
+@pytest.mark.parametrize("limits", [None, QueryLimits(10_000, 256 << 20, 1 << 20)])
+def test_a_value_of_a_parameter_is_no_sql(small: SmallStore, limits: QueryLimits | None) -> None:
+    text = "SELECT group_name FROM groups WHERE group_name = $group LIMIT $most"
+    for group, count in (("shop", 1), ("shop' OR '1'='1", 0)):
+        values = {"group": group, "most": 1, "of_another_query": 1}
+        assert query(small.store, text, values=values, limits=limits).num_rows == count
+    with pytest.raises(WrongUse, match="most"):
+        query(small.store, text, values={"group": "shop"}, limits=limits)
+
+
 def test_an_unknown_column_is_answered_with_the_columns_that_are_near(small: SmallStore) -> None:
     with pytest.raises(WrongUse, match=r'"next_ofset" not found.*\n.*next_offset'):
         query(small.store, "SELECT next_ofset FROM lag")

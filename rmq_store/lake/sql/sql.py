@@ -64,11 +64,15 @@ RowGroups = Callable[[Root, str, pa.Table], Sequence[Sequence[int] | None]]
 """The row groups that a query has to read of each file, None for all: called with the store's root, a table's folder in it
 and the table's files, as ``LakeTable.files`` returns them."""
 
+Values = Mapping[str, object]
+"""The values of the parameters of SELECTs, which name them ``$name``. So no text of a user becomes a part of SQL."""
+
 
 def query(
     store: LakeStore,
     text: str,
     *,
+    values: Values | None = None,
     group: str | None = None,
     host: Host = _HOST,
     of_messages: RowGroups | None = None,
@@ -76,19 +80,20 @@ def query(
 ) -> pa.Table:
     """The answer to one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN), over a snapshot taken now.
 
-    ``group``: the positions of other groups are left out, for a query that needs one group's only. ``host``: its clock is
+    ``values``: those of its parameters, among others; ``group``: the positions of other groups are left out, for a query that
+    needs one group's only. ``host``: its clock is
     the time of the views. ``of_messages``: the row groups of message files in which the answer is. ``limits``: for the query
     of a user; None: only DuckDB's own.
 
     Raises WrongUse with DuckDB's message for SQL that is wrong or does anything but read, and for a query over its limits,
     StoreUnusable when the store's files cannot be read.
     """
-    (answer,) = queries(store, [text], group=group, host=host, of_messages=of_messages, limits=limits)
+    (answer,) = queries(store, [text], values=values, group=group, host=host, of_messages=of_messages, limits=limits)
     return answer
 
 
 class QueryOptions(TypedDict, total=False):
-    """What ``query`` takes besides the statement; see there."""
+    """What ``query`` takes besides the statement and its values; see there."""
 
     group: str | None
     host: Host
@@ -96,9 +101,11 @@ class QueryOptions(TypedDict, total=False):
     limits: QueryLimits | None
 
 
-def queries(store: LakeStore, texts: Sequence[str], **options: Unpack[QueryOptions]) -> list[pa.Table]:
+def queries(
+    store: LakeStore, texts: Sequence[str], *, values: Values | None = None, **options: Unpack[QueryOptions]
+) -> list[pa.Table]:
     """The answers to several of them, over one snapshot. As ``query``."""
-    with snapshot_of(store, texts, **options) as ask:
+    with snapshot_of(store, texts, values=values, **options) as ask:
         return ask(texts)
 
 
@@ -107,15 +114,19 @@ Ask = Callable[[Sequence[str]], list[pa.Table]]
 
 
 @contextmanager
-def snapshot_of(store: LakeStore, texts: Sequence[str], **options: Unpack[QueryOptions]) -> Iterator[Ask]:
-    """Answers SELECTs among ``texts``, all over one snapshot."""
+def snapshot_of(
+    store: LakeStore, texts: Sequence[str], *, values: Values | None = None, **options: Unpack[QueryOptions]
+) -> Iterator[Ask]:
+    """Answers SELECTs among ``texts``, all over one snapshot. As ``query``."""
     mentioned = words_of(" ".join(texts)) & _KNOWN or None
     with open_duckdb(store, mentioned, **options) as connection:
         limits = options.get("limits")
-        yield lambda some: [_answer(store, connection, text, limits) for text in some]
+        yield lambda some: [_answer(store, connection, text, values or {}, limits) for text in some]
 
 
-def _answer(store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits | None) -> pa.Table:
+def _answer(
+    store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str, values: Values, limits: QueryLimits | None
+) -> pa.Table:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -126,22 +137,23 @@ def _answer(store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str, 
         statements = connection.extract_statements(text)
         if len(statements) != 1 or statements[0].type not in _READS:
             raise WrongUse("give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN): only reads are allowed")
-        return _rows(connection, text, limits)
+        named = {name: values[name] for name in statements[0].named_parameters if name in values}
+        return _rows(connection, text, named, limits)
     except (duckdb.Error, OSError) as error:
         raise _in_words(error, store.root.location, limits) from error
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, text: str, limits: QueryLimits | None) -> pa.Table:
+def _rows(connection: duckdb.DuckDBPyConnection, text: str, values: Values, limits: QueryLimits | None) -> pa.Table:
     """The rows. Errors of DuckDB are OSErrors, with the same text, once the first rows were read."""
     if limits is None:
-        return connection.sql(text).to_arrow_table()
+        return connection.sql(text, params=values or None).to_arrow_table()
     timer = threading.Timer(limits.timeout_ms / 1000, connection.interrupt)
     timer.daemon = True
     if limits.timeout_ms:
         timer.start()
     try:
         batches, size = [], 0
-        with connection.sql(text).to_arrow_reader() as reader:
+        with connection.sql(text, params=values or None).to_arrow_reader() as reader:
             for batch in reader:
                 batches.append(batch)
                 size += batch.nbytes
