@@ -111,24 +111,11 @@ def print_messages(
     store = open_store(options.root)
     if from_offset is not None and since is not None:
         raise WrongUse("give --from-offset or --from, not both")
-    from rmq_store.commit.positions import QueueRange
-    from rmq_store.lake.read.message_search import messages_at
-    from rmq_store.lake.read.time_search import search_offsets
+    from rmq_store.lake.read.browse import first_messages
 
-    rows: list[Mapping[str, Any]] = []
-    for shard, chosen in queues_by_shard(store.shards(), topic, queue or ()):
-        positions = shard.positions()
-        queues = chosen or positions.queues_of(topic)
-        begins = search_offsets(shard, positions, queues, since) if since is not None else {}
-        ends = search_offsets(shard, positions, queues, until) if until is not None else {}
-        for one in queues:
-            begin = max(begins.get(one, from_offset or 0), positions.min_offset(one))
-            end = min(ends.get(one, positions.max_offset(one)), begin + most)
-            if begin < end:
-                rows += messages_at(shard, QueueRange(one, begin, end), body=body)
-    rows.sort(key=lambda row: (row["store_timestamp"], row["broker_name"], row["queue_id"], row["queue_offset"]))
+    chosen = queues_by_shard(store.shards(), topic, queue or ())
+    oldest = first_messages(topic, chosen, most, from_offset=from_offset, begin_ms=since, end_ms=until, body=body)
     columns = ("store_timestamp", "broker_name", "queue_id", "queue_offset", "keys", "tags", "unique_key")
-    oldest = rows[:most]
     output.table(
         _as_texts(oldest), (*columns, "body") if body else columns, empty=f"no messages of {topic} in this range"
     )
