@@ -205,10 +205,12 @@ class Bench:
         ctl = replace(ctl, produced=produced, observed=tuple(observed))
         return self.commit(ctl, advance, [file], updated_ms=newest)
 
-    def move(self, group: str, queue: MessageQueue, from_offset: int | None, to_offset: int) -> Committed:
+    def move(
+        self, group: str, queue: MessageQueue, from_offset: int | None, to_offset: int, reason: str = "again"
+    ) -> Committed:
         """An operator's reset."""
         moved = Moved(group, queue, from_offset, to_offset, 1)
-        ctl = self.ctl(Action.RESET, group=group, moved=(moved,), reason="again", request_id="2026-11-20-reset")
+        ctl = self.ctl(Action.RESET, group=group, moved=(moved,), reason=reason, request_id="2026-11-20-reset")
         return self.commit(ctl, {grp_id(group): 1, off_id(group, queue): to_offset, pas_id(group, queue): 1})
 
     def delete(self, group: str, queue: MessageQueue, from_offset: int, *, position: int = ABSENT) -> Committed:

@@ -1,0 +1,118 @@
+"""The page's own code, run in Node with a stand-in for Airflow's UI, over real answers of the routes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from fastapi.testclient import TestClient
+
+from rmq_store.console.app import create_app
+from rmq_store.console.pages import LISTINGS
+from rmq_store.console.reader import StoreReader
+from tests.contract.test_console import ACCESS
+from tests.lake_fixtures import small_store
+
+STATIC = Path(__file__).resolve().parents[2] / "rmq_store" / "console" / "static"
+HOST = Path(__file__).with_name("console_host.mjs")
+OF_PAGES: dict[str, list[str]] = {
+    "page=groups": ["groups", "blocked"],
+    "page=group&group=shop": ["queues", "blocked", "windows", "offsets", "owners"],
+    "page=topics": ["topics"],
+    "page=topic&topic=Orders": ["topic-groups", "topic-queues"],
+    "page=message&id=U0-9": [],
+    "page=delayed": ["delay-levels", "delayed"],
+    "page=dead": ["dead-letter-causes"],
+    "page=dead&group=shop": ["dead-letter-causes", "dead-letters"],
+    "page=replays": ["replays"],
+    "page=audit": ["requests", "maintenance", "removed"],
+}
+"""The lists of each page, by its address."""
+TEXTS = {
+    "page=groups": "shop",
+    "page=group&group=shop": "Lag over time",
+    "page=topic&topic=Orders": "broker-a",
+    "page=message&id=U0-9": "no such customer",
+    "page=dead&group=shop": "Send again",
+    "page=audit": "No finding at",
+}
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node to run the page's code")
+pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    store = small_store(tmp_path_factory.mktemp("small"), ["broker-a"]).store
+    return TestClient(create_app(StoreReader(lambda: store), ACCESS), headers={"x-user": "editor of rmq_consume__shop"})
+
+
+@pytest.fixture(scope="module")
+def answers(client: TestClient) -> dict[str, str]:
+    """The text of each answer that a page may ask for, by its path."""
+    needed = {"group": "shop", "topic": "Orders"}
+    queries: dict[str, dict[str, str]] = {
+        f"api/lists/{name}": {key: needed[key] for key in listing.needs} for name, listing in LISTINGS.items()
+    }
+    queries |= {
+        "api/lag": {"group": "shop"},
+        "api/audit": {},
+        "api/message": {"id": "U0-9"},
+        "api/track": {"id": "U0-9"},
+        "api/messages": {"topic": "Orders"},
+        "api/redrive": {"group": "shop", "all": "true"},
+    }
+    texts = {path: client.get(f"/{path}?{urlencode(query)}") for path, query in queries.items()}
+    assert {answer.status_code for answer in texts.values()} == {200}
+    return {path: answer.text for path, answer in texts.items()}
+
+
+def page(folder: Path, search: str, answers: dict[str, str]) -> dict[str, Any]:
+    """What a reader of the page sees and what it reads."""
+    shutil.copytree(STATIC, folder, dirs_exist_ok=True)
+    (folder / "package.json").write_text('{"type": "module"}')
+    given = {"module": (folder / "console.js").as_uri(), "search": search, "answers": answers}
+    process = subprocess.run(["node", str(HOST)], input=json.dumps(given), capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-4000:]
+    seen: dict[str, Any] = json.loads(process.stdout)
+    return seen
+
+
+@needs_node
+@pytest.mark.parametrize("search", OF_PAGES)
+def test_a_page_shows_what_it_reads(search: str, client: TestClient, answers: dict[str, str], tmp_path: Path) -> None:
+    seen = page(tmp_path, search, answers)
+    assert seen["settled"], "the page must not read for ever"
+    assert {f"api/lists/{name}" for name in OF_PAGES[search]} == {
+        path.partition("?")[0] for path in seen["reads"] if path.startswith("api/lists/")
+    }
+    for path in seen["reads"]:
+        assert client.get(f"/{path}").status_code == 200, path
+    assert "no answer" not in seen["text"]
+    assert TEXTS.get(search, "RocketMQ") in seen["text"]
+    assert not re.search(r"undefined|NaN|\[object", seen["text"])
+    assert all(link.startswith(("?", "/dags/")) for link in seen["links"])
+
+
+def test_the_columns_of_the_pages_are_those_of_the_lists() -> None:
+    text = (STATIC / "shared.js").read_text().partition("export const COLUMNS = {")[2].partition("};")[0]
+    shown = {
+        name.strip('"'): json.loads(columns) for name, columns in re.findall(r'^  ("?[\w-]+"?): (\[.*\]),$', text, re.M)
+    }
+    assert set(shown) == set(LISTINGS)
+    for name, columns in shown.items():
+        assert set(columns) - set(LISTINGS[name].columns) <= {"outcomes"}, name
+
+
+@pytest.mark.parametrize("path", sorted(STATIC.iterdir()), ids=lambda path: path.name)
+def test_the_page_asks_for_nothing_elsewhere_and_makes_no_html_of_texts(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), "all comes from the api-server"
+    assert not re.search(r"innerHTML|dangerouslySetInnerHTML|document\.write|\beval\b", text)
+    assert not re.search(r"""(?:fetch|href|src)[=(:]\s*["'`]/""", text), "Airflow's base URL may have a path"
