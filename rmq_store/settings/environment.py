@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,8 @@ class Environment:
     """``RMQ_SQL_SPILL``: what it may write to ``TMPDIR``, such as ``10GiB``."""
     umask: str
     """``RMQ_UMASK``: the permissions that new files and folders do not get, three or four octal digits."""
+    metrics_token: str | None = field(repr=False)
+    """``RMQ_METRICS_TOKEN``: the bearer token of the console's metrics for Prometheus. None: there are no metrics."""
     chosen: frozenset[str]
     """The names of the variables that are set and not empty. The fields of the others have their defaults."""
 
@@ -78,5 +80,6 @@ class Environment:
             sql_memory=env.get("RMQ_SQL_MEMORY") or None,
             sql_spill=env.get("RMQ_SQL_SPILL") or "16GiB",
             umask=env.get("RMQ_UMASK") or "077",
+            metrics_token=env.get("RMQ_METRICS_TOKEN") or None,
             chosen=frozenset(name for name, value in env.items() if value),
         )

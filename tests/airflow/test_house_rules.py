@@ -203,9 +203,27 @@ import json
 from airflow import plugins_manager
 plugins, errors = plugins_manager._get_plugins()
 import sys
-print(json.dumps({"errors": errors, "loaded": [name for name in sys.modules if name.startswith("rmq_")]}))
+loaded = [name for name in sys.modules if name.startswith("rmq_")]
+print(json.dumps({"errors": errors, "loaded": loaded, "names": [plugin.name for plugin in plugins]}))
 """
-    assert in_a_new_process(code, env=airflow_home.environment()) == {"errors": {}, "loaded": []}
+    output = in_a_new_process(code, env=airflow_home.environment())
+    assert output["errors"] == {}
+    assert output["loaded"] == ["rmq_console"], "in every task, so it imports nothing of this project"
+    assert "rmq_console" in output["names"]
+
+
+IMPORT_PLUGIN = """
+import json, sys
+from airflow.plugins_manager import AirflowPlugin
+before = set(sys.modules)
+sys.path.insert(0, "plugins")
+import rmq_console
+print(json.dumps(sorted(name for name in set(sys.modules) - before if name not in sys.stdlib_module_names)))
+"""
+
+
+def test_the_console_imports_nothing_before_its_first_request(airflow_home: AirflowHome) -> None:
+    assert in_a_new_process(IMPORT_PLUGIN, env=airflow_home.environment()) == ["rmq_console"]
 
 
 @pytest.mark.parametrize("until", [None, "", " 2026-01-31T12:00:00Z ", "20260131120000+0800", 0, -1, "1769860800000"])
