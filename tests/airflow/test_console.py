@@ -64,6 +64,16 @@ def test_a_viewer_sees_the_numbers_and_may_not_edit(deployed: LakeStore, client:
         assert permissions == {"group": "payments", "dag_id": CONSUME, "may_edit": allowed}
 
 
+def test_the_page_reads_with_the_cookie_of_the_ui(deployed: LakeStore, client: Any) -> None:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
+
+    token = of("viewer")["Authorization"].removeprefix("Bearer ")
+    cookie = {"Cookie": f"{COOKIE_NAME_JWT_TOKEN}={token}"}
+    for path in ("/rmq/", "/rmq/console.js", "/rmq/shared.js", "/rmq/api/lists/groups"):
+        assert client.get(path, headers=cookie).status_code == 200, path
+    assert client.get("/rmq/console.js", headers=cookie).headers["content-type"].startswith("text/javascript")
+
+
 def test_metrics_have_a_token_of_their_own(deployed: LakeStore, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = "/rmq-metrics/metrics"
     monkeypatch.delenv("RMQ_METRICS_TOKEN", raising=False)

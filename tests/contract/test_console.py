@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from fastapi import HTTPException, Request
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from rmq_store.api import open_store
 from rmq_store.console.access import Access
 from rmq_store.console.app import create_app
 from rmq_store.console.audits import KEPT_MS, LEAST_MS, Audits
@@ -22,12 +25,16 @@ from rmq_store.console.pages import LISTINGS
 from rmq_store.console.pages.groups import BUCKETS, run_of
 from rmq_store.console.pages.messages import SHOWN_BYTES, decoded
 from rmq_store.console.reader import StoreReader
+from rmq_store.lake.admin.replay import begin_attempt, shards_replayed
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
-from tests.lake_fixtures import SmallStore, small_store
+from rmq_store.window.consume_request import ConsumeRequest
+from tests.lake_fixtures import ALICE, SmallStore, small_group, small_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 
@@ -283,6 +290,28 @@ def test_a_comparison_of_a_replay_that_is_none_says_so(client: TestClient) -> No
     get(client, "/api/diff?group=shop&first=1", status=400)
 
 
+def test_two_attempts_of_a_replay_are_compared(tmp_path: Path) -> None:
+    small = small_store(tmp_path, ["broker-a"])
+    name = open_store(tmp_path).replay(small_group(), "Orders", 0).group
+    (shard,) = shards_replayed(small.store, name)
+    request = ConsumeRequest("2026-11-20-again", ALICE, "another look")
+    attempt = begin_attempt(shard, replace(small_group(), name=name), request, small.host)
+    engine = LocalEngine(small.host)
+    settings, request, scope = attempt
+    consume_window(small.store, shard, settings, request, lambda plan: engine, small.host, scope=scope)
+
+    client = client_of(small.store)
+    rows = get(client, "/api/lists/replays")["rows"]
+    assert [(row["group_name"], row["attempt"], row["attempts"]) for row in rows] == [(name, 2, 2), (name, 1, 2)]
+    assert {row["replay_of"] for row in rows} == {"shop"}
+    (of_shard,) = get(client, f"/api/diff?group={name}")["shards"]
+    assert [one["attempt"] for one in of_shard["attempts"]] == [1, 2]
+    assert of_shard["attempts"][1]["reason"] == "another look"
+    assert sum(pair["messages"] for pair in of_shard["table"]) == sum(of_shard["attempts"][0]["outcomes"].values())
+    assert get(client, f"/api/diff?group={name}&first=1&second=2")["shards"] == [of_shard]
+    assert get(client, f"/api/diff?group={name}&first=1&second=7", status=400)
+
+
 def test_metrics_have_the_names_and_sums_of_the_exporter(small: SmallStore) -> None:
     client = TestClient(create_metrics_app(StoreReader(lambda: small.store), lambda: "secret"))
     assert client.get("/metrics").status_code == 401
@@ -315,6 +344,20 @@ def test_an_answer_has_what_was_committed_since_the_last_one(tmp_path: Path) -> 
     before = get(client, "/api/lists/offsets?group=shop")["total"]
     small.bench("broker-a").move("shop", MessageQueue("Orders", "broker-a", 0), 24, 20)
     assert get(client, "/api/lists/offsets?group=shop")["total"] == before + 1
+
+
+def test_many_requests_at_once_are_answered_by_few_readers(small: SmallStore) -> None:
+    opened: list[None] = []
+
+    def open_once_more() -> LakeStore:
+        opened.append(None)
+        return small.store
+
+    reader = StoreReader(open_once_more, readers=2)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: reader.listing(LISTINGS["groups"], {}), range(12)))
+    assert all(answer["total"] == answers[0]["total"] > 0 for answer in answers)
+    assert len(opened) == 12
 
 
 def test_a_store_that_is_not_there_is_an_answer_and_one_that_is_made_again_is_read(tmp_path: Path) -> None:
