@@ -183,6 +183,15 @@ def test_the_lag_over_time_ends_with_the_lag_of_now(client: TestClient, small: S
     assert lag["shop"][-1][1] == now.to_pylist()[0]["lag"]
 
 
+def test_a_group_has_no_lag_over_time_once_it_is_deleted(tmp_path: Path) -> None:
+    small = small_store(tmp_path, ["broker-a"])
+    before = get(client_of(small.store), "/api/lag?group=shop")["lag"]["shop"]
+    small.bench("broker-a").delete("shop", MessageQueue("Orders", "broker-a", 0), 24)
+    small.bench("broker-a").delete("shop", MessageQueue("Orders", "broker-a", 1), 27)
+    after = get(client_of(small.store), "/api/lag?group=shop")["lag"]["shop"]
+    assert len(after) < len(before)
+
+
 def test_a_request_of_a_dag_names_its_run() -> None:
     assert run_of("2026-11-23/rmq_consume__shop/scheduled__2026-11-23T00:00:00+00:00") == {
         "dag_id": "rmq_consume__shop",

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import pytest
 from fastapi.testclient import TestClient
 
+from rmq_store.admin.dag_params import dag_id_of
 from rmq_store.console.app import create_app
 from rmq_store.console.pages import LISTINGS
 from rmq_store.console.reader import StoreReader
@@ -20,7 +21,7 @@ from tests.contract.test_console import ACCESS
 from tests.lake_fixtures import small_store
 
 STATIC = Path(__file__).resolve().parents[2] / "rmq_store" / "console" / "static"
-HOST = Path(__file__).with_name("console_host.mjs")
+HOSTS = Path(__file__).parent
 OF_PAGES: dict[str, list[str]] = {
     "page=groups": ["groups", "blocked"],
     "page=group&group=shop": ["queues", "blocked", "windows", "offsets", "owners"],
@@ -73,12 +74,16 @@ def answers(client: TestClient) -> dict[str, str]:
     return {path: answer.text for path, answer in texts.items()}
 
 
-def page(folder: Path, search: str, answers: dict[str, str]) -> dict[str, Any]:
+def page(
+    folder: Path, search: str, answers: dict[str, str], code: str = "console.js", host: str = "console_host.mjs"
+) -> dict[str, Any]:
     """What a reader of the page sees and what it reads."""
     shutil.copytree(STATIC, folder, dirs_exist_ok=True)
     (folder / "package.json").write_text('{"type": "module"}')
-    given = {"module": (folder / "console.js").as_uri(), "search": search, "answers": answers}
-    process = subprocess.run(["node", str(HOST)], input=json.dumps(given), capture_output=True, text=True, check=False)
+    given = {"module": (folder / code).as_uri(), "search": search, "answers": answers}
+    process = subprocess.run(
+        ["node", str(HOSTS / host)], input=json.dumps(given), capture_output=True, text=True, check=False
+    )
     assert process.returncode == 0, process.stderr[-4000:]
     seen: dict[str, Any] = json.loads(process.stdout)
     return seen
@@ -98,6 +103,40 @@ def test_a_page_shows_what_it_reads(search: str, client: TestClient, answers: di
     assert TEXTS.get(search, "RocketMQ") in seen["text"]
     assert not re.search(r"undefined|NaN|\[object", seen["text"])
     assert all(link.startswith(("?", "/dags/")) for link in seen["links"])
+
+
+PLAIN = {
+    "": ("groups", "shop"),
+    "?list=nothing": ("groups", "shop"),
+    "?dag_id=rmq_consume__shop": ("queues", "broker-a"),
+    "?group=shop&list=windows&sort=-committed_at": ("windows", "alice"),
+    "?group=shop&list=dead-letters": ("dead-letters", "Orders"),
+    "?topic=Orders&list=topic-groups": ("topic-groups", "shop"),
+    "?list=delay-levels&theme=dark": ("delay-levels", "Orders"),
+}
+"""Of the plain page: the list that an address shows, and a text of it."""
+
+
+@needs_node
+@pytest.mark.parametrize("search", PLAIN)
+def test_the_plain_page_shows_a_list(search: str, client: TestClient, answers: dict[str, str], tmp_path: Path) -> None:
+    name, text = PLAIN[search]
+    seen = page(tmp_path, search, answers, "page.js", "plain_page_host.mjs")
+    assert seen["reads"][0].partition("?")[0] == f"api/lists/{name}"
+    for path in seen["reads"]:
+        assert client.get(f"/{path}").status_code == 200, path
+    parts = seen["parts"]
+    assert text in parts["rows"]
+    assert parts["note"].endswith("rows")
+    assert ("Lag from" in parts.get("chart", "")) is (name == "queues")
+    assert not re.search(r"undefined|NaN|\[object", " ".join(parts.values()))
+
+
+@needs_node
+def test_the_tab_of_a_dag_decodes_the_name_of_its_group(answers: dict[str, str], tmp_path: Path) -> None:
+    search = f"?{urlencode({'dag_id': dag_id_of('capped|%x')})}"
+    seen = page(tmp_path, search, answers, "page.js", "plain_page_host.mjs")
+    assert all("group=capped%7C%25x" in path for path in seen["reads"])
 
 
 def test_the_columns_of_the_pages_are_those_of_the_lists() -> None:

@@ -124,10 +124,12 @@ def dag_of(group: str) -> str:
 BUCKETS = 60
 MOST_GROUPS = 50
 
-# Offsets only where the group has read: what it would have had to read before its first window is not known.
+# Offsets only where the group has read: what it would have had to read before its first window is not known. -1: its offset
+# was deleted.
 _HISTORY = """
 WITH moves AS (
-    SELECT shard, group_name, topic, broker_name, queue_id, committed_at, read_version, to_offset
+    SELECT shard, group_name, topic, broker_name, queue_id, committed_at, read_version,
+        coalesce(to_offset, -1) AS to_offset
     FROM offset_history
     WHERE list_contains($groups, group_name) AND NOT starts_with(topic, '%RETRY%') AND NOT starts_with(topic, '%DLQ%')
 ),
@@ -177,7 +179,7 @@ SELECT
     f.group_name, s.begin_ms + (f.bucket + 1) * s.length_ms // $buckets AS until_ms,
     CAST(sum(greatest(0, f.max_offset - f.next_offset)) AS BIGINT) AS lag
 FROM filled f CROSS JOIN span s
-WHERE f.next_offset IS NOT NULL AND f.max_offset IS NOT NULL
+WHERE f.next_offset >= 0 AND f.max_offset IS NOT NULL
 GROUP BY ALL
 ORDER BY f.group_name, until_ms
 """

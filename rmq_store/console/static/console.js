@@ -2,7 +2,7 @@
 // follows its theme. The address after "?" says what is shown, so that links and the back button work.
 
 import {
-  COLUMNS, OUTCOMES, address, isNumber, isReplay, label, placeOf, points, read, runOf, runPath, shares, timeText, trigger,
+  COLUMNS, OUTCOMES, address, isNumber, isReplay, isTime, label, placeOf, points, read, runOf, runPath, shares, timeText, trigger,
   valueText,
 } from "./shared.js";
 
@@ -106,7 +106,7 @@ function List({ name, filters = {}, extra = {}, warn, onRows, empty = "Nothing."
           column === "outcomes" ? "Outcomes" : h("button", { onClick: () => sortBy(column) }, label(column) + arrow(column)))),
         Object.keys(extra).map((title) => h(Table.ColumnHeader, { key: title }, title)))),
       h(Table.Body, null, data.rows.map((row, at) => h(Table.Row, { key: at, color: warn?.(row) ? "red.fg" : undefined },
-        columns.map((column) => h(Table.Cell, { key: column, textAlign: isNumber(row[column]) && !/(_at|_timestamp|_due)$/.test(column) ? "end" : "start" }, h(Cell, { column, row }))),
+        columns.map((column) => h(Table.Cell, { key: column, textAlign: isNumber(row[column]) && !isTime(column) ? "end" : "start" }, h(Cell, { column, row }))),
         Object.entries(extra).map(([title, node]) => h(Table.Cell, { key: title }, node(row)))))))),
     data.total > PAGE_ROWS && h(Flex, { gap: 2, mt: 2, align: "center" },
       h(Button, { size: "xs", disabled: state.offset === 0, onClick: () => setState((old) => ({ ...old, offset: Math.max(0, old.offset - PAGE_ROWS) })) }, "Previous"),
