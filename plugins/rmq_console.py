@@ -6,6 +6,7 @@ is Airflow's decision (``rmq_access.py``); if that cannot be imported, every req
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ def _access() -> Access:
     try:
         from rmq_access import ACCESS
     except ImportError:
+        logging.getLogger(__name__).exception("The console refuses all requests: Airflow's permissions are unknown")
         from fastapi import HTTPException
 
         from rmq_store.console.access import Access
