@@ -9,6 +9,7 @@ from queue import Empty, LifoQueue
 from typing import Any, Final
 
 from rmq_store.console.listing import MOST_CSV_ROWS, Listing, Page, Question, document, without_total
+from rmq_store.errors import WrongUse
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.sql import queries
 from rmq_store.lake.table.shard import Shard
@@ -66,8 +67,10 @@ class StoreReader:
             if store.store_id != slot.store_id:  # made again at the same place
                 slot.store_id, slot.opened = store.store_id, {}
             yield _KeptStore(store.root, store.store_id, store.levels, opened=slot.opened)
+        except WrongUse:
+            raise
         except BaseException:
-            slot.opened = {}
+            slot.opened = {}  # what failed may be what is open
             raise
         finally:
             self._slots.put(slot)

@@ -25,6 +25,7 @@ from rmq_store.console.pages import LISTINGS
 from rmq_store.console.pages.groups import BUCKETS, run_of
 from rmq_store.console.pages.messages import SHOWN_BYTES, decoded
 from rmq_store.console.reader import StoreReader
+from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.replay import begin_attempt, shards_replayed
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
@@ -353,6 +354,17 @@ def test_an_answer_has_what_was_committed_since_the_last_one(tmp_path: Path) -> 
     before = get(client, "/api/lists/offsets?group=shop")["total"]
     small.bench("broker-a").move("shop", MessageQueue("Orders", "broker-a", 0), 24, 20)
     assert get(client, "/api/lists/offsets?group=shop")["total"] == before + 1
+
+
+@pytest.mark.parametrize(("error", "stays"), [(WrongUse("no"), True), (OSError("no"), False)])
+def test_a_wrong_question_leaves_the_tables_open(small: SmallStore, error: Exception, stays: bool) -> None:
+    reader = StoreReader(lambda: small.store, readers=1)
+    with reader.store() as store:
+        shards = store.shards()
+    with pytest.raises(type(error)), reader.store():
+        raise error
+    with reader.store() as store:
+        assert (store.shards()[0] is shards[0]) is stays
 
 
 def test_many_requests_at_once_are_answered_by_few_readers(small: SmallStore) -> None:
