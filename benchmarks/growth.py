@@ -15,6 +15,8 @@ from benchmarks.bench import ACTOR, DAY, Bench, Lake, check, cpu_ms, group_of
 from benchmarks.broker_log import QUEUES
 from benchmarks.small_windows import WHOLE, SmallWindows
 from benchmarks.table import Measurement, Target
+from rmq_store.console.pages import LISTINGS
+from rmq_store.console.reader import StoreReader
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.maintain import compact as compacting
 from rmq_store.lake.maintain.derived import join
@@ -30,9 +32,12 @@ RETRIES = 2
 """Messages that fail in a window of the group ``two``."""
 HOUR_MS = 3_600_000
 VIEWS = ("lag", "audit", "messages", "retries")
+PAGES = ("groups", "queues", "windows", "offsets")
+"""Lists of the console, of one of the groups."""
 SAME = Target("<=", 1.1)
 MAINTAINED = Target("<=", 1.2)
 QUICK_VIEW = Target("<=", 3000)
+QUICK_PAGE = Target("<=", 300)
 FILES = Target("<=", 1000)
 
 
@@ -63,6 +68,8 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         for case in CASES
     }
 
+    pages = StoreReader(lambda: LakeStore.open(store.root))
+
     def run(count: int) -> None:
         for _ in range(count):
             for windows in groups.values():
@@ -75,6 +82,8 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         run(few)
         samples = {name: tuple(windows.ms[WHOLE]) for name, windows in groups.items()}
         samples |= bench.in_turns({view: partial(_of_view, store, view) for view in VIEWS})
+        pages.listing(LISTINGS["groups"], {})  # opens the store
+        samples |= bench.in_turns({f"page.{page}": partial(_of_page, pages, page) for page in PAGES})
         for windows in groups.values():
             windows.check()
         samples["deliver"] = (_of_delivery(bench, store, groups["two"].windows * RETRIES),)
@@ -127,17 +136,18 @@ def _maintained_rows(
 ) -> Iterator[Measurement]:
     for key, what in _names().items():
         name, samples = f"{what}, after {last} windows and maintenance", maintained[key]
-        target = QUICK_VIEW if key in VIEWS and key != "lag" else None
+        target = QUICK_VIEW if key in VIEWS and key != "lag" else QUICK_PAGE if key.startswith("page.") else None
         yield Measurement(f"growth.{key}.maintained", name, "CPU ms", samples, target=target, more_is_better=False)
         ratio = statistics.median(samples) / statistics.median(fresh[key])
         name = f"{what}: maintained after {last} windows, relative to few windows"
-        target = None if key in VIEWS and key != "lag" else MAINTAINED
+        target = None if (key in VIEWS and key != "lag") or key.startswith("page.") else MAINTAINED
         yield Measurement(f"growth.{key}.of-fresh", name, "times", (ratio,), target=target, more_is_better=False)
 
 
 def _names() -> dict[str, str]:
     names = {case.group: f"window of {WINDOW_MESSAGES} messages, {case.what}" for case in CASES}
     names |= {view: f"view {view}, store just opened" for view in VIEWS}
+    names |= {f"page.{page}": f"console, list {page}, store open" for page in PAGES}
     return names | {"deliver": "delivery of all retries, for each"}
 
 
@@ -162,6 +172,15 @@ def _of_view(store: LakeStore, view: str) -> float:
         check(f"rows of {view}", rows > 0, view != "audit")
 
     return cpu_ms(count)
+
+
+def _of_page(pages: StoreReader, page: str) -> float:
+    """CPU ms of the first page of a list."""
+
+    def read() -> None:
+        check(f"rows of {page}", pages.listing(LISTINGS[page], {"group": CASES[0].group})["total"] > 0, True)
+
+    return cpu_ms(read)
 
 
 def _of_delivery(bench: Bench, store: LakeStore, waiting: int) -> float:
