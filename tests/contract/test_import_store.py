@@ -31,6 +31,7 @@ from rmq_store.lake.broker.import_commit import GONE, MISSING_FILES, NO_MESSAGE,
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
 from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.broker.salvage import Skipped
+from rmq_store.lake.commit import commit as commit_steps
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.delta_table import LakeTable
@@ -164,6 +165,28 @@ def test_a_grown_store_adds_only_what_is_new_and_ends_as_if_imported_at_once(
     second = lake.load(broker)
     assert (first.end, second.begin) == (cut, cut)
     assert first.messages + second.messages == len(record_starts())
+
+    at_once = Lake(tmp_path / "at-once")
+    at_once.load(broker)
+    assert lake.positions() == at_once.positions()
+
+
+def test_an_import_that_another_overtakes_between_look_and_claim_reads_the_broker_after_it(
+    lake: Lake, broker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has begun a file of its log meanwhile, which the list of the slower import did not have."""
+    growing = Path(shutil.copytree(broker, tmp_path / "growing"))
+    remove_from(growing, 2 * FILE_BYTES)
+    shutil.rmtree(growing / "config")
+
+    def overtakes(step: str) -> None:
+        if step == "1.planned":
+            monkeypatch.undo()
+            shutil.copytree(broker, growing, dirs_exist_ok=True)
+            lake.load(growing, request="2026-01-01-quick")
+
+    monkeypatch.setattr(commit_steps, "on_step", overtakes)
+    assert lake.load(growing, request="2026-01-01-slow").status == "unchanged"
 
     at_once = Lake(tmp_path / "at-once")
     at_once.load(broker)

@@ -36,7 +36,7 @@ from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, re
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.rocksdb_source import with_rocksdb
 from rmq_store.lake.broker.root_file_source import file_source
-from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.commit.claim import HeldClaim, claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
@@ -81,26 +81,25 @@ def import_store(
     """
     _check_request(request)
     started_ms = host.now_ms()
-    files = with_rocksdb(file_source(source), request.max_config_bytes)
-    log = list_commit_log(files, allow_missing=True)
-    refuse_rocksdb(files)
-    configs = read_configs(
-        files, request.broker_name, max_config_bytes=request.max_config_bytes, max_queues=request.max_queues
-    )
+    list_commit_log(
+        file_source(source), allow_missing=True
+    )  # what is no broker's store makes no shard and takes no claim
     shard = _shard_of(store, request)
     shard.commitlog.refresh()
+
+    def read_now() -> _Import:
+        return _Import(store, shard, request, _BrokerStore.read(source, request), host, engine, progress)
+
     earlier = _parts(shard, request)
     if earlier and earlier[-1].request_complete:
-        return report_of(Status.ALREADY_COMMITTED, shard, request, earlier, configs.notes)
+        return read_now().already_committed(earlier)
     refuse_other_history(shard, shard.consumequeue)
-    queues = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)}
-    importing = _Import(store, shard, request, files, log, configs, queues, host, engine, progress)
     if request.dry_run:
-        return importing.tried()
+        return read_now().tried()
     warnings: list[str] = []
     more = True
     while more:
-        report, more = importing.next_part(started_ms)
+        report, more = _next_part(shard, request, read_now, host, started_ms)
         if report.status is Status.COMMITTED:
             warnings += follow_up(shard, host)
             reached("7.dispatched")
@@ -123,66 +122,104 @@ def _check_request(request: ImportRequest) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Import:
-    """A running import."""
+class _BrokerStore:
+    """What a broker's store directory has at one time."""
 
-    store: LakeStore
-    shard: Shard
-    request: ImportRequest
     files: FileSource
     log: MappedFileQueue
     configs: BrokerConfigs
     queues: Mapping[tuple[str, int], ConsumeQueueFiles]
+
+    @classmethod
+    def read(cls, source: Root, request: ImportRequest) -> _BrokerStore:
+        files = with_rocksdb(file_source(source), request.max_config_bytes)
+        log = list_commit_log(files, allow_missing=True)
+        refuse_rocksdb(files)
+        configs = read_configs(
+            files, request.broker_name, max_config_bytes=request.max_config_bytes, max_queues=request.max_queues
+        )
+        queues = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)}
+        return cls(files, log, configs, queues)
+
+
+def _next_part(
+    shard: Shard, request: ImportRequest, read_now: Callable[[], _Import], host: Host, started_ms: int
+) -> tuple[ImportReport, bool]:
+    """Claim, read and commit the next part. Returns a report of all parts of the request, and whether more follow.
+
+    The broker's store is listed once the claim is held. A list from before it may be older than what another import has
+    committed meanwhile: its log would be too short, and its offsets would be those of an earlier time.
+    """
+    reached("1.planned")
+    with claimed(
+        shard, Wish.of_whole(request.request_id, request.actor, "~import", _log_name(shard, request)), host
+    ) as claim:
+        reached("2.claimed")
+        shard.commitlog.refresh()
+        importing, parts = read_now(), _parts(shard, request)
+        if parts and parts[-1].request_complete:  # by another attempt, before this one had the claim
+            claim.release()
+            return importing.already_committed(parts), False
+        return importing.commit_part(claim, parts, started_ms)
+
+
+def _log_name(shard: Shard, request: ImportRequest) -> str:
+    """The oldest name of the log: imports and cut-overs of one log have one claim, whatever their names."""
+    continues, name = request.continues, request.broker_name
+    return names_of_log(shard, name if continues is None else continues.broker_name).names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """An import of what a broker's store has now."""
+
+    store: LakeStore
+    shard: Shard
+    request: ImportRequest
+    broker: _BrokerStore
     host: Host
     engine: Engine
     progress: Callable[[int, int], None] | None
 
-    def next_part(self, started_ms: int) -> tuple[ImportReport, bool]:
-        """Claim, read and commit the next part. Returns a report of all parts of the request, and whether more follow."""
-        shard, request, host, log = self.shard, self.request, self.host, self.log
+    def already_committed(self, parts: Sequence[Ctl]) -> ImportReport:
+        return report_of(Status.ALREADY_COMMITTED, self.shard, self.request, parts, self.broker.configs.notes)
+
+    def commit_part(self, claim: HeldClaim, parts: Sequence[Ctl], started_ms: int) -> tuple[ImportReport, bool]:
+        """Read and commit the part after ``parts``. As ``_next_part``."""
+        shard, request, log = self.shard, self.request, self.broker.log
         broker_name = request.broker_name
-        reached("1.planned")
-        with claimed(
-            shard, Wish.of_whole(request.request_id, request.actor, "~import", self._log_name()), host
-        ) as claim:
-            reached("2.claimed")
-            shard.commitlog.refresh()
-            parts = _parts(shard, request)
-            if parts and parts[-1].request_complete:  # by another attempt, before this one had the claim
-                claim.release()
-                return report_of(Status.ALREADY_COMMITTED, shard, request, parts, self.configs.notes), False
-            refuse_closed(shard, broker_name)
-            cut = self.cut()
-            positions = shard.positions()
-            begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
-            begin = self._begin(positions) if cut is None else cut.common.end
-            generations = self._generations(cut)
+        refuse_closed(shard, broker_name)
+        cut = self.cut()
+        positions = shard.positions()
+        begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
+        begin = self._begin(positions) if cut is None else cut.common.end
+        generations = self._generations(cut)
+        job = self._job(generations)
+        progressed = partial(self._progressed, parts, begin)
+        read = read_part(job, log, begin, self.engine, progressed)
+        begun_again = new_generations(job, begun, read)
+        if begun_again:  # the rows have their offsets in the lake, so they are written again
+            generations = generations.with_new(begun_again)
             job = self._job(generations)
-            progressed = partial(self._progressed, parts, begin)
             read = read_part(job, log, begin, self.engine, progressed)
-            begun_again = new_generations(job, begun, read)
-            if begun_again:  # the rows have their offsets in the lake, so they are written again
-                generations = generations.with_new(begun_again)
-                job = self._job(generations)
-                read = read_part(job, log, begin, self.engine, progressed)
-            recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
-            part = self._part(len(parts) + 1, cut, generations, begun_again)
-            ends = {queue: begun.max_offset(queue) for queue in begun.all_queues()} if generations.bases else {}
-            ends |= {segment.queue: (segment.base or 0) + segment.count for segment in read.produced}
-            configs = self._configs(cut, recorded, generations, ends)
-            notes = configs.notes if read.note is None else (*configs.notes, read.note)
-            made = import_commit(job, part, read, configs, recorded, begun)
-            if cut is not None:
-                made = replace(made, advance={**cut.advance, **made.advance})
-            before = last_import(shard, broker_name)
-            if cut is None and not made.is_needed and before is not None and before.request_complete:
-                claim.release()
-                unchanged = replace(made.ctl, produced=())
-                return replace(report_of(Status.UNCHANGED, shard, request, [unchanged], notes), commit_id=None), False
-            reached("3.staged")
-            claim.stop_renewing()
-            proposal = claim.taken.ended_by(proposal_of(made, read, broker_name, positions))
-            committed = commit(shard, proposal, host, started_ms=started_ms)
+        recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
+        part = self._part(len(parts) + 1, cut, generations, begun_again)
+        ends = {queue: begun.max_offset(queue) for queue in begun.all_queues()} if generations.bases else {}
+        ends |= {segment.queue: (segment.base or 0) + segment.count for segment in read.produced}
+        configs = self._configs(cut, recorded, generations, ends)
+        notes = configs.notes if read.note is None else (*configs.notes, read.note)
+        made = import_commit(job, part, read, configs, recorded, begun)
+        if cut is not None:
+            made = replace(made, advance={**cut.advance, **made.advance})
+        before = last_import(shard, broker_name)
+        if cut is None and not made.is_needed and before is not None and before.request_complete:
+            claim.release()
+            unchanged = replace(made.ctl, produced=())
+            return replace(report_of(Status.UNCHANGED, shard, request, [unchanged], notes), commit_id=None), False
+        reached("3.staged")
+        claim.stop_renewing()
+        proposal = claim.taken.ended_by(proposal_of(made, read, broker_name, positions))
+        committed = commit(shard, proposal, self.host, started_ms=started_ms)
         return report_of(Status.COMMITTED, shard, request, [*parts, committed.ctl], notes), not read.is_last
 
     def tried(self) -> ImportReport:
@@ -196,7 +233,7 @@ class _Import:
             request_id=self.request.request_id,
             begin=end,
             end=end,
-            notes=self.configs.notes,
+            notes=self.broker.configs.notes,
             continued=None if cut is None else cut.report,
         )
 
@@ -206,26 +243,21 @@ class _Import:
         if continues is None:
             return None
         if self.shard.positions().get(import_id(name)) is None:
-            return log_cut(self.store, self.shard, self.files, self.log, continues, name)
+            return log_cut(self.store, self.shard, self.broker.files, self.broker.log, continues, name)
         if continues.broker_name not in names_of_log(self.shard, name).names[:-1]:
             raise WrongUse(
                 f"broker {name} was imported before, and does not continue {continues.broker_name}: use another name"
             )
         return None
 
-    def _log_name(self) -> str:
-        """The oldest name of the log: imports and cut-overs of one log have one claim, whatever their names."""
-        continues, name = self.request.continues, self.request.broker_name
-        return names_of_log(self.shard, name if continues is None else continues.broker_name).names[0]
-
     def _begin(self, positions: Positions) -> int:
         """The physical offset to read from. Raises BadData when this is not the log that was imported."""
         name = self.request.broker_name
         imported, before = positions.get(import_id(name)), last_import(self.shard, name)
         try:
-            return begin_of(self.files, self.log, imported, before, self.request.salvage)
+            return begin_of(self.broker.files, self.broker.log, imported, before, self.request.salvage)
         except OtherLog as error:
-            common = common_log(self.store, self.shard, self.files, self.log, name, imported or 0)
+            common = common_log(self.store, self.shard, self.broker.files, self.broker.log, name, imported or 0)
             raise BadData(f"{error}: {what_differs(common, name)}. Nothing was changed.") from error
 
     def _part(
@@ -256,7 +288,7 @@ class _Import:
         self, cut: LogCut | None, recorded: Ctl | None, generations: Generations, ends: Mapping[MessageQueue, int]
     ) -> BrokerConfigs:
         """Those of the files, with the offsets of the groups in the queues of all names of the log."""
-        name, configs = self.request.broker_name, self.configs
+        name, configs = self.request.broker_name, self.broker.configs
         if cut is None:
             names = names_of_log(self.shard, name)
         else:
@@ -268,15 +300,17 @@ class _Import:
 
     def _job(self, generations: Generations) -> ImportJob:
         return ImportJob(
-            source=self.files,
+            source=self.broker.files,
             root=self.shard.root,
             table=self.shard.commitlog.path,
             commit_id=self.host.new_commit_id(),
             broker_name=self.request.broker_name,
             levels=self.store.levels,
-            queues=self.queues,
-            batch_queues={(queue.topic, queue.queue_id): queue for queue in list_batch_consume_queues(self.files)},
-            file_bytes=self.log.files[0].size_bytes,
+            queues=self.broker.queues,
+            batch_queues={
+                (queue.topic, queue.queue_id): queue for queue in list_batch_consume_queues(self.broker.files)
+            },
+            file_bytes=self.broker.log.files[0].size_bytes,
             salvage=self.request.salvage,
             max_body_bytes=self.request.max_body_bytes,
             bases=generations.newest,
@@ -285,7 +319,7 @@ class _Import:
     def _progressed(self, parts: Sequence[Ctl], begin: int, read_bytes: int) -> None:
         if self.progress:
             first = parts[0].parameter("range")[0] if parts else begin
-            self.progress(begin - first + read_bytes, self.log.files[-1].end_offset - first)
+            self.progress(begin - first + read_bytes, self.broker.log.files[-1].end_offset - first)
 
 
 def _shard_of(store: LakeStore, request: ImportRequest) -> Shard:
