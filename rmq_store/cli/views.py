@@ -6,7 +6,7 @@ import csv
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ from rmq_store.cli.options import DURATION, SIZE, GroupOption, OfGroupOption, Se
 from rmq_store.cli.output import MANY_ROWS, Output, answering, cell, harmless, print_table, to_json
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.process_limits import bounded_address_space
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from rmq_store.lake.table.store import LakeStore
 
 PANEL = "Inspect"
+
+_BESIDE_A_QUERY: Final = 1 << 30
+"""Bytes of address space for threads and libraries: much of it is never used as memory."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -200,7 +204,10 @@ def sql(
     from rmq_store.lake.sql.query_limits import QueryLimits
 
     limits = QueryLimits.of_environment(timeout_ms=timeout, memory_bytes=memory, spill_bytes=spill)
-    table = _query(store, text, limits=limits)
+    with bounded_address_space(
+        2 * limits.memory_bytes + _BESIDE_A_QUERY
+    ):  # DuckDB does not count what a function makes
+        table = _query(store, text, limits=limits)
     with answering():
         if Output(options.as_json).as_json or form == "json":
             sys.stdout.writelines(_json_array(table))

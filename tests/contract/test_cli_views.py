@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import resource
 
 import pytest
 
@@ -96,6 +97,16 @@ def test_sql_prints_what_python_has_no_value_for_as_duckdb_does(rmq: Rmq, value:
     assert rmq.json("sql", query) == [{"v": text, "n": 1}, {"v": None, "n": 2}]
     assert text in rmq("sql", query).out
     assert list(csv.reader(io.StringIO(rmq("sql", query, "--format", "csv").out)))[1] == [text, "1"]
+
+
+@pytest.mark.parametrize("value", ["repeat('x', 4000000000)", "len(range(1000000000))"])
+def test_sql_also_bounds_the_memory_that_duckdb_does_not_count(rmq: Rmq, value: str) -> None:
+    rmq("init")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    answer = rmq("sql", f"SELECT {value}", "--memory", "64MiB")
+    assert answer.exit_code == 2, answer
+    assert "needs more than 64 MiB of memory" in answer.err
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_sql_answers_in_three_forms(rmq: Rmq) -> None:

@@ -22,6 +22,7 @@ from rmq_store.lake.listener.shared_memory import Board, MappedRows
 from rmq_store.lake.read.message_view import MessageViews
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.utils.host import epoch_ms
+from rmq_store.utils.process_limits import address_space, set_limit
 
 MOST_REQUEST = 1 << 20
 """Bytes of a request or an answer."""
@@ -77,9 +78,9 @@ class _Worker:
             os.environ.update(first["environment"])
             sys.path[:] = first["path"]
             os.chdir(first["folder"])
-            _limit(resource.RLIMIT_CORE, 0)
+            set_limit(resource.RLIMIT_CORE, 0)
             if first["memory_mib"] is not None:
-                _limit(resource.RLIMIT_AS, _address_space() + (first["memory_mib"] << 20))
+                set_limit(resource.RLIMIT_AS, address_space() + (first["memory_mib"] << 20))
             self._cpu_s = first["cpu_s"]
         self._limit_cpu()
         self._shared.clear()
@@ -147,15 +148,4 @@ class _Worker:
         """The next call may use so much CPU time; more ends the process with SIGXCPU."""
         if self._cpu_s is not None:
             used = resource.getrusage(resource.RUSAGE_SELF)
-            _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + self._cpu_s)
-
-
-def _limit(which: int, value: int) -> None:
-    _, hard = resource.getrlimit(which)
-    resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
-
-
-def _address_space() -> int:
-    """Bytes that the process has now."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
+            set_limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + self._cpu_s)

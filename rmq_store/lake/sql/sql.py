@@ -141,6 +141,10 @@ def _answer(
         return _rows(connection, text, named, limits)
     except (duckdb.Error, OSError) as error:
         raise _in_words(error, store.root.location, limits) from error
+    except MemoryError as error:
+        if limits is None:
+            raise
+        raise _too_much_memory(limits) from error
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, text: str, values: Values, limits: QueryLimits | None) -> pa.Table:
@@ -187,11 +191,15 @@ def _in_words(error: Exception, location: str, limits: QueryLimits | None) -> St
                 "less, or raise the limit (--spill, RMQ_SQL_SPILL)"
             )
         case "Out of Memory":
-            return WrongUse(
-                f"SQL: the query needs more than {limits.memory_bytes >> 20:,} MiB of memory: read less, or raise the limit "
-                "(--memory, RMQ_SQL_MEMORY)"
-            )
+            return _too_much_memory(limits)
     return WrongUse(f"SQL: {_message(error)}")
+
+
+def _too_much_memory(limits: QueryLimits) -> WrongUse:
+    return WrongUse(
+        f"SQL: the query needs more than {limits.memory_bytes >> 20:,} MiB of memory: read less, or raise the limit (--memory, "
+        "RMQ_SQL_MEMORY)"
+    )
 
 
 def as_texts(column: pa.Array) -> list[str | None]:
