@@ -37,6 +37,11 @@ class PlantedShard:
     name: str
 
     @property
+    def entry(self) -> Path:
+        """What names the shard in the store."""
+        return self.root / "shards" / f"{self.name}.json"
+
+    @property
     def shard(self) -> Shard:
         return Shard(Root.parse(str(self.root)), self.name)
 

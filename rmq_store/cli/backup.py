@@ -51,9 +51,17 @@ def backup(
         report = copy_store(store, Root.parse(target), dry_run=dry_run, progress=progress)
     rows = [asdict(table) for table in report.tables]
     output.table(rows, _COLUMNS, empty="no shards yet")
+    for name in report.copied_descriptions:
+        output.line(f"{name}: {'would be copied' if dry_run else 'copied'}")
     status = "dry_run" if dry_run else "done" if report.is_new else "already_there"
     output.answer(
-        {"status": status, "target": report.target, "store_id": report.store_id, "tables": rows},
+        {
+            "status": status,
+            "target": report.target,
+            "store_id": report.store_id,
+            "tables": rows,
+            "descriptions": list(report.copied_descriptions),
+        },
         f"store {report.store_id} at {report.target}",
     )
 

@@ -260,7 +260,8 @@ def _store_timestamp(proposal: Proposal, positions: Positions, clocks: Clocks, m
     if newest - clocks.own_ms > max_skew_ms:
         raise ClockSkew(
             f"{queue} holds a message of {newest} ms, more than {max_skew_ms} ms ahead of this host's clock "
-            f"({clocks.own_ms} ms). Nothing was written. One of the hosts that write here has a wrong clock."
+            f"({clocks.own_ms} ms). Nothing was written. One of the hosts that write here has a wrong clock: correct it. If "
+            "this host's clock is right, that time has to come first; docs/limits.md, 'Clocks', says what else can be done."
         )
     return max(clocks.own_ms, newest)
 

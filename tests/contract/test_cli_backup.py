@@ -43,6 +43,26 @@ def test_a_backup_says_what_it_copied_and_is_used_and_restored_like_any_store(rm
     assert rmq.json("doctor", "--root", str(restored))["status"] == "ok"
 
 
+def test_a_backup_has_what_describes_the_store_too(imported: Rmq) -> None:
+    target = imported.folder / "copy"
+    names = ["shards/broker-a.json", "store.json"]
+    assert imported.json("backup", str(target), "--dry-run")["descriptions"] == names
+    assert imported.json("backup", str(target))["descriptions"] == names
+    (target / names[0]).unlink()
+    assert f"{names[0]}: would be copied" in imported("backup", str(target), "--dry-run").out
+    again = imported.json("backup", str(target))
+    assert (again["status"], again["descriptions"]) == ("done", names[:1])
+
+
+def test_a_shard_that_nothing_names_is_said_and_not_left_out_of_a_backup(imported: Rmq) -> None:
+    (imported.root / "shards" / "broker-a.json").unlink()
+    refused = imported("backup", str(imported.folder / "copy"))
+    assert (refused.exit_code, "broker-a in " in refused.err) == (1, True)
+    assert not (imported.folder / "copy").exists()
+    checks = {check["check"]: check for check in imported("doctor", "--json").json()["checks"]}
+    assert (checks["store"]["status"], "broker-a: these folders" in checks["store"]["found"]) == ("failed", True)
+
+
 def test_a_wrong_target_is_wrong_use(imported: Rmq) -> None:
     refused = imported("backup", str(imported.root / "copy"))
     assert (refused.exit_code, "choose a target outside of the store" in refused.err) == (2, True)

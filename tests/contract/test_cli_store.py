@@ -16,7 +16,7 @@ from rmq_store.lake.admin import doctor
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.request_counter import Kind
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.utils.host import Host
+from rmq_store.utils.host import Host, epoch_ms
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
 from tests.contract.test_diverged_log import delayed
 from tests.contract.test_queue_generations import broker_of
@@ -325,6 +325,25 @@ def test_doctor_fails_when_the_metadata_names_no_ranges(monkeypatch: pytest.Monk
 def test_doctor_finds_every_package_of_the_checkout_in_its_range() -> None:
     with_version = [text for text in requires("rocketmq-lakehouse") or () if ">=" in text]
     assert doctor.packages_found().startswith(f"{len({re.split(r'[<[]', text)[0] for text in with_version})} packages")
+
+
+def test_a_store_is_not_looked_for_or_made_in_a_shard_or_in_a_brokers_directory(imported: Rmq, tmp_path: Path) -> None:
+    for command in ("init", "topics"):
+        refused = imported(command, "--root", str(imported.root / "broker-a"))
+        assert (refused.exit_code, "is the folder of a shard: name the store" in refused.err) == (1, True)
+    (tmp_path / "broker" / "commitlog").mkdir(parents=True)
+    (tmp_path / "broker" / "commitlog" / f"{0:020}").write_bytes(b"x")
+    refused = imported("init", "--root", str(tmp_path / "broker"))
+    assert (refused.exit_code, "is the store directory of a broker" in refused.err) == (1, True)
+    assert not (tmp_path / "broker" / "store.json").exists()
+
+
+def test_doctor_names_a_queue_that_a_host_with_a_clock_ahead_has_written(imported: Rmq) -> None:
+    assert imported("send", "--topic", "Notes", "--create", "--queues", "1", "x").exit_code == 0
+    root = Root.parse(str(imported.root))
+    assert "on this machine" in doctor.clock_found(root, Host())
+    with pytest.raises(StoreUnusable, match=r"1 queues have messages from the future.*Notes.*lake-.* until 20"):
+        doctor.clock_found(root, Host(now_ms=lambda: epoch_ms() - 3_600_000))
 
 
 def test_doctor_finds_a_store_in_which_two_creates_win(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,13 @@ def test_an_import_that_another_overtakes_between_look_and_claim_reads_the_broke
     assert lake.positions() == at_once.positions()
 
 
+@pytest.mark.parametrize("name", ["lake-s1", "lake-other", "lake-s1~group"])
+def test_a_broker_has_no_name_of_the_lakes_own_queues(lake: Lake, broker: Path, name: str) -> None:
+    with pytest.raises(WrongUse, match="names that begin with lake-"):
+        lake.load(broker, broker=name)
+    assert lake.store.shards() == []
+
+
 def test_another_brokers_files_under_the_same_name_are_refused(
     lake: Lake, broker: Path, broker_store: Callable[[str], Path]
 ) -> None:

@@ -163,6 +163,40 @@ def another_record(at: PlantedShard) -> None:
     at.rewrite_rows(file, lambda row: row | {"actor": "other"})
 
 
+def record_taken_out(at: PlantedShard) -> None:
+    """The log removes the file with the record of a commit, as another tool's clean-up would."""
+    dispatch(at.shard, Host(), every_commit=True)
+    at.add_entry({"remove": {"path": at.files(kind="ctl")[0], "deletionTimestamp": 0, "dataChange": True}})
+
+
+def nothing_more(at: PlantedShard) -> None:
+    """Each fault is planted in a copy of one shard."""
+
+
+def without_entry(at: PlantedShard) -> None:
+    at.entry.unlink()
+
+
+def empty_entry(at: PlantedShard) -> None:
+    at.entry.write_text("{}")
+
+
+def other_levels(at: PlantedShard) -> None:
+    """As store.json of another store, put in the place of this one's, has them."""
+    document = json.loads((at.root / "store.json").read_text())
+    at.entry.write_text(json.dumps({**document, "name": at.name, "delay_levels": [{"version": 1, "levels": "1s"}]}))
+
+
+def other_tools_may_write(at: PlantedShard) -> None:
+    at.add_entry({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, table="offsets")
+
+
+def of_another_kind(at: PlantedShard) -> None:
+    at.edit_add(
+        imported_file(at), partitionValues={**at.add_of(imported_file(at))["partitionValues"], "kind": "archive"}
+    )
+
+
 def rolled_back(at: PlantedShard) -> None:
     for entry in at.entries()[-5:]:
         entry.unlink()
@@ -226,6 +260,13 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a wrong number of rows in the log": (wrong_number, Problem.FILE_ROWS_DIFFER),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
+    "the record of a commit taken out of the log": (record_taken_out, Problem.COMMIT_NOT_IN_LOG),
+    "a shard without its entry": (without_entry, Problem.SHARD_NOT_NAMED),
+    "a shard copied under another name": (nothing_more, Problem.SHARD_TWICE),
+    "an entry with other delay levels than the store": (other_levels, Problem.DESCRIPTION_DIFFERS),
+    "an entry that names nothing": (empty_entry, Problem.DESCRIPTION_DIFFERS),
+    "a protocol that lets other tools write": (other_tools_may_write, Problem.TABLE_PROPERTIES_DIFFER),
+    "a message file that is an archive by the log": (of_another_kind, Problem.FILE_OF_ANOTHER_KIND),
     "a damaged checkpoint": (damaged_checkpoint, Problem.CHECKPOINT_UNREADABLE),
     "a damaged hint at a checkpoint": (
         lambda at: at.set_hint("{", "offsets"),
@@ -360,6 +401,16 @@ def test_a_record_that_was_changed_does_not_replace_that_in_a_derived_table(soun
             rebuild(shard, Host())
         shard.commits.refresh()
         assert shard.commits.read(shard.commits.files().column("path").to_pylist()).to_pylist() == before
+
+
+def test_a_record_that_was_taken_out_of_the_log_is_not_taken_out_of_the_derived_tables(
+    sound: Path, tmp_path: Path
+) -> None:
+    plant: dict[str, tuple[Plant, Problem]] = {"taken out": (record_taken_out, Problem.COMMIT_NOT_IN_LOG)}
+    planted(sound, tmp_path / "store", ["taken out"], plant)
+    (shard,) = LakeStore.open(Root.parse(str(tmp_path / "store"))).shards()
+    with pytest.raises(BadData, match=r"has 1 commits that the commit log lacks.*Nothing was rebuilt"):
+        rebuild(shard, Host())
 
 
 def test_every_kind_of_problem_has_advice_and_is_shown_by_a_damage_or_a_fault() -> None:

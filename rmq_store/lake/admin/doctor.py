@@ -15,7 +15,9 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.decide import MAX_SKEW_MS
+from rmq_store.commit.positions import max_id
 from rmq_store.errors import BadData, RmqError, StoreUnusable, WrongUse
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.derived_tables import KINDS, Derived
@@ -24,12 +26,13 @@ from rmq_store.lake.table.checkpoint import entries_since_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.table.store import SHARDS, LakeStore, unnamed_shards
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.maintain.request import MOST_ENTRIES, MOST_FILES, due_for_maintenance
 from rmq_store.settings.settings import GroupSettings, read_settings
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
+from rmq_store.utils.times import format_time
 from rmq_store.window.sub_version import checked_subscription, subscription_text
 
 PROJECT = "rocketmq-lakehouse"
@@ -183,6 +186,11 @@ def store_checks(root: Callable[[], Root], host: Host) -> Iterator[Check]:
 def store_found(root: Root) -> str:
     store = LakeStore.open(root)
     shards = store.shard_names()
+    if lost := unnamed_shards(root):
+        raise StoreUnusable(
+            f"{', '.join(lost)}: these folders have the tables of a shard, and no file in {SHARDS}/ names them, so that every "
+            f"command leaves out their messages. Restore {SHARDS}/NAME.json from a backup, or move a copy out of the store"
+        )
     named = ", ".join(shards) or "none yet"
     return f"{store.store_id} at {root.location}, delay levels {store.levels.text}, {len(shards)} shards: {named}"
 
@@ -204,6 +212,7 @@ def one_winner(root: Root) -> str:
 
 
 def clock_found(root: Root, host: Host) -> str:
+    _check_newest(root, host.now_ms())
     if root.is_local:
         return "the store is on this machine"
     before_ms = host.now_ms()
@@ -213,6 +222,25 @@ def clock_found(root: Root, host: Host) -> str:
             f"the store's clock is {skew_ms / 1000:+.1f} s from this one's; commits allow {MAX_SKEW_MS} ms"
         )
     return f"the store's clock is {skew_ms / 1000:+.1f} s from this one's"
+
+
+def _check_newest(root: Root, now_ms: int) -> None:
+    """Raises StoreUnusable for a queue with a message from so far ahead that none can be added."""
+    try:
+        tails = [(shard, shard.positions()) for shard in LakeStore.open(root).shards()]
+    except RmqError:
+        return  # other checks say so
+    ahead = [
+        f"{queue} in shard {shard.name} until {format_time(at_ms)}"
+        for shard, positions in tails
+        for queue in positions.all_queues()
+        if is_born_here(queue.broker_name) and (at_ms := positions.updated_ms(max_id(queue))) > now_ms + MAX_SKEW_MS
+    ]
+    if ahead:
+        raise StoreUnusable(
+            f"{len(ahead)} queues have messages from the future, so that no message can be added to them yet, the first one "
+            f"{ahead[0]}: a host with a wrong clock wrote them, or this host's clock is behind (docs/limits.md, 'Clocks')"
+        )
 
 
 def commit_logs_found(root: Root) -> str:

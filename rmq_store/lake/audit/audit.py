@@ -19,6 +19,7 @@ from rmq_store.lake.audit.positions import TEXTS as of_positions
 from rmq_store.lake.audit.positions import positions
 from rmq_store.lake.audit.segments import TEXTS as of_segments
 from rmq_store.lake.audit.segments import segments
+from rmq_store.lake.audit.shards import shards
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import Ask, queries, snapshot_of
 from rmq_store.lake.table.shard import Shard
@@ -40,7 +41,8 @@ _TEXTS = (*of_positions, *of_segments, *of_derived_tables, _VIEW)
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
     """Every contradiction; none in a sound store. No message body is read."""
     opened = _of(store, tuple(store.shards()))
-    findings = _tried(opened, None, "files", lambda store, _: files(store, progress=progress))
+    findings = _tried(opened, None, "shards", lambda store, _: shards(store))
+    findings += _tried(opened, None, "files", lambda store, _: files(store, progress=progress))
     with ExitStack() as stack:
         try:
             ask = stack.enter_context(snapshot_of(opened, _TEXTS))

@@ -115,6 +115,14 @@ def _of_table(shard: str, report: TableReport) -> Iterator[Finding]:
             file=report.table,
             detail=f"the log and the table have different records of commit {commit_id}",
         )
+    reported |= set(report.lost_commits)
+    for commit_id in report.lost_commits[:_MOST_ROWS]:
+        yield Finding(
+            shard=shard,
+            problem=Problem.COMMIT_NOT_IN_LOG,
+            file=report.table,
+            detail=f"the table has a record of commit {commit_id}, the log has none",
+        )
     differences = [one for one in report.differences if one.row["commit_id"] not in reported]
     for difference in differences[:_MOST_ROWS]:
         row = difference.row
@@ -131,7 +139,7 @@ def _of_table(shard: str, report: TableReport) -> Iterator[Finding]:
             detail=f"a row of commit {row['commit_id']} is {difference.in_table} times in the table, and should be "
             f"{difference.in_log} times",
         )
-    if (more := max(len(changed), len(differences)) - _MOST_ROWS) > 0:
+    if (more := max(len(changed), len(report.lost_commits), len(differences)) - _MOST_ROWS) > 0:
         detail = f"{more:,} more rows differ; 'rmq dispatch --check' lists them"
         yield Finding(shard=shard, problem=Problem.DERIVED_TABLE_DIFFERS, file=report.table, detail=detail)
 

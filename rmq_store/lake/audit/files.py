@@ -57,6 +57,11 @@ class _File(NamedTuple):
     """The row of ``LakeTable.files``."""
 
     @property
+    def has_its_kind(self) -> bool:
+        """Whether its folder is that of its kind. The log of a derived table names no kind."""
+        return self.kind == self.table or self.path.startswith(f"kind={self.kind}/")
+
+    @property
     def place(self) -> str:
         return f"{self.table}/{self.path}"
 
@@ -98,6 +103,9 @@ def _stored(shard: Shard, file: _File, size: int | None) -> Finding | None:
     if size != file.size:
         detail = f"{size} bytes, by the log {file.size}"
         return Finding(shard=shard.name, problem=Problem.FILE_SIZE_DIFFERS, file=file.place, detail=detail)
+    if not file.has_its_kind:
+        detail = f"by the log kind={file.kind}"
+        return Finding(shard=shard.name, problem=Problem.FILE_OF_ANOTHER_KIND, file=file.place, detail=detail)
     return None
 
 

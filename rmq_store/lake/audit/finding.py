@@ -38,12 +38,18 @@ class Problem(StrEnum):
     KEYS_DIFFER = "acked keys differ from their rows"
     SEGMENT_FILE_NOT_LIVE = "segment file not live"
     FIRST_OFFSET_DIFFERS = "first offset differs"
+    # ``shards.py``: what was written once, when the store, a shard or a table was made.
+    SHARD_NOT_NAMED = "shard not named"
+    SHARD_TWICE = "shard twice"
+    DESCRIPTION_DIFFERS = "description differs"
+    TABLE_PROPERTIES_DIFFER = "table properties differ"
     # ``files.py``: the files that the logs name.
     FILE_MISSING = "file missing"
     FILE_SIZE_DIFFERS = "file size differs"
     FILE_UNREADABLE = "file not readable"
     FILE_ROWS_DIFFER = "file rows differ"
     FILE_OF_ANOTHER_TABLE = "file of another table"
+    FILE_OF_ANOTHER_KIND = "file of another kind"
     STATISTICS_DIFFER = "statistics differ"
     CHECKPOINT_UNREADABLE = "checkpoint not readable"
     # ``segments.py``: the queues and the rows of their messages.
@@ -58,6 +64,7 @@ class Problem(StrEnum):
     # ``derived.py``: the records of commits, and the tables that are made from them.
     COMMIT_TWICE = "commit twice"
     COMMIT_RECORD_DIFFERS = "commit record differs"
+    COMMIT_NOT_IN_LOG = "commit not in the log"
     DERIVED_TABLE_DIFFERS = "derived table differs"
     LOG_ROLLED_BACK = "log rolled back"
     # ``full.py``: what the files hold, with ``--full`` only.
@@ -140,6 +147,24 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.FIRST_OFFSET_DIFFERS: Advice(
         "no commit removed the messages before the first offset, or one removed messages after it", _RESTORE_LOG
     ),
+    Problem.SHARD_NOT_NAMED: Advice(
+        "the folder has the tables of a shard, and every command leaves out its messages",
+        "Restore the file in shards/ from a backup, and audit again. If the folder is a copy, move it out of the store.",
+    ),
+    Problem.SHARD_TWICE: Advice(
+        "all messages of the shard are in the store twice, and groups consume them twice",
+        "Stop what writes to the store. Find out which of the two folders is the copy, and move it and its file in shards/ out "
+        "of the store.",
+    ),
+    Problem.DESCRIPTION_DIFFERS: Advice(
+        "store.json or the entry of a shard was changed: retries may be due at other times than when they were written",
+        "Stop what writes to the store. Restore store.json and the folder shards/ from a backup, and audit again.",
+    ),
+    Problem.TABLE_PROPERTIES_DIFFER: Advice(
+        "another tool changed the protocol or the properties of a table: tools that do not know the rules of rmq may write to "
+        "it, or delete files that are needed",
+        "Let no other tool write to the table, and no VACUUM run. " + _RESTORE_LOG,
+    ),
     Problem.FILE_MISSING: Advice(
         "a file that a table's log names is not in the store: its rows are lost here",
         "Restore the file from a backup under the same name, else the shard. Of consumequeue, offsets and commits nothing is "
@@ -154,6 +179,10 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.FILE_ROWS_DIFFER: Advice("a file has more or fewer rows than the log says", _RESTORE_LOG),
     Problem.FILE_OF_ANOTHER_TABLE: Advice("a file has not the columns of its table", _RESTORE_LOG),
+    Problem.FILE_OF_ANOTHER_KIND: Advice(
+        "by the log a file is of another kind than its folder: queries read its rows as something that they are not",
+        _RESTORE_LOG,
+    ),
     Problem.STATISTICS_DIFFER: Advice(
         "by the log a file has not the values that its rows have: queries leave it out, and their answers lack its rows",
         _RESTORE_LOG,
@@ -187,6 +216,11 @@ ADVICE: Mapping[Problem, Advice] = {
         "If the file of the log is 'file changed', restore it. Else do not rebuild yet, as that takes over the log's record: "
         "compare the file with that of a backup, and restore it if they differ; if not, 'rmq dispatch --rebuild'. "
         + _RESTORE_LOG,
+    ),
+    Problem.COMMIT_NOT_IN_LOG: Advice(
+        "the table commits has a commit that the commit log lacks: the log's file with its record was taken out, and with it "
+        "the places of its messages",
+        "Do not run VACUUM, and do not rebuild: the derived tables have the only record of the commit. " + _RESTORE_LOG,
     ),
     Problem.DERIVED_TABLE_DIFFERS: Advice("a derived table has not the rows of the commit log", _REBUILD),
     Problem.LOG_ROLLED_BACK: Advice(

@@ -22,7 +22,7 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations, QueueKey, observed_here
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
-from rmq_store.commit.ctl import Action, Ctl
+from rmq_store.commit.ctl import Action, Ctl, is_born_here
 from rmq_store.commit.positions import Positions, import_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import BadData, WrongUse
@@ -110,6 +110,11 @@ def import_store(
 def _check_request(request: ImportRequest) -> None:
     """Raises WrongUse for an invalid broker name, a limit out of its range, and options that contradict each other."""
     check_broker_name(request.broker_name)
+    if is_born_here(request.broker_name):
+        raise WrongUse(
+            f"{request.broker_name!r}: names that begin with lake- are those of the queues of messages that are sent here. "
+            "Choose another broker name (--broker)"
+        )
     for name, limit, most in (
         ("max_body_bytes", request.max_body_bytes, MOST_BODY_BYTES),
         ("max_config_bytes", request.max_config_bytes, MOST_CONFIG_BYTES),

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.commit.ctl import Ctl, replaced_files
-from rmq_store.errors import DerivedTableDamaged, StaleAttempt, StoreUnusable
+from rmq_store.errors import BadData, DerivedTableDamaged, StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.cursor import CURSOR, ctl_files, cursor_positions
-from rmq_store.lake.commit.derived_tables import KINDS, Derived
+from rmq_store.lake.commit.derived_tables import COMMITS, KINDS, Derived
 from rmq_store.lake.commit.dispatch import dispatch, staged
 from rmq_store.lake.commit.tail import Tail, current_rows, undispatched
 from rmq_store.lake.table.delta_table import LakeTable
@@ -61,6 +61,8 @@ class TableReport:
     """Why it cannot be read, or why its cursor is refused; "" for neither."""
     not_in_log: int = 0
     """Rows that name commits that the log does not have."""
+    lost_commits: tuple[str, ...] = ()
+    """Of the table ``commits``: those commits, where the log still has the history that the table was made from."""
     rebuilt: bool = False
 
     @property
@@ -78,12 +80,13 @@ def rebuild(shard: Shard, host: Host, progress: Progress | None = None) -> list[
     """Rebuild every derived table that differs from the commit log, and bring all up to the newest commit. Safe to run
     beside everything else, any number of times.
 
-    Raises BadData when the record of a commit was changed since: the tables may have it as it was. Raises StoreUnusable when
-    other processes committed to a table at each try, or the store rejects writes.
+    Raises BadData when the record of a commit was changed since, or is in the table ``commits`` only: the tables may have it
+    as it was. Raises StoreUnusable when other processes committed to a table at each try, or the store rejects writes.
     """
     now_ms = host.now_ms()
     ctls = _ctls(shard, progress)
     _refuse_changed(shard)
+    _refuse_lost(shard, ctls)
     reports = [_rebuilt(shard, kind, ctls, now_ms, host) for kind in KINDS]
     dispatch(shard, host)
     return reports
@@ -106,6 +109,17 @@ def _ctls(shard: Shard, progress: Progress | None) -> list[Ctl]:
 def _refuse_changed(shard: Shard) -> None:
     digests = named_digests(ctl_files(shard.commitlog).column("path").to_pylist())
     shard.commitlog.read_each(list(digests), ["commit_id"], digests)
+
+
+def _refuse_lost(shard: Shard, ctls: Sequence[Ctl]) -> None:
+    lost = _compared(shard, COMMITS, ctls).lost_commits
+    if lost:
+        raise BadData(
+            f"shard {shard.name}: the table {COMMITS.name} has {len(lost):,} commits that the commit log lacks, the first one "
+            f"{lost[0]}: files with records were taken out of the log. Nothing was rebuilt, because the tables have the last "
+            f"record of them. Restore the shard from a backup. To give them up instead, move {shard.name}/{COMMITS.name} out "
+            "of the store, and rebuild"
+        )
 
 
 def _of(kind: Derived, ctls: Sequence[Ctl]) -> Tail:
@@ -133,9 +147,14 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
         if in_table[text] != in_log[text]
     )
     known = {ctl.commit_id for ctl in ctls}
-    not_in_log = sum(row["commit_id"] not in known for row in stored)
+    not_in_log = [row["commit_id"] for row in stored if row["commit_id"] not in known]
     return TableReport(
-        table=kind.name, rows=in_log.total(), differences=differences, damage=damage, not_in_log=not_in_log
+        table=kind.name,
+        rows=in_log.total(),
+        differences=differences,
+        damage=damage,
+        not_in_log=len(not_in_log),
+        lost_commits=tuple(sorted(set(not_in_log))) if kind is COMMITS and not damage else (),
     )
 
 

@@ -30,7 +30,7 @@ from rmq_store.lake.table.delta_log import ENTRY, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import SHARDS, STORE, LakeStore, read_store
+from rmq_store.lake.table.store import SHARDS, STORE, LakeStore, read_store, unnamed_shards
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes that were copied, and of all that will be."""
@@ -61,11 +61,15 @@ class BackupReport:
     target: str
     store_id: str
     tables: tuple[TableCopy, ...]
+    copied_descriptions: tuple[str, ...]
+    """``store.json`` and the entries of shards that the target lacked, or had otherwise."""
 
     @property
     def is_new(self) -> bool:
         """Whether the target lacked anything."""
-        return any(table.copied_files or table.copied_entries for table in self.tables)
+        return bool(self.copied_descriptions) or any(
+            table.copied_files or table.copied_entries for table in self.tables
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,22 +116,34 @@ def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: P
     """
     _check_apart(store.root, target)
     names = store.shard_names()
+    if lost := unnamed_shards(store.root):
+        raise BadData(
+            f"{', '.join(lost)} in {store.root.location} has the tables of a shard, and no file in {SHARDS}/ names it: the "
+            f"backup would lack it. Restore {SHARDS}/NAME.json from an earlier backup, or move the folder out of the store"
+        )
     stored = dict(target.list())
     _check_target(store, target, stored, names)
     versions = [version for name in names for version in _versions(Shard(store.root, name))]
     for version in versions:
         _check_history(version, target, stored)
     copies = [_lacking(version, stored) for version in versions]
+    described = _lacking_descriptions(store.root, target, stored, names)
     if not dry_run:
         target.make_private()
         _copy_files(copies, target, progress)
         for copy in copies:
             _copy_log(copy, target)
-        for name in [*(f"{SHARDS}/{name}.json" for name in names), STORE]:
-            content = store.root.read(name)
-            if name not in stored or target.read(name) != content:
-                target.replace(name, content)
-    return BackupReport(target.location, store.store_id, tuple(copy.report() for copy in copies))
+        for name, content in described.items():
+            target.replace(name, content)
+    return BackupReport(target.location, store.store_id, tuple(copy.report() for copy in copies), tuple(described))
+
+
+def _lacking_descriptions(
+    source: Root, target: Root, stored: Mapping[str, int], names: Sequence[str]
+) -> dict[str, bytes]:
+    """The contents by name of the entries of shards, and last of ``store.json``, that the target lacks or has otherwise."""
+    contents = {name: source.read(name) for name in [*(f"{SHARDS}/{name}.json" for name in names), STORE]}
+    return {name: content for name, content in contents.items() if name not in stored or target.read(name) != content}
 
 
 # --- the target ------------------------------------------------------------------------------------------------------

@@ -164,7 +164,9 @@ class Root:
         return True
 
     def names(self, most: int) -> list[str]:
-        """Up to ``most`` names of objects and folders directly below the root of a bucket, sorted."""
+        """Up to ``most`` names of objects and folders directly below the root, sorted; in a local folder all."""
+        if self.is_local:
+            return sorted(os.listdir(self.location))
         below = f"{self._key('')}/".lstrip("/")
         with self._explained("list the top level"):
             keys = s3.names(self._options, self._bucket, below, most)

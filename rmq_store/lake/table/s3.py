@@ -65,6 +65,7 @@ _REMEDIES = {
     "404": "create the bucket, or correct the root",
     "InvalidAccessKeyId": "the store does not know this AWS_ACCESS_KEY_ID: correct it",
     "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY does not match AWS_ACCESS_KEY_ID: correct them",
+    "RequestTimeTooSkewed": "the clocks of this machine and of the store are too far apart: set this machine's clock",
     "ExpiredToken": "the session token has expired: get a new one",
     "AccessDenied": _CHECK_KEYS,
     "403": _CHECK_KEYS,
@@ -368,8 +369,9 @@ def code_of(error: BaseException) -> str:
 def in_words(error: ClientError) -> str:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     message = error.response.get("Error", {}).get("Message", "no message")
-    remedy = _REMEDIES.get(code_of(error), "see the message")
-    return f"S3 answered {error.operation_name} with {status} {code_of(error)} ({message}): {remedy}"
+    remedy = _REMEDIES.get(code_of(error))
+    answer = f"S3 answered {error.operation_name} with {status} {code_of(error)} ({message})"
+    return f"{answer}: {remedy}" if remedy else answer
 
 
 def without_secrets(options: Options, text: str) -> str:

@@ -23,6 +23,8 @@ from rmq_store.utils.host import Host
 STORE = "store.json"
 SHARDS = "shards"
 """The folder with an entry for each shard."""
+_MOST_NAMES = 1_000
+"""So many names at the top level of the root are looked at for shards without an entry."""
 _HOST = Host()
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -53,6 +55,7 @@ class LakeStore:
         root.check_exclusive_create()
         if not root.exists(STORE):
             _refuse_shards_without_store(root)
+            _refuse_other_folder(root)
         made = root.create_exclusively(
             STORE,
             json.dumps(
@@ -115,7 +118,7 @@ class LakeStore:
         if self.root.exists(entry):
             _ = Shard(self.root, name).commitlog  # one that is gone is not made again: it would be empty
         shard = Shard.create(self.root, name)
-        self.root.create_exclusively(entry, json.dumps({"name": name}).encode())
+        self.root.create_exclusively(entry, json.dumps(shard_entry(name, read_store(self.root))).encode())
         return shard
 
 
@@ -128,6 +131,7 @@ def read_store(root: Root) -> Mapping[str, Any]:
     except FileNotFoundError as error:
         root.check_reachable()
         _refuse_shards_without_store(root)
+        _refuse_other_folder(root)
         raise StoreUnusable(f"no store at {root.location}: make one with 'rmq --root {root.location} init'") from error
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise StoreUnusable(
@@ -139,6 +143,29 @@ def read_store(root: Root) -> Mapping[str, Any]:
             f"{root.location} has format {version}, but this version of rmq reads up to {FORMAT_VERSION}: use a newer one"
         )
     return {**document, "format_version": version}
+
+
+def _refuse_other_folder(root: Root) -> None:
+    """Raises StoreUnusable for the folder of a shard, or of a broker."""
+    if root.names_in("commitlog/_delta_log")[0]:
+        raise StoreUnusable(f"{root.location} is the folder of a shard: name the store that it is in")
+    if root.names_in("commitlog")[0]:
+        raise StoreUnusable(
+            f"{root.location} is the store directory of a broker: name another folder for a store of rmq"
+        )
+
+
+def shard_entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of a new shard. It repeats what its messages rely on of ``document``, which is ``store.json``; nothing reads it
+    but the audit."""
+    return {"name": name, "store_id": document["store_id"], "delay_levels": document["delay_levels"]}
+
+
+def unnamed_shards(root: Root) -> list[str]:
+    """The folders with a commit log for which there is no entry, sorted: a query leaves out their messages."""
+    named = {name.rsplit("/", 1)[-1].removesuffix(".json") for name, _ in root.list(SHARDS)}
+    others = [name for name in root.names(_MOST_NAMES) if name not in named and _SHARD_NAME.fullmatch(name)]
+    return [name for name in others if name != SHARDS and root.names_in(f"{name}/commitlog/_delta_log")[0]]
 
 
 def _refuse_shards_without_store(root: Root) -> None:
