@@ -52,6 +52,7 @@ def select_due(
     now_ms: int,
     cap: int,
     clock_ms: int | None = None,
+    queues: Sequence[MessageQueue] | None = None,
 ) -> list[Due]:
     """Per waiting queue what is due at ``now_ms`` (UTC ms), oldest first over all queues, up to ``cap`` messages.
 
@@ -60,17 +61,19 @@ def select_due(
     if ``now_ms`` is another one; the later of the two is compared, so that a delivery "as of yesterday" does not deliver
     everything. Another host's clock may be ahead by ``MAX_SKEW_MS``, as at every commit.
 
-    ``segments_of`` is called with the first message of each queue, then with more of the queues in which all of that is
-    due. Raises BadData for a hole in a queue before its first message that is not due.
+    ``queues``: only these; None: all ``waiting_queues``. ``segments_of`` is called with the first message of each queue, then
+    with more of the queues in which all of that is due. Raises BadData for a hole in a queue before its first message that is
+    not due.
     """
     latest_ms = max(now_ms, clock_ms or now_ms) + MAX_SKEW_MS
-    ranges = (_waiting_range(positions, queue) for queue in waiting_queues(positions, local_broker))
-    queues = [_WaitingQueue(r, now_ms, latest_ms + longest_wait_ms(r.queue, levels), cap) for r in ranges if len(r)]
-    while unread := [queue for queue in queues if len(queue.unread)]:
+    chosen = waiting_queues(positions, local_broker) if queues is None else queues
+    ranges = (_waiting_range(positions, queue) for queue in chosen)
+    waiting = [_WaitingQueue(r, now_ms, latest_ms + longest_wait_ms(r.queue, levels), cap) for r in ranges if len(r)]
+    while unread := [queue for queue in waiting if len(queue.unread)]:
         segments = segments_of([queue.next_piece() for queue in unread])
         for queue in unread:
             queue.look_at(segments.get(queue.unread.queue, ()))
-    return _capped(queues, cap)
+    return _capped(waiting, cap)
 
 
 @dataclass(slots=True)

@@ -321,6 +321,7 @@ def _lake_row(queue: MessageQueue, rel: int, row: MessageRow) -> dict[str, Any]:
         "reconsume_times": row.reconsume_times,
         "properties": list(row.properties.items()),
         "body": row.body,
+        "stored_body_size": len(row.body or b""),
     }
 
 

@@ -70,7 +70,7 @@ def _options(name: str) -> st.SearchStrategy[dict[str, Any]]:
 
 _names = st.sampled_from(GROUPS)
 _topics = st.sampled_from(["Orders", "Orders", "Orders", "Bills"])
-_fills = st.builds(
+FILLS = st.builds(
     Fill,
     _topics,
     st.integers(0, 2),
@@ -79,7 +79,7 @@ _fills = st.builds(
     st.sampled_from([60, 90, 5]),
 )
 _delays = st.sampled_from([None, None, None, 1, 3, 1500, 90_000])
-_sends = st.builds(Send, _topics, st.lists(_delays, min_size=1, max_size=6).map(tuple))
+SENDS = st.builds(Send, _topics, st.lists(_delays, min_size=1, max_size=6).map(tuple))
 _consumes = st.builds(Consume, _names, st.integers(0, 7))
 _deliveries = st.builds(Deliver, st.sampled_from([10, 30, 60, 3600, 1]), st.sampled_from([1000, 1000, 3, 1]))
 _resets = st.builds(Reset, _names, _topics, st.sampled_from(ResetTo), st.integers(0, 1000), st.booleans())
@@ -90,7 +90,7 @@ _follow_ups = st.builds(FollowUp, st.integers(0, 2), st.booleans())
 _again = st.builds(Again, st.integers(0, 20))
 _jobs = st.one_of(_consumes, _consumes, _deliveries)
 _crashes = st.builds(Crash, st.sampled_from([*STEPS, "5.put"]), _jobs)
-_quick = st.one_of(_consumes, _consumes, _deliveries, _resets, _clones, _redrives, _sends, _again)
+_quick = st.one_of(_consumes, _consumes, _deliveries, _resets, _clones, _redrives, SENDS, _again)
 _meanwhile = st.builds(
     Meanwhile,
     st.sampled_from(STEPS),
@@ -106,14 +106,14 @@ _races = st.builds(
     st.one_of(_consumes, _resets, _clones),
 )
 _steps = st.one_of(
-    _fills, _sends, _consumes, _consumes, _consumes, _deliveries, _deliveries, _resets, _clones, _redrives, _replays,
+    FILLS, SENDS, _consumes, _consumes, _consumes, _deliveries, _deliveries, _resets, _clones, _redrives, _replays,
     _follow_ups, st.builds(Trim, st.integers(0, 2), st.integers(0, 100)), _again, _crashes, _meanwhile, _races, _races,
 )  # fmt: skip
 # What happened is nothing until the groups look at it.
 _rounds = st.one_of(st.builds(Round, st.integers(0, 7)), st.builds(Round, st.integers(0, 7)), _consumes)
 HISTORIES = st.builds(
     lambda first, rest: (*first, *chain(*rest)),
-    st.tuples(_fills, _sends),
+    st.tuples(FILLS, SENDS),
     st.lists(st.tuples(_steps, _steps, _rounds), min_size=4, max_size=12),
 )
 

@@ -161,6 +161,12 @@ class Shard:
                 return ctls[-1]
         return None
 
+    def newest_ctls(self, group: str, action: Action, most: int) -> list[Ctl]:
+        """The group's newest commits of that action, at most ``most``, oldest first, from the ``most`` newest files that may
+        have one."""
+        paths = self._ctl_files_with(group, action).column("path").slice(0, most).to_pylist()
+        return [ctl for ctl in self.ctls_in(paths) if (ctl.group, ctl.action) == (group, action)][-most:]
+
     def _ctl_files_with(self, group: str, action: Action) -> pa.Table:
         """The files that may have commits of the group with that action, newest first."""
         where = _IS_CTL & _may_have("group_name", group) & _may_have("action", str(action))

@@ -29,16 +29,16 @@ from rmq_store.consumer.listener_process import OwnProcess
 from rmq_store.consumer.pull import Slice, by_file, rows_per_time_check
 from rmq_store.lake.listener.calls import RowsToConsume
 from rmq_store.lake.listener.task_listener import TaskListener, columns_for, opened_listener
-from rmq_store.lake.read.filter import matching
 from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table.evidence import hashes
 from rmq_store.lake.table.stage import NewFile, stage
+from rmq_store.lake.window.chosen_rows import chosen_rows
 from rmq_store.lake.window.consume_job import ConsumeJob, ConsumeTask, Offsets, RangeResult, TaskResult
 from rmq_store.lake.window.failed_rows import FailedSlice, failures_by_file
 from rmq_store.lake.window.orderly_queue import consume_in_order
 from rmq_store.lake.window.retry_rows import COPY_COLUMNS, Failures, retry_rows
-from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
+from rmq_store.lake.window.void_rows import with_epoch
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import monotonic_ms
 from rmq_store.window.consume import orderly_rules
@@ -167,19 +167,14 @@ def _consume(job: ConsumeJob, listener: TaskListener, task: ConsumeTask, slice_:
         selected = task.selected(slice_.queue, offsets)
         if selected is not None:
             offsets, batch = offsets[selected], batch.filter(pa.array(selected))
-        if void_before is not None:
-            is_void = void_rows(batch, void_before)
-            void.append(offsets[is_void])
-            offsets, batch = offsets[~is_void], without_epoch(batch).filter(pa.array(~is_void))
+        offsets, batch, void_offsets, filtered = chosen_rows(offsets, batch, subscription, void_before)
+        if len(void_offsets):
+            void.append(void_offsets)
+        if len(filtered):
+            tallies.add(Outcome.FILTERED, hashes(filtered))
         if not len(offsets):
             continue
         hashed = hashes(offsets)
-        matches = matching(batch, subscription)
-        if matches is not None:
-            tallies.add(Outcome.FILTERED, hashed[~matches])
-            offsets, hashed, batch = offsets[matches], hashed[matches], batch.filter(pa.array(matches))
-        if not len(offsets):
-            continue
         failed_rows_of, failed_answers = listener.ask(RowsToConsume(slice_.queue, offsets, batch))
         if not len(failed_rows_of):
             tallies.add(Outcome.ACKED, hashed)

@@ -14,14 +14,14 @@ from rmq_store.consumer.consume_orderly import OrderlyRules, consume_orderly
 from rmq_store.consumer.consume_result import DroppedRange, void_ranges
 from rmq_store.consumer.pull import Slice
 from rmq_store.lake.listener.task_listener import TaskListener, columns_for
-from rmq_store.lake.read.filter import matching
 from rmq_store.lake.read.message_view import MessageViews
 from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table.evidence import tally_of
+from rmq_store.lake.window.chosen_rows import chosen_rows
 from rmq_store.lake.window.consume_job import NO_OFFSETS, ConsumeJob, Offsets, RangeResult
 from rmq_store.lake.window.retry_rows import COPY_COLUMNS, Failures, Origin
-from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
+from rmq_store.lake.window.void_rows import with_epoch
 from rmq_store.message.message import MessageExt, MessageQueue
 
 
@@ -96,14 +96,9 @@ class _Pulled:
         for slice_ in self._slices:
             reader = SliceReader(self._job.root, self._job.table, slice_, self._files)
             for offsets, batch in reader.batches(self._columns):
-                if self._void_before is not None:
-                    is_void = void_rows(batch, self._void_before)
-                    self._void.append(offsets[is_void])
-                    offsets, batch = offsets[~is_void], without_epoch(batch).filter(pa.array(~is_void))
-                matches = matching(batch, self._subscription)
-                if matches is not None:
-                    self._filtered.append(offsets[~matches])
-                    offsets, batch = offsets[matches], batch.filter(pa.array(matches))
+                offsets, batch, void, filtered = chosen_rows(offsets, batch, self._subscription, self._void_before)
+                self._void.append(void)
+                self._filtered.append(filtered)
                 yield from MessageViews(slice_.queue, offsets, batch).messages(0, batch.num_rows)
 
     def filtered_below(self, end: int) -> Tally:

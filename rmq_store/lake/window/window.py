@@ -155,14 +155,7 @@ def work_of(
     Raises OffsetOutOfRange for offsets without a message, unless the group skips them.
     """
     group = plan.group
-    ranges = [planned.range for planned in plan.ranges]
-    segments = segments_of(shard, ranges)
-    slices: dict[MessageQueue, list[Slice]] = {}
-    holes: list[QueueRange] = []
-    for range_ in ranges:
-        slices[range_.queue], missing = cover(range_, segments.get(range_.queue, ()))
-        holes += missing
-    refuse_holes(group, holes)
+    slices, holes = slices_of(shard, plan)
     job = ConsumeJob(
         root=shard.root,
         table=shard.commitlog.path,
@@ -183,6 +176,22 @@ def work_of(
     last = shard.newest_ctl(group.name, Action.CONSUME) if slots > 1 else None  # a single slot gets few tasks anyway
     tasks = tasks_of(group, slices, slots, kind, rows_per_ms(kind, group.listener, last))
     return Work(plan=plan, request=request, engine=engine, started_ms=started_ms, job=job, tasks=tasks, holes=holes)
+
+
+def slices_of(shard: Shard, plan: Plan) -> tuple[dict[MessageQueue, list[Slice]], list[QueueRange]]:
+    """The slices of each queue of a plan, and the ranges without messages.
+
+    Raises OffsetOutOfRange for offsets without a message, unless the group skips them.
+    """
+    ranges = [planned.range for planned in plan.ranges]
+    segments = segments_of(shard, ranges)
+    slices: dict[MessageQueue, list[Slice]] = {}
+    holes: list[QueueRange] = []
+    for range_ in ranges:
+        slices[range_.queue], missing = cover(range_, segments.get(range_.queue, ()))
+        holes += missing
+    refuse_holes(plan.group, holes)
+    return slices, holes
 
 
 def run_work(shard: Shard, work: Work) -> Proposal:

@@ -1,0 +1,277 @@
+"""Dry runs of windows: what they would read, counted from the tables. Nothing is written and no listener is started.
+
+The plan is that of the windows (``next_window``), the slices are theirs (``slices_of``), and so is the filter
+(``chosen_rows``). Only what the counts need is read: the sizes of the bodies, what the filter looks at, and how often a
+message has been retried. Columns that have one value in a row group are not read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.claim import Taken, take
+from rmq_store.commit.ctl import Action, Blocked, Proposal
+from rmq_store.commit.positions import QueueRange
+from rmq_store.commit.request import Status
+from rmq_store.consumer.pull import Slice
+from rmq_store.errors import RmqError
+from rmq_store.filter.subscription import SubscriptionData
+from rmq_store.lake.commit.cursor import refuse_rolled_back
+from rmq_store.lake.read.filter import filter_columns
+from rmq_store.lake.read.open_files import OpenFiles
+from rmq_store.lake.read.segments import segments_of
+from rmq_store.lake.read.slice_reader import SliceReader
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.chosen_rows import chosen_rows
+from rmq_store.lake.window.consume_job import Offsets
+from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.lake.window.void_rows import with_epoch
+from rmq_store.lake.window.window import slices_of
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import retry_topic
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+from rmq_store.window.consume import WindowReport, held_of, next_window, subscriptions_of, wish
+from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
+from rmq_store.window.dry_run import (
+    AfterCommits,
+    ConsumePlan,
+    Counts,
+    QueuePlan,
+    Retries,
+    ShardPlan,
+    WindowPlan,
+    commit_as_planned,
+    is_last_attempt,
+)
+from rmq_store.window.due import delayed, next_due_ms, select_due
+from rmq_store.window.estimate import SAMPLED_WINDOWS, Sample, estimate_of, sample_of
+from rmq_store.window.plan import Plan, Planner
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_PARALLEL_READS = 8
+_SIZE, _TIMES = "stored_body_size", "reconsume_times"
+
+
+def plan_request(
+    store: LakeStore,
+    shards: Sequence[Shard],
+    group: GroupSettings,
+    request: ConsumeRequest,
+    host: Host,
+    scope: Scope = LIVE,
+    *,
+    before: Mapping[str, Proposal] | None = None,
+    notes: Sequence[str] = (),
+) -> ConsumePlan:
+    """What ``consume_window``, called until the request is complete, would do in each of these shards.
+
+    ``before``: by shard a commit that the request makes before its windows. Errors of a shard end its plan, and are in it.
+    """
+    first = before or {}
+    plans = tuple(plan_in_shard(store, shard, group, request, host, scope, first.get(shard.name)) for shard in shards)
+    sampled = request.parameters.get("replay_of") or group.name
+    estimate = estimate_of(sum(plan.counts.messages for plan in plans), _sample(shards, sampled))
+    return ConsumePlan(
+        group=group.name, request_id=request.request_id, shards=plans, estimate=estimate, notes=tuple(notes)
+    )
+
+
+def plan_in_shard(
+    store: LakeStore,
+    shard: Shard,
+    group: GroupSettings,
+    request: ConsumeRequest,
+    host: Host,
+    scope: Scope = LIVE,
+    before: Proposal | None = None,
+) -> ShardPlan:
+    """The windows of the request in one shard, as they would be committed now."""
+    windows: list[WindowPlan] = []
+    status, idle, error = Status.DRY_RUN, "", None
+    retries = Retries()
+    try:
+        shard.refresh("commitlog", "consumequeue", "offsets")
+        retries = _waiting(store, shard, group.name, host.now_ms())
+        for window in _windows(store, shard, group, request, host, scope, before):
+            if isinstance(window, WindowPlan):
+                windows.append(window)
+            elif not windows:
+                status, idle = window.status, window.idle
+    except RmqError as problem:
+        error = problem
+    topic = retry_topic(group.name)
+    read = sum(q.counts.messages for window in windows for q in window.queues if q.range.queue.topic == topic)
+    return ShardPlan(
+        shard=shard.name,
+        status=status,
+        windows=tuple(windows),
+        retries=retries + Retries(read=read),
+        idle=idle,
+        error=error,
+    )
+
+
+def _windows(
+    store: LakeStore,
+    shard: Shard,
+    group: GroupSettings,
+    request: ConsumeRequest,
+    host: Host,
+    scope: Scope,
+    before: Proposal | None,
+) -> Iterator[WindowPlan | WindowReport]:
+    """Window after window; last the report of what does nothing more. Raises the errors with which a window would end."""
+    now_ms, segments = host.now_ms(), partial(segments_of, shard)
+    parts = shard.ctls_of_request(request.request_id, group.name, Action.CONSUME)
+    view = AfterCommits(ShardLookup(shard), () if before is None else (before,))
+    while True:
+        plan = next_window(Planner(view, group, now_ms, scope), request, parts, segments)
+        if isinstance(plan, WindowReport):
+            yield plan
+            return
+        refuse_rolled_back(shard)
+        taken = _taken(shard, plan, request, host)
+        if taken.held:
+            planner = Planner(view, group, now_ms, scope)
+            plan = next_window(planner, request, parts, segments, before=plan, taken=taken)
+            if isinstance(plan, WindowReport):
+                yield plan
+                return
+        queues = _counted(store, shard, plan)
+        lost = {queue.range.queue: queue.counts.lost for queue in queues}
+        proposal = commit_as_planned(plan, request, lost, host.new_commit_id())
+        complete = proposal.ctl.request_complete
+        yield WindowPlan(part=plan.part, complete=complete, queues=queues, held=held_of(plan, taken))
+        if complete:
+            return
+        view = AfterCommits(view.shard, (*view.commits, proposal))
+        parts = [*parts, proposal.ctl]
+
+
+def _taken(shard: Shard, plan: Plan, request: ConsumeRequest, host: Host) -> Taken:
+    """The claims that the window would get. Raises HeldByAnother."""
+    ctls_since = partial(shard.ctls_since, group=plan.group.name)
+    return take(wish(plan, request), host.new_commit_id(), shard.name, plan.positions, ctls_since, now_ms=host.now_ms())
+
+
+def _waiting(store: LakeStore, shard: Shard, group: str, now_ms: int) -> Retries:
+    """The group's retries that are not delivered yet."""
+    positions = shard.positions()
+    ranges = delayed(positions, group)
+    if not ranges:
+        return Retries()
+    due = select_due(
+        positions,
+        partial(segments_of, shard),
+        shard.local_broker,
+        store.levels,
+        now_ms=now_ms,
+        cap=sys.maxsize,
+        queues=[range_.queue for range_ in ranges],
+    )
+    messages = sum(len(one.range) for one in due if one.slices)
+    return Retries(due=messages, waiting=sum(map(len, ranges)) - messages, next_due_ms=next_due_ms(due))
+
+
+def _sample(shards: Sequence[Shard], group: str) -> Sample | None:
+    windows = [ctl for shard in shards for ctl in shard.newest_ctls(group, Action.CONSUME, SAMPLED_WINDOWS)]
+    newest = sorted(windows, key=lambda ctl: ctl.commit_id)[-SAMPLED_WINDOWS:]
+    return sample_of(group, newest)
+
+
+# --- counting --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What decides about the messages of one queue."""
+
+    subscription: SubscriptionData
+    void_before: int | None
+    is_last: Callable[[int], bool]
+    tried: Sequence[Blocked]
+
+
+def _counted(store: LakeStore, shard: Shard, plan: Plan) -> tuple[QueuePlan, ...]:
+    """The queues of a window with their counts. Raises OffsetOutOfRange as the window would."""
+    slices, holes = slices_of(shard, plan)
+    group, subscriptions = plan.group, subscriptions_of(plan.group)
+    rules = {
+        queue: _Rules(
+            subscriptions[queue.topic],
+            plan.deleted if queue.topic == retry_topic(group.name) else None,
+            cache(partial(is_last_attempt, group, queue, store.levels)),
+            [blocked for blocked in plan.tried if blocked.range.queue == queue],
+        )
+        for queue in slices
+    }
+    counts = {planned.queue: Counts(lost=len(planned.lost or ())) for planned in plan.ranges}
+    for hole in holes:
+        counts[hole.queue] += Counts(lost=len(hole))
+    by_file: dict[str, list[Slice]] = {}
+    for of_queue in slices.values():
+        for slice_ in of_queue:
+            by_file.setdefault(slice_.file, []).append(slice_)
+    for of_file in _in_parallel(shard, partial(_count_file, shard, rules), list(by_file.values())):
+        for queue, of_slice in of_file:
+            counts[queue] += of_slice
+    return tuple(
+        QueuePlan(
+            QueueRange(planned.queue, planned.begin, planned.range.end), planned.start_rule, counts[planned.queue]
+        )
+        for planned in plan.ranges
+    )
+
+
+def _in_parallel(shard: Shard, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """In S3 several files at once."""
+    if shard.root.is_local or len(items) < 2:
+        return list(map(work, items))
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        return list(pool.map(work, items))
+
+
+def _count_file(
+    shard: Shard, rules: Mapping[MessageQueue, _Rules], slices: Sequence[Slice]
+) -> list[tuple[MessageQueue, Counts]]:
+    """The counts of the slices of one file."""
+    files = OpenFiles(shard.root)
+    table = shard.commitlog.path
+    return [(one.queue, _count_slice(SliceReader(shard.root, table, one, files), rules[one.queue])) for one in slices]
+
+
+def _count_slice(reader: SliceReader, rules: _Rules) -> Counts:
+    columns = with_epoch([*filter_columns(rules.subscription), _SIZE, _TIMES], rules.void_before)
+    counts = Counts()
+    for offsets, batch in reader.batches(columns):
+        chosen = chosen_rows(offsets, batch, rules.subscription, rules.void_before)
+        counts += Counts(
+            messages=len(offsets),
+            bytes=pc.sum(batch.column(_SIZE)).as_py() or 0,
+            matched=len(chosen.offsets),
+            filtered=len(chosen.filtered),
+            dropped=len(chosen.void),
+            last_attempts=_last_attempts(rules, chosen.offsets, chosen.rows.column(_TIMES)),
+        )
+    return counts
+
+
+def _last_attempts(rules: _Rules, offsets: Offsets, column: pa.Array) -> int:
+    times = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    for blocked in rules.tried:  # these tries are not in the message yet
+        times += np.where((blocked.range.begin <= offsets) & (offsets < blocked.range.end), blocked.attempts, 0)
+    values, counts = np.unique(times, return_counts=True)
+    return sum(count for value, count in zip(values.tolist(), counts.tolist(), strict=True) if rules.is_last(value))
