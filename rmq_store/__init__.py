@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     )
     from rmq_store.window.consume import WindowReport as WindowReport
     from rmq_store.window.deliver import DeliverReport as DeliverReport
+    from rmq_store.window.dry_run import ConsumePlan as ConsumePlan
 
 _DEFINED_IN = {
     "DeadLetterFilter": "rmq_store.admin.dead_letters",
@@ -110,6 +111,7 @@ _DEFINED_IN = {
     "read_settings": "rmq_store.settings.settings",
     "WindowReport": "rmq_store.window.consume",
     "DeliverReport": "rmq_store.window.deliver",
+    "ConsumePlan": "rmq_store.window.dry_run",
 }
 
 __all__ = sorted(_DEFINED_IN)

@@ -10,7 +10,7 @@ same id with the same arguments is the same request and is done once; None makes
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -44,7 +44,9 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consume_all import THREADS, ConsumeAllReport, consume_all
 from rmq_store.lake.window.consumption import Consumption, outcomes_of, shards_of, shards_with_queues
 from rmq_store.lake.window.deliver import deliver
+from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.engine import Engine, LocalEngine
+from rmq_store.lake.window.range_notes import notes_of_times
 from rmq_store.lake.window.send_request import messages_by_shard, send_parts
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
@@ -55,6 +57,8 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.times import parse_consume_timestamp, parse_time
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_retries
 from rmq_store.window.deliver import DeliverReport, deliver_all
+from rmq_store.window.dry_run import ConsumePlan
+from rmq_store.window.range_notes import until_notes
 
 Time = datetime | int
 
@@ -216,10 +220,55 @@ class Store:
         if retries_only:
             request, scope = only_retries(request)
         if replay is not None:
-            if replayed_group(replay) != group.name:
-                raise WrongUse(f"{replay} is not a replay of group {group.name}: give the group of the replay's report")
-            group, scope = replace(group, name=replay), Scope(retries_only=True)
+            group, scope = _of_replay(group, replay)
         return self._consumed(group, request, scope, engine)
+
+    def plan(
+        self,
+        group: GroupSettings,
+        *,
+        until: Time | None = None,
+        max_messages: int | None = None,
+        replay: str | None = None,
+        retries_only: bool = False,
+        request_id: str | None = None,
+    ) -> ConsumePlan:
+        """What ``consume`` with the same arguments would do: per shard, window and queue the offsets, messages and bytes, exact
+        while the data stays as it is. Nothing is written, and the listener is not loaded.
+
+        An error with which the request would end after some windows is in the plan; before the first one it is raised.
+        """
+        request, scope = self._consume_request(until, max_messages, request_id), LIVE
+        if retries_only:
+            request, scope = only_retries(request)
+        group, scope = _of_replay(group, replay) if replay is not None else (group, scope)
+        notes = [] if request.until_ms is None else until_notes(request.until_ms, self.host.now_ms())
+        return self._planned(group, request, scope, notes)
+
+    def plan_replay(
+        self,
+        group: GroupSettings,
+        topic: str,
+        since: Time,
+        *,
+        until: Time | None = None,
+        request_id: str | None = None,
+    ) -> ConsumePlan:
+        """What ``replay`` with the same arguments would do, as ``plan``. ``notes`` say what is unusual about the range: it has
+        no messages, or begins before those that are kept. Raises WrongUse for a time in the future."""
+        request = self._replay_request(until, request_id)
+        arguments = as_replay(group, topic, _ms(since), request)
+        return self._planned(*arguments, self._replay_notes(arguments[0], topic, _ms(since), request.until_ms))
+
+    def _planned(
+        self, group: GroupSettings, request: ConsumeRequest, scope: Scope, notes: Sequence[str]
+    ) -> ConsumePlan:
+        shards = shards_of(self.lake, group, scope)
+        return plan_request(self.lake, shards, group, request, self.host, scope, notes=notes)
+
+    def _replay_notes(self, group: GroupSettings, topic: str, from_ms: int, until_ms: int | None) -> list[str]:
+        shards = [(shard, shard.positions().queues_of(topic)) for shard in shards_of(self.lake, group)]
+        return notes_of_times(shards, from_ms, until_ms, self.host.now_ms())
 
     def consume_all(
         self,
@@ -265,10 +314,12 @@ class Store:
         A message that fails is retried under that name: ``deliver``, then ``consume(group, replay=report.group)``. Raises as
         ``consume`` does.
         """
-        request = ConsumeRequest(
-            request_id_of(request_id, "replay", self.host), self.actor, until_ms=None if until is None else _ms(until)
-        )
+        request = self._replay_request(until, request_id)
         return self._consumed(*as_replay(group, topic, _ms(since), request), engine)
+
+    def _replay_request(self, until: Time | None, request_id: str | None) -> ConsumeRequest:
+        until_ms = None if until is None else _ms(until)
+        return ConsumeRequest(request_id_of(request_id, "replay", self.host), self.actor, until_ms=until_ms)
 
     def deliver(self, *, now: Time | None = None, request_id: str | None = None) -> list[DeliverReport]:
         """Deliver the retries and delayed messages that are due; a report per commit, at least one per shard.
@@ -385,6 +436,13 @@ class Store:
         if full:
             findings = without_repeats([*findings, *audit_contents(self.lake, LocalEngine(self.host)).findings])
         return table_of(findings)
+
+
+def _of_replay(group: GroupSettings, name: str) -> tuple[GroupSettings, Scope]:
+    """The settings of a replay of the group, and the scope of its follow-up windows."""
+    if replayed_group(name) != group.name:
+        raise WrongUse(f"{name} is not a replay of group {group.name}: give the group of the replay's report")
+    return replace(group, name=name), Scope(retries_only=True)
 
 
 def _ms(time: Time) -> int:

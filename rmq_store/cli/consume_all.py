@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmq_store.cli.common import COMMITTED, new_request, open_store, settings_path
+from rmq_store.cli.dry_run import plan_answer
 from rmq_store.cli.engines import engines_of, for_windows, listener_folders, spark_of
 from rmq_store.cli.options import SparkOptions, WindowOptions, count_from
 from rmq_store.cli.output import Output
@@ -22,8 +23,10 @@ from rmq_store.utils.redaction import cleaned, secret_values
 from rmq_store.utils.suggestions import listed
 
 if TYPE_CHECKING:
+    from rmq_store.lake.table.store import LakeStore
     from rmq_store.lake.window.group_course import GroupReport
     from rmq_store.settings.settings import GroupSettings, Settings
+    from rmq_store.window.consume_request import ConsumeRequest
 
 
 AllOption = Annotated[
@@ -60,6 +63,7 @@ def consume_all(
     until_ms: int | None,
     max_messages: int | None,
     together: AllOptions,
+    dry_run: bool,
     options: WindowOptions,
     spark: SparkOptions,
 ) -> None:
@@ -78,6 +82,9 @@ def consume_all(
         until_ms=until_ms,
         max_messages=max_messages,
     )
+    if dry_run:
+        _show_plans(output, store, groups, request, answers, host, options.shard)
+        return
     COMMITTED.set(lambda: _answer(request.request_id, answers))
     folders = listener_folders(options.listener_path or ())
     target = spark_of(spark, options.settings)
@@ -111,6 +118,45 @@ def consume_all(
     counts = f"{len(answers):,}, {sum(map(_is_shown, answers)):,} of them listed"
     output.answer(
         _answer(request.request_id, answers, report.warnings), f"request: {request.request_id}", f"groups: {counts}"
+    )
+    if exit_code := _exit_code(answers):
+        raise typer.Exit(exit_code)
+
+
+def _show_plans(
+    output: Output,
+    store: LakeStore,
+    groups: Sequence[GroupSettings],
+    request: ConsumeRequest,
+    answers: list[dict[str, Any]],
+    host: Host,
+    shard: str | None,
+) -> None:
+    """The dry run. ``answers``: those of the groups whose settings are wrong."""
+    from rmq_store.lake.window.dry_run import plan_all
+
+    plans = plan_all(store, groups, request, host, shard=shard)
+    for group, plan in zip(groups, plans, strict=True):
+        answers.append(
+            {"group": group.name} | _error(plan, request.request_id)
+            if isinstance(plan, RmqError)
+            else plan_answer(plan)
+        )
+    answers.sort(key=lambda answer: str(answer["group"]))
+    rows = [_planned_row(answer) for answer in answers if _is_shown(answer)]
+    output.table(rows, _PLAN_COLUMNS, empty="there is nothing to consume")
+    failed = sum("error" in answer for answer in answers)
+    output.answer(
+        {
+            "status": Status.DRY_RUN,
+            "request_id": request.request_id,
+            "messages": sum(answer.get("messages", 0) for answer in answers),
+            "bytes": sum(answer.get("bytes", 0) for answer in answers),
+            "failed": failed,
+            "groups": answers,
+            "warnings": [],
+        },
+        f"groups: {len(answers):,}, {len(rows):,} of them listed",
     )
     if exit_code := _exit_code(answers):
         raise typer.Exit(exit_code)
@@ -165,13 +211,12 @@ def _group_answer(request_id: str, report: GroupReport) -> dict[str, Any]:
     from rmq_store.lake.window.consumption import answer
 
     whole = answer(report.group, request_id, report.shards) | {"idle": report.idle or None}
-    error = report.error
-    if error is None:
-        return whole
+    return whole if report.error is None else whole | _error(report.error, request_id)
+
+
+def _error(error: Exception, request_id: str) -> dict[str, Any]:
     message, exit_code = (str(error), error.exit_code) if isinstance(error, RmqError) else (defect(error), 1)
-    return whole | error_answer(
-        type(error).__name__, cleaned(message, secret_values(os.environ)), exit_code, request_id
-    )
+    return error_answer(type(error).__name__, cleaned(message, secret_values(os.environ)), exit_code, request_id)
 
 
 def _exit_code(answers: Sequence[dict[str, Any]]) -> int:
@@ -181,11 +226,25 @@ def _exit_code(answers: Sequence[dict[str, Any]]) -> int:
     return max(codes - {HeldByAnother.exit_code}, default=0) or max(codes, default=0)
 
 
+_PLAN_COLUMNS = ("group", "status", "windows", "messages", "bytes", "matched", "due_retries", "seconds", "error")
 _COLUMNS = ("group", "status", "messages", "outcomes", "error")
 
 
 def _is_shown(answer: dict[str, Any]) -> bool:
     return bool(answer["status"] != Status.EMPTY)
+
+
+def _planned_row(answer: dict[str, Any]) -> dict[str, Any]:
+    estimate = answer.get("estimate")
+    return {
+        "group": answer["group"],
+        "status": answer["status"],
+        "windows": len(answer.get("windows", ())),
+        **{name: answer.get(name, 0) for name in ("messages", "bytes", "matched")},
+        "due_retries": answer.get("retries", {}).get("due", 0),
+        "seconds": None if estimate is None else round(estimate["seconds"], 1),
+        "error": f"{answer['error']}: {answer['message']}" if "error" in answer else "",
+    }
 
 
 def _row(answer: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,10 @@ import typer
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import COMMITTED, group_and_scope, new_request, open_store
 from rmq_store.cli.consume_all import AllOptions, consume_all
+from rmq_store.cli.dry_run import show_plan
 from rmq_store.cli.engines import engines_of, for_windows, listener_folders, spark_of
 from rmq_store.cli.options import (
+    DryRunOption,
     FromOption,
     GroupOption,
     GroupsOption,
@@ -99,6 +101,7 @@ def add_to(app: typer.Typer) -> None:
             "rmq consume --group orders --until 2026-11-20T12:00:00Z --engine local --request 2026-11-20-noon",
             "rmq consume --group orders --client c1 --clients c1,c2,c3",
             "rmq consume --group orders --retries-only",
+            "rmq consume --group orders --dry-run",
             "rmq consume --all",
             "rmq consume --all --group 'orders-*' --group audit --engine local",
             "rmq consume --all --exclude 'test-*' --json",
@@ -109,6 +112,7 @@ def add_to(app: typer.Typer) -> None:
         app,
         replay,
         [
+            "rmq replay --group orders --topic OrderEvents --from 2026-11-19T00:00:00Z --dry-run",
             "rmq replay --group orders --topic OrderEvents --from 2026-11-19T00:00:00Z",
             "rmq replay --group orders-replay-0123456789 --reprocess 'the listener is fixed'",
         ],
@@ -123,6 +127,7 @@ def consume(
     until: UntilOption = None,
     max_messages: MaxMessagesOption = None,
     alone: OneGroupOptions,
+    dry_run: DryRunOption = False,
     options: WindowOptions,
     spark: SparkOptions,
 ) -> None:
@@ -140,6 +145,10 @@ def consume(
     With --retries-only the group's offsets in its topics do not move: run it after 'rmq deliver', again and again, to empty a
     group's retries before it goes back to a broker.
 
+    With --dry-run no listener is started and nothing is written. The answer has, per window and queue, the offsets, messages
+    and bytes that would be read, exact while the data stays as it is; the retries that are due or wait; and an estimate of the
+    time from the group's last windows.
+
     With --all every group does the same under one request id, and what is ready is committed together. Groups run side by
     side in threads, so a listener that groups share must allow that. The error of a group ends its own work only. The exit
     code is the greatest of the groups that failed; 3 if all errors are groups in use by another request, or moved by one.
@@ -150,7 +159,13 @@ def consume(
         if alone.retries_only:
             raise WrongUse("--all cannot be combined with --retries-only, which is for one group")
         consume_all(
-            group or [], until_ms=until, max_messages=max_messages, together=together, options=options, spark=spark
+            group or [],
+            until_ms=until,
+            max_messages=max_messages,
+            together=together,
+            dry_run=dry_run,
+            options=options,
+            spark=spark,
         )
         return
     if group is None or len(group) != 1 or together != AllOptions():
@@ -159,7 +174,9 @@ def consume(
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
     from rmq_store.lake.window.consumption import shards_of, unowned_queues
+    from rmq_store.lake.window.dry_run import plan_request
     from rmq_store.window.consume_request import ConsumeRequest, only_retries
+    from rmq_store.window.range_notes import until_notes
 
     settings, scope = group_and_scope(name, options.settings, output)
     request = ConsumeRequest(
@@ -173,6 +190,12 @@ def consume(
     if alone.retries_only and not scope.retries_only:  # a replay reads only retries in any case
         request, scope = only_retries(request)
     shards = shards_of(store, settings, scope, chosen=options.shard)
+    notes = until_notes(until, host.now_ms()) if until is not None else []
+    if dry_run:
+        show_plan(output, plan_request(store, shards, settings, request, host, scope, notes=notes))
+        return
+    for text in notes:
+        output.note(text)
     unowned = [] if scope.retries_only else unowned_queues(store, settings, request.client_ids, host)
     folders = listener_folders(options.listener_path or ())
     target = spark_of(spark, options.settings)
@@ -196,6 +219,7 @@ def replay(
     since: FromOption = None,
     until: UntilOption = None,
     reprocess: ReprocessOption = None,
+    dry_run: DryRunOption = False,
     options: WindowOptions,
     spark: SparkOptions,
 ) -> None:
@@ -204,6 +228,9 @@ def replay(
     A replay runs under its own group name, which the answer shows, so the group's offsets do not move. Failed messages are
     retried under that name: run 'rmq deliver' and 'rmq consume' with that group to finish. To run the same replay again,
     give that name as --group, with --reprocess.
+
+    With --dry-run the answer has the messages and bytes that would be read per window and queue, and nothing is changed. A time
+    in the future is refused; a range without messages, or one that begins before the messages that are kept, is a note.
     """
     output, host = Output(options.as_json), Host()
     if reprocess is None and (topic is None or since is None):
@@ -212,8 +239,10 @@ def replay(
         raise WrongUse("another attempt of a replay reads what the first one read: omit --topic, --from and --until")
     store = open_store(options.root)
     from rmq_store.admin.replay import as_replay
-    from rmq_store.lake.admin.replay import begin_attempt, shards_replayed
+    from rmq_store.lake.admin.replay import begin_attempt, plan_attempt, shards_replayed
     from rmq_store.lake.window.consumption import shards_of
+    from rmq_store.lake.window.dry_run import plan_request
+    from rmq_store.lake.window.range_notes import notes_of_times
     from rmq_store.window.consume_request import ConsumeRequest
 
     request = ConsumeRequest(
@@ -223,11 +252,23 @@ def replay(
         until_ms=until,
     )
     settings, scope = group_and_scope(group, options.settings, output)
+    notes: list[str] = []
     if reprocess is not None:
         shards = shards_replayed(store, group, options.shard)
     elif topic is not None and since is not None:
         settings, request, scope = as_replay(settings, topic, since, request)
         shards = shards_of(store, settings, scope, chosen=options.shard)
+        queues = [(shard, shard.positions().queues_of(topic)) for shard in shards]
+        notes = notes_of_times(queues, since, until, host.now_ms())
+    if dry_run:
+        if reprocess is not None:
+            plan = plan_attempt(store, shards, settings, request, host)
+        else:
+            plan = plan_request(store, shards, settings, request, host, scope, notes=notes)
+        show_plan(output, plan)
+        return
+    for text in notes:
+        output.note(text)
     folders = listener_folders(options.listener_path or ())
     target = spark_of(spark, options.settings)
     printer = _Printer.of(output, settings.name, request.request_id)

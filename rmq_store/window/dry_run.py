@@ -9,7 +9,7 @@ window with ``max_minutes``. ``rmq_store/lake/window/dry_run.py`` reads the mess
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from rmq_store.commit.claim import Held
@@ -25,7 +25,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowResult, consume_proposal
 from rmq_store.window.consume_request import ConsumeRequest
-from rmq_store.window.estimate import Estimate, Sample
+from rmq_store.window.estimate import Estimate, Sample, estimate_of
 from rmq_store.window.plan import Plan
 from rmq_store.window.ranges import window_id
 from rmq_store.window.shard_view import ShardView
@@ -232,6 +232,18 @@ def _window(shard: str, window: WindowPlan) -> dict[str, Any]:
             if held.queue is not None
         ],
     }
+
+
+def joined_plans(plans: Sequence[ConsumePlan]) -> ConsumePlan:
+    """The plans of one request in different shards, at least one, as one."""
+    messages = sum(plan.counts.messages for plan in plans)
+    samples = [plan.estimate.sample for plan in plans if plan.estimate is not None]
+    return replace(
+        plans[0],
+        shards=tuple(shard for plan in plans for shard in plan.shards),
+        estimate=estimate_of(messages, max(samples, key=lambda sample: sample.messages, default=None)),
+        notes=tuple(dict.fromkeys(note for plan in plans for note in plan.notes)),
+    )
 
 
 # --- window after window ---------------------------------------------------------------------------------------------

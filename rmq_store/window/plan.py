@@ -35,6 +35,7 @@ from rmq_store.errors import NothingThere, WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import (
     LIVE,
     RETRIES_ONLY,
@@ -101,7 +102,7 @@ class Starts:
 class Planner:
     """Plans the windows of one group in one shard, from one snapshot of its positions.
 
-    Raises WrongUse for a broadcasting group whose name does not name the client.
+    Raises WrongUse for a broadcasting group whose name does not name the client, and for a replay from a time in the future.
     """
 
     def __init__(self, shard: ShardView, group: GroupSettings, now_ms: int, scope: Scope = LIVE) -> None:
@@ -109,6 +110,11 @@ class Planner:
             raise WrongUse(
                 f"group {group.name} is broadcasting: each client gets all messages, at offsets of its own. Name the "
                 f"client: {group.name}@CLIENT"
+            )
+        if scope.from_ms is not None and scope.from_ms > now_ms:
+            raise WrongUse(
+                f"{format_time(scope.from_ms)} is in the future (now is {format_time(now_ms)}): no message can be replayed "
+                "from there. Give a time that is past"
             )
         self.shard = shard
         self.group = group

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt
+from rmq_store.commit.ctl import Proposal
 from rmq_store.commit.positions import grp_id
 from rmq_store.errors import WrongUse
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
+from rmq_store.window.dry_run import ConsumePlan, joined_plans
 
 
 def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> list[Shard]:
@@ -32,10 +37,31 @@ def begin_attempt(
     """
     started_ms = host.now_ms()
     shard.commitlog.refresh()
-    attempt = next_attempt(group.name, request, shard.ctls_since(0, group=group.name))
-    arguments = as_attempt(group, attempt, request)
-    if attempt.begun is None:
-        proposal = attempt_proposal(host.new_commit_id(), group.name, attempt, request, shard.positions())
+    arguments, proposal = _attempt(shard, group, request, host)
+    if proposal is not None:
         commit(shard, proposal, host, started_ms=started_ms)
         follow_up(shard, host)  # its warnings are left to the attempt's first window, which dispatches too
     return arguments
+
+
+def plan_attempt(
+    store: LakeStore, shards: Sequence[Shard], group: GroupSettings, request: ConsumeRequest, host: Host
+) -> ConsumePlan:
+    """What another attempt of a replay would do in these shards; nothing is written. Raises as ``begin_attempt``."""
+    plans = []
+    for shard in shards:
+        (settings, recorded, scope), proposal = _attempt(shard, group, request, host)
+        before = {} if proposal is None else {shard.name: proposal}
+        plans.append(plan_request(store, [shard], settings, recorded, host, scope, before=before))
+    return joined_plans(plans)
+
+
+def _attempt(
+    shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host
+) -> tuple[tuple[GroupSettings, ConsumeRequest, Scope], Proposal | None]:
+    """The arguments of the attempt's windows, and the commit that begins it; None: it has begun."""
+    attempt = next_attempt(group.name, request, shard.ctls_since(0, group=group.name))
+    arguments = as_attempt(group, attempt, request)
+    if attempt.begun is not None:
+        return arguments, None
+    return arguments, attempt_proposal(host.new_commit_id(), group.name, attempt, request, shard.positions())

@@ -23,7 +23,7 @@ from rmq_store.commit.ctl import Action, Blocked, Proposal
 from rmq_store.commit.positions import QueueRange
 from rmq_store.commit.request import Status
 from rmq_store.consumer.pull import Slice
-from rmq_store.errors import RmqError
+from rmq_store.errors import NothingThere, RmqError
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.read.filter import filter_columns
@@ -34,6 +34,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.chosen_rows import chosen_rows
 from rmq_store.lake.window.consume_job import Offsets
+from rmq_store.lake.window.consumption import shards_of
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.void_rows import with_epoch
 from rmq_store.lake.window.window import slices_of
@@ -76,12 +77,17 @@ def plan_request(
     before: Mapping[str, Proposal] | None = None,
     notes: Sequence[str] = (),
 ) -> ConsumePlan:
-    """What ``consume_window``, called until the request is complete, would do in each of these shards.
+    """What ``consume_window``, called until the request is complete, would do in each of these shards, as of their handles.
 
-    ``before``: by shard a commit that the request makes before its windows. Errors of a shard end its plan, and are in it.
+    ``before``: by shard a commit that the request makes before its windows. An error with which the request would end is in the
+    plan; it is raised where it would come before the first window.
     """
     first = before or {}
     plans = tuple(plan_in_shard(store, shard, group, request, host, scope, first.get(shard.name)) for shard in shards)
+    if not any(plan.windows for plan in plans):
+        for plan in plans:
+            if plan.error is not None:
+                raise plan.error
     sampled = request.parameters.get("replay_of") or group.name
     estimate = estimate_of(sum(plan.counts.messages for plan in plans), _sample(shards, sampled))
     return ConsumePlan(
@@ -98,12 +104,11 @@ def plan_in_shard(
     scope: Scope = LIVE,
     before: Proposal | None = None,
 ) -> ShardPlan:
-    """The windows of the request in one shard, as they would be committed now."""
+    """The windows of the request in one shard, as they would be committed on the snapshot of its handle."""
     windows: list[WindowPlan] = []
     status, idle, error = Status.DRY_RUN, "", None
     retries = Retries()
     try:
-        shard.refresh("commitlog", "consumequeue", "offsets")
         retries = _waiting(store, shard, group.name, host.now_ms())
         for window in _windows(store, shard, group, request, host, scope, before):
             if isinstance(window, WindowPlan):
@@ -159,6 +164,23 @@ def _windows(
             return
         view = AfterCommits(view.shard, (*view.commits, proposal))
         parts = [*parts, proposal.ctl]
+
+
+def plan_all(
+    store: LakeStore, groups: Sequence[GroupSettings], request: ConsumeRequest, host: Host, *, shard: str | None = None
+) -> list[ConsumePlan | RmqError]:
+    """What ``consume_all`` would do for each of these groups, or the error with which the group would end."""
+    opened = store.shards()
+    plans: list[ConsumePlan | RmqError] = []
+    for group in groups:
+        try:
+            shards = shards_of(store, group, chosen=shard, opened=opened)
+            plans.append(plan_request(store, shards, group, request, host))
+        except NothingThere:
+            plans.append(ConsumePlan(group=group.name, request_id=request.request_id, shards=()))
+        except RmqError as error:
+            plans.append(error)
+    return plans
 
 
 def _taken(shard: Shard, plan: Plan, request: ConsumeRequest, host: Host) -> Taken:

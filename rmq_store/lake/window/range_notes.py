@@ -1,0 +1,49 @@
+"""``range_notes`` for a topic in shards of the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmq_store.commit.positions import QueueRange, max_id
+from rmq_store.lake.read.segments import segments_of
+from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.range_notes import TimedRange, range_notes
+
+
+def notes_of_times(
+    shards: Sequence[tuple[Shard, Sequence[MessageQueue]]],
+    from_ms: int,
+    until_ms: int | None,
+    now_ms: int,
+    *,
+    is_reset: bool = False,
+) -> list[str]:
+    """What is unusual about ``[from_ms, until_ms)`` (UTC ms) in these queues of these shards."""
+    ranges = [one for shard, queues in shards for one in _ranges(shard, queues, from_ms, until_ms)]
+    return range_notes(ranges, from_ms, until_ms, now_ms, is_reset=is_reset)
+
+
+def _ranges(shard: Shard, queues: Sequence[MessageQueue], from_ms: int, until_ms: int | None) -> list[TimedRange]:
+    positions = shard.positions()
+    begins = search_offsets(shard, positions, queues, from_ms)
+    ends = None if until_ms is None else search_offsets(shard, positions, queues, until_ms)
+    firsts = [
+        QueueRange(queue, least, least + 1)
+        for queue in queues
+        if (least := positions.min_offset(queue)) < positions.max_offset(queue)
+    ]
+    segments = segments_of(shard, firsts)
+    return [
+        TimedRange(
+            queue=queue,
+            begin=begins[queue],
+            end=positions.max_offset(queue) if ends is None else ends[queue],
+            least=positions.min_offset(queue),
+            most=positions.max_offset(queue),
+            first_ms=next((one.min_store_timestamp for one in segments.get(queue, ())), None),
+            last_ms=positions.updated_ms(max_id(queue)) or None,
+        )
+        for queue in queues
+    ]

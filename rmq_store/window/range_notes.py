@@ -1,0 +1,75 @@
+"""What is unusual about a range that is chosen by time, in words: a time in the future, a range without messages, messages that
+are no longer kept. Messages are the unit of a replay or a reset, and a time only finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.times import format_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRange:
+    """A range ``[begin, end)`` of one queue that was found by time."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    least: int
+    """The first readable offset."""
+    most: int
+    """The end of the queue."""
+    first_ms: int | None
+    """When the first readable message was stored (UTC ms); None: there is none."""
+    last_ms: int | None
+    """When the newest message was stored (UTC ms); None: the queue never had one, or it is not known."""
+
+
+def range_notes(
+    ranges: Sequence[TimedRange], from_ms: int, until_ms: int | None, now_ms: int, *, is_reset: bool
+) -> list[str]:
+    """A sentence for each unusual thing, none when nothing is. ``until_ms`` None: no end was given."""
+    notes = []
+    if is_reset and from_ms > now_ms:
+        notes.append(
+            f"{format_time(from_ms)} is in the future: the group moves to the end of each queue, as in RocketMQ, and reads "
+            "what is stored from now on, also before that time"
+        )
+    elif all(one.begin >= one.most for one in ranges):
+        newest_ms = max((one.last_ms for one in ranges if one.last_ms), default=None)
+        newest = "" if newest_ms is None else f"; the newest is of {format_time(newest_ms)}"
+        goes = ": the group moves to the end of each queue" if is_reset else ": there is nothing to replay"
+        notes.append(f"no message was stored at {format_time(from_ms)} or later{newest}{goes}")
+    elif until_ms is not None and all(one.begin >= one.end for one in ranges):
+        span = f"{format_time(from_ms)} to {format_time(until_ms)}"
+        notes.append(f"no message was stored from {span}: there is nothing to replay")
+    notes += _trimmed(ranges, from_ms)
+    if until_ms is not None:
+        notes += until_notes(until_ms, now_ms)
+    return notes
+
+
+def until_notes(until_ms: int, now_ms: int) -> list[str]:
+    """A sentence for an end in the future, which the end of a window does not wait for."""
+    if until_ms <= now_ms:
+        return []
+    return [
+        f"{format_time(until_ms)} is in the future: the request ends with what is stored when its first window is planned"
+    ]
+
+
+def _trimmed(ranges: Sequence[TimedRange], from_ms: int) -> list[str]:
+    """Of queues that begin at their first readable message, which is not their first and was stored later than ``from_ms``."""
+    cut = [
+        one
+        for one in ranges
+        if one.least and one.begin <= one.least and one.first_ms is not None and one.first_ms > from_ms
+    ]
+    if not cut:
+        return []
+    one = min(cut, key=lambda one: (-(one.first_ms or 0), one.queue))
+    others = f", and so do {len(cut) - 1} more queues" if len(cut) > 1 else ""
+    begins = f"{one.queue} begins at offset {one.least}, stored at {format_time(one.first_ms or 0)}"
+    return [f"messages from {format_time(from_ms)} on may be missing: {begins}, as older messages are not kept{others}"]
