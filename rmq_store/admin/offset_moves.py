@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rmq_store.admin.move_sizes import MoveSize
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, min_id, off_id, pas_id
 from rmq_store.commit.request import Status, refuse_other_request
@@ -67,10 +68,17 @@ class MoveReport:
     """Those of the commit, canonical JSON: what was requested and found."""
     warnings: tuple[str, ...] = ()
     """Errors after the commit, such as a failed dispatch."""
+    sizes: tuple[MoveSize, ...] = ()
+    """Only of a dry run: the messages and bytes that are read again or skipped, for each queue of which the start is known."""
+    notes: tuple[str, ...] = ()
+    """What is unusual about the move, in words: a time in the future, messages that are not kept, no change."""
 
     @property
     def messages(self) -> int:
-        """How many more messages the group will read; negative: fewer."""
+        """How many more messages the group will read; negative: fewer. Exact in a dry run; else offsets without a message count
+        too."""
+        if self.sizes:
+            return sum(size.more for size in self.sizes)
         return sum((move.from_offset or 0) - move.to_offset for move in self.moves if move.to_offset != ABSENT)
 
 

@@ -191,7 +191,7 @@ def _reset(
             f"group {group} does not subscribe to {topic} in the settings: it will not read from the new offsets"
         )
     before = states_before([shard for shard, _ in shards], group, known)
-    reports = move_in_all([(shard, replace(request, queues=chosen)) for shard, chosen in shards], host)
+    reports = move_in_all([(shard, replace(request, queues=chosen)) for shard, chosen in shards], host, known)
     show_moves(output, reports, before, {"group": group, "topic": topic})
 
 
@@ -234,8 +234,9 @@ def clone(
     all_shards = store.shards(options.shard)
     # Shards without offsets of the source have nothing to clone; if none has any, the first one raises the error.
     shards = [one for one in all_shards if request.source_offsets(ShardLookup(one), one.positions())] or all_shards[:1]
-    before = states_before(shards, target, known_group(target, settings))
-    reports = move_in_all([(shard, request) for shard in shards], host)
+    known = known_group(target, settings)
+    before = states_before(shards, target, known)
+    reports = move_in_all([(shard, request) for shard in shards], host, known)
     show_moves(Output(options.as_json), reports, before, {"group": target, "source": source, "topic": topic})
 
 
@@ -334,6 +335,7 @@ def import_offsets(
                 dry_run=options.dry_run,
             )
             requests.append((shard, request))
-    before = states_before([shard for shard, _ in shards], group, known_group(group, settings))
-    reports = move_in_all(requests, host)
+    known = known_group(group, settings)
+    before = states_before([shard for shard, _ in shards], group, known)
+    reports = move_in_all(requests, host, known)
     show_moves(output, reports, before, {"group": group, "file": str(read.used)})

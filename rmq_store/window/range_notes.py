@@ -22,7 +22,7 @@ class TimedRange:
     most: int
     """The end of the queue."""
     first_ms: int | None
-    """When the first readable message was stored (UTC ms); None: there is none."""
+    """When the first readable message was stored (UTC ms); None: there is none, or the range does not begin at it."""
     last_ms: int | None
     """When the newest message was stored (UTC ms); None: the queue never had one, or it is not known."""
 

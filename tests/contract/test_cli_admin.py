@@ -88,7 +88,8 @@ def test_a_move_counts_from_where_the_groups_broker_was_seen(imported: Rmq) -> N
     assert (first["from_offset"], first["observed_offset"], first["messages"]) == (None, 175, 175 - 525)
     assert "350 fewer to read (from 175, its broker's offset)" in imported(*skip, "--dry-run").out
     done = imported.json(*skip, "--reason", "x")
-    assert (done["messages"], done["moves"]) == (-2772, dry["moves"])
+    counted = {"bytes": None, "direction": None}
+    assert (done["messages"], done["moves"]) == (-2772, [move | counted for move in dry["moves"]])
     again = imported.json("reset", "-g", "gm_idle", "-t", "OrderEvents", "--to-min", "--reason", "x")
     assert (again["messages"], again["moves"][0]["observed_offset"]) == (4200, None)
 
@@ -284,10 +285,31 @@ def test_a_dry_run_says_what_a_reset_would_move_and_moves_nothing(imported: Rmq)
         (2, 525, 500, 25),
         (5, 525, 500, 25),
     ]
+    between = "topic = 'OrderEvents' AND queue_id IN (2, 5) AND queue_offset >= 500"
+    sizes = imported.json(
+        "sql", f"SELECT queue_id, sum(stored_body_size) AS b FROM messages WHERE {between} GROUP BY 1 ORDER BY 1"
+    )
+    assert [(m["queue_id"], m["bytes"]) for m in dry["moves"]] == [(row["queue_id"], row["b"]) for row in sizes]
+    assert {m["direction"] for m in dry["moves"]} == {"again"}
+    assert (dry["bytes"], dry["notes"]) == (sum(row["b"] for row in sizes), [])
     shown = imported(*reset, "--dry-run").out
+    assert lines_of(shown)["bytes of bodies"] == f"{dry['bytes']:,}"
     assert "25 more to read" in shown
     assert lines_of(shown)["in all"] == "50 more to read"
     assert imported.json("consume", "-g", "orders")["status"] == "empty"
+
+
+def test_a_reset_to_the_future_goes_to_the_end_and_says_so(imported: Rmq) -> None:
+    imported("consume", "-g", "orders", "--max-messages", "200")
+    reset = ["reset", "-g", "orders", "-t", "OrderEvents", "--to-time", "2200-01-01T00:00:00Z", "--reason", "x"]
+    dry, real = imported.json(*reset, "--dry-run"), imported(*reset)
+    assert (dry["messages"], {move["direction"] for move in dry["moves"]}) == (200 - ORDERS, {"skipped"})
+    said = "shard broker-a: 2200-01-01T00:00:00.000Z is in the future: the group moves to the end of each queue"
+    assert dry["notes"][0].startswith(said)
+    assert said in real.err
+    again = imported.json(*reset, "--dry-run")
+    assert again["notes"][1] == "shard broker-a: the group is already there: no offset changes"
+    assert (again["messages"], again["bytes"]) == (0, 0)
 
 
 def test_a_reset_moves_and_the_same_request_again_does_not(imported: Rmq) -> None:

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_store.admin.move_sizes import Direction, MoveSize
 from rmq_store.admin.replay import replay_group
 from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.claim import LEASE_S
@@ -23,7 +25,7 @@ from rmq_store.errors import (
 )
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from tests.contract.engines import story
+from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     ANA,
     BEN,
@@ -61,6 +63,27 @@ def test_a_reset_moves_the_offset_and_tells_who_and_why(world: World) -> None:
     again = world.consume(BILLING, f"{DAY}-2")
     assert consumed(again) == {orders(0): (4, 10)}
     assert [c.pass_ for c in again.consumed] == [1]
+
+
+def test_a_dry_run_of_a_reset_counts_messages_and_no_holes(tmp_path: Path) -> None:
+    world = LakeWorld(tmp_path)
+    world.fill(orders(0), several(10))
+    world.fill(orders(0), several(5, first=10), base=14)
+    skipping = group(on_offset_out_of_range="skip")
+    world.consume(skipping, f"{DAY}-1")
+    world.trim(orders(0), 3)
+    back = world.reset_to(ResetTo.MIN, dry_run=True)
+    assert back.sizes == (MoveSize(queue=orders(0), direction=Direction.AGAIN, messages=12, bytes=7 + 2 * 5),)
+    assert (back.messages, back.notes) == (12, ())
+    early = world.reset_to(ResetTo.TIME, NOON - HOUR, dry_run=True)
+    assert [note.partition(" on may be missing")[0] for note in early.notes] == [
+        "messages from 2024-06-03T11:00:00.000Z"
+    ]
+    assert world.reset_to(ResetTo.TIME, NOON - HOUR + 3000, dry_run=True).notes == ()
+    world.reset_to(ResetTo.OFFSET, 12, request_id=f"{DAY}-to-12")
+    ahead = world.reset_to(ResetTo.MAX, dry_run=True)
+    assert ahead.sizes == (MoveSize(queue=orders(0), direction=Direction.SKIPPED, messages=5, bytes=10),)
+    assert ahead.messages == -5
 
 
 @story

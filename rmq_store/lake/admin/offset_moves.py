@@ -6,28 +6,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from rmq_store.admin.move_sizes import move_notes
 from rmq_store.admin.offset_moves import MoveReport, MoveRequest, earlier_commit, move_report
+from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.request import Status
+from rmq_store.lake.admin.move_sizes import move_sizes, state_before
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.lake.window.range_notes import notes_of_times
+from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 
 
-def move_in_all(requests: Sequence[tuple[Shard, MoveRequest]], host: Host) -> list[MoveReport]:
+def move_in_all(
+    requests: Sequence[tuple[Shard, MoveRequest]], host: Host, settings: GroupSettings | None = None
+) -> list[MoveReport]:
     """Carry out a request in several shards, with a commit in each. All are checked before the first commit: when one shard
     refuses its part, nothing is moved in the others either. Raises the errors of ``move_offsets``."""
     if len(requests) > 1:  # a single one is checked by its own move
         for shard, request in requests:
-            move_offsets(shard, request, host, dry_run=True)
-    return [move_offsets(shard, request, host) for shard, request in requests]
+            move_offsets(shard, request, host, only_check=True)
+    return [move_offsets(shard, request, host, settings) for shard, request in requests]
 
 
-def move_offsets(shard: Shard, request: MoveRequest, host: Host, *, dry_run: bool = False) -> MoveReport:
-    """Carry out the request in one shard. ``dry_run``: report what it would move, as if the request were a dry run.
+def move_offsets(
+    shard: Shard,
+    request: MoveRequest,
+    host: Host,
+    settings: GroupSettings | None = None,
+    *,
+    only_check: bool = False,
+) -> MoveReport:
+    """Carry out the request in one shard. ``settings``: those of the group, None when there are none; they say where it starts,
+    from which a dry run counts. ``only_check``: report what it would move, without commit and without counting.
 
     Raises the WrongUse of ``request.moves`` and the errors of ``commit``. After StaleAttempt, when a window committed in
     between, the same request can be run again.
@@ -41,7 +57,19 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host, *, dry_run: boo
     positions = shard.positions()
     moves = request.moves(ShardLookup(shard), positions)
     proposal = request.proposal(host.new_commit_id(), positions, moves)
-    if request.dry_run or dry_run:
+    if only_check:
         return move_report(Status.DRY_RUN, shard.name, proposal.ctl)
+    notes = (*_time_notes(shard, request, started_ms), *move_notes(positions, moves))
+    if request.dry_run:
+        sizes = move_sizes(shard, state_before(shard, request.group, settings), moves)
+        return replace(move_report(Status.DRY_RUN, shard.name, proposal.ctl), sizes=sizes, notes=notes)
     committed = commit(shard, proposal, host, started_ms=started_ms)
-    return move_report(Status.COMMITTED, shard.name, committed.ctl, follow_up(shard, host))
+    report = move_report(Status.COMMITTED, shard.name, committed.ctl, follow_up(shard, host))
+    return replace(report, notes=notes)
+
+
+def _time_notes(shard: Shard, request: MoveRequest, now_ms: int) -> list[str]:
+    if not isinstance(request, ResetRequest) or request.to is not ResetTo.TIME:
+        return []
+    queues = request.queues or shard.positions().queues_of(request.topic)
+    return notes_of_times([(shard, queues)], request.value or 0, None, now_ms, is_reset=True)

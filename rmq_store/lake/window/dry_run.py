@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +24,10 @@ from rmq_store.consumer.pull import Slice
 from rmq_store.errors import NothingThere, RmqError
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.commit.cursor import refuse_rolled_back
+from rmq_store.lake.read.body_sizes import SIZE
 from rmq_store.lake.read.filter import filter_columns
 from rmq_store.lake.read.open_files import OpenFiles
+from rmq_store.lake.read.parallel import by_file, in_parallel
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table.shard import Shard
@@ -59,11 +59,7 @@ from rmq_store.window.due import delayed, next_due_ms, select_due
 from rmq_store.window.estimate import SAMPLED_WINDOWS, Sample, estimate_of, sample_of
 from rmq_store.window.plan import Plan, Planner
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-_PARALLEL_READS = 8
-_SIZE, _TIMES = "stored_body_size", "reconsume_times"
+_TIMES = "reconsume_times"
 
 
 def plan_request(
@@ -243,11 +239,8 @@ def _counted(store: LakeStore, shard: Shard, plan: Plan) -> tuple[QueuePlan, ...
     counts = {planned.queue: Counts(lost=len(planned.lost or ())) for planned in plan.ranges}
     for hole in holes:
         counts[hole.queue] += Counts(lost=len(hole))
-    by_file: dict[str, list[Slice]] = {}
-    for of_queue in slices.values():
-        for slice_ in of_queue:
-            by_file.setdefault(slice_.file, []).append(slice_)
-    for of_file in _in_parallel(shard, partial(_count_file, shard, rules), list(by_file.values())):
+    several = by_file(slice_ for of_queue in slices.values() for slice_ in of_queue)
+    for of_file in in_parallel(shard.root, partial(_count_file, shard, rules), several):
         for queue, of_slice in of_file:
             counts[queue] += of_slice
     return tuple(
@@ -256,14 +249,6 @@ def _counted(store: LakeStore, shard: Shard, plan: Plan) -> tuple[QueuePlan, ...
         )
         for planned in plan.ranges
     )
-
-
-def _in_parallel(shard: Shard, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """In S3 several files at once."""
-    if shard.root.is_local or len(items) < 2:
-        return list(map(work, items))
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        return list(pool.map(work, items))
 
 
 def _count_file(
@@ -276,13 +261,13 @@ def _count_file(
 
 
 def _count_slice(reader: SliceReader, rules: _Rules) -> Counts:
-    columns = with_epoch([*filter_columns(rules.subscription), _SIZE, _TIMES], rules.void_before)
+    columns = with_epoch([*filter_columns(rules.subscription), SIZE, _TIMES], rules.void_before)
     counts = Counts()
     for offsets, batch in reader.batches(columns):
         chosen = chosen_rows(offsets, batch, rules.subscription, rules.void_before)
         counts += Counts(
             messages=len(offsets),
-            bytes=pc.sum(batch.column(_SIZE)).as_py() or 0,
+            bytes=pc.sum(batch.column(SIZE)).as_py() or 0,
             matched=len(chosen.offsets),
             filtered=len(chosen.filtered),
             dropped=len(chosen.void),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmq_store.commit.ctl import Produced
 from rmq_store.commit.positions import QueueRange, max_id
 from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.read.time_search import search_offsets
@@ -29,10 +30,11 @@ def _ranges(shard: Shard, queues: Sequence[MessageQueue], from_ms: int, until_ms
     positions = shard.positions()
     begins = search_offsets(shard, positions, queues, from_ms)
     ends = None if until_ms is None else search_offsets(shard, positions, queues, until_ms)
+    # The time of the first message matters only where messages before it are not kept, and the range begins at it.
     firsts = [
         QueueRange(queue, least, least + 1)
         for queue in queues
-        if (least := positions.min_offset(queue)) < positions.max_offset(queue)
+        if 0 < (least := positions.min_offset(queue)) < positions.max_offset(queue) and begins[queue] == least
     ]
     segments = segments_of(shard, firsts)
     return [
@@ -42,8 +44,18 @@ def _ranges(shard: Shard, queues: Sequence[MessageQueue], from_ms: int, until_ms
             end=positions.max_offset(queue) if ends is None else ends[queue],
             least=positions.min_offset(queue),
             most=positions.max_offset(queue),
-            first_ms=next((one.min_store_timestamp for one in segments.get(queue, ())), None),
+            first_ms=next((_stored_ms(shard, one, begins[queue]) for one in segments.get(queue, ())), None),
             last_ms=positions.updated_ms(max_id(queue)) or None,
         )
         for queue in queues
     ]
+
+
+def _stored_ms(shard: Shard, segment: Produced, offset: int) -> int | None:
+    """When a message of the segment was stored (UTC ms)."""
+    if segment.min_store_timestamp == segment.max_store_timestamp:
+        return segment.min_store_timestamp
+    row = segment.first_row + offset - (segment.base or 0)
+    times = shard.commitlog.rows(segment.file, row, 1, ["store_timestamp"]).column("store_timestamp")
+    stored_ms: int | None = times[0].as_py()
+    return stored_ms
