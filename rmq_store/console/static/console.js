@@ -2,13 +2,13 @@
 // follows its theme. The address after "?" says what is shown, so that links and the back button work.
 
 import {
-  COLUMNS, OUTCOMES, address, isNumber, isReplay, isTime, label, placeOf, points, read, runOf, runPath, shares, timeText, trigger,
-  valueText,
+  COLUMNS, OUTCOMES, address, indented, isAmount, isJson, isReplay, isTime, label, lagText, placeOf, points, read, runOf, runPath, shares,
+  timeText, trigger, valueText,
 } from "./shared.js";
 
 const { React, ReactRouterDOM, ChakraUI } = globalThis;
 const { createElement: h, useCallback, useEffect, useMemo, useState } = React;
-const { Badge, Box, Button, Dialog, Flex, Heading, Input, Spinner, Table, Text } = ChakraUI;
+const { Badge, Box, Button, Dialog, Flex, Heading, Input, Link, Spinner, Table, Text } = ChakraUI;
 
 const PAGE_ROWS = 25;
 
@@ -39,37 +39,51 @@ function useAnswer(path, query = {}) {
 const Failure = ({ error }) =>
   error ? h(Box, { role: "alert", borderWidth: 1, borderColor: "red.solid", color: "red.fg", p: 3, my: 2 }, error.message) : null;
 
+// Says that something is being read, also to a screen reader.
+const Waiting = ({ when = true }) => (when ? h(Spinner, { size: "sm", "aria-busy": true, "aria-label": "Reading" }) : null);
+
+const RouterLink = ({ to, children, ...more }) => h(Link, { asChild: true, color: "fg.info", display: "inline", ...more }, h(ReactRouterDOM.Link, { to }, children));
+
 // A link inside the console: what changes in the address.
-function To({ go, children }) {
+function To({ go, children, ...more }) {
   const [search] = ReactRouterDOM.useSearchParams();
   const dag = search.get("dag_id");
   const query = new URLSearchParams(dag ? { ...go, dag_id: dag } : go).toString();
-  return h(ReactRouterDOM.Link, { to: { search: `?${query}` }, style: { textDecoration: "underline" } }, children);
+  return h(RouterLink, { to: { search: `?${query}` }, ...more }, children);
 }
 
 const RunLink = ({ id }) => {
   const run = runOf(id);
-  return run ? h(ReactRouterDOM.Link, { to: runPath(run), style: { textDecoration: "underline" } }, run.runId) : id || "";
+  return run ? h(RouterLink, { to: runPath(run) }, run.runId) : id || "";
 };
 
-const Sparkline = ({ pairs, width = 120, height = 24, title }) =>
-  h("svg", { width, height: height + 2, role: "img", "aria-label": title, viewBox: `0 -1 ${width} ${height + 2}` },
+// A long text of JSON is cut; a click shows all of it.
+const Json = ({ text }) =>
+  text.length <= 60 ? h("code", null, text) : h("details", null,
+    h("summary", { style: { cursor: "pointer" } }, h("code", { style: { whiteSpace: "nowrap" } }, `${text.slice(0, 40)} …`)),
+    h(Box, { as: "pre", fontSize: "xs", maxH: "300px", overflow: "auto", whiteSpace: "pre-wrap", overflowWrap: "anywhere", minW: "50ch" }, indented(text)));
+
+const Sparkline = ({ pairs, width = 90, height = 24, title }) =>
+  h("svg", { width, height: height + 4, role: "img", "aria-label": title, viewBox: `0 -2 ${width} ${height + 4}`, style: { maxWidth: "100%" } },
     h("title", null, title),
     h("polyline", { points: points(pairs, width, height), fill: "none", stroke: "currentColor", strokeWidth: 1.5 }));
 
 function Chart({ pairs }) {
   if (!pairs?.length) return h(Text, { color: "fg.muted" }, "No window has moved an offset of this group yet.");
   const most = Math.max(...pairs.map(([, lag]) => lag));
-  return h(Box, { maxW: "720px" },
-    h(Text, { fontSize: "sm", color: "fg.muted" }, `Lag over time, at most ${most.toLocaleString("en")}`),
-    h(Sparkline, { pairs, width: 700, height: 120, title: `Lag from ${timeText(pairs[0][0])} to ${timeText(pairs.at(-1)[0])}` }),
+  const text = h(Text, { fontSize: "sm", color: "fg.muted", mb: 1 }, lagText(pairs));
+  if (most === 0) return text;
+  return h(Box, { maxW: "720px", mb: 4 }, text,
+    h(Box, { color: "fg.info", borderBottomWidth: 1 }, h(Sparkline, { pairs, width: 700, height: 120, title: lagText(pairs) })),
     h(Flex, { justify: "space-between", fontSize: "xs", color: "fg.muted" },
       h("span", null, timeText(pairs[0][0])), h("span", null, timeText(pairs.at(-1)[0]))));
 }
 
 const OutcomeBar = ({ row }) =>
-  h(Flex, { w: "160px", h: "14px", title: shares(row).map(({ name, count }) => `${name}: ${count.toLocaleString("en")}`).join(", ") },
-    shares(row).map(({ name, share }) => h("span", { key: name, style: { width: `${share * 100}%`, minWidth: 2, background: OUTCOMES[name] } })));
+  h(Box, { minW: "160px" },
+    h(Flex, { w: "160px", h: "8px", "aria-hidden": true },
+      shares(row).map(({ name, share }) => h("span", { key: name, style: { width: `${share * 100}%`, minWidth: 2, background: OUTCOMES[name] } }))),
+    h(Text, { fontSize: "xs", color: "fg.muted" }, shares(row).map(({ name, count }) => `${count.toLocaleString("en")} ${name}`).join(", ")));
 
 function Cell({ column, row }) {
   const value = row[column];
@@ -78,8 +92,16 @@ function Cell({ column, row }) {
   if (column === "group_name" && value) return h(To, { go: { page: "group", group: value } }, value);
   if (["topic", "real_topic", "original_topic"].includes(column) && value) return h(To, { go: { page: "topic", topic: value } }, value);
   if (["unique_key", "offset_msg_id"].includes(column) && value) return h(To, { go: { page: "message", id: value } }, value);
+  if (isJson(value)) return h(Json, { text: value });
   return valueText(column, value);
 }
+
+// Times stay on one line, amounts end on one line, and only a long text is broken.
+const cellStyle = (column, value) => ({
+  verticalAlign: "top", textAlign: isAmount(column, value) ? "end" : "start", fontVariantNumeric: "tabular-nums",
+  ...(isTime(column) || isAmount(column, value) || String(value).length <= 24 ? { whiteSpace: "nowrap" } : {}),
+  ...(typeof value === "string" && value.length > 40 && !isJson(value) ? { overflowWrap: "anywhere", minW: "28ch" } : {}),
+});
 
 // A page of a list, sorted and cut by the server. extra: more columns, {name: row => node}; warn: whether a row is red.
 function List({ name, filters = {}, extra = {}, warn, onRows, empty = "Nothing." }) {
@@ -92,22 +114,23 @@ function List({ name, filters = {}, extra = {}, warn, onRows, empty = "Nothing."
   const sortBy = (column) =>
     setState((old) => ({ offset: 0, sort: old.sort === column ? `-${column}` : old.sort === `-${column}` ? "" : column }));
   if (error) return h(Failure, { error });
-  if (!data) return h(Spinner, { size: "sm" });
+  if (!data) return h(Box, { my: 2 }, h(Waiting));
   const columns = COLUMNS[name];
   const arrow = (column) => ({ [column]: " ▲", [`-${column}`]: " ▼" })[state.sort] ?? "";
-  return h(Box, { mb: 4, opacity: loading ? 0.6 : 1 },
-    h(Flex, { align: "center", gap: 3, mb: 1 },
+  const side = (column) => (data.rows.some((row) => isAmount(column, row[column])) ? "end" : "start");
+  return h(Box, { mb: 6, opacity: loading ? 0.6 : 1, "aria-busy": loading },
+    h(Flex, { align: "center", gap: 2, mb: 1 },
       h(Heading, { size: "sm" }, `${data.title} (${data.total.toLocaleString("en")})`),
-      h(Button, { size: "xs", variant: "ghost", onClick: again }, "Refresh"),
-      h("a", { href: address(`api/csv/${name}`, { ...filters, sort: state.sort }), download: true }, "CSV")),
-    data.total === 0 ? h(Text, { color: "fg.muted" }, empty) : h(Box, { overflowX: "auto" }, h(Table.Root, { size: "sm", striped: true },
+      h(Button, { size: "xs", variant: "ghost", onClick: again, "aria-label": `Refresh ${data.title}` }, "Refresh"),
+      data.total > 0 && h(Link, { href: address(`api/csv/${name}`, { ...filters, sort: state.sort }), download: true, fontSize: "xs", color: "fg.info", "aria-label": `${data.title} as CSV` }, "CSV")),
+    data.total === 0 ? h(Text, { color: "fg.muted", fontSize: "sm" }, empty) : h(Box, { overflowX: "auto" }, h(Table.Root, { size: "sm", striped: true },
       h(Table.Header, null, h(Table.Row, null,
-        columns.map((column) => h(Table.ColumnHeader, { key: column, "aria-sort": arrow(column) ? (state.sort[0] === "-" ? "descending" : "ascending") : "none" },
-          column === "outcomes" ? "Outcomes" : h("button", { onClick: () => sortBy(column) }, label(column) + arrow(column)))),
-        Object.keys(extra).map((title) => h(Table.ColumnHeader, { key: title }, title)))),
+        columns.map((column) => h(Table.ColumnHeader, { key: column, textAlign: side(column), whiteSpace: "nowrap", "aria-sort": arrow(column) ? (state.sort[0] === "-" ? "descending" : "ascending") : "none" },
+          column === "outcomes" ? "Outcomes" : h("button", { type: "button", style: { cursor: "pointer", fontWeight: 600 }, title: "Sort", onClick: () => sortBy(column) }, label(column) + arrow(column)))),
+        Object.keys(extra).map((title) => h(Table.ColumnHeader, { key: title, whiteSpace: "nowrap", fontWeight: 600 }, title)))),
       h(Table.Body, null, data.rows.map((row, at) => h(Table.Row, { key: at, color: warn?.(row) ? "red.fg" : undefined },
-        columns.map((column) => h(Table.Cell, { key: column, textAlign: isNumber(row[column]) && !isTime(column) ? "end" : "start" }, h(Cell, { column, row }))),
-        Object.entries(extra).map(([title, node]) => h(Table.Cell, { key: title }, node(row)))))))),
+        columns.map((column) => h(Table.Cell, { key: column, ...cellStyle(column, row[column]) }, h(Cell, { column, row }))),
+        Object.entries(extra).map(([title, node]) => h(Table.Cell, { key: title, verticalAlign: "top", ...(title === " " ? { position: { base: "static", lg: "sticky" }, right: 0, bg: "bg" } : {}) }, node(row)))))))),
     data.total > PAGE_ROWS && h(Flex, { gap: 2, mt: 2, align: "center" },
       h(Button, { size: "xs", disabled: state.offset === 0, onClick: () => setState((old) => ({ ...old, offset: Math.max(0, old.offset - PAGE_ROWS) })) }, "Previous"),
       h(Text, { fontSize: "sm" }, `${state.offset + 1} to ${Math.min(state.offset + PAGE_ROWS, data.total)}`),
@@ -147,11 +170,11 @@ function ActionDialog({ form, close, children }) {
       h(Dialog.Title, null, form.title), h(Text, { fontSize: "sm", color: "fg.muted" }, `Triggers the DAG ${form.dagId}.`),
       children,
       form.fields.map(([name, title, needed]) => h(Box, { key: name, my: 2 },
-        h("label", { htmlFor: `rmq-${name}` }, title + (needed ? " *" : "")),
-        h(Input, { id: `rmq-${name}`, size: "sm", value: values[name] ?? "", onChange: (event) => setValues((old) => ({ ...old, [name]: event.target.value })) }))),
+        h("label", { htmlFor: `rmq-${name}`, style: { display: "block", fontSize: "small" } }, title + (needed ? " *" : "")),
+        h(Input, { id: `rmq-${name}`, size: "sm", required: needed === true, value: values[name] ?? "", onChange: (event) => setValues((old) => ({ ...old, [name]: event.target.value })) }))),
       form.dryRun && h("label", null, h("input", { type: "checkbox", checked: dryRun, onChange: (event) => setDryRun(event.target.checked) }), " Dry run: only show what would move"),
       h(Failure, { error: state.error }),
-      state.run && h(Text, { my: 2 }, "Triggered: ", h(ReactRouterDOM.Link, { to: runPath(state.run), style: { textDecoration: "underline" } }, state.run.runId)),
+      state.run && h(Text, { my: 2 }, "Triggered: ", h(RouterLink, { to: runPath(state.run) }, state.run.runId)),
       h(Flex, { gap: 2, mt: 3, justify: "flex-end" },
         h(Button, { size: "sm", variant: "ghost", onClick: close }, "Close"),
         !state.run && h(Button, { size: "sm", disabled: missing || state.busy, onClick: submit }, "Trigger")))));
@@ -161,31 +184,33 @@ function Actions({ group, names }) {
   const [name, setName] = useState(null);
   const { data } = useAnswer(name === null ? null : "api/permissions", { group });
   return h(Flex, { gap: 1 },
-    names.map((one) => h(Button, { key: one, size: "xs", variant: "outline", onClick: () => setName(one) }, label(one))),
+    names.map((one) => h(Button, { key: one, size: "xs", variant: "outline", "aria-label": `${label(one)} ${group}`, onClick: () => setName(one) }, label(one))),
     name !== null && data && h(ActionDialog, { form: FORMS[name](group, data.dag_id), close: () => setName(null) },
       data.may_edit ? null : h(Text, { color: "red.fg" }, "Airflow does not let you trigger this group's DAG.")));
 }
 
-const actionsOf = (group) => (isReplay(group) ? ["reprocess"] : ["consume", "replay", "reset"]);
+// A group that only a broker knows has no DAG here.
+const actionsOf = (group, heldBy) => (isReplay(group) ? ["reprocess"] : heldBy === "broker" ? [] : ["consume", "replay", "reset"]);
 
 // --- pages -------------------------------------------------------------------------------------------------------
 
 function Groups() {
   const [groups, setGroups] = useState([]);
   const onRows = useCallback((rows) => setGroups(rows.map((row) => row.group_name)), []);
-  const lag = useAnswer(groups.length ? "api/lag" : null, { group: groups }).data?.lag ?? {};
+  const lagAnswer = useAnswer(groups.length ? "api/lag" : null, { group: groups });
+  const lag = lagAnswer.data?.lag ?? {};
   const audit = useAnswer("api/audit").data;
   const blocked = useAnswer("api/lists/blocked", { limit: 500 }).data;
   const bad = useMemo(() => new Set([...(audit?.rows ?? []), ...(blocked?.rows ?? [])].map((row) => row.group_name)), [audit, blocked]);
-  return h(Box, null,
+  return h(Box, { "aria-busy": lagAnswer.loading },
     audit && (audit.total
       ? h(Text, { color: "red.fg" }, `The audit has ${audit.total.toLocaleString("en")} findings. `, h(To, { go: { page: "audit" } }, "Show them"))
       : h(Text, { color: "fg.muted" }, `The audit of ${timeText(audit.checked_at)} has no finding.`)),
     h(List, {
       name: "groups", onRows, warn: (row) => bad.has(row.group_name), empty: "No group has consumed yet.",
       extra: {
-        "Lag over time": ({ group_name: name }) => lag[name] && h(Sparkline, { pairs: lag[name], title: `Lag of ${name}` }),
-        " ": ({ group_name: name }) => h(Actions, { group: name, names: actionsOf(name) }),
+        "Lag over time": ({ group_name: name }) => lag[name]?.length > 0 && h(Box, { color: "fg.info" }, h(Sparkline, { pairs: lag[name], title: lagText(lag[name]) })),
+        " ": ({ group_name: name, held_by: heldBy }) => h(Actions, { group: name, names: actionsOf(name, heldBy) }),
       },
     }),
     blocked?.total > 0 && h(List, { name: "blocked", warn: () => true }));
@@ -195,14 +220,14 @@ function Group({ group }) {
   const lag = useAnswer("api/lag", { group: [group] });
   const filters = { group };
   return h(Box, null,
-    h(Flex, { justify: "space-between", mb: 2 }, h(Heading, { size: "md" }, group), h(Actions, { group, names: actionsOf(group) })),
-    h(Failure, { error: lag.error }), lag.data && h(Chart, { pairs: lag.data.lag[group] }),
+    h(Flex, { justify: "space-between", mb: 2, wrap: "wrap", gap: 2 }, h(Heading, { size: "md", overflowWrap: "anywhere" }, group), h(Actions, { group, names: actionsOf(group) })),
+    h(To, { go: { page: "dead", group }, fontSize: "sm", mb: 2, display: "inline-block" }, "Dead letters of this group"),
+    h(Failure, { error: lag.error }), h(Waiting, { when: lag.loading }), lag.data && h(Chart, { pairs: lag.data.lag[group] }),
     h(List, { name: "queues", filters, empty: "The group has no queue here." }),
     h(List, { name: "blocked", filters, warn: () => true, empty: "No queue waits at a failed message." }),
     h(List, { name: "windows", filters, empty: "No window yet." }),
     h(List, { name: "offsets", filters, empty: "No offset was moved yet." }),
-    h(List, { name: "owners", filters, empty: "No claim." }),
-    h(To, { go: { page: "dead", group } }, "Dead letters of the group"));
+    h(List, { name: "owners", filters, empty: "No run has claimed a queue yet." }));
 }
 
 // Text fields of a search; apply(values) when it is sent.
@@ -211,57 +236,72 @@ function Search({ fields, start = {}, apply }) {
   return h("form", { onSubmit: (event) => { event.preventDefault(); apply(Object.fromEntries(Object.entries(values).filter(([, text]) => text))); } },
     h(Flex, { gap: 2, mb: 3, wrap: "wrap", align: "end" },
       Object.entries(fields).map(([name, title]) => h(Box, { key: name },
-        h("label", { htmlFor: `rmq-search-${name}`, style: { fontSize: "small" } }, title),
-        h(Input, { id: `rmq-search-${name}`, size: "xs", value: values[name] ?? "", onChange: (event) => setValues((old) => ({ ...old, [name]: event.target.value })) }))),
+        h("label", { htmlFor: `rmq-search-${name}`, style: { display: "block", fontSize: "small" } }, title),
+        h(Input, { id: `rmq-search-${name}`, size: "xs", w: "22ch", placeholder: /\btime\b/.test(title) ? "2026-01-31T12:00:00Z" : undefined, value: values[name] ?? "", onChange: (event) => setValues((old) => ({ ...old, [name]: event.target.value })) }))),
       h(Button, { size: "xs", type: "submit" }, "Search")));
 }
 
-const TIMES = { since: "From (time)", until: "Until (time)" };
+const TIMES = { since: "From time", until: "Until time" };
+
+const MESSAGES = 50;
 
 function Topic({ topic }) {
   const [query, setQuery] = useState({});
-  const { data, error } = useAnswer("api/messages", { topic, limit: 50, ...query });
-  return h(Box, null, h(Heading, { size: "md", mb: 2 }, topic),
+  const { data, error, loading } = useAnswer("api/messages", { topic, limit: MESSAGES, ...query });
+  return h(Box, null, h(Heading, { size: "md", mb: 2, overflowWrap: "anywhere" }, topic),
     h(List, { name: "topic-groups", filters: { topic }, empty: "No group has an offset in this topic." }),
     h(List, { name: "topic-queues", filters: { topic } }),
-    h(Heading, { size: "sm" }, "Messages, oldest first"),
+    h(Heading, { size: "sm", mb: 2 }, `Messages, oldest first, at most ${MESSAGES}`),
     h(Search, { fields: { key: "Key or unique key", queue: "Queue, such as broker-a:0", offset: "From offset", ...TIMES }, apply: setQuery }),
-    h(Failure, { error }), data && h(Messages, { rows: data.rows }));
+    h(Failure, { error }), h(Waiting, { when: loading }), data && h(Messages, { rows: data.rows }));
 }
 
 const MESSAGE_COLUMNS = ["store_timestamp", "broker_name", "queue_id", "queue_offset", "keys", "tags", "reconsume_times", "unique_key", "offset_msg_id"];
 
-const Messages = ({ rows }) => rows.length === 0 ? h(Text, { color: "fg.muted" }, "No message.") : h(Box, { overflowX: "auto" }, h(Table.Root, { size: "sm" },
-  h(Table.Header, null, h(Table.Row, null, MESSAGE_COLUMNS.map((column) => h(Table.ColumnHeader, { key: column }, label(column))))),
-  h(Table.Body, null, rows.map((row, at) => h(Table.Row, { key: at }, MESSAGE_COLUMNS.map((column) => h(Table.Cell, { key: column }, h(Cell, { column, row }))))))));
+const Messages = ({ rows }) => rows.length === 0 ? h(Text, { color: "fg.muted" }, "No message.") : h(Box, { overflowX: "auto" }, h(Table.Root, { size: "sm", striped: true },
+  h(Table.Header, null, h(Table.Row, null, MESSAGE_COLUMNS.map((column) => h(Table.ColumnHeader, { key: column, whiteSpace: "nowrap", textAlign: isAmount(column, rows[0][column]) ? "end" : "start" }, label(column))))),
+  h(Table.Body, null, rows.map((row, at) => h(Table.Row, { key: at }, MESSAGE_COLUMNS.map((column) => h(Table.Cell, { key: column, ...cellStyle(column, row[column]) }, h(Cell, { column, row }))))))));
 
 function Body({ row }) {
   const forms = ["body_json", "body_text", "body_hex"].filter((name) => row[name] !== null && row[name] !== undefined);
   const [form, setForm] = useState(forms[0]);
   if (row.masked) return h(Text, { color: "fg.muted" }, `Body of ${row.body_bytes ?? 0} bytes; to see it you need the permission to trigger runs.`);
   return h(Box, null,
-    h(Flex, { gap: 1, my: 1 }, forms.map((name) => h(Button, { key: name, size: "xs", variant: form === name ? "solid" : "outline", onClick: () => setForm(name) }, name.slice(5).toUpperCase()))),
-    h(Box, { as: "pre", p: 2, borderWidth: 1, overflow: "auto", maxH: "400px", fontSize: "xs" }, row[form] ?? ""));
+    h(Flex, { gap: 1, my: 1 }, forms.map((name) => h(Button, { key: name, size: "xs", variant: form === name ? "solid" : "outline", "aria-pressed": form === name, onClick: () => setForm(name) }, name.slice(5).toUpperCase()))),
+    h(Box, { as: "pre", p: 2, borderWidth: 1, overflow: "auto", maxH: "400px", fontSize: "xs", whiteSpace: "pre-wrap", overflowWrap: "anywhere" }, row[form] ?? ""));
 }
 
-const HIDDEN = new Set(["masked", "body_bytes", "body_text", "body_json", "body_hex", "body_base64"]);
+const HIDDEN = new Set(["masked", "body_bytes", "body_text", "body_json", "body_hex", "body_base64", "topic", "broker_name", "queue_id", "queue_offset", "properties"]);
+
+// Names and values, in as many columns as fit.
+const Facts = ({ pairs }) => h(Box, { display: "grid", gridTemplateColumns: "repeat(auto-fill, minmax(min(100%, 22rem), 1fr))", columnGap: 6, rowGap: 1, fontSize: "sm", my: 2 },
+  pairs.map(([name, text]) => h(Flex, { key: name, gap: 2 }, h(Text, { color: "fg.muted", flexShrink: 0 }, name), h(Box, { as: "code", overflowWrap: "anywhere", minW: 0 }, text))));
+
+const factsOf = (row) => Object.entries(row).filter(([name, value]) => !HIDDEN.has(name) && value !== null && value !== "");
 
 function Message({ id }) {
   const message = useAnswer("api/message", { id });
   const track = useAnswer("api/track", { id });
   return h(Box, null, h(Failure, { error: message.error }),
-    (message.data?.rows ?? []).map((row, at) => h(Box, { key: at, borderWidth: 1, p: 3, mb: 3 },
-      h(Heading, { size: "sm" }, `${row.topic} ${placeOf(row)}`),
-      h(Flex, { gap: 4, wrap: "wrap", fontSize: "sm" }, Object.entries(row).filter(([name, value]) => !HIDDEN.has(name) && value !== null).map(([name, value]) =>
-        h("span", { key: name }, `${label(name)}: `, h("code", null, valueText(name, value))))),
-      h(Body, { row }))),
-    h(Heading, { size: "sm" }, "Track"), h(Failure, { error: track.error }),
-    (track.data?.tracks ?? []).map((one) => h(Box, { key: one.group, my: 2 },
-      h(Flex, { gap: 2 }, h(To, { go: { page: "group", group: one.group } }, one.group), h(Badge, null, one.type)),
-      one.hops.map((hop, at) => h(Text, { key: at, fontSize: "sm", pl: 4 },
+    h(Waiting, { when: message.loading || track.loading }),
+    h(Heading, { size: "md", mb: 1 }, "Track"), h(Failure, { error: track.error }),
+    track.data?.tracks.length === 0 && h(Text, { color: "fg.muted", fontSize: "sm" }, "No group has an offset in this message's topic."),
+    (track.data?.tracks ?? []).map((one) => h(Box, { key: one.group, mb: 2 },
+      h(Flex, { gap: 2, align: "center" }, h(To, { go: { page: "group", group: one.group }, fontSize: "sm" }, one.group), h(Badge, null, one.type)),
+      one.hops.map((hop, at) => h(Text, { key: at, fontSize: "sm", pl: 4, overflowWrap: "anywhere" },
         `${hop.attempt}. ${hop.topic} ${placeOf(hop)}: ${hop.outcome}`,
         hop.committed_at ? ` at ${timeText(hop.committed_at)}` : hop.due_at ? `, due ${timeText(hop.due_at)}` : "",
-        hop.error_type ? ` (${hop.error_type}: ${hop.error_text})` : "")))));
+        hop.error_type ? ` (${hop.error_type}: ${hop.error_text})` : "")))),
+    h(Heading, { size: "md", mt: 4, mb: 1 }, "Copies of the message"),
+    (message.data?.rows ?? []).map((row, at) => h(Box, { key: at, borderWidth: 1, borderRadius: "md", p: 3, mb: 3 },
+      h(Heading, { size: "sm", overflowWrap: "anywhere" }, `${row.topic} ${placeOf(row)}`),
+      h(Facts, { pairs: factsOf(row).map(([name, value]) => [label(name), valueText(name, value)]) }),
+      h(Properties, { properties: row.properties }), h(Body, { row }))));
+}
+
+function Properties({ properties }) {
+  const pairs = Object.entries(properties ?? {});
+  return pairs.length === 0 ? null : h(Box, null, h(Text, { fontSize: "sm", fontWeight: "bold" }, "Properties"), h(Facts, { pairs }));
 }
 
 function Topics() {
@@ -274,22 +314,22 @@ function Topics() {
 
 function Delayed() {
   const [filters, setFilters] = useState({});
-  return h(Box, null, h(List, { name: "delay-levels", empty: "No message waits." }),
-    h(Search, { fields: { delay_level: "Level", topic: "Topic", since: "Due from (time)", until: "Due until (time)" }, apply: setFilters }),
-    h(List, { name: "delayed", filters }));
+  return h(Box, null, h(List, { name: "delay-levels", empty: "No message waits for its time." }),
+    h(Search, { fields: { delay_level: "Level", topic: "Topic", since: "Due from time", until: "Due until time" }, apply: setFilters }),
+    h(List, { name: "delayed", filters, empty: "No delayed message." }));
 }
 
 function DeadLetters({ group }) {
   const [filters, setFilters] = useState({});
   const [choice, setChoice] = useState(null);
-  if (!group) return h(List, { name: "dead-letter-causes", extra: { " ": (row) => h(To, { go: { page: "dead", group: row.group_name } }, "Show") }, empty: "No dead letters." });
+  if (!group) return h(List, { name: "dead-letter-causes", extra: { " ": (row) => h(To, { go: { page: "dead", group: row.group_name } }, "Show messages") }, empty: "No dead letters." });
   return h(Box, null,
-    h(Flex, { justify: "space-between" }, h(Heading, { size: "md" }, `Dead letters of ${group}`),
-      h(Button, { size: "xs", onClick: () => setChoice({ all: true }) }, "Send all again")),
+    h(Flex, { justify: "space-between", wrap: "wrap", gap: 2, mb: 2 }, h(Heading, { size: "md", overflowWrap: "anywhere" }, `Dead letters of ${group}`),
+      h(Button, { size: "xs", variant: "outline", onClick: () => setChoice({ all: true }) }, "Send all again")),
     h(List, { name: "dead-letter-causes", filters: { group } }),
     h(Search, { fields: { cause: "Cause", error_type: "Error class", text: "Error contains", key: "Key", ...TIMES }, apply: setFilters }),
-    h(List, { name: "dead-letters", filters: { group, ...filters }, extra: {
-      " ": (row) => row.redriven_at === null && h(Button, { size: "xs", variant: "outline", onClick: () => setChoice({ letters: [placeOf(row)] }) }, "Send again"),
+    h(List, { name: "dead-letters", filters: { group, ...filters }, empty: "No dead letters.", extra: {
+      " ": (row) => row.redriven_at === null && h(Button, { size: "xs", variant: "outline", "aria-label": `Send ${placeOf(row)} again`, onClick: () => setChoice({ letters: [placeOf(row)] }) }, "Send again"),
     } }),
     choice && h(Redrive, { group, choice, close: () => setChoice(null) }));
 }
@@ -298,8 +338,8 @@ function DeadLetters({ group }) {
 function Redrive({ group, choice, close }) {
   const { data, error, loading } = useAnswer("api/redrive", { group, ...choice });
   return h(ActionDialog, { form: FORMS.redrive(group, null, choice), close },
-    loading && h(Spinner, { size: "sm" }), h(Failure, { error }),
-    data && h(Text, { my: 2 }, `Dry run: ${data.letters.toLocaleString("en")} dead letters would be sent to ${[...new Set(data.shards.map((one) => one.topic))].join(", ") || "no topic"}.`));
+    h(Waiting, { when: loading }), h(Failure, { error }),
+    data && h(Text, { my: 2 }, `Dry run: ${data.letters === 1 ? "1 dead letter" : `${data.letters.toLocaleString("en")} dead letters`} would be sent to ${[...new Set(data.shards.map((one) => one.topic))].join(", ") || "no topic"}.`));
 }
 
 function Replays({ group }) {
@@ -317,17 +357,19 @@ function Replays({ group }) {
 
 const FINDING = ["problem", "shard", "group_name", "topic", "broker_name", "queue_id", "begin_offset", "end_offset"];
 
+const NO_RECORDS = { requests: "No operator has changed anything yet.", maintenance: "No maintenance has run yet.", removed: "Retention has removed nothing." };
+
 function Audit() {
   const [again, setAgain] = useState("");
   const { data, error, loading, again: readAgain } = useAnswer("api/audit", { again });
   return h(Box, null,
-    h(Flex, { gap: 3, align: "center", mb: 2 }, h(Heading, { size: "sm" }, "Audit"), loading ? h(Spinner, { size: "sm" }) : h(Button, { size: "xs", onClick: () => (again ? readAgain() : setAgain("true")) }, "Check again")),
+    h(Flex, { gap: 3, align: "center", mb: 2 }, h(Heading, { size: "sm" }, "Audit"), loading ? h(Waiting) : h(Button, { size: "xs", variant: "outline", onClick: () => (again ? readAgain() : setAgain("true")) }, "Check again")),
     h(Failure, { error }),
     data && (data.total === 0
       ? h(Text, { color: "green.fg" }, `No finding at ${timeText(data.checked_at)}: every offset has exactly one outcome.`)
       : h(Box, null, h(Text, { color: "red.fg" }, `${data.total} findings at ${timeText(data.checked_at)}; rmq audit says what to do.`),
         data.rows.map((row, at) => h(Text, { key: at, fontSize: "sm" }, FINDING.filter((name) => row[name] !== null).map((name) => `${label(name)} ${row[name]}`).join(", "))))),
-    ["requests", "maintenance", "removed"].map((name) => h(List, { key: name, name })));
+    Object.entries(NO_RECORDS).map(([name, empty]) => h(List, { key: name, name, empty })));
 }
 
 // --- the shell ---------------------------------------------------------------------------------------------------
@@ -342,9 +384,14 @@ function RocketMQ() {
   const [search] = ReactRouterDOM.useSearchParams();
   const { page = "groups", ...more } = Object.fromEntries(search);
   const Page = DETAILS[page] ?? (PAGES[page] ?? PAGES.groups)[1];
+  const place = { group: "groups", topic: "topics", message: "topics" }[page] ?? page;
   return h(Box, { p: 4, overflow: "auto", h: "100%" },
-    h(Flex, { as: "nav", gap: 4, mb: 4, wrap: "wrap", align: "baseline" }, h(Heading, { size: "lg" }, "RocketMQ"),
-      Object.entries(PAGES).map(([name, [title]]) => h(Box, { key: name, fontWeight: name === page ? "bold" : "normal" }, h(To, { go: { page: name } }, title)))),
+    h(Flex, { as: "nav", "aria-label": "RocketMQ", columnGap: 4, rowGap: 1, mb: 4, wrap: "wrap", align: "baseline", borderBottomWidth: 1 },
+      h(Heading, { size: "lg" }, "RocketMQ"),
+      Object.entries(PAGES).map(([name, [title]]) => h(To, {
+        key: name, go: { page: name }, py: 1, borderBottomWidth: 2, borderRadius: 0, borderColor: name === place ? "fg.info" : "transparent",
+        color: name === place ? "fg" : "fg.muted", "aria-current": name === place ? "page" : undefined,
+      }, title))),
     h(Page, { ...more, key: JSON.stringify([page, more]) }));
 }
 

@@ -1,6 +1,6 @@
 // The plain page: the lists and the lag of a group, without React. Airflow shows it in a frame, as a tab of each consume DAG.
 
-import { COLUMNS, address, isNumber, isTime, label, points, read, timeText, valueText } from "./shared.js";
+import { COLUMNS, address, indented, isAmount, isJson, label, lagText, points, read, valueText } from "./shared.js";
 
 const PAGE_ROWS = 50;
 const OF_GROUP = ["queues", "windows", "offsets", "blocked", "dead-letters", "owners"];
@@ -52,24 +52,29 @@ const FRESH = { offset: undefined, sort: undefined };
 const cell = (column, value) => {
   if (column === "group_name" && value) return link(value, { ...FRESH, list: "queues", group: value, topic: undefined });
   if (column === "topic" && value) return link(value, { ...FRESH, list: "topic-groups", topic: value, group: undefined });
+  if (isJson(value) && value.length > 60) return element("details", {}, element("summary", {}, `${value.slice(0, 40)} …`), element("pre", {}, indented(value)));
   return valueText(column, value);
 };
 
+const kind = (column, value) =>
+  isAmount(column, value) ? "number" : typeof value === "string" && value.length > 40 && !isJson(value) ? "long" : "short";
+
 const lists = () => (state.group ? OF_GROUP : state.topic ? OF_TOPIC : LISTS);
 
-function head(columns) {
+function head(columns, rows) {
+  const side = (column) => (rows.some((row) => isAmount(column, row[column])) ? "number" : undefined);
   const sorted = (column) => ({ [column]: " ▲", [`-${column}`]: " ▼" })[state.sort] ?? "";
   return element("tr", {}, ...columns.map((column) =>
-    element("th", { scope: "col" }, element("button", { onclick: () => go({ offset: undefined, sort: state.sort === column ? `-${column}` : column }) }, label(column) + sorted(column)))));
+    element("th", { scope: "col", class: side(column) }, element("button", { title: "Sort", onclick: () => go({ offset: undefined, sort: state.sort === column ? `-${column}` : column }) }, label(column) + sorted(column)))));
 }
 
 function show(document_) {
   const columns = COLUMNS[state.list].filter((column) => document_.columns.includes(column));
   const row = (values) => element("tr", {}, ...columns.map((column) =>
-    element("td", { class: isNumber(values[column]) && !isTime(column) ? "number" : undefined }, cell(column, values[column]))));
-  part("rows").replaceChildren(element("thead", {}, head(columns)), element("tbody", {}, ...document_.rows.map(row)));
-  part("title").textContent = [document_.title, state.group ?? state.topic ?? ""].join(" ");
-  part("note").textContent = `${document_.total.toLocaleString("en")} rows`;
+    element("td", { class: kind(column, values[column]) }, cell(column, values[column]))));
+  part("rows").replaceChildren(element("thead", {}, head(columns, document_.rows)), element("tbody", {}, ...document_.rows.map(row)));
+  part("title").textContent = [document_.title, state.group ?? state.topic].filter(Boolean).join(": ");
+  part("note").textContent = document_.total === 1 ? "1 row" : `${document_.total.toLocaleString("en")} rows`;
   const offset = Number(state.offset ?? 0);
   const { list, offset: _, ...query } = state;
   part("pages").replaceChildren(
@@ -86,11 +91,12 @@ function chart(pairs) {
   svg.setAttribute("width", "700");
   svg.setAttribute("role", "img");
   const title = document.createElementNS(SVG, "title");
-  title.textContent = `Lag from ${timeText(pairs[0][0])} to ${timeText(pairs.at(-1)[0])}, at most ${Math.max(...pairs.map(([, lag]) => lag))}`;
+  title.textContent = lagText(pairs);
   const line = document.createElementNS(SVG, "polyline");
   for (const [name, value] of Object.entries({ points: points(pairs, 700, 100), fill: "none", stroke: "currentColor" })) line.setAttribute(name, value);
   svg.append(title, line);
-  part("chart").replaceChildren(element("p", {}, title.textContent), svg);
+  const isFlat = pairs.every(([, lag]) => lag === 0);
+  part("chart").replaceChildren(element("p", {}, title.textContent), ...(isFlat ? [] : [svg]));
 }
 
 const failed = (error) => {

@@ -65,16 +65,34 @@ export const timeText = (ms) => {
   return Number.isNaN(date.getTime()) ? String(ms) : date.toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC");
 };
 
+const LABELS = {
+  deliver_at: "Due", store_timestamp: "Stored", newest_store_timestamp: "Newest message", queue_id: "Queue", request_id: "Request",
+  real_topic: "Topic", original_topic: "Topic", offset_msg_id: "Message id", from_offset: "From", to_offset: "To",
+};
+
 export const label = (column) => {
-  const words = column.replace(/_(at|name|timestamp)$/, "").replaceAll("_", " ");
-  return words[0].toUpperCase() + words.slice(1);
+  const words = LABELS[column] ?? column.replace(/_(at|name|timestamp)$/, "").replaceAll("_", " ");
+  return words[0].toUpperCase() + words.slice(1) + (isTime(column) ? " (UTC)" : "");
 };
 
 const NAMES_OF_NUMBERS = new Set(["queue_id", "delay_level", "attempt", "subscription_version", "request_part"]);
 
+// Whether a value is an amount, which is aligned at its end; a queue's number is a name.
+export const isAmount = (column, value) => isNumber(value) && !isTime(column) && !NAMES_OF_NUMBERS.has(column);
+
+export const isJson = (value) => typeof value === "string" && /^[{[]/.test(value);
+
+export const indented = (text) => {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text; // only looks like JSON, or was cut
+  }
+};
+
 export const valueText = (column, value) => {
   if (value === null || value === undefined) return "";
-  if (isTime(column) && isNumber(value)) return timeText(value);
+  if (isTime(column) && isNumber(value)) return timeText(value).replace(" UTC", ""); // which the label says
   if (isNumber(value)) return NAMES_OF_NUMBERS.has(column) ? String(value) : value.toLocaleString("en");
   if (typeof value === "boolean") return value ? "yes" : "no";
   return typeof value === "object" ? JSON.stringify(value) : value;
@@ -88,6 +106,12 @@ export const OUTCOMES = {
 // The parts of a window by outcome, as shares of 1.
 export const shares = (row) =>
   Object.keys(OUTCOMES).filter((name) => row[name] > 0).map((name) => ({ name, count: row[name], share: row[name] / row.messages }));
+
+// What a chart of [time, lag] pairs shows, in words.
+export const lagText = (pairs) => {
+  const most = Math.max(...pairs.map(([, lag]) => lag));
+  return `Lag over time: ${most === 0 ? "0" : `at most ${most.toLocaleString("en")}, now ${pairs.at(-1)[1].toLocaleString("en")}`}, from ${timeText(pairs[0][0])} to ${timeText(pairs.at(-1)[0])}`;
+};
 
 // The points of [time, value] pairs in a box, for <polyline points>.
 export const points = (pairs, width, height) => {
@@ -105,7 +129,7 @@ export const points = (pairs, width, height) => {
 // --- the columns that a list shows; a file has all ---------------------------------------------------------------
 
 export const COLUMNS = {
-  groups: ["group_name", "lag", "readable_lag", "dead_letters", "queues", "updated_at", "claimed_until", "held_by"],
+  groups: ["group_name", "lag", "readable_lag", "dead_letters", "queues", "updated_at", "held_by"],
   blocked: ["group_name", "topic", "broker_name", "queue_id", "begin_offset", "end_offset", "attempts", "last_tried_at", "error_type", "error_text"],
   queues: ["topic", "broker_name", "queue_id", "next_offset", "max_offset", "lag", "last_window_at", "last_request", "owner"],
   windows: ["committed_at", "shard", "messages", "outcomes", "actor", "reason", "request_id"],
