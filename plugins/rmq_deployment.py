@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
+from rmq_store.settings.listener_folders import add_listener_folders
 from rmq_store.settings.retention_settings import RetentionRule
 from rmq_store.settings.settings import Settings, read_settings
 from rmq_store.settings.spark_settings import SparkSettings, spark_target
@@ -30,7 +31,7 @@ class Deployment:
     settings: str
     environment: Environment
     import_roots: tuple[str, ...]
-    export_folder: Path
+    export_folder: str
     deliver_schedule: str | None
     persist_schedule: str | None
     maintain_schedule: str | None
@@ -44,7 +45,7 @@ class Deployment:
             settings=_absolute(environment.settings),
             environment=environment,
             import_roots=tuple(map(_absolute, environment.import_roots)),
-            export_folder=Path(_absolute(environment.export_folder)),
+            export_folder=_absolute(environment.export_folder),
             deliver_schedule=environment.deliver_schedule,
             persist_schedule=environment.persist_schedule,
             maintain_schedule=environment.maintain_schedule,
@@ -61,10 +62,12 @@ class Deployment:
         from rmq_store.lake.window.engine import Engines
         from spark_jobs.engine import opened_engine
 
+        folders = add_listener_folders(environment=self.environment)
+
         def open_spark() -> AbstractContextManager[Engine]:
             settings = self._settings()
-            file = settings.spark if settings else SparkSettings()
-            return opened_engine("rmq", spark_target(file, SparkSettings(), self.environment), listeners=listeners)
+            spark = spark_target(settings.spark if settings else SparkSettings(), SparkSettings(), self.environment)
+            return opened_engine("rmq", spark, python_path=folders, listeners=listeners)
 
         return Engines(choice, Host(), open_spark)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import asdict
-from urllib.parse import quote
 
 from rmq_deployment import Deployment
 from rmq_task import Answer, current_run, log_line, logged, nothing_to_do, translated
@@ -101,9 +100,9 @@ def dispatch_all() -> Answer:
 def export_all() -> list[Answer]:
     """Merge ``consumerOffset.json`` and ``delayOffset.json`` of every imported broker into the existing files, and
     write those that change."""
-    from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, How, planned_writes, write_both
     from rmq_store.commit.positions import diverged_id, split_id
     from rmq_store.lake.broker.export import export_offsets
+    from rmq_store.lake.broker.export_folder import merge_export
 
     deployment = Deployment.from_env()
     answers = []
@@ -113,22 +112,18 @@ def export_all() -> list[Answer]:
             if shard.positions().get(diverged_id(broker_name)) is not None:
                 continue  # its groups' offsets are those of the name that continues its log
             export = export_offsets(shard, broker_name)
-            file = deployment.export_folder / shard.name / _folder_of(broker_name) / CONSUMER_OFFSETS.name
             try:
-                writes = planned_writes(file, export.offsets, export.delays, export.version, How.MERGE)
-                changed = write_both(writes)
+                merged = merge_export(deployment.export_folder, shard.name, broker_name, export)
             except WrongUse as error:
                 raise WrongUse(
                     f"{error}. Set RMQ_EXPORT_FOLDER to a folder that the user of Airflow's processes can write to"
                 ) from error
             answers.append(
                 logged(
-                    {
+                    asdict(merged)
+                    | {
                         "broker_name": broker_name,
-                        "file": str(file),
-                        "changed": any(changed),
-                        "lowered": sum(len(write.lowered) for write in writes),
-                        "notes": [note for write in writes for note in write.notes],
+                        "notes": list(merged.notes),
                         "groups": export.groups,
                         "waiting_retries": dict(export.waiting_retries),
                         "waiting_messages": dict(export.waiting_messages),
@@ -138,12 +133,6 @@ def export_all() -> list[Answer]:
                 )
             )
     return answers
-
-
-def _folder_of(broker_name: str) -> str:
-    """The broker's folder among the exports. A name of dots only would be another folder."""
-    name = quote(broker_name, safe="")
-    return name if name.strip(".") else name.replace(".", "%2E")
 
 
 @translated

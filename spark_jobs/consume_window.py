@@ -11,7 +11,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rmq_store.admin.replay import group_settings
@@ -21,6 +20,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far, shards_of
 from rmq_store.lake.window.window import consume_window
 from rmq_store.settings.environment import Environment
+from rmq_store.settings.listener_folders import add_listener_folders
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.settings import read_settings
 from rmq_store.settings.settings_values import ENGINES
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _consume(
     options: argparse.Namespace, request_id: str, host: Host, on_window: Callable[[WindowReport], None]
 ) -> dict[str, Any]:
-    sys.path[:0] = options.listener_path
+    folders = add_listener_folders(options.listener_path)
     store = LakeStore.open(Root.parse(options.root))
     settings = read_settings(options.settings)
     group, scope = group_settings(settings, options.group)
@@ -79,7 +79,6 @@ def _consume(
         client_ids=client_ids_of(options.clients),
     )
     shards = shards_of(store, group, scope, chosen=options.shard)
-    folders = [Path(folder) for folder in options.listener_path]
     choice = options.engine or group.engine
     with engines_of("consume", choice, host, settings.spark, folders, [group.listener]) as engines:
         window = partial(

@@ -62,9 +62,11 @@ def launch_settings(master: str, jars: Sequence[Path] = ()) -> dict[str, str]:
 
 
 def worker_python_path(folders: Sequence[str | Path] = ()) -> str:
-    """``PYTHONPATH`` for workers on this host: the user's folders, this checkout, and what was set before."""
+    """``PYTHONPATH`` for workers on this host: the user's folders, those of ``RMQ_LISTENER_PATH``, this checkout, and what was
+    set before."""
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    entries = [*(str(Path(folder).resolve()) for folder in folders), str(CHECKOUT), *before]
+    own = [str(Path(folder).resolve()) for folder in (*folders, *Environment.read().listener_path)]
+    entries = [*own, str(CHECKOUT), *before]
     return os.pathsep.join(dict.fromkeys(filter(None, entries)))
 
 

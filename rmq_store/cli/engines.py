@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.common import optional_settings
 from rmq_store.cli.startup import pandas_for_listeners
-from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
+from rmq_store.settings.listener_folders import add_listener_folders
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -85,15 +85,13 @@ def spark_module(name: str) -> Any:
 
 
 def listener_folders(paths: Sequence[str]) -> list[Path]:
-    """Make listeners importable from these folders and the current one; returns the folders, for Spark's workers.
+    """Make listeners importable from these folders, those of ``RMQ_LISTENER_PATH`` and the current one; returns the folders,
+    for Spark's workers.
 
     The current folder comes last: a file there does not replace a module of the same name, such as ``pandas.py``. It is left
     out if it was deleted.
     Raises WrongUse for a folder that does not exist."""
-    if missing := [path for path in paths if not Path(path).is_dir()]:
-        raise WrongUse(f"--listener-path {missing[0]} is not a folder")
-    folders = [Path(path).resolve() for path in paths]
-    sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
+    folders = add_listener_folders(paths)
     try:
         current = Path.cwd()
     except FileNotFoundError:

@@ -28,10 +28,12 @@ class Environment:
     """``RMQ_IMPORT_ROOTS``: folders and ``s3://`` prefixes that the DAGs may import from, separated by commas."""
     listener_packages: tuple[str, ...]
     """``RMQ_LISTENER_PACKAGES``: the packages and modules that listeners may be in, separated by commas. Empty: all."""
+    listener_path: tuple[str, ...]
+    """``RMQ_LISTENER_PATH``: folders with listener modules, separated by commas, as those of ``--listener-path``."""
     redaction: str | None
     """``RMQ_REDACTION``: ``module:function``, which gets each text of a listener's error and returns the text to store."""
     export_folder: str
-    """``RMQ_EXPORT_FOLDER``: where the DAGs export offsets to."""
+    """``RMQ_EXPORT_FOLDER``: where the DAGs export offsets to, a folder or ``s3://bucket/prefix``."""
     deliver_schedule: str | None
     """``RMQ_DELIVER_SCHEDULE``: a cron expression in UTC. Empty: None, the DAG runs only when it is triggered."""
     persist_schedule: str | None
@@ -60,6 +62,7 @@ class Environment:
         """``variables``: by default those of this process, as they are now."""
         env = os.environ if variables is None else variables
         import_roots = (root.strip() for root in env.get("RMQ_IMPORT_ROOTS", "").split(","))
+        listener_path = (folder.strip() for folder in env.get("RMQ_LISTENER_PATH", "").split(","))
         packages = (package.strip() for package in env.get("RMQ_LISTENER_PACKAGES", "").split(","))
         return cls(
             root=env.get("RMQ_ROOT") or "var/store",
@@ -69,6 +72,7 @@ class Environment:
             debug=env.get("RMQ_DEBUG") == "1",
             import_roots=tuple(root for root in import_roots if root),
             listener_packages=tuple(package for package in packages if package),
+            listener_path=tuple(folder for folder in listener_path if folder),
             redaction=env.get("RMQ_REDACTION") or None,
             export_folder=env.get("RMQ_EXPORT_FOLDER") or "var/exports",
             deliver_schedule=env.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,

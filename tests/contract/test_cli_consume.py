@@ -173,6 +173,18 @@ def test_a_listener_may_be_in_a_folder_that_is_named(imported: Rmq, monkeypatch:
     assert imported("consume", "-g", "orders", "--listener-path", str(elsewhere)).exit_code == 0
 
 
+def test_the_environment_names_folders_of_listeners_too(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = imported.folder / "code"
+    elsewhere.mkdir()
+    (imported.folder / "cli_listener.py").rename(elsewhere / "cli_listener.py")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("RMQ_LISTENER_PATH", f"{elsewhere},{imported.folder}/nowhere")
+    refused = imported("consume", "-g", "orders")
+    assert (refused.exit_code, "nowhere is not a folder" in refused.err) == (2, True)
+    monkeypatch.setenv("RMQ_LISTENER_PATH", str(elsewhere))
+    assert imported("consume", "-g", "orders").exit_code == 0
+
+
 EXITS = """
 import os, sys
 
