@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check up bench fuzz soak roundtrip jars jars-s3a constraints sbom clean distclean
+.PHONY: help setup demo test e2e check up bench fuzz soak roundtrip jars jars-s3a constraints sbom clean distclean
 
 # The first supported Python; PYTHON=... chooses another. It is looked for only when set-up has to run.
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -26,8 +26,12 @@ $(READY): requirements.txt pyproject.toml spark_jobs/jars.lock scripts/setup.py
 demo: setup ## the main job on a small broker store: import, windows, retries, dead letter, replay, SQL
 	@.venv/bin/python -m demo
 
-test: check ## every check and every test
-	.venv/bin/python -m pytest $(PYTEST_ARGS)
+test: check ## every check and every test but those of make e2e
+	.venv/bin/python -m pytest -m "not platform" $(PYTEST_ARGS)
+
+e2e: setup ## the services of docker-compose.yaml on loopback, and what a user does with them, in REST and a browser
+	@.venv/bin/python scripts/e2e_programs.py
+	.venv/bin/python -m pytest -m platform -x -s --log-level=WARNING tests/e2e/test_platform.py $(E2E_ARGS)
 
 check: setup ## ruff check and format, mypy --strict, import-linter
 	.venv/bin/ruff check

@@ -7,10 +7,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
-from scripts.airflow_home import USER, Airflow, AirflowHome, AirflowNotReady, direct_opener
+from scripts.airflow_home import USER, AirflowNotReady, direct_opener
 
 Json = dict[str, Any]
 _ANSWER_S = 300.0
@@ -21,43 +21,67 @@ class RunFailed(Exception):
     """A DAG run failed; the message has the errors of its logs."""
 
 
+class Home(Protocol):
+    """An AirflowHome, or another Airflow with its files on this machine."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def password(self) -> str: ...
+
+
+class Processes(Protocol):
+    """Its processes."""
+
+    def wait_for(self, is_done: Callable[[], bool], what: str) -> None:
+        """Wait as long as they make progress. Raises AirflowNotReady."""
+
+
 class AirflowApi:
     """A client of a local Airflow. ``heartbeat`` is called during a wait, with what is waited for."""
 
-    def __init__(self, home: AirflowHome, airflow: Airflow, heartbeat: Callable[[str], None]) -> None:
+    def __init__(self, home: Home, airflow: Processes, heartbeat: Callable[[str], None]) -> None:
         self._home = home
         self._airflow = airflow
         self._heartbeat = heartbeat
         self._opener = direct_opener()
         login = {"username": USER, "password": home.password}
-        self._token = self._request("POST", "/auth/token", login)["access_token"]
+        self._token = self.request("POST", "/auth/token", login)["access_token"]
 
     def wait_for_dags(self, dag_ids: set[str]) -> None:
         """Wait until Airflow has read the DAGs. Raises AirflowNotReady with their import errors."""
 
         def read() -> bool:
             self._heartbeat("Airflow reads the DAGs")
-            errors = self._request("GET", "/api/v2/importErrors")["import_errors"]
+            errors = self.request("GET", "/api/v2/importErrors")["import_errors"]
             if errors:
                 raise AirflowNotReady("\n".join(f"{error['filename']}: {error['stack_trace']}" for error in errors))
-            return dag_ids <= {dag["dag_id"] for dag in self._request("GET", "/api/v2/dags?limit=100")["dags"]}
+            return dag_ids <= {dag["dag_id"] for dag in self.request("GET", "/api/v2/dags?limit=100")["dags"]}
 
         self._airflow.wait_for(read, f"Airflow has not read all of {', '.join(sorted(dag_ids))}")
 
     def run(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> Json:
         """Trigger a run and wait until it has succeeded. Returns the answers of its tasks. Raises RunFailed."""
+        self.trigger(dag_id, run_id, conf)
+        return self.finish(dag_id, run_id)
+
+    def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
+        """Trigger a run, without waiting for it."""
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
-        self._request("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
-        return self._finish(dag_id, run_id)
+        self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
 
     def clear(self, dag_id: str, run_id: str) -> Json:
         """Clear all tasks of a finished run, as the button in the UI does, and wait until it has succeeded again."""
-        self._request("POST", f"{_run_path(dag_id, run_id)}/clear", {"dry_run": False, "only_failed": False})
-        return self._finish(dag_id, run_id)
+        self.request("POST", f"{_run_path(dag_id, run_id)}/clear", {"dry_run": False, "only_failed": False})
+        return self.finish(dag_id, run_id)
 
-    def _finish(self, dag_id: str, run_id: str) -> Json:
+    def finish(self, dag_id: str, run_id: str) -> Json:
+        """Wait until a run has succeeded. Returns the answers of its tasks. Raises RunFailed."""
+
         def succeeded() -> bool:
-            state = self._request("GET", _run_path(dag_id, run_id))["state"]
+            state = self.request("GET", _run_path(dag_id, run_id))["state"]
             if state == "failed":
                 raise RunFailed(f"run {run_id} of {dag_id} failed.\n{self._last_error(dag_id, run_id)}")
             self._heartbeat(f"{dag_id} is {state}")
@@ -68,7 +92,7 @@ class AirflowApi:
 
     def _answers(self, dag_id: str, run_id: str) -> Iterator[tuple[str, Any]]:
         """The return value of each task by its id; of a mapped task a list."""
-        tasks = self._request("GET", f"{_run_path(dag_id, run_id)}/taskInstances?limit=100")["task_instances"]
+        tasks = self.request("GET", f"{_run_path(dag_id, run_id)}/taskInstances?limit=100")["task_instances"]
         mapped: dict[str, list[Any]] = {}
         for task in tasks:
             if task["state"] != "success":
@@ -76,7 +100,7 @@ class AirflowApi:
             index = task["map_index"]
             path = f"{_run_path(dag_id, run_id)}/taskInstances/{task['task_id']}/xcomEntries/return_value"
             try:
-                value = self._request("GET", f"{path}?deserialize=true&stringify=false&map_index={index}")["value"]
+                value = self.request("GET", f"{path}?deserialize=true&stringify=false&map_index={index}")["value"]
             except RunFailed:
                 continue  # a task without a return value
             if index < 0:
@@ -92,7 +116,8 @@ class AirflowApi:
         errors = [error for file in files for error in _errors_in(file)]
         return "\n".join([*dict.fromkeys(errors[-3:]), f"Logs: {folder}"])
 
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Json:
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Json:
+        """The answer of Airflow's API. Raises RunFailed when it refuses, AirflowNotReady when it does not answer."""
         headers = {"Content-Type": "application/json"}
         if hasattr(self, "_token"):
             headers["Authorization"] = f"Bearer {self._token}"

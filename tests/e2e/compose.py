@@ -21,9 +21,15 @@ class Service:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     volumes: tuple[str, ...]
-    """The paths where volumes are mounted."""
+    """The paths where named volumes are mounted."""
+    folders: Mapping[str, str]
+    """The folders of the host that are mounted, all read-only: path in the container -> folder."""
     healthcheck: tuple[str, ...]
     """The words of its command; empty if the service has none."""
+    restarts: bool
+    """Whether it is started again when it ends."""
+    stop_grace_s: float
+    """Seconds between the request to end and the kill."""
 
 
 def services_of(file: Path, given: Mapping[str, str]) -> dict[str, Service]:
@@ -35,11 +41,25 @@ def services_of(file: Path, given: Mapping[str, str]) -> dict[str, Service]:
 
 def _service(name: str, words: Mapping[str, Any], volumes: Mapping[str, Any]) -> Service:
     mounts = [mount.split(":") for mount in words.get("volumes", ())]
-    assert {source for source, _ in mounts} <= set(volumes), f"{name}: a volume that is not declared"
+    folders = {mount[1]: mount[0] for mount in mounts if mount[0].startswith((".", "/"))}
+    assert all(mount[2:] == ["ro"] for mount in mounts if mount[1] in folders), f"{name}: a folder that it may change"
+    named = {mount[1]: mount[0] for mount in mounts if mount[1] not in folders}
+    assert set(named.values()) <= set(volumes), f"{name}: a volume that is not declared"
     kind, *check = words.get("healthcheck", {}).get("test", ("CMD",))
     assert kind == "CMD", f"{name}: a healthcheck in the form CMD needs no shell"
-    environment = {key: str(value) for key, value in words["environment"].items()}
-    return Service(name, tuple(words["command"]), environment, tuple(place for _, place in mounts), tuple(check))
+    environment = {key: str(value) for key, value in words.get("environment", {}).items()}
+    grace = str(words.get("stop_grace_period", "10s"))
+    assert grace.endswith("s"), f"{name}: give stop_grace_period in seconds"
+    return Service(
+        name,
+        tuple(words["command"]),
+        environment,
+        tuple(named),
+        folders,
+        tuple(check),
+        restarts=words.get("restart") == "unless-stopped",
+        stop_grace_s=float(grace[:-1]),
+    )
 
 
 def _interpolated(text: str, given: Mapping[str, str]) -> str:

@@ -138,6 +138,13 @@ class Image:
         """A fresh named volume: it takes over the folder of the image, or is root's where the image has none."""
         self.place(volume).mkdir(parents=True, exist_ok=True)
 
+    def bind(self, target: str, folder: Path) -> None:
+        """A folder of the host, mounted read-only."""
+        place = self.place(target)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.is_symlink():
+            place.symlink_to(folder, target_is_directory=True)
+
     def seal(self) -> None:
         """From now on only what the user owns can be written to."""
         for folder, _, _ in os.walk(self.folder):

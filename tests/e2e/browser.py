@@ -1,0 +1,94 @@
+"""Headless Chromium of this machine, driven by Playwright. No browser is downloaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+_QUIET = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PATIENCE_MS = 120_000.0
+"""Longer than any page takes on a busy machine: it only ends a wait for what never comes."""
+
+Theme = Literal["light", "dark"]
+WIDE, PHONE = (1280, 900), (390, 844)
+
+
+def chromium() -> str:
+    """The program. Raises FileNotFoundError."""
+    if path := shutil.which("chromium"):
+        return path
+    raise FileNotFoundError("no Chromium on this machine. On Debian: apt-get install chromium")
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """A browser with an empty profile, for as long as the block lasts."""
+    with sync_playwright() as playwright:
+        is_root = os.geteuid() == 0  # whose Chromium has no sandbox
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), chromium_sandbox=not is_root, args=list(_QUIET)
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass(slots=True)
+class Console:
+    """Airflow's UI with the console in it, as a person with a browser uses it."""
+
+    page: Page
+    url: str
+    folder: Path
+    """For the pictures."""
+
+    @classmethod
+    def of(cls, browser: Browser, url: str, folder: Path) -> Console:
+        context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]}, timezone_id="UTC", locale="en-GB")
+        context.set_default_timeout(PATIENCE_MS)
+        expect.set_options(timeout=PATIENCE_MS)
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(context.new_page(), url, folder)
+
+    def login(self, user: str, password: str) -> None:
+        """By the form that Airflow shows to whom it does not know."""
+        self.page.goto(self.url)
+        self.page.locator("input[name=username]").fill(user)
+        self.page.locator("input[name=password]").fill(password)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_role("link", name="RocketMQ", exact=True).first.wait_for()
+
+    def open(self, search: str = "") -> None:
+        """A page of the console, once it has read everything: ``page=group&group=orders``."""
+        self.page.goto(f"{self.url}/plugin/rmq?{search}")
+        self.settled()
+
+    def settled(self) -> None:
+        """Wait until the console is there and reads nothing any more."""
+        self.page.get_by_role("navigation", name="RocketMQ").wait_for()
+        expect(self.page.locator("[aria-busy=true]")).to_have_count(0)
+
+    def theme(self, theme: Theme) -> None:
+        """Airflow keeps the choice in the browser."""
+        self.page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
+        self.page.emulate_media(color_scheme=theme)
+        self.page.reload()
+        self.settled()
+
+    def picture(self, name: str) -> None:
+        """A PNG file of what the window shows."""
+        self.page.screenshot(path=self.folder / f"{name}.png")
