@@ -24,19 +24,17 @@ group is planned: `rmq_plan_windows` then consumes for it.
 
 from __future__ import annotations
 
-from airflow.sdk import Asset, get_current_context, get_parsing_context, task
-from rmq_dags import LONGEST_RUN, intervals, max_messages, moment, optional, rmq_dag
-from rmq_deployment import Deployment
-from rmq_task import Answer
-from rmq_window_tasks import consume_shard, plan_shards, report
+from airflow.sdk import get_parsing_context
 
 from rmq_store.admin.dag_params import dag_id_of
-from rmq_store.settings.settings import GroupSettings, read_settings
+from rmq_store.airflow.consume_group import consume_group
+from rmq_store.airflow.dags import intervals, max_messages, moment, optional, rmq_dag
+from rmq_store.airflow.deployment import Deployment
+from rmq_store.settings.settings import GroupSettings
 
 
 def consume_dag(group: GroupSettings) -> None:
     """The DAG of one group."""
-    offsets = Asset(f"rmq_offsets__{group.name}", uri=f"x-rmq://offsets/{group.name}")
     params = {
         "until": moment("Until", "Only messages stored before this time."),
         "max_messages": max_messages(),
@@ -45,30 +43,15 @@ def consume_dag(group: GroupSettings) -> None:
     }
 
     @rmq_dag(__doc__, "consume", dag_id=dag_id_of(group.name), schedule=intervals(group.own_schedule), params=params)
-    def consume_group() -> None:
-        @task
-        def plan() -> list[str]:
-            return plan_shards(group.name)
+    def consume() -> None:
+        consume_group(group.name, use_run_params=True)
 
-        @task(max_active_tis_per_dag=1, map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
-        def consume(shard: str) -> Answer:
-            get_current_context()["shard"] = shard  # type: ignore[typeddict-unknown-key]  # for map_index_template
-            return consume_shard(group.name, shard)
-
-        @task(outlets=[offsets])
-        def report_offsets(answers: list[Answer]) -> Answer:
-            answer = report(list(answers))
-            get_current_context()["outlet_events"][offsets].extra = answer
-            return answer
-
-        report_offsets(consume.expand(shard=plan()))  # type: ignore[arg-type]  # Airflow passes the answers
-
-    consume_group()
+    consume()
 
 
 parsed_dag_id = get_parsing_context().dag_id
 """The DAG whose task this process runs; None when Airflow reads all DAGs."""
 
-for settings in read_settings(Deployment.from_env().settings).groups:
+for settings in Deployment.from_env().settings().groups:
     if parsed_dag_id in (None, dag_id_of(settings.name)):
         consume_dag(settings)

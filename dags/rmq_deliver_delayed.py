@@ -13,20 +13,14 @@ Runs every minute (`$RMQ_DELIVER_SCHEDULE`). Triggering it manually is harmless.
 
 from __future__ import annotations
 
-from airflow.sdk import task
-from rmq_dags import rmq_dag, ticks
-from rmq_deployment import Deployment
-from rmq_store_tasks import deliver_due
-from rmq_task import Answer
+from rmq_store.airflow.dags import rmq_dag, ticks
+from rmq_store.airflow.operators.deliver import RmqDeliverDelayedOperator
+from rmq_store.settings.environment import Environment
 
 
-@rmq_dag(__doc__, "retry", schedule=ticks(Deployment.from_env().deliver_schedule))
+@rmq_dag(__doc__, "retry", schedule=ticks(Environment.read().deliver_schedule))
 def rmq_deliver_delayed() -> None:
-    @task
-    def deliver() -> list[Answer]:
-        return deliver_due()
-
-    deliver()
+    RmqDeliverDelayedOperator(task_id="deliver", use_run_params=True)
 
 
 rmq_deliver_delayed()

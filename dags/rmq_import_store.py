@@ -16,10 +16,10 @@ Never scheduled: a person triggers it, or the job that copied the files. The sou
 
 from __future__ import annotations
 
-from airflow.sdk import Param, task
-from rmq_dags import LONGEST_RUN, needed, optional, rmq_dag
-from rmq_store_tasks import check_import, import_files
-from rmq_task import Answer
+from airflow.sdk import Param
+
+from rmq_store.airflow.dags import LONGEST_RUN, needed, optional, rmq_dag
+from rmq_store.airflow.operators.import_store import RmqImportStoreOperator
 
 PARAMS = {
     "source": needed("Source", "The broker's store directory: a folder, or s3://bucket/prefix."),
@@ -35,21 +35,21 @@ PARAMS = {
         "Largest config file", "In bytes, of each of the broker's. Default: 64 MiB.", kind="integer", minimum=1
     ),
     "max_queues": optional("Most queues", "Of a topic. Default: 65,536.", kind="integer", minimum=1),
-    "engine": Param("spark", type="string", enum=["spark", "local"], title="Engine"),
+    "engine": Param(
+        None,
+        type=["null", "string"],
+        enum=["auto", "local", "spark", None],
+        title="Engine",
+        description="Default: as the connection says, else auto: in this process if there are less than 512 MiB to read.",
+    ),
 }
 
 
 @rmq_dag(__doc__, "import", params=PARAMS)
 def rmq_import_store() -> None:
-    @task
-    def check() -> str:
-        return check_import()
-
-    @task(execution_timeout=LONGEST_RUN)
-    def import_new() -> Answer:
-        return import_files()
-
-    check() >> import_new()
+    check = RmqImportStoreOperator(task_id="check", check_only=True, use_run_params=True)
+    import_new = RmqImportStoreOperator(task_id="import_new", use_run_params=True, execution_timeout=LONGEST_RUN)
+    check >> import_new
 
 
 rmq_import_store()

@@ -16,38 +16,18 @@ Runs once a day (`$RMQ_MAINTAIN_SCHEDULE`, UTC). Triggering it manually is harml
 
 from __future__ import annotations
 
-from airflow.sdk import task
-from rmq_dags import rmq_dag, ticks
-from rmq_deployment import Deployment
-from rmq_store_tasks import maintain_all
-from rmq_task import Answer
+from airflow.sdk import chain
 
-from rmq_store.maintain.request import Step
+from rmq_store.airflow.dags import rmq_dag, ticks
+from rmq_store.airflow.operators.maintain import RmqMaintainOperator
+from rmq_store.settings.environment import Environment
+
+STEPS = ("retention", "messages", "derived", "checkpoint", "vacuum")
 
 
-@rmq_dag(__doc__, "admin", schedule=ticks(Deployment.from_env().maintain_schedule))
+@rmq_dag(__doc__, "admin", schedule=ticks(Environment.read().maintain_schedule))
 def rmq_maintain() -> None:
-    @task
-    def retention() -> list[Answer]:
-        return maintain_all(Step.RETENTION)
-
-    @task
-    def messages() -> list[Answer]:
-        return maintain_all(Step.MESSAGES)
-
-    @task
-    def derived() -> list[Answer]:
-        return maintain_all(Step.DERIVED)
-
-    @task
-    def checkpoint() -> list[Answer]:
-        return maintain_all(Step.CHECKPOINT)
-
-    @task
-    def vacuum() -> list[Answer]:
-        return maintain_all(Step.VACUUM)
-
-    retention() >> messages() >> derived() >> checkpoint() >> vacuum()
+    chain(*[RmqMaintainOperator(task_id=step, step=step, use_run_params=True) for step in STEPS])
 
 
 rmq_maintain()

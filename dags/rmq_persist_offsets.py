@@ -17,24 +17,16 @@ Runs every five minutes (`$RMQ_PERSIST_SCHEDULE`). Triggering it manually is har
 
 from __future__ import annotations
 
-from airflow.sdk import task
-from rmq_dags import rmq_dag, ticks
-from rmq_deployment import Deployment
-from rmq_store_tasks import dispatch_all, export_all
-from rmq_task import Answer
+from rmq_store.airflow.dags import rmq_dag, ticks
+from rmq_store.airflow.operators.export import RmqDispatchOperator, RmqExportOffsetsOperator
+from rmq_store.settings.environment import Environment
 
 
-@rmq_dag(__doc__, "offsets", schedule=ticks(Deployment.from_env().persist_schedule))
+@rmq_dag(__doc__, "offsets", schedule=ticks(Environment.read().persist_schedule))
 def rmq_persist_offsets() -> None:
-    @task
-    def dispatch() -> Answer:
-        return dispatch_all()
-
-    @task
-    def export() -> list[Answer]:
-        return export_all()
-
-    dispatch() >> export()
+    dispatch = RmqDispatchOperator(task_id="dispatch", use_run_params=True)
+    export = RmqExportOffsetsOperator(task_id="export", use_run_params=True)
+    dispatch >> export
 
 
 rmq_persist_offsets()

@@ -20,14 +20,11 @@ It runs on the schedule of the table `[planned]`. Without a planned group there 
 
 from __future__ import annotations
 
-from airflow.sdk import task
-from rmq_dags import LONGEST_RUN, intervals, max_messages, moment, rmq_dag
-from rmq_deployment import Deployment
-from rmq_task import Answer
-from rmq_window_tasks import consume_planned
-
+from rmq_store.airflow.dags import LONGEST_RUN, intervals, max_messages, moment, rmq_dag
+from rmq_store.airflow.deployment import Deployment
+from rmq_store.airflow.operators.consume import RmqConsumePlannedOperator
 from rmq_store.errors import WrongUse
-from rmq_store.settings.settings import Settings, read_settings
+from rmq_store.settings.settings import Settings
 
 PARAMS = {"until": moment("Until", "Only messages stored before this time."), "max_messages": max_messages()}
 
@@ -37,17 +34,13 @@ def plan_dag(settings: Settings) -> None:
 
     @rmq_dag(__doc__, "consume", schedule=intervals(settings.planned_schedule), params=PARAMS)
     def rmq_plan_windows() -> None:
-        @task(execution_timeout=LONGEST_RUN)
-        def consume() -> Answer:
-            return consume_planned()
-
-        consume()
+        RmqConsumePlannedOperator(task_id="consume", use_run_params=True, execution_timeout=LONGEST_RUN)
 
     rmq_plan_windows()
 
 
 try:
-    settings = read_settings(Deployment.from_env().settings)
+    settings = Deployment.from_env().settings()
 except WrongUse:
     pass  # rmq_consume.py reports it
 else:

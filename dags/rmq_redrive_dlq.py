@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import Param, task
-from rmq_admin_tasks import is_redrive_dry_run, redrive_dead_letters
-from rmq_dags import LONGEST_RUN, moment, needed, optional, rmq_dag
-from rmq_task import Answer
+from airflow.sdk import Param
+
+from rmq_store.airflow.dags import LONGEST_RUN, moment, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.operators.redrive import RmqRedriveOperator
 
 NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -103,19 +103,9 @@ PARAMS = {
 
 @rmq_dag(__doc__, "retry", params=PARAMS)
 def rmq_redrive_dlq() -> None:
-    @task
-    def preview() -> list[Answer]:
-        return redrive_dead_letters(dry_run=True)
-
-    @task.short_circuit
-    def skip_if_dry_run() -> bool:
-        return not is_redrive_dry_run()
-
-    @task(execution_timeout=LONGEST_RUN)
-    def send() -> list[Answer]:
-        return redrive_dead_letters(dry_run=False)
-
-    preview() >> skip_if_dry_run() >> send()
+    preview = RmqRedriveOperator(task_id="preview", dry_run=True, use_run_params=True)
+    send = RmqRedriveOperator(task_id="send", dry_run=False, use_run_params=True, execution_timeout=LONGEST_RUN)
+    preview >> skip_if_dry_run() >> send
 
 
 rmq_redrive_dlq()

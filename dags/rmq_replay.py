@@ -15,10 +15,8 @@ Never scheduled: a person triggers it. `group` must be in `$RMQ_SETTINGS`, or be
 
 from __future__ import annotations
 
-from airflow.sdk import get_current_context, task
-from rmq_dags import LONGEST_RUN, max_messages, moment, needed, optional, rmq_dag
-from rmq_task import Answer
-from rmq_window_tasks import replay_plan, replay_shard
+from rmq_store.airflow.dags import LONGEST_RUN, max_messages, moment, needed, optional, rmq_dag
+from rmq_store.airflow.operators.replay import RmqPlanReplayOperator, RmqReplayOperator
 
 PARAMS = {
     "group": needed("Group", "The group whose listener runs, or a replay group."),
@@ -33,16 +31,13 @@ PARAMS = {
 
 @rmq_dag(__doc__, "replay", params=PARAMS, one_at_a_time=False)
 def rmq_replay() -> None:
-    @task
-    def plan() -> list[str]:
-        return replay_plan()
-
-    @task(map_index_template="{{ shard }}", execution_timeout=LONGEST_RUN)
-    def replay(shard: str) -> Answer:
-        get_current_context()["shard"] = shard  # type: ignore[typeddict-unknown-key]  # for map_index_template
-        return replay_shard(shard)
-
-    replay.expand(shard=plan())
+    plan = RmqPlanReplayOperator(task_id="plan", use_run_params=True)
+    RmqReplayOperator.partial(
+        task_id="replay",
+        use_run_params=True,
+        map_index_template="{{ task.shard }}",
+        execution_timeout=LONGEST_RUN,
+    ).expand(shard=plan.output)
 
 
 rmq_replay()

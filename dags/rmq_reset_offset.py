@@ -13,10 +13,10 @@ Never scheduled: a person triggers it.
 
 from __future__ import annotations
 
-from airflow.sdk import Param, task
-from rmq_admin_tasks import is_dry_run, reset_group
-from rmq_dags import moment, needed, optional, rmq_dag
-from rmq_task import Answer
+from airflow.sdk import Param
+
+from rmq_store.airflow.dags import moment, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
 
 PARAMS = {
     "group": needed("Group"),
@@ -38,19 +38,9 @@ PARAMS = {
 
 @rmq_dag(__doc__, "admin", params=PARAMS)
 def rmq_reset_offset() -> None:
-    @task
-    def preview() -> list[Answer]:
-        return reset_group(dry_run=True)
-
-    @task.short_circuit
-    def skip_if_dry_run() -> bool:
-        return not is_dry_run()
-
-    @task
-    def move() -> list[Answer]:
-        return reset_group(dry_run=False)
-
-    preview() >> skip_if_dry_run() >> move()
+    preview = RmqResetOffsetOperator(task_id="preview", dry_run=True, use_run_params=True)
+    move = RmqResetOffsetOperator(task_id="move", dry_run=False, use_run_params=True)
+    preview >> skip_if_dry_run() >> move
 
 
 rmq_reset_offset()

@@ -7,13 +7,11 @@ until its settings are fixed; its past runs are kept.
 
 from __future__ import annotations
 
-from rmq_deployment import Deployment
-
+from rmq_store.airflow.deployment import Deployment
 from rmq_store.errors import WrongUse
-from rmq_store.settings.settings import read_settings
 
 try:
-    settings = read_settings(Deployment.from_env().settings)
+    settings = Deployment.from_env().settings()
 except WrongUse:
     pass  # rmq_consume.py reports it: without settings there are no DAGs of groups
 else:

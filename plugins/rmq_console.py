@@ -37,11 +37,11 @@ class LazyApp:
 
 
 def _reader() -> StoreReader:
-    from rmq_deployment import Deployment
-
+    from rmq_store.airflow.hooks.rmq import RmqHook
     from rmq_store.console.reader import StoreReader
 
-    return StoreReader(lambda: Deployment.from_env().open_store())
+    hook = RmqHook()
+    return StoreReader(lambda: hook.deployment.open_store())
 
 
 def _console() -> FastAPI:

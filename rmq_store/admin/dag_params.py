@@ -24,6 +24,7 @@ from rmq_store.commit.request import client_ids_of
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
+from rmq_store.settings.settings_values import ENGINES
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.utils.times import parse_time
@@ -34,8 +35,6 @@ _ON_THEIR_OWN = ("scheduled", "asset_triggered")
 
 _OF_AIRFLOW = "openlineage"
 """The parameter that Airflow's TriggerDagRunOperator adds."""
-
-_IMPORT_ENGINES = ("spark", "local")
 
 
 def dag_id_of(group: str) -> str:
@@ -247,14 +246,15 @@ class ImportParams:
     broker_name: str
     shard: str
     salvage: bool = False
-    engine: str = "spark"
+    engine: str | None = None
+    """One of ``settings_values.ENGINES``; None: as the deployment says."""
     max_body_bytes: int = MAX_BODY_BYTES
     max_config_bytes: int = MAX_CONFIG_BYTES
     max_queues: int = MAX_QUEUES
 
     def __post_init__(self) -> None:
-        if self.engine not in _IMPORT_ENGINES:
-            raise WrongUse(f"invalid engine {self.engine!r}: expected one of {', '.join(_IMPORT_ENGINES)}")
+        if self.engine not in (None, *ENGINES):
+            raise WrongUse(f"invalid engine {self.engine!r}: expected one of {', '.join(ENGINES)}")
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> ImportParams:
@@ -266,7 +266,7 @@ class ImportParams:
             broker_name=broker_name,
             shard=params.get("shard") or broker_name,
             salvage=params.get("salvage") is True,
-            engine=params.get("engine") or "spark",
+            engine=params.get("engine") or None,
             max_body_bytes=_count(params, "max_body_bytes") or MAX_BODY_BYTES,
             max_config_bytes=_count(params, "max_config_bytes") or MAX_CONFIG_BYTES,
             max_queues=_count(params, "max_queues") or MAX_QUEUES,

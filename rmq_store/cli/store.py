@@ -26,12 +26,9 @@ from rmq_store.cli.progress import progress_of
 from rmq_store.commit.request import actor_of, reason_of
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
-from rmq_store.utils.numbers import whole_number
 
 if TYPE_CHECKING:
-    from rmq_store.lake.broker.import_request import ImportRequest
-    from rmq_store.lake.table.object_store import Root
-    from rmq_store.lake.table.store import LakeStore
+    pass
 
 PANEL = "Store"
 
@@ -150,6 +147,7 @@ def import_store(
     store = open_store(options.root)
     from rmq_store.lake.broker.diverged_log import Continuation
     from rmq_store.lake.broker.import_request import ImportRequest
+    from rmq_store.lake.broker.import_size import bytes_to_read
     from rmq_store.lake.broker.import_store import import_store as import_into
     from rmq_store.lake.table.object_store import Root
 
@@ -170,7 +168,7 @@ def import_store(
     files = Root.parse(source)
     target = spark_of(spark, None)
     with engines_of("import-store", engine or "auto", host, target) as engines, progress_of(output) as progress:
-        engine_of_tasks = engines.for_import(_bytes_to_read(store, files, request))
+        engine_of_tasks = engines.for_import(bytes_to_read(store, files, request))
         report = import_into(store, files, request, host, engine_of_tasks, progress=progress)
     for note in report.notes:
         output.note(note)
@@ -210,20 +208,6 @@ def import_store(
         f"of its log, are in shard {report.shard}",
         f"request: {request.request_id}",
     )
-
-
-def _bytes_to_read(store: LakeStore, files: Root, request: ImportRequest) -> int:
-    """About how many bytes an import has to read: the files after the position of the last import."""
-    from rmq_store.commit.positions import import_id
-    from rmq_store.lake.broker.root_file_source import file_source
-
-    begin = 0
-    if request.shard_name in store.shard_names():
-        (shard,) = store.shards(request.shard_name)
-        names = (request.broker_name, *([request.continues.broker_name] if request.continues else []))
-        begin = max(shard.positions().get(import_id(name)) or 0 for name in names)
-    logs = [(name.rpartition("/")[2], size) for name, size in file_source(files).list("commitlog")]
-    return sum(size for name, size in logs if (start := whole_number(name)) is not None and start + size > begin)
 
 
 def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:

@@ -37,7 +37,7 @@ def test_there_is_a_dag_for_every_job_and_one_for_every_group(dags: dict[str, An
 
 @pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
 def test_a_dag_says_what_it_is_for_and_keeps_the_house_rules(dag_id: str, dags: dict[str, Any]) -> None:
-    from rmq_dags import FIRST_DAY, TAGS
+    from rmq_store.airflow.dags import FIRST_DAY, TAGS
 
     dag = dags[dag_id]
     assert "rmq" in dag.tags
@@ -208,7 +208,8 @@ print(json.dumps({"errors": errors, "loaded": loaded, "names": [plugin.name for 
 """
     output = in_a_new_process(code, env=airflow_home.environment())
     assert output["errors"] == {}
-    assert output["loaded"] == ["rmq_console"], "in every task, so it imports nothing of this project"
+    provider = ["rmq_store", "rmq_store.airflow", "rmq_store.airflow.provider_info"]
+    assert output["loaded"] == [*provider, "rmq_console"], "in every task, so it imports nothing else of this project"
     assert "rmq_console" in output["names"]
 
 

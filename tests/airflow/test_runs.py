@@ -57,15 +57,17 @@ def value(store: LakeStore, text: str) -> Any:
 @pytest.mark.parametrize("code", [0, None])
 def test_a_task_whose_process_foreign_code_would_end_has_failed(airflow_home: AirflowHome, code: int | None) -> None:
     from airflow.sdk.exceptions import AirflowException
-    from rmq_task import translated
 
-    with pytest.raises(AirflowException, match="SystemExit"):
-        translated(sys.exit)(code)
+    from rmq_store.airflow.task import translated
+
+    with pytest.raises(AirflowException, match="SystemExit"), translated():
+        sys.exit(code)
 
 
 def test_what_a_task_fails_with_names_no_secret(airflow_home: AirflowHome, caplog: pytest.LogCaptureFixture) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from rmq_task import translated
+
+    from rmq_store.airflow.task import translated
 
     def fails() -> None:
         try:
@@ -73,8 +75,8 @@ def test_what_a_task_fails_with_names_no_secret(airflow_home: AirflowHome, caplo
         except OSError as error:
             raise WrongUse(f"no such place: {error}") from error
 
-    with caplog.at_level("INFO"), pytest.raises(AirflowFailException) as raised:
-        translated(fails)()
+    with caplog.at_level("INFO"), pytest.raises(AirflowFailException) as raised, translated():
+        fails()
     assert str(raised.value) == "WrongUse: no such place: http://***@host"
     logged = caplog.text + "".join(traceback.format_exception(raised.value))
     assert "in fails" in logged
@@ -353,13 +355,14 @@ def test_a_planned_task_is_retried_where_waiting_can_help_a_group(
     errors: list[Exception], is_retried: bool, dags: dict[str, Any]
 ) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
-    from rmq_window_tasks import _raise_failed
+
+    from rmq_store.airflow.operators.consume import raise_failed
 
     reports = [GroupReport(group=f"g{number}", shards=(), error=error) for number, error in enumerate(errors)]
     with pytest.raises(
         AirflowException, match=rf"planned groups failed, .*: g0 \({type(errors[0]).__name__}\)"
     ) as raised:
-        _raise_failed([*reports, GroupReport(group="good", shards=())])
+        raise_failed([*reports, GroupReport(group="good", shards=())])
     assert isinstance(raised.value, AirflowFailException) is not is_retried
 
 
@@ -370,13 +373,13 @@ def note_of(result: dict[str, Any], task_id: str) -> Any:
 def test_a_schedule_waits_for_a_topic_that_is_not_there_yet_and_a_person_is_told(
     run: Run, airflow_home: AirflowHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dags: dict[str, Any]
 ) -> None:
-    import rmq_task
+    from rmq_store.airflow import task
 
     LakeStore.init(Root.parse(str(tmp_path / "store")))
     monkeypatch.setenv("RMQ_ROOT", str(tmp_path / "store"))
     assert run(CONSUME)["plan"] == "failed"
-    by_hand = rmq_task.run_of
-    monkeypatch.setattr(rmq_task, "run_of", lambda dag_run: replace(by_hand(dag_run), run_type="scheduled"))
+    by_hand = task.run_of
+    monkeypatch.setattr(task, "run_of", lambda dag_run: replace(by_hand(dag_run), run_type="scheduled"))
     result = run(CONSUME)
     assert (result["state"], result["plan"], result["report_offsets"]) == ("success", [], "skipped")
     assert "is empty: import a broker's files" in note_of(result, "plan")
@@ -557,14 +560,15 @@ def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_s
     deployed: LakeStore, dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from rmq_store_tasks import export_all
+
+    from rmq_store.airflow.operators.export import RmqExportOffsetsOperator
 
     def may_not(file: Path, text: str, **_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(file))
 
     monkeypatch.setattr("rmq_store.broker_files.offsets_to_broker.write_config", may_not)
     with pytest.raises(AirflowFailException, match=r"consumerOffset\.json .*Permission denied\. Set RMQ_EXPORT_FOLDER"):
-        export_all()
+        RmqExportOffsetsOperator(task_id="export").execute({})
 
 
 def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_nothing(
@@ -598,7 +602,7 @@ def test_an_import_reads_only_below_the_allowed_roots_and_the_second_changes_not
 def test_spark_runs_where_the_settings_and_the_environment_say(
     dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmq_deployment import Deployment
+    from rmq_store.airflow.deployment import Deployment
 
     opened: list[tuple[SparkSettings, Sequence[str]]] = []
 
@@ -632,8 +636,7 @@ def test_spark_runs_where_the_settings_and_the_environment_say(
     ],
 )
 def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_allowed: bool) -> None:
-    from rmq_deployment import Deployment
-
+    from rmq_store.airflow.deployment import Deployment
     from rmq_store.errors import WrongUse
 
     deployment = Deployment.from_env({"RMQ_IMPORT_ROOTS": "s3://copies/a/, /data/brokers"})
@@ -651,14 +654,10 @@ def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_
 )  # fmt: skip
 def test_only_errors_that_waiting_can_fix_are_retried(dags: dict[str, Any], error: str, is_retried: bool) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
-    from rmq_task import translated
 
     from rmq_store import errors
+    from rmq_store.airflow.task import translated
 
-    @translated
-    def task() -> None:
+    with pytest.raises(AirflowException, match=f"^{error}: the facts$") as raised, translated():
         raise getattr(errors, error)("the facts")
-
-    with pytest.raises(AirflowException, match=f"^{error}: the facts$") as raised:
-        task()
     assert isinstance(raised.value, AirflowFailException) is not is_retried

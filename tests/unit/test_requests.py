@@ -239,7 +239,7 @@ def test_another_attempt_of_a_replay_takes_its_group_and_a_reason_alone() -> Non
 
 def test_an_import_goes_to_the_shard_of_the_brokers_name_unless_another_is_given() -> None:
     asked = {"source": "/copies/a", "broker_name": "broker-a"}
-    assert ImportParams.of(asked) == ImportParams("/copies/a", "broker-a", "broker-a", salvage=False, engine="spark")
+    assert ImportParams.of(asked) == ImportParams("/copies/a", "broker-a", "broker-a", salvage=False, engine=None)
     assert ImportParams.of(asked | {"shard": "eu", "salvage": True, "engine": "local"}).shard == "eu"
     assert ImportParams.of(asked | {"max_body_bytes": 5}).max_body_bytes == 5
     with pytest.raises(WrongUse, match="max_body_bytes must be a whole number, 1 or more"):

@@ -38,16 +38,25 @@ class MergedExport:
     notes: tuple[str, ...]
 
 
-def merge_export(folder: str, shard_name: str, broker_name: str, export: OffsetsExport) -> MergedExport:
+def merge_export(
+    folder: str,
+    shard_name: str,
+    broker_name: str,
+    export: OffsetsExport,
+    *,
+    root_of: Callable[[str], Root] = Root.parse,
+) -> MergedExport:
     """Merge the offsets into ``consumerOffset.json`` and ``delayOffset.json`` of a broker below ``folder``, and write those
     that change; the file before stays as ``.bak``.
+
+    ``root_of``: the prefix of an address, with the keys to use.
 
     Raises WrongUse and BadData as ``planned_writes`` and ``write_both``, StoreUnusable for a prefix that cannot be used.
     """
     place = f"{folder.rstrip('/')}/{shard_name}/{_folder_of(broker_name)}"
     if not place.startswith("s3://"):
         return _merged(Path(place), export, str)
-    root = Root.parse(place)
+    root = root_of(place)
     with TemporaryDirectory(prefix="rmq-export-") as scratch:
         copy = Path(scratch)
 

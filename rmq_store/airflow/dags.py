@@ -1,4 +1,4 @@
-"""Shared by all DAG files: the decorator that declares a DAG, schedules, and parameters of the trigger form."""
+"""For DAG files: the decorator that declares a DAG of this project, schedules, and parameters of the trigger form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Param, dag
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Param, dag, get_current_context, task
 
 from rmq_store.utils.times import TIME_PATTERN
 
@@ -100,3 +100,12 @@ def _digits(count: int) -> dict[str, int]:
 def max_messages() -> Param:
     """The parameter ``max_messages`` of consume and replay."""
     return optional("Max messages", "At most this many messages from each shard.", kind="integer", minimum=1)
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+@task.short_circuit
+def skip_if_dry_run() -> bool:
+    """Whether the run's parameter ``dry_run`` is false: the tasks after this one are skipped otherwise."""
+    return get_current_context()["params"]["dry_run"] is False

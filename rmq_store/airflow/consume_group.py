@@ -1,0 +1,65 @@
+"""The tasks that consume for one group: plan, a task per shard, and an asset event with the offsets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import Asset, XComArg, get_current_context, task
+
+from rmq_store.airflow.dags import LONGEST_RUN
+from rmq_store.airflow.hooks.rmq import RmqHook
+from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator, RmqPlanShardsOperator, sum_of
+from rmq_store.airflow.task import Answer, logged, translated
+
+
+def offsets_asset(group: str) -> Asset:
+    """The asset of a group's offsets. Its events have the offsets in ``extra``."""
+    return Asset(f"rmq_offsets__{group}", uri=f"x-rmq://offsets/{group}")
+
+
+def consume_group(
+    group: str,
+    *,
+    until: str | datetime | None = None,
+    max_messages: int | None = None,
+    rmq_conn_id: str = RmqHook.default_conn_name,
+    use_run_params: bool = False,
+) -> XComArg:
+    """
+    Add the tasks ``plan``, ``consume`` and ``report_offsets`` to the current DAG or task group; return the last one's output.
+
+    ``consume`` is mapped over the shards that have work; at most one of them runs at a time in the DAG. ``report_offsets``
+    returns the sum, and is an event of :func:`offsets_asset`. A run with nothing to consume skips both.
+
+    :param group: The consumer group, a name in the settings.
+    :param until: Only messages stored before this time; see :class:`~rmq_store.airflow.operators.consume.RmqConsumeOperator`.
+    :param max_messages: At most this many messages from each shard.
+    :param rmq_conn_id: The connection of the store.
+    :param use_run_params: Take ``until``, ``max_messages``, ``client`` and ``clients`` from the run's parameters.
+    """
+    offsets = offsets_asset(group)
+    arguments: dict[str, Any] = {
+        "group": group,
+        "until": until,
+        "max_messages": max_messages,
+        "rmq_conn_id": rmq_conn_id,
+        "use_run_params": use_run_params,
+    }
+    plan = RmqPlanShardsOperator(task_id="plan", **arguments)
+    consume = RmqConsumeWindowOperator.partial(
+        task_id="consume",
+        max_active_tis_per_dag=1,
+        map_index_template="{{ task.shard }}",
+        execution_timeout=LONGEST_RUN,
+        **arguments,
+    ).expand(shard=plan.output)
+
+    @task(outlets=[offsets])
+    def report_offsets(answers: list[Answer]) -> Answer:
+        with translated():
+            answer = logged(sum_of(list(answers)))
+        get_current_context()["outlet_events"][offsets].extra = answer
+        return answer
+
+    return report_offsets(consume.output)  # type: ignore[arg-type]  # Airflow passes the answers

@@ -1,0 +1,165 @@
+"""The store, the settings and the folders of a deployment: from a connection and the environment of Airflow's processes, never
+from a run's parameters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmq_store.errors import WrongUse
+from rmq_store.settings.environment import Environment
+from rmq_store.settings.listener_folders import add_listener_folders
+from rmq_store.settings.retention_settings import RetentionRule
+from rmq_store.settings.settings import Settings, read_settings
+from rmq_store.settings.settings_values import ENGINES
+from rmq_store.settings.spark_settings import SparkSettings, spark_target
+from rmq_store.utils.host import Host
+from rmq_store.utils.suggestions import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from rmq_store.lake.table.object_store import Root
+    from rmq_store.lake.table.store import LakeStore
+    from rmq_store.lake.window.engine import Engine, Engines
+
+VARIABLES = {
+    "root": "RMQ_ROOT",
+    "settings": "RMQ_SETTINGS",
+    "import_roots": "RMQ_IMPORT_ROOTS",
+    "export_folder": "RMQ_EXPORT_FOLDER",
+    "spark_remote": "SPARK_REMOTE",
+    "spark_master": "RMQ_SPARK_MASTER",
+    "endpoint_url": "AWS_ENDPOINT_URL_S3",
+    "region_name": "AWS_REGION",
+    "aws_session_token": "AWS_SESSION_TOKEN",
+}
+"""The fields of a connection's ``extra``, and the variables that they replace. There is one more, ``engine``."""
+
+_TOGETHER = (
+    ("SPARK_REMOTE", "RMQ_SPARK_MASTER"),
+    ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
+"""Variables of one choice: where a connection has one of them, those of the environment do not count."""
+
+
+def variables_of(login: str | None, password: str | None, extra: Mapping[str, Any]) -> dict[str, str]:
+    """What a connection says, as the environment variables that it replaces; "" for those that it takes away.
+
+    ``login`` and ``password`` are the keys of S3. Raises WrongUse for unknown fields, since a misspelt ``root`` would be
+    another store, and for values that are not text.
+    """
+    known = [*VARIABLES, "engine"]
+    if unknown := [f"{name!r}{did_you_mean(name, known)}" for name in extra if name not in known]:
+        raise WrongUse(f"the connection has unknown fields in extra: {'; '.join(unknown)}; known: {listed(known)}")
+    if wrong := [name for name, value in extra.items() if not isinstance(value, str | None)]:
+        raise WrongUse(f"the connection's field {wrong[0]} must be text, it is {extra[wrong[0]]!r}")
+    values = {variable: extra.get(name) for name, variable in VARIABLES.items()}
+    values |= {"AWS_ACCESS_KEY_ID": login, "AWS_SECRET_ACCESS_KEY": password}
+    variables = {name: value.strip() for name, value in values.items() if value and value.strip()}
+    for names in _TOGETHER:
+        if not variables.keys().isdisjoint(names):
+            variables |= {name: "" for name in names if name not in variables}
+    return variables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The variables of ``Environment`` that a deployment uses. Its paths are absolute; relative ones start at the folder that
+    Airflow's folder of DAGs is in: the checkout, or AIRFLOW_HOME."""
+
+    root: str
+    settings_file: str
+    environment: Environment
+    import_roots: tuple[str, ...]
+    export_folder: str
+    engine: str | None = None
+    """Where work runs: one of ``settings_values.ENGINES``. None: a window as its group says, an import ``auto``."""
+    variables: Mapping[str, str] = field(repr=False)
+    """The environment, with the keys of S3."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None, engine: str | None = None) -> Deployment:
+        """``env``: by default the variables of this process. Raises WrongUse for an unknown engine."""
+        if engine and engine not in ENGINES:
+            raise WrongUse(f"the connection's engine is {engine!r}: expected one of {', '.join(ENGINES)}")
+        environment = Environment.read(env)
+        return cls(
+            root=_absolute(environment.root),
+            settings_file=_absolute(environment.settings),
+            environment=environment,
+            import_roots=tuple(map(_absolute, environment.import_roots)),
+            export_folder=_absolute(environment.export_folder),
+            engine=engine or None,
+            variables=dict(os.environ if env is None else env),
+        )
+
+    def place(self, location: str) -> Root:
+        """A folder or ``s3://bucket/prefix``, with the deployment's keys."""
+        from rmq_store.lake.table.object_store import Root
+
+        return Root.parse(location, self.variables)
+
+    def open_store(self) -> LakeStore:
+        """Raises StoreUnusable where there is none."""
+        from rmq_store.lake.table.store import LakeStore
+
+        return LakeStore.open(self.place(self.root))
+
+    def engines(self, choice: str | None = None, listeners: Sequence[str] = ()) -> Engines:
+        """``choice``: None is the deployment's. ``listeners``: ``module:attribute``, to send them to the workers of a
+        cluster."""
+        from rmq_store.cli.engines import spark_module
+        from rmq_store.lake.window.engine import Engines
+
+        folders = add_listener_folders(environment=self.environment)
+
+        def open_spark() -> AbstractContextManager[Engine]:
+            file = self.settings().spark if os.path.exists(self.settings_file) else SparkSettings()
+            target = spark_target(file, SparkSettings(), self.environment)
+            opened: AbstractContextManager[Engine] = spark_module("engine").opened_engine(
+                "rmq", target, python_path=folders, listeners=listeners
+            )
+            return opened
+
+        return Engines(choice or self.engine, Host(), open_spark)
+
+    def settings(self) -> Settings:
+        """The consumer groups. Raises WrongUse for a file that is missing or no TOML."""
+        return read_settings(self.settings_file)
+
+    def retention(self) -> tuple[RetentionRule, ...]:
+        """The rules of the settings; none where there is no file."""
+        return self.settings().retention if os.path.exists(self.settings_file) else ()
+
+    def allowed_source(self, source: str) -> str:
+        """The resolved source of an import. Raises WrongUse when it is outside ``RMQ_IMPORT_ROOTS``."""
+        place = _resolved(source)
+        if not self.import_roots:
+            raise WrongUse(
+                "RMQ_IMPORT_ROOTS is not set: set it, or import_roots of the connection, to the folders and s3:// prefixes "
+                "that may be imported from"
+            )
+        if not any(place == root or place.startswith(f"{root}/") for root in map(_resolved, self.import_roots)):
+            raise WrongUse(f"{source} is outside RMQ_IMPORT_ROOTS ({', '.join(self.import_roots)})")
+        return place
+
+
+def _absolute(text: str) -> str:
+    """A path from the folder above the DAGs; an address as it is."""
+    if "://" in text or os.path.isabs(text):
+        return text
+    from airflow.sdk.configuration import conf
+
+    return str(Path(str(conf.get("core", "dags_folder"))).absolute().parent / text)
+
+
+def _resolved(place: str) -> str:
+    """Without links and '..', so that a comparison of prefixes is safe."""
+    if "://" in place:
+        if ".." in place.split("/"):
+            raise WrongUse(f"{place}: an address must not contain '..'")
+        return place.rstrip("/")
+    return os.path.realpath(_absolute(place))

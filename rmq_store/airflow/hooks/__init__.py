@@ -1,0 +1,1 @@
+"""The hook, which reads the connection."""

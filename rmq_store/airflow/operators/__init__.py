@@ -1,0 +1,1 @@
+"""One operator for each action on a store."""

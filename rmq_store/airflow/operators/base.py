@@ -1,0 +1,100 @@
+"""What the operators share: the hook, their parameters, the translation of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from rmq_store.admin.dag_params import Run, check_names
+from rmq_store.airflow import task
+from rmq_store.airflow.hooks.rmq import RmqHook
+from rmq_store.airflow.task import Answer, translated
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RmqOperator(BaseOperator):
+    """
+    Do one action on a store, as the request of the DAG run.
+
+    The run is the request: a task that is retried, or cleared after it has finished, finds what was committed and commits
+    nothing twice. The request's actor is the user who triggered the run.
+
+    An error that waiting can fix fails the try, and Airflow retries it; any other one fails the task at once.
+
+    :param rmq_conn_id: The connection of the store. Without one of the default id, the ``RMQ_*`` variables name the store.
+    :param use_run_params: Take the arguments that are not given here from the run's parameters, such as those of a trigger
+        form. Their names are those of the command line's options, with underscores. A parameter that the DAG does not have
+        fails the run. The parameters are values: they are never rendered as templates.
+    :param request_name: Tasks of one run that do the same action for the same group each need a name: the second one would
+        otherwise find what the first has committed, and do nothing.
+    """
+
+    ui_color = "#fdebd8"
+
+    def __init__(
+        self,
+        *,
+        rmq_conn_id: str = RmqHook.default_conn_name,
+        use_run_params: bool = False,
+        request_name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.rmq_conn_id = rmq_conn_id
+        self.use_run_params = use_run_params
+        self.request_name = request_name
+
+    @cached_property
+    def hook(self) -> RmqHook:
+        """Return the hook, which has not read the connection yet."""
+        return RmqHook(self.rmq_conn_id)
+
+    def execute(self, context: Context) -> Any:
+        """Do the action and return a small answer, which is also logged."""
+        with translated(self.hook):
+            if self.use_run_params:  # Airflow accepts parameters that the DAG does not have
+                check_names(context["dag_run"].conf or {}, context["dag"].params)
+            return self.act(context)
+
+    def act(self, context: Context) -> Any:
+        """Do the action. May raise RmqError."""
+        raise NotImplementedError
+
+    # --- for the actions ---------------------------------------------------------------------------------------------
+
+    def run_facts(self, context: Context) -> Run:
+        """Return the facts of the DAG run; its ``request_id`` ends with the request's name, if it has one."""
+        run = task.run_of(context["dag_run"])
+        return replace(run, run_id=f"{run.run_id}/{self.request_name}") if self.request_name else run
+
+    def values(self, context: Context, **arguments: Any) -> Mapping[str, Any]:
+        """
+        Return the parameters of the action as the functions of ``rmq_store.admin.dag_params`` read them.
+
+        :param arguments: the operator's own arguments by the parameter's name, None where one is not given; ``from_`` is
+            ``from``
+        """
+        given = {name.rstrip("_"): _plain(value) for name, value in arguments.items()}
+        if not self.use_run_params:
+            return given
+        of_run = context["params"]
+        return {name: of_run.get(name) if value is None else value for name, value in given.items()}
+
+    def logged(self, answer: Answer) -> Answer:
+        """Return the answer without secrets, once it is in the log."""
+        return task.logged(answer, self.hook)
+
+    def log_line(self, text: str) -> None:
+        """Write to the task's log, without secrets."""
+        task.log_line(text, self.hook)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

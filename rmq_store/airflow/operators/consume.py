@@ -1,0 +1,214 @@
+"""Consume: the windows of one group, and of all planned groups."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from rmq_store.admin.dag_params import consume_request
+from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
+from rmq_store.commit.request import Status, overall
+from rmq_store.errors import HeldByAnother, NothingThere, RmqError
+from rmq_store.utils.host import Host
+from rmq_store.utils.suggestions import listed
+from rmq_store.window.consume_request import ConsumeRequest
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from rmq_store.lake.window.group_course import GroupReport
+
+
+class RmqConsumeOperator(RmqOperator):
+    """
+    Have the arguments of a window, which begins at the committed offset.
+
+    :param group: The consumer group, a name in the settings. (templated)
+    :param until: Only messages stored before this time, ISO 8601 with a zone or a ``datetime``. By default the run's
+        partition key; without one the end of its data interval; without that there is no bound. (templated)
+    :param max_messages: At most this many messages from each shard.
+    :param client: This run's client id, if several clients share the group's queues.
+    :param clients: The ids of all clients of the group that run now, separated by commas.
+    """
+
+    template_fields: Sequence[str] = ("group", "until")
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        until: str | datetime | None = None,
+        max_messages: int | None = None,
+        client: str | None = None,
+        clients: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.group = group
+        self.until = until
+        self.max_messages = max_messages
+        self.client = client
+        self.clients = clients
+
+    def request(self, context: Context) -> ConsumeRequest:
+        """Return the request of the run's windows."""
+        values = self.values(
+            context, until=self.until, max_messages=self.max_messages, client=self.client, clients=self.clients
+        )
+        return consume_request(self.run_facts(context), values)
+
+
+class RmqPlanShardsOperator(RmqConsumeOperator):
+    """
+    Return the names of the shards in which the group has something to consume, or has committed for this run before.
+
+    No shard is a success; the XCom ``nothing_to_do`` says why. No Spark session starts. A topic that does not exist yet, and a
+    first start in the middle of an import, is nothing to do for a scheduled run. For a run that a person triggered it is an
+    error, as the name may be wrong.
+    """
+
+    def act(self, context: Context) -> list[str]:
+        """Return the shards' names."""
+        from rmq_store.lake.window.consumption import has_work, shards_of
+
+        deployment, request = self.hook.deployment, self.request(context)
+        group = deployment.settings().group(self.group)
+        self.log_line(f"request {request.request_id}: until {request.until_ms} ({request.parameters['until_rule']})")
+        try:
+            shards = shards_of(deployment.open_store(), group)
+            names = [shard.name for shard in shards if has_work(shard, group, request, Host())]
+        except NothingThere as missing:
+            if not self.run_facts(context).on_its_own:
+                raise
+            nothing_to_do(context, str(missing))
+            return []
+        self.log_line(f"shards with work: {', '.join(names) or 'none'}")
+        if not names:
+            nothing_to_do(context, f"group {group.name} has consumed everything up to the window's upper bound")
+        return names
+
+
+class RmqConsumeWindowOperator(RmqConsumeOperator):
+    """
+    Consume what the group has not consumed yet in one shard, in one window or more; each window is one commit.
+
+    :param shard: The shard; :class:`RmqPlanShardsOperator` returns those with work.
+    :param engine: ``auto``, ``local`` or ``spark``: where the listener runs. By default as the connection says, else as the
+        group says.
+    """
+
+    def __init__(self, *, shard: str, engine: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.shard = shard
+        self.engine = engine
+
+    def act(self, context: Context) -> Answer:
+        """Return the sum of the windows."""
+        from rmq_store.lake.window.consumption import Consumption
+        from rmq_store.lake.window.window import consume_window
+
+        deployment, request = self.hook.deployment, self.request(context)
+        group = deployment.settings().group(self.group)
+        store = deployment.open_store()
+        (shard,) = store.shards(self.shard)
+        with deployment.engines(self.engine, [group.listener]) as engines:
+            window = functools.partial(
+                consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host()
+            )
+            return self.logged(Consumption.of(window).summary())
+
+
+class RmqConsumePlannedOperator(RmqOperator):
+    """
+    Consume for each group of the settings with ``schedule = "planned"``; groups share commits.
+
+    The XCom ``groups`` has a row for each group that had work, also where the task fails. Once the work of all groups is
+    over, the task fails when some have failed; it is retried where waiting can help one of them.
+
+    :param until: Only messages stored before this time; as in :class:`RmqConsumeOperator`. (templated)
+    :param max_messages: At most this many messages of each group and shard.
+    """
+
+    template_fields: Sequence[str] = ("until",)
+
+    def __init__(self, *, until: str | datetime | None = None, max_messages: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.until = until
+        self.max_messages = max_messages
+
+    def act(self, context: Context) -> Answer:
+        """Return the sum of the groups."""
+        from rmq_store.lake.window.consume_all import consume_all
+
+        deployment = self.hook.deployment
+        request = consume_request(
+            self.run_facts(context), self.values(context, until=self.until, max_messages=self.max_messages)
+        )
+        groups = deployment.settings().planned_groups
+        store, rows = deployment.open_store(), list[Answer]()
+        self.log_line(f"request {request.request_id}: until {request.until_ms} ({request.parameters['until_rule']})")
+
+        def finished(report: GroupReport) -> None:
+            if report.error is not None or report.status != Status.EMPTY:
+                rows.append(self.logged(self._row(report)))
+
+        with deployment.engines(None, [group.listener for group in groups]) as engines:
+            report = consume_all(store, groups, request, engines.for_window, Host(), finished=finished)
+        context["ti"].xcom_push("groups", rows)  # also where the task fails, which returns nothing
+        raise_failed(report.groups)
+        if not rows:
+            nothing_to_do(
+                context, f"{len(groups)} planned groups have consumed everything up to the window's upper bound"
+            )
+        return self.logged(
+            {
+                "status": overall(group.status for group in report.groups),
+                "request_id": request.request_id,
+                "planned_groups": len(groups),
+                "groups_with_work": len(rows),
+                "messages": sum(group.messages for group in report.groups),
+                "warnings": list(report.warnings),
+            }
+        )
+
+    def _row(self, report: GroupReport) -> Answer:
+        row = {
+            "group": report.group,
+            "status": str(report.status),
+            "messages": report.messages,
+            "outcomes": {str(outcome): count for outcome, count in report.outcomes.items()},
+        }
+        if report.error is None:
+            return row
+        status = "skipped, in use" if isinstance(report.error, HeldByAnother) else "failed"
+        return row | {"status": status, "error": logged_error(report.error, self.hook)}
+
+
+def sum_of(answers: Sequence[Answer]) -> Answer:
+    """The sum of the shards' answers, with the offsets of each shard."""
+    outcomes: dict[str, int] = {}
+    for answer in answers:
+        for outcome, count in answer["outcomes"].items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+    return {
+        "status": overall(answer["status"] for answer in answers),
+        "messages": sum(outcomes.values()),
+        "outcomes": outcomes,
+        "offsets": {answer["shard"]: answer["offsets"] for answer in answers},
+        "warnings": [warning for answer in answers for warning in answer["warnings"]],
+    }
+
+
+def raise_failed(reports: Sequence[GroupReport]) -> None:
+    """Raise what names the groups with errors. A group that another run holds has none: a later run consumes for it."""
+    errors = {one.group: one.error for one in reports if one.error and not isinstance(one.error, HeldByAnother)}
+    if errors:
+        names = listed([f"{group} ({type(error).__name__})" for group, error in errors.items()])
+        text = f"{len(errors)} of {len(reports)} planned groups failed, the others are committed: {names}"
+        can_wait = any(isinstance(one, WORTH_A_RETRY) or not isinstance(one, RmqError) for one in errors.values())
+        raise AirflowException(text) if can_wait else AirflowFailException(text)

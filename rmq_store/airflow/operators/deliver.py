@@ -1,0 +1,38 @@
+"""Deliver what is due."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.task import Answer, nothing_to_do
+from rmq_store.utils.host import Host
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RmqDeliverDelayedOperator(RmqOperator):
+    """Deliver the retries and delayed messages that are due, in all delay levels and shards. No Spark session starts."""
+
+    def act(self, context: Context) -> list[Answer]:
+        """Return an answer per shard; ``next_due_ms`` (UTC) is the next due time."""
+        from rmq_store.lake.window.deliver import deliver
+        from rmq_store.window.deliver import deliver_all
+
+        run, host = self.run_facts(context), Host()
+        store = self.hook.deployment.open_store()
+        answers = []
+        for shard in store.shards():
+            reports = deliver_all(run.request_id, functools.partial(deliver, store, shard, actor=run.actor, host=host))
+            answer = {
+                "shard": shard.name,
+                "delivered": sum(report.delivered for report in reports),
+                "next_due_ms": reports[-1].next_due_ms,
+                "warnings": [warning for report in reports for warning in report.warnings],
+            }
+            answers.append(self.logged(answer))
+        if not any(answer["delivered"] for answer in answers):
+            nothing_to_do(context, "nothing is due")
+        return answers

@@ -1,0 +1,38 @@
+"""Maintain the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.task import Answer
+from rmq_store.maintain.request import MaintainRequest, Step
+from rmq_store.utils.host import Host
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RmqMaintainOperator(RmqOperator):
+    """
+    Do one step of the maintenance in every shard.
+
+    :param step: ``retention``, ``messages``, ``derived``, ``checkpoint`` or ``vacuum``.
+    """
+
+    def __init__(self, *, step: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.step = Step(step)
+
+    def act(self, context: Context) -> list[Answer]:
+        """Return an answer per shard and table."""
+        from rmq_store.lake.maintain.maintain import maintain
+
+        run, deployment, host = self.run_facts(context), self.hook.deployment, Host()
+        rules = deployment.retention() if self.step is Step.RETENTION else ()
+        request = MaintainRequest(request_id=run.request_id, actor=run.actor, steps=frozenset({self.step}), rules=rules)
+        return [
+            self.logged(report.answer())
+            for shard in deployment.open_store().shards()
+            for report in maintain(shard, request, host)
+        ]

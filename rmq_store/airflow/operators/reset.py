@@ -1,0 +1,95 @@
+"""Reset a group's offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rmq_store.admin.dag_params import reset_request
+from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.task import Answer
+from rmq_store.commit.ctl import Moved
+from rmq_store.utils.host import Host
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RmqResetOffsetOperator(RmqOperator):
+    """
+    Move a group's offsets of one topic, or show the new ones, in all shards that have the topic.
+
+    A window that was running cannot commit after it.
+
+    :param group: The consumer group. (templated)
+    :param topic: The topic. (templated)
+    :param to: ``time``, ``offset``, ``min`` or ``max``.
+    :param time: For ``time``: the group continues with the first message stored at or after it. (templated)
+    :param offset: For ``offset``: the new offset of every queue.
+    :param queues: ``BROKER:QUEUE``, such as ``broker-a:0``; by default all queues of the topic.
+    :param reason: Recorded in the offset history.
+    :param dry_run: Only show the new offsets. By default the offsets do not move.
+    """
+
+    template_fields: Sequence[str] = ("group", "topic", "time")
+
+    def __init__(
+        self,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        to: str | None = None,
+        time: str | datetime | None = None,
+        offset: int | None = None,
+        queues: Sequence[str] | None = None,
+        reason: str | None = None,
+        dry_run: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.group = group
+        self.topic = topic
+        self.to = to
+        self.time = time
+        self.offset = offset
+        self.queues = queues
+        self.reason = reason
+        self.is_dry_run = dry_run  # BaseOperator has a method dry_run
+
+    def act(self, context: Context) -> list[Answer]:
+        """Return an answer per shard."""
+        from rmq_store.lake.admin.offset_moves import move_in_all
+        from rmq_store.lake.window.consumption import shards_with_queues
+
+        values = self.values(
+            context,
+            group=self.group,
+            topic=self.topic,
+            to=self.to,
+            time=self.time,
+            offset=self.offset,
+            queues=self.queues,
+            reason=self.reason,
+            dry_run=self.is_dry_run,
+        )
+        request = reset_request(self.run_facts(context), values)
+        shards = shards_with_queues(self.hook.deployment.open_store().shards(), request.topic, request.queues)
+        answers = []
+        for report in move_in_all([(shard, replace(request, queues=queues)) for shard, queues in shards], Host()):
+            for move in report.moves:
+                self.log_line(f"{move.queue}: {move.from_offset} -> {move.to_offset}")
+            answer = {
+                "status": report.status,
+                "shard": report.shard,
+                "moves": [_move_values(move) for move in report.moves],
+                "warnings": list(report.warnings),
+            }
+            answers.append(self.logged(answer))
+        return answers
+
+
+def _move_values(move: Moved) -> list[str | int | None]:
+    """``[broker:queue, from, to]``."""
+    return [f"{move.queue.broker_name}:{move.queue.queue_id}", move.from_offset, move.to_offset]

@@ -1,0 +1,113 @@
+"""The operators in the DAG of another project, such as that of ``docs/airflow.md``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.store import LakeStore
+from scripts.airflow_home import AirflowHome
+from scripts.keeper import CHECKOUT
+from tests.airflow.conftest import WARNINGS_OF_AIRFLOW
+
+pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
+
+HEAD = """
+from airflow.sdk import DAG, Param
+from rmq_store.airflow.operators.deliver import RmqDeliverDelayedOperator
+from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
+"""
+
+
+def dag_of(text: str, folder: Path) -> Any:
+    """The DAG of a file with this text."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    (folder / "others.py").write_text(text)
+    bag = DagBag(folder / "others.py")
+    assert bag.import_errors == {}
+    manager = DagBundlesManager()  # type: ignore[no-untyped-call]
+    manager.sync_bundles_to_db()
+    sync_bag_to_db(bag, next(iter(manager.get_all_dag_bundles())).name, None)
+    (dag,) = bag.dags.values()
+    return dag
+
+
+def test_the_dag_of_the_page_can_be_read(airflow_home: AirflowHome, tmp_path: Path) -> None:
+    (text,) = re.findall(r"```python\n(.*?)```", (CHECKOUT / "docs" / "airflow.md").read_text(), re.DOTALL)
+    dag = dag_of(text, tmp_path)
+    assert sorted(dag.task_ids) == [
+        "consume_orders.consume", "consume_orders.plan", "consume_orders.report_offsets", "deliver", "import_files"
+    ]  # fmt: skip
+    assert dag.get_task("consume_orders.plan").upstream_task_ids == {"deliver"}
+
+
+def test_every_operator_has_its_row_in_the_page(airflow_home: AirflowHome) -> None:
+    import inspect
+    from importlib import import_module
+
+    from rmq_store.airflow.operators.base import RmqOperator
+
+    page = (CHECKOUT / "docs" / "airflow.md").read_text()
+    modules = [
+        path.stem for path in (CHECKOUT / "rmq_store/airflow/operators").glob("[a-z]*.py") if path.stem != "base"
+    ]
+    classes = {
+        value
+        for module in modules
+        for _, value in inspect.getmembers(import_module(f"rmq_store.airflow.operators.{module}"), inspect.isclass)
+        if issubclass(value, RmqOperator) and value.act is not RmqOperator.act
+    }
+    assert len(classes) >= 11
+    assert [one.__name__ for one in classes if f"`{one.__name__}`" not in page] == []
+    for one in classes:
+        names = [name for name in inspect.signature(one).parameters if name not in ("self", "kwargs")]
+        docs = "".join(parent.__doc__ or "" for parent in one.__mro__ if issubclass(parent, RmqOperator))
+        assert [name for name in names if f":param {name}:" not in docs] == []
+        assert set(one.template_fields) <= {"group", "topic", "since", "until", "time", "source", "broker_name"}
+
+
+def test_arguments_are_the_authors_and_a_text_of_a_user_is_not_rendered(deployed: LakeStore, tmp_path: Path) -> None:
+    dag = dag_of(
+        HEAD
+        + """
+with DAG("others", params={"reason": Param("", type="string"), "to": "max", "queues": []}):
+    RmqResetOffsetOperator(
+        task_id="move", group="payments", topic="{{ dag.dag_id and 'PaymentFlow' }}", to="offset", offset=7,
+        queues=["broker-a:0"], dry_run=False, use_run_params=True,
+    )
+""",
+        tmp_path,
+    )
+    dag_run = dag.test(run_conf={"reason": "{{ 6 * 7 }}", "to": "min"})
+    assert str(dag_run.state) == "success"
+    rows = query(deployed, "SELECT reason, to_offset FROM offset_history WHERE action = 'reset'").to_pylist()
+    assert rows == [{"reason": "{{ 6 * 7 }}", "to_offset": 7}]
+
+
+def test_without_run_parameters_an_operator_reads_none(deployed: LakeStore, tmp_path: Path) -> None:
+    """The DAG of another project may have parameters of its own, and runs with others."""
+    dag = dag_of(
+        HEAD
+        + """
+with DAG("others", params={"reason": "theirs"}):
+    arguments = {"group": "payments", "topic": "PaymentFlow", "to": "offset", "dry_run": False}
+    first = RmqResetOffsetOperator(task_id="first", offset=7, reason="mine", **arguments)
+    second = RmqResetOffsetOperator(task_id="second", offset=8, reason="mine", request_name="second", **arguments)
+    third = RmqResetOffsetOperator(task_id="third", offset=9, **arguments)
+    first >> second >> third
+""",
+        tmp_path,
+    )
+    dag_run = dag.test(run_conf={"anything": 1, "offset": 3})
+    states = {task.task_id: str(task.state) for task in dag_run.get_task_instances()}
+    assert states == {"first": "success", "second": "success", "third": "failed"}, "the third has no reason"
+    offsets = (
+        "SELECT DISTINCT next_offset FROM consumer_offsets WHERE group_name = 'payments' AND topic = 'PaymentFlow'"
+    )
+    assert query(deployed, offsets).to_pylist() == [{"next_offset": 8}]
