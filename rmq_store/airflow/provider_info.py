@@ -19,6 +19,8 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _NAME, "external-doc-url": "https://rocketmq.apache.org/"}],
         "operators": [_modules("operators", *_OPERATORS)],
         "hooks": [_modules("hooks", "rmq")],
+        "sensors": [_modules("sensors", "lag")],
+        "triggers": [_modules("triggers", "lag")],
         "connection-types": [
             {
                 "connection-type": "rmq",

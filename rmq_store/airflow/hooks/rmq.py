@@ -44,12 +44,25 @@ class RmqHook(BaseHook):
 
         :raises WrongUse: when the connection has unknown fields or invalid values
         """
-        connection = self._connection()
-        if connection is None:
-            return Deployment.from_env()
-        extra = {name: value for name, value in connection.extra_dejson.items() if value is not None}
-        variables = variables_of(connection.login, connection.password, extra)
-        return Deployment.from_env(os.environ | variables, extra.get("engine") or None)
+        try:
+            connection = self.get_connection(self.rmq_conn_id)
+        except AirflowNotFoundException:
+            if not self._may_be_missing:
+                raise
+            connection = None
+        return _deployment_of(connection)
+
+    async def aread(self) -> Deployment:
+        """Read the connection in an event loop, as triggers do, and return :attr:`deployment`."""
+        if "deployment" not in self.__dict__:
+            try:
+                connection = await self.aget_connection(self.rmq_conn_id)
+            except AirflowNotFoundException:
+                if not self._may_be_missing:
+                    raise
+                connection = None
+            self.__dict__["deployment"] = _deployment_of(connection)  # where the cached property keeps it
+        return self.deployment
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -74,11 +87,15 @@ class RmqHook(BaseHook):
         except Exception as error:
             return False, cleaned(f"{type(error).__name__}: {error}", self.secrets)
 
-    def _connection(self) -> Connection | None:
-        """None: there is none with the default id."""
-        try:
-            return self.get_connection(self.rmq_conn_id)
-        except AirflowNotFoundException:
-            if self.rmq_conn_id != self.default_conn_name:
-                raise
-            return None
+    @property
+    def _may_be_missing(self) -> bool:
+        return self.rmq_conn_id == self.default_conn_name
+
+
+def _deployment_of(connection: Connection | None) -> Deployment:
+    """None: the environment says all."""
+    if connection is None:
+        return Deployment.from_env()
+    extra = {name: value for name, value in connection.extra_dejson.items() if value is not None}
+    variables = variables_of(connection.login, connection.password, extra)
+    return Deployment.from_env(os.environ | variables, extra.get("engine") or None)
