@@ -21,6 +21,8 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks", "rmq")],
         "sensors": [_modules("sensors", "lag")],
         "triggers": [_modules("triggers", "lag")],
+        "extra-links": [f"{_PACKAGE}.links.console.{name}" for name in ("RmqGroupLink", "RmqDeadLettersLink")],
+        "notifications": [f"{_PACKAGE}.notifications.rmq.RmqNotifier"],
         "connection-types": [
             {
                 "connection-type": "rmq",

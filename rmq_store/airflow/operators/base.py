@@ -13,6 +13,7 @@ from airflow.sdk import BaseOperator
 from rmq_store.admin.dag_params import Run, check_names
 from rmq_store.airflow import task
 from rmq_store.airflow.hooks.rmq import RmqHook
+from rmq_store.airflow.lineage import Lineage, openlineage_of
 from rmq_store.airflow.task import Answer, translated
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ class RmqOperator(BaseOperator):
         self.use_run_params = use_run_params
         self.request_name = request_name
 
+    group_of_run: str | None = None
+    """The group that the run's parameters named, for the links, once the task has run."""
+    lineage: Lineage | None = None
+    """What the task has read and written, once it has run."""
+
     @cached_property
     def hook(self) -> RmqHook:
         """Return the hook, which has not read the connection yet."""
@@ -85,7 +91,13 @@ class RmqOperator(BaseOperator):
         if not self.use_run_params:
             return given
         of_run = context["params"]
-        return {name: of_run.get(name) if value is None else value for name, value in given.items()}
+        values = {name: of_run.get(name) if value is None else value for name, value in given.items()}
+        self.group_of_run = values.get("group")
+        return values
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the inputs and outputs; None where OpenLineage's provider is not installed."""
+        return openlineage_of(self.lineage)
 
     def logged(self, answer: Answer) -> Answer:
         """Return the answer without secrets, once it is in the log."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.admin.dag_params import consume_request
+from rmq_store.airflow.lineage import Lineage
+from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
 from rmq_store.commit.request import Status, overall
@@ -37,6 +39,7 @@ class RmqConsumeOperator(RmqOperator):
     """
 
     template_fields: Sequence[str] = ("group", "until")
+    operator_extra_links = (RmqGroupLink(),)
 
     def __init__(
         self,
@@ -116,6 +119,8 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
         group = deployment.settings().group(self.group)
         store = deployment.open_store()
         (shard,) = store.shards(self.shard)
+        topics = [subscription.topic for subscription in group.subscriptions]
+        self.lineage = Lineage.of_windows(store.root.location, shard.name, topics)
         with deployment.engines(self.engine, [group.listener]) as engines:
             window = functools.partial(
                 consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host()

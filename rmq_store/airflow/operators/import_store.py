@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import ImportParams
+from rmq_store.airflow.lineage import Lineage, place_of
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
 from rmq_store.utils.host import Host
@@ -90,6 +91,8 @@ class RmqImportStoreOperator(RmqOperator):
             max_config_bytes=params.max_config_bytes,
             max_queues=params.max_queues,
         )
+        table = place_of(f"{store.root.location}/{params.shard}/commitlog")
+        self.lineage = Lineage((place_of(files.location),), (table,))
         with deployment.engines(params.engine) as engines:
             report = import_store(
                 store,

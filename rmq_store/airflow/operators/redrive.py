@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import redrive_request
+from rmq_store.airflow.links.console import RmqDeadLettersLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.utils.host import Host
@@ -41,6 +42,7 @@ class RmqRedriveOperator(RmqOperator):
     """
 
     template_fields: Sequence[str] = ("group", "since", "until")
+    operator_extra_links = (RmqDeadLettersLink(),)
 
     def __init__(
         self,

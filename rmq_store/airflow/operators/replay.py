@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq_store.admin.dag_params import ReplayParams
 from rmq_store.admin.replay import as_replay, group_settings
+from rmq_store.airflow.lineage import Lineage
+from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
 from rmq_store.errors import WrongUse
@@ -44,6 +46,7 @@ class RmqReplayBaseOperator(RmqOperator):
     """
 
     template_fields: Sequence[str] = ("group", "topic", "since", "until")
+    operator_extra_links = (RmqGroupLink(),)
 
     def __init__(
         self,
@@ -131,6 +134,8 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         group, request, scope, is_new_attempt = self.replay(context)
         store = deployment.open_store()
         (shard,) = store.shards(self.shard)
+        topics = [subscription.topic for subscription in group.subscriptions]
+        self.lineage = Lineage.of_windows(store.root.location, shard.name, topics)
         if is_new_attempt:
             group, request, scope = begin_attempt(shard, group, request, Host())
         with deployment.engines(self.engine, [group.listener]) as engines:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import reset_request
+from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
 from rmq_store.commit.ctl import Moved
@@ -34,6 +35,7 @@ class RmqResetOffsetOperator(RmqOperator):
     """
 
     template_fields: Sequence[str] = ("group", "topic", "time")
+    operator_extra_links = (RmqGroupLink(),)
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.airflow.group_state import check_at_most, lag_of
 from rmq_store.airflow.hooks.rmq import RmqHook
+from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.task import log_line, translated
 from rmq_store.airflow.triggers.lag import RmqLagTrigger
 
@@ -33,6 +34,7 @@ class RmqLagSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("group",)
+    operator_extra_links = (RmqGroupLink(),)
     ui_color = "#fdebd8"
 
     def __init__(
