@@ -90,6 +90,21 @@ def test_the_core_sends_consumes_and_answers_without_spark_and_airflow(installed
     assert "skipped Java" in rmq("doctor")
 
 
+PROVIDERS = """
+import json
+from importlib.metadata import distribution, entry_points
+providers = entry_points(group="apache_airflow_provider")
+names = {entry.load()()["package-name"] for entry in providers}
+print(json.dumps([sorted(names), distribution("rocketmq-lakehouse").metadata["Name"]]))
+"""
+
+
+def test_the_wheel_registers_a_provider_that_airflow_can_read(installed: Path, tmp_path: Path) -> None:
+    """Airflow takes a provider only if its description names the distribution that registers it."""
+    names, distribution = json.loads(run(installed / "python", "-c", PROVIDERS, cwd=tmp_path))
+    assert names == [distribution]
+
+
 def test_the_python_page_needs_no_more_than_the_core(installed: Path, tmp_path: Path) -> None:
     program, output = program_and_output()
     (tmp_path / "page.py").write_text(program)
