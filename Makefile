@@ -1,8 +1,10 @@
 # `make` lists the targets. Everything happens inside this checkout; see scripts/setup.py for the one exception.
 
 SHELL := /bin/bash
+# A test run starts some hundred processes; without bytecode files each compiles the project again.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e check up bench fuzz soak roundtrip jars jars-s3a constraints sbom clean distclean
+.PHONY: help setup demo test pytest e2e check up bench fuzz soak roundtrip jars jars-s3a constraints sbom clean distclean
 
 # The first supported Python; PYTHON=... chooses another. It is looked for only when set-up has to run.
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -26,7 +28,10 @@ $(READY): requirements.txt pyproject.toml spark_jobs/jars.lock scripts/setup.py
 demo: setup ## the main job on a small broker store: import, windows, retries, dead letter, replay, SQL
 	@.venv/bin/python -m demo
 
-test: check ## every check and every test but those of make e2e
+test: setup ## every check and every test but those of make e2e
+	@$(MAKE) --no-print-directory -j 2 check pytest  # mypy alone would leave a core idle
+
+pytest: setup
 	.venv/bin/python -m pytest -m "not platform" $(PYTEST_ARGS)
 
 e2e: setup ## the services of docker-compose.yaml on loopback, and what a user does with them, in REST and a browser
