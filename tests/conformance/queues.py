@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
-from rmq_store.lake.read.time_search import search_offsets
+from rmq_store.commit.positions import QueueRange
+from rmq_store.lake.read.segments import segments_of
+from rmq_store.lake.read.time_search import offset_at
 from rmq_store.log.consume_queue import BoundaryType, offset_by_time
+from rmq_store.message.message import MessageQueue
 from tests.conformance.broker_store import BrokerStore, QueueKey
 from tests.conformance.checks import Line, Outcomes, same
 
@@ -42,15 +46,19 @@ def bounds_in_files(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
 def check_time_search(lines: Sequence[Line], store: BrokerStore) -> Outcomes:
     yield from time_search_in_files(lines, store)
     shard, positions = store.imported.shard, store.positions
-    by_time: dict[int, list[Line]] = defaultdict(list)
+    of_queue: dict[MessageQueue, list[Line]] = defaultdict(list)
     for line in lines:
-        by_time[line["timestamp"]].append(line)
-    for time_ms, of_time in by_time.items():
-        queues = [store.queue(line) for line in of_time]
-        lower = search_offsets(shard, positions, queues, time_ms)
-        upper = search_offsets(shard, positions, queues, time_ms, upper=True)
-        for line, queue in zip(of_time, queues, strict=True):
-            yield same(f"{queue} at {time_ms} in the lake", (lower[queue], upper[queue]), _wanted(line))
+        of_queue[store.queue(line)].append(line)
+    ranges = [QueueRange(q, positions.min_offset(q), positions.max_offset(q)) for q in of_queue]
+    segments = segments_of(shard, ranges)
+    for range_ in ranges:
+        queue = range_.queue
+        search = partial(
+            offset_at, shard, range_, segments.get(queue, [])
+        )  # finding the segments takes most of the time
+        for line in of_queue[queue]:
+            bounds = search(line["timestamp"]), search(line["timestamp"], upper=True)
+            yield same(f"{queue} at {line['timestamp']} in the lake", bounds, _wanted(line))
 
 
 def time_search_in_files(lines: Sequence[Line], store: BrokerStore) -> Outcomes:

@@ -22,12 +22,19 @@ def search_offsets(
     time <= ``time_ms``, the queue's first if none. Both are in [min, max]; an empty queue answers 0."""
     ranges = [QueueRange(q, positions.min_offset(q), positions.max_offset(q)) for q in queues]
     segments = segments_of(shard, ranges)
-    offsets = {}
-    for range_ in ranges:
-        of_queue = dated(range_, segments.get(range_.queue, []))
-        lower = _lower(shard, range_, of_queue, time_ms + 1 if upper else time_ms)
-        offsets[range_.queue] = max(lower - 1, _last(shard, range_, of_queue, time_ms)) if upper else lower
-    return offsets
+    return {
+        range_.queue: offset_at(shard, range_, segments.get(range_.queue, []), time_ms, upper=upper)
+        for range_ in ranges
+    }
+
+
+def offset_at(
+    shard: Shard, range_: QueueRange, segments: Sequence[Produced], time_ms: int, *, upper: bool = False
+) -> int:
+    """``search_offsets`` for the readable offsets of one queue and their segments, in offset order."""
+    segments = dated(range_, segments)
+    lower = _lower(shard, range_, segments, time_ms + 1 if upper else time_ms)
+    return max(lower - 1, _last(shard, range_, segments, time_ms)) if upper else lower
 
 
 def dated(range_: QueueRange, segments: Sequence[Produced]) -> Sequence[Produced]:
