@@ -113,6 +113,7 @@ def test_the_demo_tells_its_whole_story_and_leaves_a_store_to_look_at_and_no_pro
 
 @pytest.mark.timeout(1800)
 def test_nothing_outlives_a_demo_that_is_killed_and_the_next_one_ends_with_ctrl_c() -> None:
+    """Also the warm Spark Connect server ends when its starter is killed."""
     with Started("-m", "demo") as demo:
         demo.read_until("[2/10]")
         with Started("-m", "demo") as second:
@@ -123,6 +124,7 @@ def test_nothing_outlives_a_demo_that_is_killed_and_the_next_one_ends_with_ctrl_
         airflow = [process for process, words in commands.items() if "airflow" in words]
         assert len(airflow) >= 6, "three processes and their keepers"
         assert any("connect_server" in words for words in commands.values())
+        assert any(process.name() == "java" for process in commands)
         assert demo.end(signal.SIGKILL) == -signal.SIGKILL
         with Started("-m", "demo") as following:
             following.read_until("[1/10]")

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from spark_jobs.session import open_session
 
 
@@ -46,6 +48,16 @@ def in_a_client(remote: str, code: str, *arguments: str, conf: Mapping[str, str]
     return in_a_new_process(_CLIENT, json.dumps([code, arguments, conf]), env={"REMOTE": remote})
 
 
+def family(process_id: int) -> list[psutil.Process]:
+    """The process with all that it has started."""
+    parent = psutil.Process(process_id)
+    return [parent, *parent.children(recursive=True)]
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 class ClassicDriver:
     """A process with a classic session, for many pieces of code. Each has a session of its own on the same JVM: settings,
     temporary views and functions of one are not seen by the next."""
@@ -67,12 +79,12 @@ class ClassicDriver:
 
 
 @contextmanager
-def running_driver(log: Path) -> Iterator[ClassicDriver]:
-    """A driver that ends with the block."""
+def running_driver(log: Path, python_path: Path) -> Iterator[ClassicDriver]:
+    """A driver that ends with the block. ``python_path``: a folder from which its workers can import."""
     with (
         log.open("wb") as errors,
         subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, str(python_path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -86,7 +98,7 @@ def _serve() -> None:
     """In the driver's process: answer one line of JSON with another, until standard input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the JVM prints must not come between the answers
-    with open_session("test", master="local[2,2]") as shared:
+    with open_session("test", master="local[2,2]", python_path=sys.argv[1:]) as shared:
         for line in sys.stdin:
             code, arguments, conf = json.loads(line)
             names: dict[str, Any] = {"session": shared.newSession(), "arguments": arguments}

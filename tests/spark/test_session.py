@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,59 +12,37 @@ import pytest
 
 from spark_jobs.java import MachineNotReady
 from spark_jobs.session import ConnectServer
-from tests.spark.processes import in_a_new_process
-
-LISTENER = """
-import pyarrow as pa
-
-def doubled(batches):
-    for batch in batches:
-        yield pa.RecordBatch.from_arrays([pa.compute.multiply(batch.column(0), 2)], ["id"])
-"""
-
-
-@pytest.fixture
-def listener_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "my_listener.py").write_text("import pyarrow.compute\n" + LISTENER)
-    return folder
-
+from tests.spark.processes import ClassicDriver, family, in_a_new_process
 
 CLASSIC = """
-import json, sys
-from spark_jobs.session import open_session
-folder, table = sys.argv[1:]
+import sys
+folder, table = arguments
 sys.path.insert(0, folder)
 import my_listener
-with open_session("test", master="local[2]", python_path=[folder]) as spark:
-    spark.sql("SELECT id, timestamp_millis(id) AS at FROM range(100)").write.format("delta").save(table)
-    read = spark.read.format("delta").load(table)
-    print(json.dumps({
-        "rows": read.count(),
-        "mapped": read.select("id").mapInArrow(my_listener.doubled, "id long").groupBy().sum("id").first()[0],
-        "zone": spark.conf.get("spark.sql.session.timeZone"),
-        "host": spark.conf.get("spark.driver.host"),
-        "slots": spark.conf.get("spark.default.parallelism"),
-    }))
+
+session.sql("SELECT id, timestamp_millis(id) AS at FROM range(100)").write.format("delta").save(table)
+read = session.read.format("delta").load(table)
+answer = {
+    "rows": read.count(),
+    "mapped": read.select("id").mapInArrow(my_listener.doubled, "id long").groupBy().sum("id").first()[0],
+    "zone": session.conf.get("spark.sql.session.timeZone"),
+    "host": session.conf.get("spark.driver.host"),
+    "slots": session.conf.get("spark.default.parallelism"),
+}
 """
 
 
-def test_a_session_writes_and_reads_delta_and_runs_the_users_listener(tmp_path: Path, listener_folder: Path) -> None:
+def test_a_session_writes_and_reads_delta_and_runs_the_users_listener(
+    classic_driver: ClassicDriver, listener_folder: Path, tmp_path: Path
+) -> None:
     import pyarrow.parquet as pq
 
     table = tmp_path / "table"
-    output = in_a_new_process(CLASSIC, str(listener_folder), str(table))
+    output = classic_driver.run(CLASSIC, str(listener_folder), str(table))
     assert output == {"rows": 100, "mapped": 9900, "zone": "UTC", "host": "127.0.0.1", "slots": "2"}
     written = next(table.glob("part-*.parquet"))
     statistics = pq.ParquetFile(written).metadata.row_group(0).column(1).statistics
     assert statistics.has_min_max, "times without statistics (INT96) cannot be skipped"
-
-
-@pytest.fixture
-def server(tmp_path: Path, listener_folder: Path) -> Iterator[ConnectServer]:
-    with ConnectServer(master="local[2]", python_path=[listener_folder], log_file=tmp_path / "server.log") as running:
-        yield running
 
 
 CLIENT = """
@@ -107,31 +83,23 @@ print(json.dumps(answer))
 """
 
 
-def family(process_id: int) -> list[psutil.Process]:
-    parent = psutil.Process(process_id)
-    return [parent, *parent.children(recursive=True)]
-
-
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def test_a_warm_server_serves_clients_that_know_its_token_and_leaves_no_process(
-    server: ConnectServer, listener_folder: Path
+def test_a_warm_server_on_loopback_serves_clients_that_know_its_token(
+    connect_server: ConnectServer, listener_folder: Path, tmp_path: Path
 ) -> None:
+    """The fixture checks that it leaves no process; ``tests/e2e/test_demo.py``, that it ends when its starter is killed."""
     for _ in range(2):
-        assert in_a_new_process(CLIENT, str(listener_folder), env={"REMOTE": server.remote}) == 999_000
-    hers = listener_folder.with_name("hers")  # the server cannot import from it
+        assert in_a_new_process(CLIENT, str(listener_folder), env={"REMOTE": connect_server.remote}) == 999_000
+    hers = tmp_path / "hers"  # the server cannot import from it
     hers.mkdir()
     (hers / "her_listener.py").write_text("def consume(msgs, context): ...")
-    slots, listener = in_a_new_process(SENDER, env={"REMOTE": server.remote, "PYTHONPATH": str(hers)})
+    slots, listener = in_a_new_process(SENDER, env={"REMOTE": connect_server.remote, "PYTHONPATH": str(hers)})
     assert slots == 2
     assert Path(listener).name == "her_listener.py"
     assert Path(listener).parent != hers, "it came as an artifact"
-    wrong = server.remote.partition("token=")[0] + "token=wrong"
+    wrong = connect_server.remote.partition("token=")[0] + "token=wrong"
     assert "authentication token" in in_a_new_process(STRANGER, env={"REMOTE": wrong}).lower()
 
-    members = family(server.process_id)
+    members = family(connect_server.process_id)
     names = {member.name() for member in members}
     addresses = {
         connection.laddr.ip.removeprefix("::ffff:")
@@ -142,40 +110,6 @@ def test_a_warm_server_serves_clients_that_know_its_token_and_leaves_no_process(
     assert "java" in names
     assert len(members) >= 3, "the Python workers stay warm"
     assert addresses == {"127.0.0.1"}
-
-    server.stop()
-    assert [member for member in members if not is_gone(member)] == []
-    server.stop()
-    with pytest.raises(RuntimeError, match="not running"):
-        _ = server.remote
-
-
-STARTER = """
-import json, sys, time
-from spark_jobs.session import ConnectServer
-from tests.spark.processes import in_a_new_process
-server = ConnectServer(master="local[1]", log_file=sys.argv[1])
-server.start()
-print(server.process_id, flush=True)
-sys.stdin.read()
-"""
-
-
-def test_the_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(tmp_path / "log")],
-        env=os.environ | {"SPARK_REMOTE": "sc://localhost:1"},  # for clients: the server must not mind
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert starter.stdin is not None
-    assert starter.stdout is not None
-    with starter.stdin, starter.stdout:
-        members = family(int(starter.stdout.readline()))
-        starter.send_signal(signal.SIGKILL)
-        starter.wait()
-    while not all(map(is_gone, members)):  # a zombie counts as ended
-        os.sched_yield()
 
 
 def test_a_server_that_was_stopped_while_it_was_to_be_started_starts_no_process(tmp_path: Path) -> None:
