@@ -32,6 +32,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
+from rmq_store.lake.admin.undo import undo
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import table_of, without_repeats
 from rmq_store.lake.audit.full import full as audit_contents
@@ -381,6 +382,33 @@ class Store:
         need_group(self.lake, group)
         shards = shards_with_queues(self.lake.shards(), topic, tuple(queues))
         return move_in_all([(shard, replace(request, queues=of_shard)) for shard, of_shard in shards], self.host)
+
+    def undo(
+        self,
+        group: str,
+        *,
+        reason: str,
+        force: bool = False,
+        dry_run: bool = False,
+        request_id: str | None = None,
+    ) -> list[MoveReport]:
+        """Undo the last action of an operator on a group's offsets: a reset, a skip, a clone, an import of offsets, or an undo,
+        which does the action again. A report for each shard that has the action.
+
+        ``force``: also when windows were committed in its queues since. ``reason`` is recorded; it may be empty only for a
+        ``dry_run``. Raises WrongUse, also for an action that cannot be undone.
+        """
+        need_group(self.lake, group)
+        return undo(
+            self.lake.shards(),
+            group,
+            self.host,
+            request_id=request_id_of(request_id, "undo", self.host),
+            actor=self.actor,
+            reason=reason_of(reason, dry_run),
+            force=force,
+            dry_run=dry_run,
+        )
 
     def redrive(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.output import Output
+from rmq_store.commit.positions import ABSENT
 from rmq_store.commit.request import Status
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def show_moves(
         sizes = {size.queue: size for size in report.sizes}
         moves += [_move(report.shard, move, before[report.shard], sizes.get(move.queue)) for move in report.moves]
     more = sum(move["messages"] or 0 for move in moves)
-    first = sum(move["messages"] is None for move in moves)
+    first = sum(move["messages"] is None and move["to_offset"] is not None for move in moves)
     statuses = {report.status for report in reports}
     status = Status.COMMITTED if Status.COMMITTED in statuses else reports[0].status
     request_id = reports[0].request_id
@@ -68,8 +69,10 @@ def _move(shard: str, move: Moved, before: StateBefore, size: MoveSize | None) -
     queue = move.queue
     observed = before.observed.get(queue) if move.from_offset is None else None
     start = before.start(move)
-    more = None if start is None else before.readable(queue, start) - before.readable(queue, move.to_offset)
-    values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, move.to_offset, more)
+    to_offset = None if move.to_offset == ABSENT else move.to_offset
+    known = start is not None and to_offset is not None
+    more = before.readable(queue, start or 0) - before.readable(queue, to_offset or 0) if known else None
+    values = (shard, queue.topic, queue.broker_name, queue.queue_id, move.from_offset, to_offset, more)
     row = dict(zip(_MOVE, values, strict=True)) | {"observed_offset": observed, "bytes": None, "direction": None}
     if size is None:
         return row
@@ -78,6 +81,8 @@ def _move(shard: str, move: Moved, before: StateBefore, size: MoveSize | None) -
 
 def _messages_text(move: dict[str, Any]) -> str:
     observed, messages = move["observed_offset"], move["messages"]
+    if move["to_offset"] is None:
+        return "has no offset any more, as before"
     start = move["from_offset"] if observed is None else observed
     if messages == 0 and start not in (None, move["to_offset"]):
         return f"as many to read (no message is kept between {start:,} and {move['to_offset']:,})"

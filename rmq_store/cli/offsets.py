@@ -1,7 +1,8 @@
-"""``rmq reset``, ``skip``, ``clone``, ``search-offset``, ``offsets import``: find and move the offsets of groups."""
+"""``rmq reset``, ``skip``, ``clone``, ``undo``, ``search-offset``, ``offsets import``: find and move the offsets of groups."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +66,15 @@ def add_to(app: typer.Typer) -> None:
         app,
         clone,
         ["rmq clone --from orders --to orders-v2 --reason 'a second consumer continues from here'"],
+        panel=PANEL,
+    )
+    add_command(
+        app,
+        undo,
+        [
+            "rmq undo --group orders --dry-run",
+            "rmq undo --group orders --reason 'the reset was for another group'",
+        ],
         panel=PANEL,
     )
     add_command(
@@ -238,6 +248,45 @@ def clone(
     before = states_before(shards, target, known)
     reports = move_in_all([(shard, request) for shard in shards], host, known)
     show_moves(Output(options.as_json), reports, before, {"group": target, "source": source, "topic": topic})
+
+
+def undo(
+    *,
+    group: GroupOption,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when windows were committed in its queues since the action.")
+    ] = False,
+    options: GroupChangeOptions,
+) -> None:
+    """Undo the last action of an operator on a group's offsets.
+
+    A reset, skip, clone or import of offsets can be undone, and so can an undo: that does the action again. The undo is
+    recorded with the actor, the reason, and the action that it undoes. It is refused when windows were committed in these
+    queues since, unless --force is given. What sent or dropped messages cannot be undone: a redrive, a delete.
+    """
+    from rmq_store.lake.admin.undo import undo as undo_in
+
+    store, host = open_store(options.root), Host()
+    output, settings = Output(options.as_json), optional_settings(options.settings)
+    request_id = new_request("undo", options.request, host)
+    check_group(store, group, settings)
+    known, shards = known_group(group, settings), store.shards(options.shard)
+    before = states_before(shards, group, known)
+    reports = undo_in(
+        shards,
+        group,
+        host,
+        request_id=request_id,
+        actor=actor_of(options.actor),
+        reason=reason_of(options.reason, options.dry_run),
+        force=force,
+        dry_run=options.dry_run,
+        settings=known,
+    )
+    parameters = json.loads(reports[0].parameters)
+    undone = {name: parameters[name] for name in ("undoes", "undoes_action")}
+    output.line(f"undoes: {undone['undoes_action']} {undone['undoes']}")
+    show_moves(output, reports, before, {"group": group, **undone})
 
 
 def search_offset(

@@ -189,10 +189,10 @@ def sql(
     """Query the store in SQL (DuckDB, read only).
 
     Views: acked_keys, archived_rows, attempt_outcomes, audit, blocked, consume_queue_entries, consumed_ranges,
-    consumer_offsets, dead_letters, delayed, groups, lag, message_rows, messages, offset_history, outcomes, queue_owners,
-    queues, redrives, removed_ranges, retries, scheduled, stored_offsets, subscriptions, topics, windows; SHOW TABLES lists
-    them, DESCRIBE lag shows the columns of one. Times are UTC ms: epoch_ms(committed_at) makes a timestamp. In JSON
-    bytes are base64.
+    consumer_offsets, dead_letters, delayed, groups, lag, message_rows, messages, offset_history, operator_actions, outcomes,
+    queue_owners, queues, redrives, removed_ranges, retries, scheduled, stored_offsets, subscriptions, topics, windows; SHOW
+    TABLES lists them, DESCRIBE lag shows the columns of one. Times are UTC ms: epoch_ms(committed_at) makes a timestamp.
+    In JSON bytes are base64.
 
     In CSV a text that a spreadsheet would run as a formula (one that begins with = + - @, a tab or a line end, and is no
     number) gets a ' before it. JSON has texts as they are.

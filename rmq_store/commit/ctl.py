@@ -43,6 +43,7 @@ class Action(StrEnum):
     REDRIVE = "redrive"
     CLONE = "clone"
     DELETE = "delete"
+    UNDO = "undo"
     COMPACT = "compact"
     VACUUM = "vacuum"
     RETENTION = "retention"

@@ -85,6 +85,7 @@ def test_the_commands_are_those_that_people_build_on() -> None:
             "topic-status",
             "topics",
             "track",
+            "undo",
             "upgrade",
         ),
     ]

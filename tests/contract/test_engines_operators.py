@@ -87,6 +87,48 @@ def test_a_dry_run_of_a_reset_counts_messages_and_no_holes(tmp_path: Path) -> No
 
 
 @story
+def test_an_undo_takes_a_reset_back_and_names_it(world: World) -> None:
+    world.fill(orders(0), several(10))
+    world.consume(BILLING, f"{DAY}-1")
+    world.reset_to(ResetTo.OFFSET, 4)
+    report = world.undo()
+    assert (report.status, world.offset(orders(0))) == ("committed", 10)
+    assert world.undo().status == "already_committed"
+    assert world.history("billing")[-1] == Move(
+        orders(0), 4, 10, 2, "undo", f"{DAY}-undo", "ana", "another group was meant"
+    )
+    undo = next(ctl for ctl in world.ctls() if ctl.action is Action.UNDO)
+    reset = next(ctl for ctl in world.ctls() if ctl.action is Action.RESET)
+    assert (undo.parameter("undoes"), undo.parameter("undoes_commit")) == (reset.request_id, reset.commit_id)
+    world.undo(f"{DAY}-redo")
+    assert world.offset(orders(0)) == 4
+    world.consume(BILLING, f"{DAY}-2", max_messages=2)
+    with pytest.raises(WrongUse, match="0 of their messages consumed again, and skip 4"):
+        world.undo(f"{DAY}-late")
+
+
+@story
+def test_an_undo_wins_over_a_running_window(world: World) -> None:
+    world.fill(orders(0), several(10))
+    world.consume(BILLING, f"{DAY}-1")
+    world.reset_to(ResetTo.OFFSET, 4)
+    with world.at_step("3.staged", lambda: world.undo(host=world.another_host())), pytest.raises(StaleAttempt):
+        world.consume(BILLING, f"{DAY}-2")
+    assert world.offset(orders(0)) == 10
+    assert world.consume(BILLING, f"{DAY}-3").status == "empty"
+
+
+@story
+def test_an_undo_of_a_first_reset_leaves_the_start_to_the_settings(world: World) -> None:
+    world.fill(orders(0), several(10))
+    world.reset_to(ResetTo.MAX)
+    world.undo()
+    assert world.offset(orders(0)) is None
+    window = world.consume(BILLING, f"{DAY}-1")
+    assert [(c.range.begin, c.start_rule, c.pass_) for c in window.consumed] == [(0, "first_offset", 2)]
+
+
+@story
 def test_a_reset_to_a_moment_goes_to_the_first_message_stored_at_or_after_it(world: World) -> None:
     world.fill(orders(0), several(10, step_ms=60_000))
     world.fill(orders(1), several(3, first=50))

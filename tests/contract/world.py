@@ -22,6 +22,7 @@ from rmq_store.admin.offset_moves import MoveReport, MoveRequest
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.replay import as_replay
 from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.admin.undo import ACTIONS, UndoRequest, last_action
 from rmq_store.commit.ctl import (
     Action,
     Actor,
@@ -36,6 +37,7 @@ from rmq_store.commit.ctl import (
 from rmq_store.commit.positions import Claim, Positions, QueueRange, cutover_id, import_id, max_id, min_id, off_id
 from rmq_store.consumer.listener import ConsumeConcurrentlyContext
 from rmq_store.consumer.start import ConsumeFromWhere
+from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.message.message_const import MessageConst
@@ -387,6 +389,18 @@ class World(ABC):
         usual: dict[str, Any] = {"group": "billing", "topic": "Orders", "actor": ANA, "reason": "wrong price"}
         return self.move(ResetRequest(to=to, value=value, request_id=request_id, **(usual | more)), host)
 
+    def undo(self, request_id: str = f"{DAY}-undo", *, host: Host | None = None, **more: Any) -> MoveReport:
+        """Of the last action on the group ``billing``."""
+        usual: dict[str, Any] = {"group": "billing", "actor": ANA, "reason": "another group was meant"}
+        arguments = usual | more
+        commits = [ctl for ctl in self.ctls() if ctl.group == arguments["group"]]
+        made = [ctl for ctl in commits if (ctl.action, ctl.request_id) == (Action.UNDO, request_id)]
+        undone = next((ctl for ctl in commits if made and ctl.commit_id == made[0].parameter("undoes_commit")), None)
+        undone = undone or last_action(ctl for ctl in commits if ctl.action in ACTIONS)
+        if undone is None:
+            raise WrongUse("no action to undo")
+        return self.move(UndoRequest(undone=undone, request_id=request_id, **arguments), host)
+
     def delete(self, request_id: str = f"{DAY}-delete", host: Host | None = None, **more: Any) -> MoveReport:
         """Of the group ``billing``."""
         usual: dict[str, Any] = {"group": "billing", "actor": ANA, "reason": "nobody needs it"}
@@ -487,8 +501,9 @@ def _ctl(ctl: Ctl) -> dict[str, Any]:
         "read_version", "store_timestamp", "subscription", "listener", "moved", "blocked",
     )  # fmt: skip
     told = {name: getattr(ctl, name) for name in names}
-    # "claim" is a random id, TASK_MS depends on the machine
-    parameters = {name: value for name, value in json.loads(ctl.parameters).items() if name not in ("claim", TASK_MS)}
+    # "claim" and "undoes_commit" are random ids, TASK_MS depends on the machine
+    omitted = ("claim", "undoes_commit", TASK_MS)
+    parameters = {name: value for name, value in json.loads(ctl.parameters).items() if name not in omitted}
     return told | {"parameters": parameters, "consumed": [_consumed(c) for c in ctl.consumed]}
 
 

@@ -53,6 +53,14 @@ consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
 engine = "local"
 [[group.subscription]]
 topic = "{TOPIC}"
+
+[[group]]
+name = "reset-before"
+listener = "tests.faults.listeners:fail_others"
+listener_process = false
+engine = "local"
+[[group.subscription]]
+topic = "{TOPIC}"
 """
 
 BESIDE = frozenset({Action.CLAIM, Action.RENEW, Action.RELEASE, Action.VACUUM})
@@ -119,6 +127,8 @@ def made_world(folder: Path) -> World:
     write_broker(broker, 45)
     do(*load)
     do("consume", "--group", GROUP, "--max-messages", "6", *settings)
+    do("clone", "--from", GROUP, "--to", "reset-before", *WHY, *settings)
+    do("reset", "--group", "reset-before", "--topic", TOPIC, "--to-min", *WHY, *settings)
     write_broker(broker, 60)
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
@@ -187,6 +197,7 @@ OPERATIONS = [
     _change("reset", "reset", "--group", GROUP, "--topic", TOPIC, "--to-offset", "3", *WHY, settings=True),
     _change("skip", "skip", "--group", GROUP, "--topic", TOPIC, *WHY, settings=True),
     _change("clone", "clone", "--from", GROUP, "--to", "shipping", *WHY, settings=True),
+    _change("undo", "undo", "--group", "reset-before", *WHY, settings=True),
     _change("delete", "delete-group", "--group", GROUP, *WHY, settings=True),
     _change("cutover", "cutover", "--broker", BROKER, *WHY),
     _upkeep("maintain", "maintain", prepare=_aged),
@@ -195,6 +206,7 @@ OPERATIONS = [
     _upkeep("rebuild", "dispatch", "--rebuild", prepare=_damaged),
     _upkeep("upgrade", "upgrade", store="old"),
     _upkeep("init", "init"),
+    _reader("dry run", "consume", "--group", GROUP, "--dry-run", settings=True),
     _reader("doctor", "doctor", settings=True),
     _reader("lag", "lag", settings=True),
     _reader("progress", "progress", "--group", GROUP, settings=True),

@@ -5,7 +5,7 @@ It knows the rules by their words (``docs/invariants.md``) and nothing of expect
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rmq_store.admin.replay import replayed_group
@@ -40,6 +40,7 @@ INVARIANTS = {
     "once": "each part of a request is committed once",
     "operator": "nothing is committed that was planned before an operator's action",
     "moved": "a move begins at the committed offset",
+    "undone": "an undo takes a group back to where it was before its last action",
     "deleted": "nothing of a deleted group is left, and nothing of it is committed later",
     "redriven": "a dead letter is sent again once",
     "places": "a message gets the offset at the end of its queue, and the end is that of its messages",
@@ -59,7 +60,7 @@ INVARIANTS = {
 
 Queues = dict[MessageQueue, int]
 _CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
-_MOVES = (Action.RESET, Action.CLONE, Action.REPLAY, Action.DELETE)
+_MOVES = (Action.RESET, Action.CLONE, Action.REPLAY, Action.DELETE, Action.UNDO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Book:
     blocked: dict[tuple[str, MessageQueue], str] = field(default_factory=dict)
     lost: set[tuple[str, MessageQueue]] = field(default_factory=set)
     epochs: dict[str, int] = field(default_factory=dict)
+    last_moves: dict[str, tuple[str, Mapping[MessageQueue, int | None]]] = field(default_factory=dict)
     deletes: dict[str, int] = field(default_factory=dict)
     subs: dict[str, tuple[int, str]] = field(default_factory=dict)
     keys: dict[str, set[str]] = field(default_factory=dict)
@@ -192,7 +194,13 @@ class Book:
         if ctl.action is Action.DELETE:
             self.deletes[group] = self.epochs.get(group, 0) + 1
             self.subs.pop(group, None)
+        if ctl.action is Action.UNDO:
+            undone, before = self.last_moves.get(group, ("", {}))
+            to = {move.queue: None if move.to_offset == ABSENT else move.to_offset for move in ctl.moved}
+            if (ctl.parameter("undoes_commit"), to) != (undone, before):
+                yield f"undone: {ctl.parameter('undoes')} of {group} to {to}, its last action moved it from {before}"
         yield from self._moved(ctl, facts, {group})
+        self.last_moves[group] = ctl.commit_id, {move.queue: move.from_offset for move in ctl.moved}
         if ctl.action is Action.DELETE:
             for key in [key for key in self.blocked if key[0] == group]:
                 del self.blocked[key]
@@ -204,6 +212,7 @@ class Book:
         for group in groups | {move.group for move in ctl.moved}:
             self.epochs[group] = self.epochs.get(group, 0) + 1
             self.keys.pop(group, None)
+            self.last_moves.pop(group, None)
         for move in ctl.moved:
             key = move.group, move.queue
             if move.from_offset != self.offsets.get(key):

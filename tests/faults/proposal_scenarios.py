@@ -14,7 +14,7 @@ from tests.contract.world import group
 from tests.faults.proposal_brokers import Cutover, HandBack, Import
 from tests.faults.proposal_explorer import Dispatch, Scenario, Vacuum
 from tests.faults.proposal_operations import DAY, Consume, Deliver, Operation, Redrive, Send
-from tests.faults.proposal_upkeep import Attempt, Compact, Retain, clone, delete, reset
+from tests.faults.proposal_upkeep import Attempt, Compact, Retain, Undo, clone, delete, reset
 
 MINUTE, HOUR = 60_000, 3_600_000
 LEASE_OVER, RUN_OVER = 3 * MINUTE, 60 * HOUR
@@ -80,7 +80,9 @@ BEGUN = Consume(name="begun", group=ORDERLY, most=1)
 BLOCKED = Consume(name="window", group=ORDERLY, waits=((Q0, 1), (Q1, 0)))
 TO_END = reset("reset", "g", "Orders", None)
 AT_ONE = (IMPORT, Consume(name="all", group=G), reset("to-1", "g", "Orders", 1))
+SKIPPED = (*CONSUMED, reset("to-end", "g", "Orders", None))
 OWNED_AT_0 = (*OWNED, reset("to-0", "o", "Orders"))
+UNDO, UNDO_2 = Undo(name="undo", group="g"), Undo(name="undo-2", group="g")
 OLD_VERSION = Consume(name="window", group=G, client="c1")
 NEW_VERSION = Consume(name="newer", group=NEWER, client="c2")
 CLIENT_1, CLIENT_2 = Consume(name="window", group=G, client="c1"), Consume(name="window-2", group=G, client="c2")
@@ -170,6 +172,11 @@ SCENARIOS: dict[str, Scenario] = {
     "a reset to the same offset and a delete": Scenario((TO_END, DELETE), CONSUMED_BY_ALL),
     "a reset to the same offset and a window": Scenario((WINDOW, reset("reset", "g", "Orders", 1)), AT_ONE),
     "a reset to the same offset and a hand-back": Scenario((reset("reset", "o", "Orders"), HAND_BACK), OWNED_AT_0),
+    "a window and an undo": Scenario((WINDOW, UNDO), AT_ONE),
+    "a reset to the same offset and an undo": Scenario((UNDO, reset("reset", "g", "Orders", 1)), AT_ONE),
+    "an undo and retention": Scenario((UNDO, RETAIN), SKIPPED),
+    "an undo and a delete": Scenario((UNDO, DELETE), AT_ONE),
+    "two undos": Scenario((UNDO, UNDO_2), AT_ONE),
     "two attempts of a replay": Scenario((ATTEMPT, ATTEMPT_2), REPLAYED),
     "an attempt and a reset": Scenario((ATTEMPT, reset("reset", REPLAY, "Orders", None)), REPLAYED),
     "two retentions": Scenario((RETAIN, LOSE), CONSUMED),
@@ -192,5 +199,5 @@ SHARDS: dict[str, tuple[tuple[Operation, ...], int]] = {
 
 EVERYTHING: tuple[Operation, ...] = (
     WINDOW, OTHER_WINDOW, AGAIN, CLIENT_2, NEW_VERSION, SLOW, *ABSORB, DELIVER, DELIVER_2, REDRIVE, REDRIVE_2, SEND, SEND_2,
-    MORE_BACK, NEW_NAME, CUTOVER, HAND_BACK, RESET, TO_END, DELETE, CLONE, RETAIN, LOSE, COMPACT, VACUUM, DISPATCH,
+    MORE_BACK, NEW_NAME, CUTOVER, HAND_BACK, RESET, TO_END, DELETE, CLONE, UNDO, RETAIN, LOSE, COMPACT, VACUUM, DISPATCH,
 )  # fmt: skip

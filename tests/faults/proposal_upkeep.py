@@ -9,12 +9,14 @@ from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.admin.offset_moves import MoveRequest
 from rmq_store.admin.replay import attempt_proposal, next_attempt
 from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.admin.undo import ACTIONS, UndoRequest, last_action
 from rmq_store.commit.ctl import (
     Action,
     Ctl,
     Proposal,
     canonical_json,
 )
+from rmq_store.errors import WrongUse
 from rmq_store.lake.maintain.retention import RetentionRequest, offsets_of_groups, retention_proposal
 from rmq_store.maintain.retention import Limit, RetainedQueue, removal
 from rmq_store.message.message import MessageQueue
@@ -50,6 +52,30 @@ def clone(name: str, group: str, source: str) -> Move:
 
 def delete(name: str, group: str) -> Move:
     return Move(name=name, request=DeleteGroupRequest(group, f"{DAY}-{name}", ANA, "old"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo(Operation):
+    """Of the last action on a group. ``force``: also after windows."""
+
+    group: str
+    force: bool = False
+
+    def draft(self, moment: Moment) -> Draft | None:
+        view = moment.view
+        if view.parts(self.request_id, Action.UNDO):
+            return None
+        last = last_action(ctl for ctl in view.ctls if ctl.group == self.group and ctl.action in ACTIONS)
+        if last is None:
+            return None
+        request = UndoRequest(
+            group=self.group, undone=last, request_id=self.request_id, actor=ANA, reason="wrong group", force=self.force
+        )
+        try:
+            moves = request.moves(view, view.stored)
+        except WrongUse:
+            return None
+        return Draft(request.proposal(moment.commit_id, view.stored, moves), "undo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

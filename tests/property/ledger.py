@@ -21,7 +21,8 @@ from tests.oracle.memory.rows import Stored
 LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 SCHEDULE, TIMER = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
-MOVES = (Action.RESET, Action.CLONE, Action.REPLAY)
+MOVES = (Action.RESET, Action.CLONE, Action.REPLAY, Action.UNDO)
+DELETED = -1
 _MASK = 2**64 - 1
 
 Offsets = dict[Outcome, set[int]]
@@ -72,6 +73,8 @@ class Ledger:
     read: int = 0
     places: dict[tuple[str, MessageQueue], Place] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    before: dict[str, dict[MessageQueue, int]] = field(default_factory=lambda: defaultdict(dict))
+    """By group where it was in each queue before its last move."""
     done: dict[tuple[str, int, MessageQueue], set[int]] = field(default_factory=lambda: defaultdict(set))
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     acked: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -206,6 +209,7 @@ class Ledger:
         name = ctl.group or ""
         self.epochs[name] += 1
         assert ctl.epoch == self.epochs[name]
+        undone = self.before.pop(name, {})
         for move in ctl.moved:
             place = self.places.get((name, move.queue))
             assert (move.group, move.pass_) == (name, self.epochs[name])
@@ -214,7 +218,15 @@ class Ledger:
                 assert move.to_offset == self.where_to(move.queue, ctl.parameter("to"), ctl.parameter("value"))
             elif ctl.action is Action.CLONE:
                 assert move.to_offset == self.places[ctl.parameter("source"), move.queue].offset
-            self.places[name, move.queue] = Place(move.to_offset, move.pass_)
+            elif ctl.action is Action.UNDO:
+                assert move.to_offset == undone.pop(move.queue, DELETED)
+            if place is not None:
+                self.before[name][move.queue] = place.offset
+            if move.to_offset == DELETED:
+                del self.places[name, move.queue]
+            else:
+                self.places[name, move.queue] = Place(move.to_offset, move.pass_)
+        assert ctl.action is not Action.UNDO or not undone, "every queue of the action goes back"
 
     def where_to(self, queue: MessageQueue, to: str, value: int | None) -> int:
         """By looking at every message (rules 2.3, 13.1)."""

@@ -153,6 +153,16 @@ class Clone:
 
 
 @dataclass(frozen=True)
+class Undo:
+    group: str
+    force: bool
+
+    def tell(self, teller: Teller) -> None:
+        request_id = teller.new_request("undo")
+        teller.ask("undo", request_id, lambda: teller.world.undo(request_id, group=self.group, force=self.force))
+
+
+@dataclass(frozen=True)
 class Redrive:
     group: str
     limit: int | None

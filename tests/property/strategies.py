@@ -30,6 +30,7 @@ from tests.property.steps import (
     Round,
     Send,
     Trim,
+    Undo,
 )
 
 FORMS = ("success", "success", "list", "yield", "ack_index", "fails_at", "yield_fails", "later", "none", "raises")
@@ -84,13 +85,14 @@ _consumes = st.builds(Consume, _names, st.integers(0, 7))
 _deliveries = st.builds(Deliver, st.sampled_from([10, 30, 60, 3600, 1]), st.sampled_from([1000, 1000, 3, 1]))
 _resets = st.builds(Reset, _names, _topics, st.sampled_from(ResetTo), st.integers(0, 1000), st.booleans())
 _clones = st.builds(Clone, _names, _names, st.sampled_from([None, "Orders", "Bills"]))
+_undos = st.builds(Undo, _names, st.booleans())
 _redrives = st.builds(Redrive, st.sampled_from(["billing", "ordered", "once", "prices"]), st.sampled_from([None, 1, 2]))
 _replays = st.builds(Replay, st.sampled_from([120, 70, 60, 10]))
 _follow_ups = st.builds(FollowUp, st.integers(0, 2), st.booleans())
 _again = st.builds(Again, st.integers(0, 20))
 _jobs = st.one_of(_consumes, _consumes, _deliveries)
 _crashes = st.builds(Crash, st.sampled_from([*STEPS, "5.put"]), _jobs)
-_quick = st.one_of(_consumes, _consumes, _deliveries, _resets, _clones, _redrives, SENDS, _again)
+_quick = st.one_of(_consumes, _consumes, _deliveries, _resets, _clones, _undos, _redrives, SENDS, _again)
 _meanwhile = st.builds(
     Meanwhile,
     st.sampled_from(STEPS),
@@ -106,7 +108,7 @@ _races = st.builds(
     st.one_of(_consumes, _resets, _clones),
 )
 _steps = st.one_of(
-    FILLS, SENDS, _consumes, _consumes, _consumes, _deliveries, _deliveries, _resets, _clones, _redrives, _replays,
+    FILLS, SENDS, _consumes, _consumes, _consumes, _deliveries, _deliveries, _resets, _clones, _undos, _redrives, _replays,
     _follow_ups, st.builds(Trim, st.integers(0, 2), st.integers(0, 100)), _again, _crashes, _meanwhile, _races, _races,
 )  # fmt: skip
 # What happened is nothing until the groups look at it.

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.lake.audit.audit import audit
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.table.checkpoint import write_checkpoint
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -23,7 +24,7 @@ from rmq_store.window.consume_request import Scope
 from tests.contract.engines import LakeWorld, MemoryWorld
 from tests.property.answers import ALL_WELL
 from tests.property.histories import Cast, Teller, tell
-from tests.property.steps import Again, Consume, Deliver
+from tests.property.steps import Again, Consume, Deliver, Trim
 from tests.property.strategies import CASTS, HISTORIES
 from tests.readers import assert_a_kept_view_agrees, assert_readers_agree, tables_of
 
@@ -91,7 +92,11 @@ def test_the_lake_tells_every_history_as_memory_does(cast: Cast, steps: tuple[An
         assert lake.did == memory.did, "every attempt came to the same"
         assert left(lake) == left(memory)
         assert isinstance(lake.world, LakeWorld)
-        assert audit(lake.world.store) == []
+        trimmed = any(isinstance(step, Trim) for step in steps[:9])  # which no commit of a retention records
+        findings = [
+            one for one in audit(lake.world.store) if one.problem is not Problem.FIRST_OFFSET_DIFFERS or not trimmed
+        ]
+        assert findings == []
         for table in tables_of(lake.world.shard).values():
             write_checkpoint(table)
         assert_readers_agree(lake.world.shard)

@@ -25,7 +25,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 # What is executed here; the others are made of these by choosing rows and columns.
 ASKED = (
     "message_rows", "scheduled", "outcomes", "windows", "consumer_offsets", "lag", "groups", "topics", "offset_history",
-    "queue_owners",
+    "queue_owners", "operator_actions",
 )  # fmt: skip
 
 # Many small queries, each run once: nothing is worth generating code for.

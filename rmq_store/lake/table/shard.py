@@ -161,6 +161,23 @@ class Shard:
                 return ctls[-1]
         return None
 
+    def last_ctl(self, group: str, action: Action) -> Ctl | None:
+        """The group's last commit of that action in the log; None: there is none. Reads the files that may have it, the newest
+        first, until no other can have a later one, whatever the clocks of the hosts said."""
+        files = self._ctl_files_with(group, action)
+        last: Ctl | None = None
+        floor = ""
+        for path, newest in zip(*(files.column(name).to_pylist() for name in ("path", "max.commit_id")), strict=True):
+            if newest < floor:
+                break
+            for ctl in self.ctls_in([path]):
+                if (ctl.group, ctl.action) == (group, action) and (
+                    last is None or (ctl.read_version, ctl.commit_id) > (last.read_version, last.commit_id)
+                ):
+                    last = ctl
+                    floor = max(floor, uuid7_floor(uuid7_ms(ctl.commit_id) - 2 * MAX_SKEW_MS))
+        return last
+
     def newest_ctls(self, group: str, action: Action, most: int) -> list[Ctl]:
         """The group's newest commits of that action, at most ``most``, oldest first, from the ``most`` newest files that may
         have one."""

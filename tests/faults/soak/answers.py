@@ -27,7 +27,7 @@ OF_S3 = frozenset({"StoreUnusable", "CommitOutcomeUnknown"})
 """The same where a store may give no answer. A folder always answers, so there they are defects."""
 WRONG_USE = frozenset({"NothingThere", "WrongUse"})
 """Errors that depend on what is in the store: a group without offsets, a topic that does not exist yet."""
-_MAY_BE_WRONG = frozenset({"reset", "redrive", "replay", "delete-group"})
+_MAY_BE_WRONG = frozenset({"reset", "undo", "redrive", "replay", "delete-group"})
 """Commands that are chosen without a look into the store."""
 _BESIDE_WINDOWS = frozenset({("maintain", "StoreUnusable")})
 """Retention gives up when groups have begun, or were reset, at each of its tries."""

@@ -123,6 +123,12 @@ def _reset(context: Context) -> Operation:
     return Operation("reset", ("reset", "--group", group, "--topic", "Orders", *to, *_REASON), context.request)
 
 
+def _undo(context: Context) -> Operation:
+    group = context.rng.choice(("plain", "small", "filtering"))
+    force = context.rng.choice(((), ("--force",)))
+    return Operation("undo", ("undo", "--group", group, *force, *_REASON), context.request)
+
+
 def _delete(context: Context) -> Operation:
     group = context.rng.choice(("plain", "absorbing", "in-order"))
     return Operation("delete-group", ("delete-group", "--group", group, *_REASON), context.request)
@@ -169,6 +175,7 @@ _WEIGHTS: dict[Callable[[Context], Operation], int] = {
     _send: 12,
     _import: 8,
     _reset: 4,
+    _undo: 2,
     _delete: 1,
     _redrive: 5,
     _replay: 2,

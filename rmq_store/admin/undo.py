@@ -1,0 +1,139 @@
+"""Undo of a group's last operator action: its offsets go back to where they were before it.
+
+An undo is a move like a reset, recorded with who, why and which action it undoes, and it begins a new pass. Only the last
+action can be undone; an undo is one too, so an undo of it does the action again. ``docs/decisions/0022-undo.md`` says what
+cannot be undone, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
+from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
+from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.suggestions import listed
+from rmq_store.window.shard_view import ShardView
+
+ACTIONS = (Action.RESET, Action.CLONE, Action.UNDO, Action.DELETE, Action.REPLAY, Action.REDRIVE)
+"""What operators do to a group."""
+
+_CANNOT = {
+    Action.DELETE: (
+        "a delete cannot be undone: retries of the group that waited are dropped. Its offsets are in offset_history; "
+        "'rmq reset --queue ... --to-offset ...' sets them again"
+    ),
+    Action.REPLAY: (
+        "another attempt of a replay cannot be undone: the number of an attempt is the replay's epoch. Finish it with its own "
+        "request"
+    ),
+    Action.REDRIVE: (
+        "a redrive cannot be undone: its copies are messages, which may be consumed already. 'rmq skip' on their topic skips "
+        "those that are not"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoRequest:
+    """An undo of an action in one shard."""
+
+    group: str
+    undone: Ctl
+    """The commit of the action."""
+    request_id: str
+    actor: Actor
+    reason: str
+    force: bool = False
+    """Also when windows were committed in its queues since."""
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        need_reason("an undo", self.reason)
+
+    @property
+    def action(self) -> Action:
+        return Action.UNDO
+
+    @property
+    def parameters(self) -> str:
+        undone = self.undone
+        return canonical_json(
+            {"undoes": undone.request_id, "undoes_action": str(undone.action), "undoes_commit": undone.commit_id}
+        )
+
+    def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
+        """Raises WrongUse for an action that cannot be undone, and for one that is not the last, or after which windows were
+        committed, unless the request has ``force``."""
+        return undo_moves(positions, self, shard.name)
+
+    def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
+        return move_proposal(commit_id, self, positions, moves)
+
+
+def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[Moved, ...]:
+    """The moves of an undo: each queue that the action moved goes back."""
+    group, undone = request.group, request.undone
+    if undone.action in _CANNOT:
+        raise WrongUse(_CANNOT[undone.action])
+    if (positions.get(grp_id(group)) or 0) != (undone.epoch or 0):
+        raise WrongUse(
+            f"{undone.action} {undone.request_id} is not the last thing that moved offsets of group {group} in shard {shard}: "
+            "a cut-over, a hand-back or an import under another name came after it"
+        )
+    at = {move.queue: positions.get(off_id(group, move.queue)) for move in undone.moved}
+    read = [move for move in undone.moved if at[move.queue] != _offset(move.to_offset)]
+    if read and not request.force:
+        raise WrongUse(_consumed_since(undone, read, at))
+    if new := [move.queue for move in read if move.from_offset is None]:
+        raise WrongUse(
+            f"group {group} had no offset in {listed([str(queue) for queue in new], 3)} before {undone.action} "
+            f"{undone.request_id}, and has consumed from there since: without an offset it would start at the first message. "
+            "Reset it instead"
+        )
+    epoch = next_epoch(positions, group)
+    return tuple(
+        Moved(group, move.queue, at[move.queue], ABSENT if move.from_offset is None else move.from_offset, epoch)
+        for move in undone.moved
+    )
+
+
+def _offset(value: int) -> int | None:
+    return None if value == ABSENT else value
+
+
+def _consumed_since(undone: Ctl, read: Sequence[Moved], at: Mapping[MessageQueue, int | None]) -> str:
+    """The refusal after windows: how many messages an undo would have consumed again, or skip."""
+    again = skipped = 0
+    for move in read:
+        now, before = at[move.queue], move.from_offset
+        if now is not None and before is not None:
+            again += max(now - max(before, move.to_offset), 0)
+            skipped += max(before - now, 0)
+    return (
+        f"windows were committed after {undone.action} {undone.request_id} in {len(read)} of its {len(undone.moved)} queues. "
+        f"An undo would have {again:,} of their messages consumed again, and skip {skipped:,}. Give --force to undo it "
+        "nevertheless"
+    )
+
+
+def last_action(commits: Iterable[Ctl]) -> Ctl | None:
+    """The last of some commits of operators in one shard; None: there are none."""
+    return max(commits, key=lambda ctl: (ctl.read_version, ctl.commit_id), default=None)
+
+
+def chosen_actions(last: Mapping[str, Ctl], group: str) -> dict[str, Ctl]:
+    """By shard the commit to undo: of the newest of the last actions (``last``, by shard) those shards that have it.
+
+    Raises WrongUse when there is none.
+    """
+    if not last:
+        raise WrongUse(
+            f"group {group} has no action of an operator to undo: no reset, skip, clone or import of offsets"
+        )
+    newest = max(last.values(), key=lambda ctl: (ctl.store_timestamp, ctl.commit_id))
+    action = (newest.action, newest.request_id)
+    return {shard: ctl for shard, ctl in last.items() if (ctl.action, ctl.request_id) == action}

@@ -1,0 +1,69 @@
+"""Undo of a group's last operator action in the lake, one commit per shard. ``rmq_store/admin/undo.py`` has the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmq_store.admin.offset_moves import MoveReport
+from rmq_store.admin.undo import ACTIONS, UndoRequest, chosen_actions, last_action
+from rmq_store.commit.ctl import Action, Actor, Ctl
+from rmq_store.lake.admin.offset_moves import move_in_all
+from rmq_store.lake.table.shard import Shard
+from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.host import Host
+
+
+def undo(
+    shards: Sequence[Shard],
+    group: str,
+    host: Host,
+    *,
+    request_id: str,
+    actor: Actor,
+    reason: str,
+    force: bool = False,
+    dry_run: bool = False,
+    settings: GroupSettings | None = None,
+) -> list[MoveReport]:
+    """Undo the group's last action in the shards that have it. The same request, run again, finishes what it began.
+
+    ``settings``: those of the group, None when there are none. Raises WrongUse (see ``UndoRequest.moves``) and the errors of
+    ``commit``.
+    """
+    for shard in shards:
+        shard.commitlog.refresh()
+    requests = [
+        (
+            shard,
+            UndoRequest(
+                group=group,
+                undone=undone,
+                request_id=request_id,
+                actor=actor,
+                reason=reason,
+                force=force,
+                dry_run=dry_run,
+            ),
+        )
+        for shard, undone in _undone(shards, group, request_id)
+    ]
+    return move_in_all(requests, host, settings)
+
+
+def _undone(shards: Sequence[Shard], group: str, request_id: str) -> list[tuple[Shard, Ctl]]:
+    """The commits to undo, each with its shard."""
+    made = {shard.name: shard.ctls_of_request(request_id, group, Action.UNDO) for shard in shards}
+    last = {}
+    for shard in shards:
+        actions = [ctl for action in ACTIONS if (ctl := shard.last_ctl(group, action)) is not None]
+        if (ctl := last_action(actions)) is not None:
+            last[shard.name] = ctl
+    if not any(made.values()):
+        chosen = chosen_actions(last, group)
+        return [(shard, chosen[shard.name]) for shard in shards if shard.name in chosen]
+    undone_id = next(ctl.parameter("undoes") for ctls in made.values() for ctl in ctls)
+    undone = []
+    for shard in shards:
+        commits = [ctl for action in ACTIONS for ctl in shard.ctls_of_request(undone_id, group, action)]
+        undone += [(shard, ctl) for ctl in commits[:1] if made[shard.name] or last[shard.name] == ctl]
+    return undone

@@ -1,0 +1,107 @@
+"""``rmq undo``: the last action of an operator is taken back, and that is recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rmq_store
+from tests.contract.rmq import ORDERS, TODAY, Rmq
+from tests.contract.test_cli_admin import in_two_shards, offsets_of_two
+
+__all__ = ["in_two_shards"]
+
+OFFSETS = (
+    "SELECT queue_id, next_offset FROM stored_offsets WHERE group_name = 'orders' AND topic = 'OrderEvents' ORDER BY 1"
+)
+WHY = ("--reason", "another group was meant")
+
+
+def offsets(rmq: Rmq) -> list[Any]:
+    return [list(row.values()) for row in rmq.json("sql", OFFSETS)]
+
+
+def test_a_reset_is_undone_and_done_again(imported: Rmq) -> None:
+    imported("consume", "-g", "orders", "--max-messages", "400")
+    before = offsets(imported)
+    imported("reset", "-g", "orders", "-t", "OrderEvents", "--to-min", "--reason", "x", "--request", f"{TODAY}-reset")
+    reset = offsets(imported)
+    undo = ["undo", "-g", "orders", *WHY, "--actor", "ana", "--request", f"{TODAY}-undo"]
+    dry = imported.json(*undo, "--dry-run")
+    assert (dry["status"], dry["undoes"], dry["undoes_action"], dry["messages"]) == (
+        "dry_run",
+        f"{TODAY}-reset",
+        "reset",
+        -400,
+    )
+    assert offsets(imported) == reset
+    done = imported(*undo)
+    assert f"undoes: reset {TODAY}-reset" in done.out
+    assert "in all: 400 fewer to read" in done.out
+    assert offsets(imported) == before
+    assert imported.json(*undo)["status"] == "already_committed"
+
+    redone = imported.json("undo", "-g", "orders", *WHY)
+    assert (redone["undoes"], redone["undoes_action"]) == (f"{TODAY}-undo", "undo")
+    assert offsets(imported) == reset
+    actions = imported.json("sql", "SELECT * FROM operator_actions ORDER BY read_version")
+    assert [(a["action"], a["undoes"], a["undone_by"]) for a in actions] == [
+        ("reset", None, f"{TODAY}-undo"),
+        ("undo", f"{TODAY}-reset", redone["request_id"]),
+        ("undo", f"{TODAY}-undo", None),
+    ]
+    assert (actions[1]["actor"], actions[1]["reason"]) == ("ana", "another group was meant")
+    assert imported.json("audit")["audit"] == []
+    assert imported.json("consume", "-g", "orders")["messages"] == ORDERS
+
+
+def test_after_windows_an_undo_needs_force(imported: Rmq) -> None:
+    imported("consume", "-g", "orders")
+    imported("reset", "-g", "orders", "-t", "OrderEvents", "--to-min", "--reason", "x")
+    imported("consume", "-g", "orders", "--max-messages", "800")
+    refused = imported("undo", "-g", "orders", *WHY)
+    assert refused.exit_code == 2
+    assert "in 8 of its 8 queues" in refused.err
+    assert f"0 of their messages consumed again, and skip {ORDERS - 800:,}" in refused.err
+    assert imported.json("undo", "-g", "orders", *WHY, "--force")["messages"] == 800 - ORDERS
+    assert imported.json("consume", "-g", "orders")["status"] == "empty"
+    assert imported.json("audit")["audit"] == []
+
+
+def test_the_undo_of_a_first_reset_leaves_no_offset(imported: Rmq) -> None:
+    imported("reset", "-g", "orders", "-t", "OrderEvents", "--to-max", "--reason", "x")
+    undone = imported.json("undo", "-g", "orders", *WHY)
+    assert {(move["from_offset"], move["to_offset"]) for move in undone["moves"]} == {(ORDERS // 8, None)}
+    assert offsets(imported) == []
+    assert imported.json("audit")["audit"] == []
+    window = imported.json("consume", "-g", "orders")
+    assert (window["messages"], window["windows"][0]["ranges"][0]["start_rule"]) == (ORDERS, "first_offset")
+    assert imported.json("audit")["audit"] == []
+
+
+def test_what_cannot_be_undone_is_refused(imported: Rmq) -> None:
+    assert "no action of an operator to undo" in imported("undo", "-g", "orders", *WHY).err
+    assert "there is no group 'ordres'" in imported("undo", "-g", "ordres", *WHY).err
+    imported("consume", "-g", "orders")
+    imported("delete-group", "-g", "orders", "--reason", "old")
+    refused = imported("undo", "-g", "orders", *WHY)
+    assert (refused.exit_code, "a delete cannot be undone" in refused.err) == (2, True)
+    assert "an undo needs a reason" in imported("undo", "-g", "orders").err
+
+
+def test_an_action_is_undone_in_the_shards_that_have_it(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    before = offsets_of_two(rmq)
+    reset = ["reset", "-g", "two", "-t", "Orders", "--to-min", "--reason", "x", "--request"]
+    rmq(*reset, f"{TODAY}-both")
+    rmq(*reset, f"{TODAY}-one", "--shard", "a")
+    one = rmq.json("undo", "-g", "two", *WHY)
+    assert ({move["shard"] for move in one["moves"]}, one["undoes"]) == ({"a"}, f"{TODAY}-one")
+    rmq.json("undo", "-g", "two", *WHY)
+    both = rmq_store.open_store(rmq.root)
+    both.reset("two", "Orders", "min", reason="x")
+    reports = both.undo("two", reason="not this group")
+    assert [report.shard for report in reports] == ["a", "b"]
+    refused = rmq("redrive", "-g", "two", "--all", "--reason", "fixed"), rmq("undo", "-g", "two", *WHY)
+    assert "a redrive cannot be undone" in refused[1].err
+    assert len(offsets_of_two(rmq)) == len(before)
+    assert rmq.json("audit")["audit"] == []

@@ -1,0 +1,133 @@
+"""Undo of an operator's action, as a table: which actions, and what became of their queues since."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action
+from rmq_store.commit.ctl import Action, Actor, Ctl, Moved
+from rmq_store.commit.positions import ABSENT, Positions, grp_id, max_id, off_id
+from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
+from rmq_store.window.shard_view import ShardView
+
+ANA = Actor("ana", "test")
+Q0, Q1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
+
+
+class Shard:
+    name = "broker-a"
+
+
+def action(
+    *moves: tuple[MessageQueue, int | None, int],
+    kind: Action = Action.RESET,
+    epoch: int = 3,
+    id_: str = "a",
+    at: int = 0,
+) -> Ctl:
+    moved = tuple(Moved("orders", queue, before, after, epoch) for queue, before, after in moves)
+    return Ctl(
+        id_ * 32,
+        kind,
+        ANA,
+        request_id=f"2026-01-01-{id_}",
+        group="orders",
+        epoch=epoch,
+        moved=moved,
+        store_timestamp=at,
+    )
+
+
+def undone(
+    ctl: Ctl, offsets: dict[MessageQueue, int], *, epoch: int = 3, force: bool = False
+) -> dict[MessageQueue, tuple[int | None, int]]:
+    positions = Positions(
+        9,
+        {off_id("orders", queue): offset for queue, offset in offsets.items()}
+        | {grp_id("orders"): epoch, max_id(Q0): 100, max_id(Q1): 100},
+    )
+    request = UndoRequest(group="orders", undone=ctl, request_id="2026-01-01-u", actor=ANA, reason="x", force=force)
+    shard: ShardView = Shard()  # type: ignore[assignment]
+    moves = request.moves(shard, positions)
+    proposal = request.proposal("b" * 32, positions, moves)
+    assert {move.pass_ for move in moves} == {epoch + 1}
+    assert proposal.ctl.epoch == epoch + 1
+    assert proposal.ctl.parameter("undoes") == ctl.request_id
+    assert proposal.ctl.parameter("undoes_commit") == ctl.commit_id
+    assert proposal.ctl.parameter("undoes_action") == ctl.action
+    assert proposal.expect == {grp_id("orders"): epoch} | {off_id("orders", m.queue): m.from_offset for m in moves}
+    return {move.queue: (move.from_offset, move.to_offset) for move in moves}
+
+
+@pytest.mark.parametrize(
+    ("moves", "now", "expected"),
+    [
+        ([(Q0, 50, 20)], {Q0: 20}, {Q0: (20, 50)}),
+        ([(Q0, 50, 20), (Q1, 10, 90)], {Q0: 20, Q1: 90}, {Q0: (20, 50), Q1: (90, 10)}),
+        ([(Q0, 50, 50)], {Q0: 50}, {Q0: (50, 50)}),
+        ([(Q0, None, 20)], {Q0: 20}, {Q0: (20, ABSENT)}),
+        ([(Q0, 20, ABSENT)], {}, {Q0: (None, 20)}),  # an undo of an undo
+        ([(Q0, 50, 20)], {Q0: 20, Q1: 70}, {Q0: (20, 50)}),  # other queues stay where they are
+    ],
+)
+def test_an_undo_goes_back_to_where_the_group_was(
+    moves: list[tuple[MessageQueue, int | None, int]],
+    now: dict[MessageQueue, int],
+    expected: dict[MessageQueue, tuple[int | None, int]],
+) -> None:
+    assert undone(action(*moves), now) == expected
+    assert undone(action(*moves, kind=Action.CLONE), now) == expected
+    assert undone(action(*moves, kind=Action.UNDO), now) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "now", "again", "skipped"),
+    [
+        (50, 20, 30, 0, 20),  # a reset back; the windows have read 10 of the 30
+        (50, 20, 60, 10, 0),  # they have read all of it, and 10 more
+        (20, 50, 60, 10, 0),  # a skip; they have read what came after it
+        (20, 50, 50, None, None),
+    ],
+)
+def test_after_windows_an_undo_is_refused_with_what_it_would_do(
+    before: int, after: int, now: int, again: int | None, skipped: int | None
+) -> None:
+    reset = action((Q0, before, after), (Q1, 5, 5))
+    if again is None:
+        assert undone(reset, {Q0: now, Q1: 5}) == {Q0: (now, before), Q1: (5, 5)}
+        return
+    with pytest.raises(WrongUse, match="in 1 of its 2 queues") as refusal:
+        undone(reset, {Q0: now, Q1: 5})
+    assert f"{again} of their messages consumed again, and skip {skipped}." in str(refusal.value)
+    assert undone(reset, {Q0: now, Q1: 5}, force=True) == {Q0: (now, before), Q1: (5, 5)}
+
+
+@pytest.mark.parametrize(
+    ("ctl", "now", "epoch", "message"),
+    [
+        (action((Q0, 5, ABSENT), kind=Action.DELETE), {}, 3, "a delete cannot be undone"),
+        (action(kind=Action.REDRIVE), {}, 3, "a redrive cannot be undone"),
+        (action((Q0, 5, 0), kind=Action.REPLAY), {Q0: 0}, 3, "another attempt of a replay cannot be undone"),
+        (action((Q0, 5, 0)), {Q0: 0}, 4, "a cut-over, a hand-back or an import under another name came after it"),
+        (action((Q0, None, 0)), {Q0: 7}, 3, "had no offset in MessageQueue"),
+    ],
+)
+def test_what_cannot_be_undone_is_said(ctl: Ctl, now: dict[MessageQueue, int], epoch: int, message: str) -> None:
+    with pytest.raises(WrongUse, match=message):
+        undone(ctl, now, epoch=epoch, force=True)
+
+
+def test_an_undo_needs_a_reason() -> None:
+    with pytest.raises(WrongUse, match="an undo needs a reason"):
+        UndoRequest(group="orders", undone=action(), request_id="r", actor=ANA, reason=" ")
+
+
+def test_the_last_action_of_all_shards_is_undone_where_it_was_made() -> None:
+    first, second = action(id_="a", at=1), action(id_="b", at=2)
+    assert last_action([]) is None
+    assert last_action([second, first]) is second
+    assert chosen_actions({"s": second, "t": second}, "orders") == {"s": second, "t": second}
+    assert chosen_actions({"s": second, "t": first}, "orders") == {"s": second}
+    with pytest.raises(WrongUse, match="no action of an operator"):
+        chosen_actions({}, "orders")
