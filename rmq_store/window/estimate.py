@@ -40,7 +40,7 @@ class Estimate:
         sample = self.sample
         last = "the last window" if sample.windows == 1 else f"the median of the last {sample.windows} windows"
         speed = f"{self.messages:,} messages at {_rate(sample.per_s)}/s"
-        return f"about {_duration(self.seconds)}: {speed}, {last} of {sample.group}"
+        return f"{_about(self.seconds)}: {speed}, {last} of {sample.group}"
 
 
 def sample_of(group: str, windows: Iterable[Ctl]) -> Sample | None:
@@ -65,6 +65,21 @@ def sample_of(group: str, windows: Iterable[Ctl]) -> Sample | None:
 def estimate_of(messages: int, sample: Sample | None) -> Estimate | None:
     """How long so many messages would take; None where there is nothing to do or nothing to estimate it from."""
     return None if sample is None or not messages else Estimate(messages / sample.per_s, messages, sample)
+
+
+def time_limit_notes(longest: Estimate | None, max_minutes: int | None) -> list[str]:
+    """A sentence where the group's ``max_minutes`` probably ends a window before its plan does. ``longest``: the estimate of
+    the window with the most messages."""
+    if longest is None or max_minutes is None or longest.seconds <= max_minutes * 60:
+        return []
+    takes = f"a window of {longest.messages:,} messages takes {_about(longest.seconds)}"
+    return [
+        f"{takes}, and the group's max_minutes is {max_minutes}: it probably ends earlier than planned, and more windows follow"
+    ]
+
+
+def _about(seconds: float) -> str:
+    return f"about {_duration(seconds)}"
 
 
 def _duration(seconds: float) -> str:

@@ -17,6 +17,9 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
+from tests.contract.test_cli_admin import in_two_shards
+
+__all__ = ["in_two_shards"]
 
 BODIES = "SELECT sum(stored_body_size) AS bytes FROM messages WHERE topic = 'OrderEvents'"
 ORDERS_TIME = (
@@ -109,6 +112,25 @@ def test_a_dry_run_ends_with_the_error_of_the_run(imported: Rmq) -> None:
         assert ranges(dry.json(), *PLACE) == ranges(run.json(), *PLACE)
         assert dry.json()["windows"][0]["held"][0]["request_id"] == f"{TODAY}-night"
         held.release()
+
+
+def test_a_dry_run_has_all_shards_and_each_consumer_its_own_queues(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    rmq("reset", "-g", "two", "-t", "Orders", "--to-min", "--reason", "again")
+    plan = rmq.json("consume", "-g", "two", "--dry-run")
+    assert [(shard["shard"], shard["messages"]) for shard in plan["shards"]] == [("a", 3), ("b", 1)]
+    assert plan["last_attempts"] == 4, "max_reconsume_times is 0"
+    assert (plan["estimate"]["messages"], plan["estimate"]["sample"]["windows"]) == (4, 2)
+    run = rmq.json("consume", "-g", "two")
+    assert ranges(plan, *PLACE) == ranges(run, *PLACE)
+    assert sum(shard["outcomes"]["dead"] for shard in run["shards"]) == 4
+
+    rmq("reset", "-g", "two", "-t", "Orders", "--to-min", "--reason", "once more")
+    clients = [["consume", "-g", "two", "--client", name, "--clients", "c1,c2"] for name in ("c1", "c2")]
+    plans = [rmq.json(*client, "--dry-run") for client in clients]
+    assert sum(plan["messages"] for plan in plans) == 4
+    for client, plan in zip(clients, plans, strict=True):
+        assert ranges(plan, *PLACE) == ranges(rmq.json(*client), *PLACE)
 
 
 def test_a_replay_is_tried_first(imported: Rmq) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.message.message import MessageQueue
-from rmq_store.window.estimate import Estimate, Sample, estimate_of, sample_of
+from rmq_store.window.estimate import Estimate, Sample, estimate_of, sample_of, time_limit_notes
 from rmq_store.window.range_notes import TimedRange, range_notes, until_notes
 
 NOW = 1_717_416_000_000  # 2024-06-03T12:00:00Z
@@ -118,6 +118,17 @@ def test_an_estimate_names_its_sample(messages: int, text: str) -> None:
     estimate = estimate_of(messages, Sample("orders", 10, 900, 70.0, 3.0, 100.0))
     assert isinstance(estimate, Estimate)
     assert str(estimate).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("messages", "max_minutes", "says"),
+    [(70 * 60 * 15, 15, False), (70 * 60 * 16, 15, True), (70 * 60 * 16, None, False), (0, 15, False)],
+)
+def test_windows_that_their_time_limit_ends_are_said(messages: int, max_minutes: int | None, says: bool) -> None:
+    estimate = estimate_of(messages, Sample("orders", 10, 900, 70.0, 3.0, 100.0))
+    notes = time_limit_notes(estimate, max_minutes)
+    assert bool(notes) == says
+    assert not says or "takes about 16 min, and the group's max_minutes is 15" in notes[0]
 
 
 def test_without_a_sample_or_messages_there_is_no_estimate() -> None:

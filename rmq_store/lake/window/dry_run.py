@@ -56,7 +56,7 @@ from rmq_store.window.dry_run import (
     is_last_attempt,
 )
 from rmq_store.window.due import delayed, next_due_ms, select_due
-from rmq_store.window.estimate import SAMPLED_WINDOWS, Sample, estimate_of, sample_of
+from rmq_store.window.estimate import SAMPLED_WINDOWS, Sample, estimate_of, sample_of, time_limit_notes
 from rmq_store.window.plan import Plan, Planner
 
 _TIMES = "reconsume_times"
@@ -85,9 +85,14 @@ def plan_request(
             if plan.error is not None:
                 raise plan.error
     sampled = request.parameters.get("replay_of") or group.name
-    estimate = estimate_of(sum(plan.counts.messages for plan in plans), _sample(shards, sampled))
+    sample = _sample(shards, sampled)
+    most = max((window.counts.messages for plan in plans for window in plan.windows), default=0)
     return ConsumePlan(
-        group=group.name, request_id=request.request_id, shards=plans, estimate=estimate, notes=tuple(notes)
+        group=group.name,
+        request_id=request.request_id,
+        shards=plans,
+        estimate=estimate_of(sum(plan.counts.messages for plan in plans), sample),
+        notes=(*notes, *time_limit_notes(estimate_of(most, sample), group.max_minutes)),
     )
 
 
