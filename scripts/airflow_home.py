@@ -69,6 +69,8 @@ class AirflowHome:
     """The settings of the groups (``RMQ_SETTINGS``)."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """More environment variables of the processes; they override all others."""
+    database: str | None = None
+    """The address of its metadata database. None: an SQLite file in the folder."""
     lock: int | None = None
     """The descriptor that ``only_one`` returned; held until the last process has ended."""
 
@@ -77,13 +79,19 @@ class AirflowHome:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def _password_file(self) -> Path:
+    def password_file(self) -> Path:
+        """Has the password of each user."""
         return self.folder / "passwords.json"
+
+    @property
+    def made_file(self) -> Path:
+        """Says which version of Airflow has made the tables of the database; without it they are made again."""
+        return self.folder / "made.json"
 
     @property
     def password(self) -> str:
         """The password of the only user, ``USER``."""
-        return str(json.loads(self._password_file.read_text())[USER])
+        return str(json.loads(self.password_file.read_text())[USER])
 
     def environment(self) -> dict[str, str]:
         """The complete environment of a process of this Airflow."""
@@ -99,14 +107,14 @@ class AirflowHome:
                 "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
                 "AIRFLOW__CORE__PARALLELISM": "4",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.password_file),
                 "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
                 "AIRFLOW__API__HOST": "127.0.0.1",
                 "AIRFLOW__API__PORT": str(self.port),
                 "AIRFLOW__API__BASE_URL": self.url,
                 "AIRFLOW__API__WORKERS": "1",
                 "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # 5 s lose tasks on a busy machine
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database or f"sqlite:///{self.folder}/airflow.db",
                 "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
                 "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FOLDER_PERMISSIONS": f"0o{0o777 & ~umask_of():o}",
                 "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FILE_PERMISSIONS": f"0o{0o666 & ~umask_of():o}",
@@ -131,12 +139,13 @@ class AirflowHome:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o777 & ~umask_of())  # also a folder of an earlier version
-        if not self._password_file.exists():
-            with open(self._password_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        if not self.password_file.exists():
+            with open(self.password_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)
-        versions_file, versions = self.folder / "made.json", {"airflow": version("apache-airflow")}
+        kind = "sqlite" if self.database is None else self.database.partition("+")[0]
+        versions_file, versions = self.made_file, {"airflow": version("apache-airflow"), "database": kind}
         is_made = versions_file.exists() and json.loads(versions_file.read_text()) == versions
-        if is_made and (self.folder / "airflow.db").exists():
+        if is_made and (self.database is not None or (self.folder / "airflow.db").exists()):
             return
         versions_file.unlink(missing_ok=True)
         self._run_to_end(airflow_command("db", "migrate"), meanwhile)

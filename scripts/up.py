@@ -1,8 +1,9 @@
-"""Airflow with its UI on loopback, until Ctrl-C: ``make up``, or ``python scripts/up.py --port 8081 --spark``.
+"""Airflow with its UI on loopback, until Ctrl-C: ``make up``, or ``python scripts/up.py --port 8081 --no-spark``.
 
 The environment names the store and the settings, as for the command line: ``RMQ_ROOT`` (default ``var/store``, which is
 created), ``RMQ_SETTINGS`` (default ``consumers.toml``, or the demo's when there is none), ``RMQ_IMPORT_ROOTS`` (default
-``var/import``). Airflow's own files are in ``var/airflow``. DAGs are paused at first: the UI has a switch for each.
+``var/import``). Airflow's own files are in ``var/airflow``, also those of its database in PostgreSQL; without PostgreSQL it is
+an SQLite file. DAGs are paused at first: the UI has a switch for each.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+
+import psutil
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT))
@@ -32,24 +35,30 @@ from scripts.airflow_home import (  # noqa: E402
     only_one,
     stop_on_signals,
 )
+from scripts.postgres import NoPostgres, Postgres  # noqa: E402
 from spark_jobs.session import ConnectServer  # noqa: E402
 
 VAR = CHECKOUT / "var"
 USUAL_PORT = 8080
+SPARK_NEEDS_BYTES = 6 << 30
+"""The Spark server takes 2 to 3 GiB, Airflow 2."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="up.py", description="Airflow with its UI on loopback, until Ctrl-C.")
     parser.add_argument("--port", type=int, help=f"default {USUAL_PORT}, or any free one when that is taken")
     parser.add_argument(
-        "--spark", action="store_true", help="also a warm Spark Connect server, so that windows start fast"
+        "--spark",
+        action=argparse.BooleanOptionalAction,
+        help="also a warm Spark Connect server, so that windows start fast; default: where 6 GiB of memory are free",
     )
     parser.add_argument("--home", type=Path, default=VAR / "airflow", help="Airflow's folder (default var/airflow)")
     options = parser.parse_args(arguments)
     stop_on_signals()
     try:
         apply_umask()
-        run(options.home.resolve(), options.port, spark=options.spark)
+        spark = wants_spark(options.spark, psutil.virtual_memory().available)
+        run(options.home.resolve(), options.port, spark=spark)
     except KeyboardInterrupt:
         say("stopped")
     except (RmqError, AirflowNotReady) as error:
@@ -68,13 +77,15 @@ def run(folder: Path, port_option: int | None, *, spark: bool) -> None:
         variables = places()
         for name, value in variables.items():
             say(f"{name} = {value}")
-        home = AirflowHome(folder, port, Path(variables["RMQ_SETTINGS"]), variables, lock)
         if spark:
-            say("starting a Spark Connect server")
+            say("starting a Spark Connect server; SPARK=0 leaves it out")
             server = ConnectServer(log_file=folder / "process-logs" / "spark-connect.log", say=say)
             at_the_end.callback(server.stop)
             starting = beside.submit(server.start)
-        say("preparing Airflow's database")
+        postgres = Postgres(folder / "postgres", "-c", "synchronous_commit=off")
+        at_the_end.callback(postgres.stop)
+        home = AirflowHome(folder, port, Path(variables["RMQ_SETTINGS"]), variables, lock=lock)
+        home = replace(home, database=database(postgres, home.made_file))
         home.initialise()
         if spark:
             if not starting.done():
@@ -85,11 +96,28 @@ def run(folder: Path, port_option: int | None, *, spark: bool) -> None:
         say("starting Airflow: about 10 s on an idle machine")
         airflow = at_the_end.enter_context(Airflow(home))
         airflow.wait_until_healthy(say=say)
-        say(f"Airflow is at {home.url}   user: {USER}   password: {home.password}")
+        say(f"Airflow is at {home.url}   user: {USER}   password: {home.password} (in {home.password_file})")
         say("DAGs are paused at first; switch on those that you want. Ctrl-C stops everything.")
         while True:
             airflow.check_alive()
             time.sleep(1)
+
+
+def wants_spark(option: bool | None, free_bytes: int) -> bool:
+    """Whether to start a Spark server: as the option says, else where it leaves memory for the rest."""
+    return free_bytes >= SPARK_NEEDS_BYTES if option is None else option
+
+
+def database(postgres: Postgres, made_file: Path) -> str | None:
+    """Start PostgreSQL and return the address of Airflow's database, None where there is no PostgreSQL."""
+    try:
+        if postgres.start(say):
+            made_file.unlink(missing_ok=True)  # of tables that the new database does not have
+    except NoPostgres as reason:
+        say(f"Airflow's database is an SQLite file, in which Airflow refuses backfills (503): {reason}")
+        return None
+    say("Airflow's database is in PostgreSQL")
+    return postgres.address
 
 
 def places() -> dict[str, str]:

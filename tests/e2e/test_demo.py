@@ -151,7 +151,8 @@ def listened_to(process: psutil.Process) -> set[str]:
 def test_make_up_serves_airflow_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
     LakeStore.init(Root.parse(str(tmp_path / "store")))
     port, env = free_port(), {"RMQ_ROOT": str(tmp_path / "store")}
-    with Started("scripts/up.py", "--port", str(port), "--home", str(tmp_path / "airflow"), env=env) as up:
+    words = ("--port", str(port), "--home", str(tmp_path / "airflow"), "--no-spark")
+    with Started("scripts/up.py", *words, env=env) as up:
         up.read_until("password")
         assert f"http://127.0.0.1:{port}   user: admin   password: " in up.output
         with direct_opener().open(f"http://127.0.0.1:{port}/api/v2/monitor/health", timeout=300) as answer:

@@ -1,0 +1,53 @@
+"""What ``make up`` starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts import up
+from scripts.postgres import NoPostgres, Postgres
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("option", "free_bytes", "starts"),
+    [(None, 6 * GIB, True), (None, 6 * GIB - 1, False), (True, GIB, True), (False, 64 * GIB, False)],
+)
+def test_a_spark_server_is_started_where_there_is_memory_unless_the_user_says(
+    option: bool | None, free_bytes: int, starts: bool
+) -> None:
+    assert up.wants_spark(option, free_bytes) is starts
+
+
+class Cluster(Postgres):
+    def __init__(self, *, is_new: bool | None) -> None:
+        self.is_new = is_new
+
+    def start(self, say: object = None) -> bool:
+        if self.is_new is None:
+            raise NoPostgres("PostgreSQL is not installed")
+        return self.is_new
+
+    @property
+    def address(self) -> str:
+        return "postgresql+psycopg2://airflow@127.0.0.1/airflow"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_new_database_gets_its_tables(is_new: bool, tmp_path: Path) -> None:
+    made = tmp_path / "made.json"
+    made.touch()
+    assert up.database(Cluster(is_new=is_new), made) == "postgresql+psycopg2://airflow@127.0.0.1/airflow"
+    assert made.exists() is not is_new
+
+
+def test_without_postgresql_a_line_says_what_sqlite_cannot_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert up.database(Cluster(is_new=None), tmp_path / "made.json") is None
+    said = capsys.readouterr().out
+    assert "PostgreSQL is not installed" in said
+    assert "backfills (503)" in said
