@@ -20,7 +20,7 @@ help: ## this list
 
 setup: $(READY) ## Java, .venv and jars; the other targets run it when needed
 
-$(READY): requirements.txt pyproject.toml spark_jobs/jars.lock scripts/setup.py
+$(READY): requirements-dev.txt pyproject.toml spark_jobs/jars.lock scripts/setup.py
 	@python=$(find_python); if [ -z "$$python" ]; then \
 	  echo "error: no Python 3.11, 3.12 or 3.13 found. Install one, or name it: make setup PYTHON=..." >&2; exit 1; fi; \
 	$$python scripts/setup.py
@@ -44,8 +44,8 @@ check: setup ## ruff check and format, mypy --strict, import-linter
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-up: setup ## Airflow with its UI on loopback, with SPARK=1 also a warm Spark server; Ctrl-C stops it
-	@.venv/bin/python scripts/up.py $(if $(filter-out 0,$(SPARK)),--spark)
+up: setup ## Airflow with its UI on loopback and a warm Spark server (SPARK=0: without it); Ctrl-C stops it
+	@.venv/bin/python scripts/up.py $(if $(SPARK),$(if $(filter-out 0,$(SPARK)),--spark,--no-spark))
 
 bench: setup ## the speed table, with other ways to do the same work in the same run
 	@.venv/bin/python -m benchmarks
@@ -67,13 +67,18 @@ jars: setup ## fetch the pinned jars that are missing, and check their sums
 jars-s3a: setup ## also fetch the 690 MB of jars for Spark SQL over s3:// roots
 	@.venv/bin/python -m spark_jobs.jars --group s3a
 
+RUNTIME := $(foreach extra,airflow build postgres rocksdb spark,--extra $(extra))
+COMPILE := .venv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-header --quiet
+
 constraints: setup ## choose the versions in constraints.txt again, within the ranges of pyproject.toml; then make sbom
-	@mkdir -p .cache && cp requirements.txt .cache/requirements.txt
-	.venv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras \
-	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file .cache/requirements.txt $(UV_ARGS)
-	@{ sed '/^#/!Q' requirements.txt; cat .cache/requirements.txt; } > .cache/requirements.new
-	@{ sed '/^#/!Q' constraints.txt; sed -E '/^ +--hash/d; s/ *\\$$//' .cache/requirements.txt; } > .cache/constraints.new
-	@mv .cache/requirements.new requirements.txt && mv .cache/constraints.new constraints.txt && rm .cache/requirements.txt
+	@mkdir -p .cache && cp requirements-dev.txt .cache/all.txt && cp requirements.txt .cache/runtime.txt
+	$(COMPILE) --all-extras --output-file .cache/all.txt $(UV_ARGS)
+	$(COMPILE) $(RUNTIME) --constraints .cache/all.txt --no-annotate --output-file .cache/runtime.txt $(UV_ARGS)
+	@for name in requirements-dev:all requirements:runtime; do \
+	  { sed '/^#/!Q' $${name%:*}.txt; cat .cache/$${name#*:}.txt; } > .cache/new.txt && mv .cache/new.txt $${name%:*}.txt; done
+	@{ sed '/^#/!Q' constraints.txt; sed -E '/^ +--hash/d; s/ *\\$$//' .cache/all.txt; } > .cache/new.txt
+	@mv .cache/new.txt constraints.txt && rm .cache/all.txt .cache/runtime.txt
 
 sbom: setup ## write sbom.cdx.json and NOTICE again, from requirements.txt and spark_jobs/jars.lock
 	@.venv/bin/python scripts/sbom.py

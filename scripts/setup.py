@@ -1,4 +1,4 @@
-"""Set up the checkout: Java, a ``.venv`` from requirements.txt with the project in it, the jars. ``make setup`` runs it.
+"""Set up the checkout: Java, a ``.venv`` from requirements-dev.txt with the project in it, the jars. ``make setup`` runs it.
 
 Runs on the machine's own Python, so it uses the standard library only. It can be repeated at any time: what exists
 stays. Outside the checkout it changes nothing, with one exception, which it announces: on Debian, as root, it installs
@@ -25,7 +25,7 @@ from spark_jobs.java import MachineNotReady, find_java  # noqa: E402
 VENV = CHECKOUT / ".venv"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / ".ready"
-REQUIREMENTS = CHECKOUT / "requirements.txt"
+REQUIREMENTS = CHECKOUT / "requirements-dev.txt"
 OLDEST, TOO_NEW = (3, 11), (3, 14)
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 
@@ -96,7 +96,7 @@ def provide_packages() -> None:
 
 
 def install(installer: tuple[str | Path, ...], verb: tuple[str | Path, ...]) -> None:
-    """The set of requirements.txt as it is, each file with its sum, then this project; ``pip check`` proves that the set is
+    """The set of requirements-dev.txt as it is, each file with its sum, then this project; ``pip check`` proves that the set is
     within the project's ranges, and complete."""
     say("installing the pinned packages (1.1 GiB; the first time takes a minute or more)")
     run(*installer, *verb, "--no-deps", "--require-hashes", "-r", REQUIREMENTS)
@@ -105,7 +105,7 @@ def install(installer: tuple[str | Path, ...], verb: tuple[str | Path, ...]) -> 
 
 
 def requirement_of(package: str) -> str:
-    """The line of a package in requirements.txt, with the lines of its sums."""
+    """The line of a package in requirements-dev.txt, with the lines of its sums."""
     lines = iter(REQUIREMENTS.read_text().splitlines(keepends=True))
     first = next(line for line in lines if line.startswith(f"{package}=="))
     return first + "".join(takewhile(lambda line: line.lstrip().startswith("--hash"), lines))

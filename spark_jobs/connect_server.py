@@ -25,6 +25,8 @@ from pyspark.errors import PySparkException
 from rmq_store.errors import RmqError
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
+from spark_jobs.jars import are_fetched
+from spark_jobs.s3a import GROUP as S3A
 from spark_jobs.session import DEFAULT_MASTER, open_session, warm_up
 from spark_jobs.ship import ship
 
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     parser.add_argument("--port", type=int, default=0, help="default 0: any free port")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")
-    parser.add_argument("--s3a", action="store_true", help="also for Spark SQL over s3:// roots; needs the jars of s3a")
+    parser.add_argument("--s3a", action="store_true", help="fail without the jars for Spark SQL over s3:// roots")
     parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends")
     options = parser.parse_args(arguments)
 
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         session = open_session(
             "rmq-connect-server",
             master=options.master,
-            s3a=options.s3a,
+            s3a=options.s3a or are_fetched(S3A),
             conf={
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
                 "spark.connect.grpc.binding.address": options.host,

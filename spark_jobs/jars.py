@@ -106,6 +106,11 @@ def present_jars(group: str) -> list[Path]:
     return paths
 
 
+def are_fetched(group: str) -> bool:
+    """Whether all jars of the group are there; ``present_jars`` checks their sums."""
+    return all(jar.path.is_file() for jar in locked_jars() if jar.group == group)
+
+
 def checked_sum(path: Path) -> str:
     """``sha256_of``, computed once in this process for a file that does not change."""
     status = path.stat()

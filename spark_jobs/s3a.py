@@ -41,7 +41,8 @@ def s3a_explained() -> Iterator[None]:
         if any(text in str(error) for text in _MISSING):
             raise StoreUnusable(
                 "this Spark session cannot read s3:// roots, as it has no S3A: fetch its jars (690 MB) with 'make jars-s3a' "
-                "or 'python -m spark_jobs.jars --group s3a', and open the session with open_session(..., s3a=True), a "
-                "Connect server with 'python -m spark_jobs.connect_server --s3a'. 'rmq sql' needs no jars"
+                "or 'python -m spark_jobs.jars --group s3a', in an image with the build argument JAR_GROUPS='delta s3a', and "
+                "open the session with open_session(..., s3a=True); a Connect server that starts then has them. 'rmq sql' "
+                "needs no jars"
             ) from error
         raise

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-_VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(\w+)(?:(:?-|:\?)([^}]*))?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,11 @@ def _service(name: str, words: Mapping[str, Any], volumes: Mapping[str, Any]) ->
 def _interpolated(text: str, given: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name, kind, default = match.groups()
-        if kind == "?" and not given.get(name):
+        if kind == ":?" and not given.get(name):
             raise KeyError(f"{name}: {default}")
-        return given.get(name) or (default if kind == "-" else "")
+        if kind == "-" and name in given:
+            return given[name]
+        return given.get(name) or default or ""
 
     return _VARIABLE.sub(value, text)
 

@@ -19,7 +19,7 @@ import sysconfig
 import venv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -97,6 +97,7 @@ class Image:
 
     folder: Path
     context: Mapping[str, Path]
+    args: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = "/"
     user: str = "root"
@@ -164,6 +165,10 @@ class Image:
     def _env(self, rest: str) -> None:
         self.env |= dict(word.split("=", 1) for word in shlex.split(rest))
 
+    def _arg(self, rest: str) -> None:
+        name, _, default = rest.partition("=")
+        self.args.setdefault(name, default)
+
     def _workdir(self, rest: str) -> None:
         self.workdir = rest
         self.place(rest).mkdir(parents=True, exist_ok=True)
@@ -209,8 +214,11 @@ class Image:
                     self._provide_pinned(self.place(pins))
                 case ["pip", *words]:
                     self._run_here("python", "-m", "pip", "--disable-pip-version-check", *words)
-                case ["python", "-m", "spark_jobs.jars", "--group", group]:
-                    self._fetch_jars(group)
+                case ["for", "group", "in", "$JAR_GROUPS;", *words]:
+                    if " ".join(words) != "do python -m spark_jobs.jars --group $group || exit 1; done":
+                        raise BuildFailed(f"RUN {command}: tests/e2e/image.py does not know this loop")
+                    for group in self.args["JAR_GROUPS"].split():
+                        self._fetch_jars(group)
                 case _:
                     raise BuildFailed(f"RUN {command}: tests/e2e/image.py does not know this command")
 
@@ -222,20 +230,25 @@ class Image:
             self.owned.add(self.place(folder))
 
     def _provide_pinned(self, pins: Path) -> None:
-        """They are the packages of this test's Python, so they are lent to the image."""
+        """They are the packages of this test's Python, so they are lent to the image, and no others."""
+        names = ["pip"]  # which the base image has
         lines = "\n".join(line.partition("#")[0] for line in pins.read_text().splitlines()).replace("\\\n", "")
         for line in filter(str.strip, lines.splitlines()):
             pin, *sums = line.split(" --hash=sha256:")
             if not sums:
                 raise BuildFailed(f"pip install --require-hashes: {pin} has no hash")
             requirement = Requirement(pin)
-            if (requirement.marker is None or requirement.marker.evaluate()) and not requirement.specifier.contains(
-                version(requirement.name)
-            ):
+            if requirement.marker is not None and not requirement.marker.evaluate():
+                continue
+            names.append(requirement.name)
+            if not requirement.specifier.contains(version(requirement.name)):
                 raise BuildFailed(f"pip install: {requirement} is pinned, but {version(requirement.name)} is installed")
         site_packages = Path(sysconfig.get_path("purelib"))
-        python_lib = site_packages.relative_to(sys.prefix)
-        (self.folder / "usr/local" / python_lib / "lent.pth").write_text(f"{site_packages}\n")
+        here = self.folder / "usr/local" / site_packages.relative_to(sys.prefix)
+        for name in names:
+            for top in {file.parts[0] for file in distribution(name).files or () if file.parts[0] != ".."}:
+                if not (here / top).exists() and top != "__pycache__":
+                    (here / top).symlink_to(site_packages / top)
         script = (Path(sys.prefix) / "bin/airflow").read_text().partition("\n")[2]
         program = self.folder / "usr/local/bin/airflow"
         program.write_text(f"#!{program.with_name('python')}\n{script}")

@@ -11,7 +11,8 @@ from scripts.setup import requirement_of
 from spark_jobs.jars import locked_jars
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-REQUIREMENTS = (CHECKOUT / "requirements.txt").read_text()
+REQUIREMENTS = (CHECKOUT / "requirements-dev.txt").read_text()
+RUNTIME = (CHECKOUT / "requirements.txt").read_text()
 CONSTRAINTS = (CHECKOUT / "constraints.txt").read_text()
 
 
@@ -19,15 +20,23 @@ def pins(text: str) -> list[str]:
     return [line.rstrip(" \\") for line in text.splitlines() if "==" in line and not line.startswith("#")]
 
 
-def test_both_locks_have_the_same_versions_and_every_file_has_a_sum() -> None:
+def test_the_locks_have_the_same_versions_and_every_file_has_a_sum() -> None:
     assert pins(REQUIREMENTS) == pins(CONSTRAINTS)
     assert "--hash" not in CONSTRAINTS
+    assert set(pins(RUNTIME)) < set(pins(REQUIREMENTS))
+    assert RUNTIME.count("--hash") > len(pins(RUNTIME))
     for name in (pin.partition("==")[0] for pin in pins(REQUIREMENTS)):
         assert re.fullmatch(r"\S+==[^\\]+\\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", requirement_of(name)), name
 
 
+def test_the_image_has_no_tools_of_developers() -> None:
+    names = {pin.partition("==")[0] for pin in pins(RUNTIME)}
+    assert not names & {"hypothesis", "import-linter", "mypy", "playwright", "polars", "pytest", "ruff", "uv"}
+    assert names > {"apache-airflow", "deltalake", "duckdb", "hatchling", "psycopg2-binary", "pyspark", "rocksdict"}
+
+
 def test_no_lock_names_an_index() -> None:
-    for text in (REQUIREMENTS, CONSTRAINTS):
+    for text in (REQUIREMENTS, RUNTIME, CONSTRAINTS):
         assert not re.search(r"://|--(extra-)?index-url|--find-links|--trusted-host", text)
 
 
@@ -37,7 +46,7 @@ def test_the_list_of_parts_is_that_of_the_locks() -> None:
     listed = {one["purl"]: sorted(sum_["content"] for sum_ in one["hashes"]) for one in components}
     parts = sbom.parts()
     assert listed == {part.purl: sorted(part.sums) for part in parts}
-    assert len(parts) == len(pins(REQUIREMENTS)) + len(locked_jars())
+    assert len(parts) == len(pins(RUNTIME)) + len(locked_jars())
     notice = sbom.NOTICE.read_text()
     assert re.findall(r"^pkg:\S+", notice, re.MULTILINE) == [part.purl for part in parts]
 
