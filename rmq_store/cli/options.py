@@ -192,7 +192,9 @@ FullEngineOption = Annotated[
 ListenerPathOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--listener-path", metavar="FOLDER", help="A folder with listener modules, besides the current one. Repeatable."
+        "--listener-path",
+        metavar="FOLDER",
+        help="A folder with listener modules, besides the current one and $RMQ_LISTENER_PATH. Repeatable.",
     ),
 ]
 MasterOption = Annotated[

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,7 @@ _QUIET = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MS = 120_000.0
+PATIENCE_MS = float(os.environ.get("E2E_MS", "120000"))
 """Longer than any page takes on a busy machine: it only ends a wait for what never comes."""
 
 Theme = Literal["light", "dark"]
@@ -55,6 +55,8 @@ class Console:
     url: str
     folder: Path
     """For the pictures."""
+    errors: list[str] = field(default_factory=list)
+    """Errors of the pages' code."""
 
     @classmethod
     def of(cls, browser: Browser, url: str, folder: Path) -> Console:
@@ -62,7 +64,9 @@ class Console:
         context.set_default_timeout(PATIENCE_MS)
         expect.set_options(timeout=PATIENCE_MS)
         folder.mkdir(parents=True, exist_ok=True)
-        return cls(context.new_page(), url, folder)
+        console = cls(context.new_page(), url, folder)
+        console.page.on("pageerror", lambda error: console.errors.append(f"{console.page.url}: {error}"))
+        return console
 
     def login(self, user: str, password: str) -> None:
         """By the form that Airflow shows to whom it does not know."""
@@ -89,6 +93,24 @@ class Console:
         self.page.reload()
         self.settled()
 
+    def table(self, name: str) -> list[dict[str, str]]:
+        """The rows of a list: the text of each cell by the title of its column."""
+        rows = self.page.get_by_role("table", name=name, exact=True).evaluate(
+            "table => [...table.rows].map(row => [...row.cells].map(cell => cell.innerText.trim()))"
+        )
+        return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+
+    def trigger(self, button: str, **fields: str) -> str:
+        """Fill in the form that a button of the console opens, trigger, and return the id of the run."""
+        self.page.get_by_role("button", name=button).click()
+        form = self.page.get_by_role("dialog")
+        for title, text in fields.items():
+            form.get_by_label(title.replace("_", " ")).first.fill(text)
+        form.get_by_role("button", name="Trigger").click()
+        run = form.locator("a").inner_text()
+        form.get_by_role("button", name="Close").click()
+        return run
+
     def picture(self, name: str) -> None:
         """A PNG file of what the window shows."""
-        self.page.screenshot(path=self.folder / f"{name}.png")
+        self.page.screenshot(path=self.folder / f"{name}.png", animations="disabled")

@@ -4,7 +4,6 @@ command is started there, with the environment, the volumes and the user of dock
 from __future__ import annotations
 
 import functools
-import json
 import os
 import secrets
 import signal
@@ -81,9 +80,9 @@ class Started:
         return [process for process in members_of({self.process.pid}) if process.pid != self.process.pid]
 
     def kill(self) -> None:
-        """``kill -9`` of its first process, as which a container ends."""
-        first = min(self.members(), key=lambda process: process.create_time())
-        first.kill()
+        """``kill -9`` of its first process: the container ends, and with it, as suddenly, all of its processes."""
+        for process in sorted(self.members(), key=lambda process: process.create_time(), reverse=True):
+            process.kill()
         self.process.wait()
 
     def stop(self) -> int:
@@ -94,12 +93,13 @@ class Started:
         assert not [pid for pid in began if psutil.pid_exists(pid) and _is_alive(pid)], f"{self.name} left processes"
         return code
 
-    def run(self, *command: str, **more: str) -> str:
-        """What a command of this service's container writes to its standard output."""
+    def run(self, *command: str, given: str = "") -> str:
+        """What a command in this service's container writes to its standard output. ``given``: its standard input."""
         process = subprocess.run(
             ["env", *ORDINARY, *command],
             cwd=self._folder,
-            env=self._env | more,
+            env=self._env,
+            input=given,
             capture_output=True,
             text=True,
             check=False,
@@ -121,11 +121,19 @@ FIRST_ASKED = ("apiserver", "scheduler", "spark")
 class Platform:
     """All services that run our image, with PostgreSQL and an S3 server of the tests in place of the other two."""
 
-    def __init__(self, folder: Path, database: str, s3_server: S3Server, deploy: Path, **variables: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database: str,
+        s3_server: S3Server,
+        given: Mapping[str, str],
+        variables: Mapping[str, str],
+    ) -> None:
+        """``given``: what a user writes into ``.env``, besides the secrets. ``variables``: more variables of the services."""
         self.database = database
         self.logs = folder / "logs"
         self.logs.mkdir()
-        given = secrets_of_example() | {"RMQ_DEPLOY": str(deploy), "RMQ_METRICS_TOKEN": secrets.token_urlsafe(24)}
+        given = {**secrets_of_example(), "RMQ_METRICS_TOKEN": secrets.token_urlsafe(24), **given}
         given["S3_ACCESS_KEY"] = s3_server.env["AWS_ACCESS_KEY_ID"]
         given["S3_SECRET_KEY"] = s3_server.env["AWS_SECRET_ACCESS_KEY"]
         self.given: Mapping[str, str] = given
@@ -193,17 +201,6 @@ class Platform:
     def _signs(self) -> Signs:
         services = self.running.values()
         return signs_of([one.process.pid for one in services], [one.log for one in services])
-
-    # --- to look at it ---
-
-    def rmq(self, *words: str) -> Any:
-        """The JSON answer of a command of rmq in the scheduler's container."""
-        return json.loads(self.running["scheduler"].run("rmq", *words, "--json"))
-
-    def sql(self, question: str) -> list[dict[str, Any]]:
-        """The rows that ``rmq sql`` returns."""
-        rows: list[dict[str, Any]] = self.rmq("sql", question)
-        return rows
 
     def column(self, question: str) -> list[Any]:
         """The first column of a query on Airflow's database."""

@@ -2,8 +2,8 @@
 // follows its theme. The address after "?" says what is shown, so that links and the back button work.
 
 import {
-  COLUMNS, OUTCOMES, address, indented, isAmount, isJson, isReplay, isTime, label, lagText, placeOf, points, read, runOf, runPath, shares,
-  timeText, trigger, valueText,
+  COLUMNS, OUTCOMES, address, indented, isAmount, isJson, isPaused, isReplay, isTime, label, lagText, placeOf, points, read,
+  runOf, runPath, runText, shares, timeText, trigger, valueText,
 } from "./shared.js";
 
 const { React, ReactRouterDOM, ChakraUI } = globalThis;
@@ -54,7 +54,7 @@ function To({ go, children, ...more }) {
 
 const RunLink = ({ id }) => {
   const run = runOf(id);
-  return run ? h(RouterLink, { to: runPath(run) }, run.runId) : id || "";
+  return run ? h(RouterLink, { to: runPath(run), title: run.runId }, runText(run)) : id || "";
 };
 
 // A long text of JSON is cut; a click shows all of it.
@@ -123,14 +123,14 @@ function List({ name, filters = {}, extra = {}, warn, onRows, empty = "Nothing."
       h(Heading, { size: "sm" }, `${data.title} (${data.total.toLocaleString("en")})`),
       h(Button, { size: "xs", variant: "ghost", onClick: again, "aria-label": `Refresh ${data.title}` }, "Refresh"),
       data.total > 0 && h(Link, { href: address(`api/csv/${name}`, { ...filters, sort: state.sort }), download: true, fontSize: "xs", color: "fg.info", "aria-label": `${data.title} as CSV` }, "CSV")),
-    data.total === 0 ? h(Text, { color: "fg.muted", fontSize: "sm" }, empty) : h(Box, { overflowX: "auto" }, h(Table.Root, { size: "sm", striped: true },
+    data.total === 0 ? h(Text, { color: "fg.muted", fontSize: "sm" }, empty) : h(Box, { overflowX: "auto" }, h(Table.Root, { size: "sm", striped: true, "aria-label": data.title },
       h(Table.Header, null, h(Table.Row, null,
         columns.map((column) => h(Table.ColumnHeader, { key: column, textAlign: side(column), whiteSpace: "nowrap", "aria-sort": arrow(column) ? (state.sort[0] === "-" ? "descending" : "ascending") : "none" },
-          column === "outcomes" ? "Outcomes" : h("button", { type: "button", style: { cursor: "pointer", fontWeight: 600 }, title: "Sort", onClick: () => sortBy(column) }, label(column) + arrow(column)))),
+          column === "outcomes" ? h("strong", null, "Outcomes") : h("button", { type: "button", style: { cursor: "pointer", fontWeight: 600 }, title: "Sort", onClick: () => sortBy(column) }, label(column) + arrow(column)))),
         Object.keys(extra).map((title) => h(Table.ColumnHeader, { key: title, whiteSpace: "nowrap", fontWeight: 600 }, title)))),
       h(Table.Body, null, data.rows.map((row, at) => h(Table.Row, { key: at, color: warn?.(row) ? "red.fg" : undefined },
         columns.map((column) => h(Table.Cell, { key: column, ...cellStyle(column, row[column]) }, h(Cell, { column, row }))),
-        Object.entries(extra).map(([title, node]) => h(Table.Cell, { key: title, verticalAlign: "top", ...(title === " " ? { position: { base: "static", lg: "sticky" }, right: 0, bg: "bg" } : {}) }, node(row)))))))),
+        Object.entries(extra).map(([title, node]) => h(Table.Cell, { key: title, verticalAlign: "top", ...(title === " " ? { position: { base: "static", lg: "sticky" }, right: 0, ...(at % 2 ? { bg: "bg" } : {}) } : {}) }, node(row)))))))),
     data.total > PAGE_ROWS && h(Flex, { gap: 2, mt: 2, align: "center" },
       h(Button, { size: "xs", disabled: state.offset === 0, onClick: () => setState((old) => ({ ...old, offset: Math.max(0, old.offset - PAGE_ROWS) })) }, "Previous"),
       h(Text, { fontSize: "sm" }, `${state.offset + 1} to ${Math.min(state.offset + PAGE_ROWS, data.total)}`),
@@ -160,7 +160,7 @@ function ActionDialog({ form, close, children }) {
     setState({ busy: true, error: null, run: null });
     try {
       const run = await trigger(form.dagId, conf);
-      setState({ busy: false, error: null, run: { dagId: form.dagId, runId: run.dag_run_id } });
+      setState({ busy: false, error: null, run: { dagId: form.dagId, runId: run.dag_run_id }, paused: await isPaused(form.dagId) });
     } catch (error) {
       setState({ busy: false, error, run: null });
     }
@@ -175,6 +175,7 @@ function ActionDialog({ form, close, children }) {
       form.dryRun && h("label", null, h("input", { type: "checkbox", checked: dryRun, onChange: (event) => setDryRun(event.target.checked) }), " Dry run: only show what would move"),
       h(Failure, { error: state.error }),
       state.run && h(Text, { my: 2 }, "Triggered: ", h(RouterLink, { to: runPath(state.run) }, state.run.runId)),
+      state.paused && h(Text, { my: 2, color: "orange.fg" }, "The DAG is paused: the run waits until you switch the DAG on."),
       h(Flex, { gap: 2, mt: 3, justify: "flex-end" },
         h(Button, { size: "sm", variant: "ghost", onClick: close }, "Close"),
         !state.run && h(Button, { size: "sm", disabled: missing || state.busy, onClick: submit }, "Trigger")))));
@@ -258,7 +259,7 @@ function Topic({ topic }) {
 
 const MESSAGE_COLUMNS = ["store_timestamp", "broker_name", "queue_id", "queue_offset", "keys", "tags", "reconsume_times", "unique_key", "offset_msg_id"];
 
-const Messages = ({ rows }) => rows.length === 0 ? h(Text, { color: "fg.muted" }, "No message.") : h(Box, { overflowX: "auto" }, h(Table.Root, { size: "sm", striped: true },
+const Messages = ({ rows }) => rows.length === 0 ? h(Text, { color: "fg.muted" }, "No message.") : h(Box, { overflowX: "auto" }, h(Table.Root, { size: "sm", striped: true, "aria-label": "Messages" },
   h(Table.Header, null, h(Table.Row, null, MESSAGE_COLUMNS.map((column) => h(Table.ColumnHeader, { key: column, whiteSpace: "nowrap", textAlign: isAmount(column, rows[0][column]) ? "end" : "start" }, label(column))))),
   h(Table.Body, null, rows.map((row, at) => h(Table.Row, { key: at }, MESSAGE_COLUMNS.map((column) => h(Table.Cell, { key: column, ...cellStyle(column, row[column]) }, h(Cell, { column, row }))))))));
 

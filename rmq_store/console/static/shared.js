@@ -42,11 +42,20 @@ export const trigger = async (dagId, conf) =>
     }),
   );
 
+// A run of a paused DAG waits. Where Airflow does not say, nothing is shown.
+export const isPaused = async (dagId) => {
+  const answer = await fetch(new URL(`api/v2/dags/${encodeURIComponent(dagId)}`, AIRFLOW), { headers: { Accept: "application/json" } });
+  return answer.ok && (await answer.json()).is_paused === true;
+};
+
 // The run of a request, YYYY-MM-DD/<dag_id>/<run_id>; null for one of the command line.
 export const runOf = (requestId) => {
   const match = /^\d{4}-\d\d-\d\d\/(rmq_[^/]+)\/(.+)$/s.exec(requestId ?? "");
   return match && { dagId: match[1], runId: match[2] };
 };
+
+// Of a run id that Airflow made, its kind and its second; others as they are.
+export const runText = ({ runId }) => runId.replace(/^([a-z]+)__(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d).*$/s, "$1 $2 $3");
 
 export const runPath = (run) => `/dags/${encodeURIComponent(run.dagId)}/runs/${encodeURIComponent(run.runId)}`;
 
