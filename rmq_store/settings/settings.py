@@ -102,7 +102,7 @@ class GroupSettings:
     consumers: int | None = None
     """How many share the queues of a window; None: as many as the engine has task slots."""
     allocate_strategy: AllocateRule = AVG
-    engine: str = "spark"
+    engine: str = "auto"
     """One of ``settings_values.ENGINES``."""
     schedule: str | None = EVERY_FIVE_MINUTES
     """When Airflow starts a window; None: only an operator does; ``PLANNED``: with the other planned groups."""

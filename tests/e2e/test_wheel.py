@@ -84,8 +84,8 @@ def test_the_core_sends_consumes_and_answers_without_spark_and_airflow(installed
         assert "No module named" in run(installed / "python", "-c", f"import {extra}", cwd=tmp_path, code=1)
     rmq("init")
     rmq("send", "--topic", "Orders", "--create", "the first order")
-    assert "pip install 'rocketmq-lakehouse[spark]'" in rmq("consume", "--group", "orders", code=1)
-    assert json.loads(rmq("consume", "--group", "orders", "--engine", "local", "--json"))["messages"] == 1
+    assert "pip install 'rocketmq-lakehouse[spark]'" in rmq("consume", "--group", "orders", "--engine", "spark", code=1)
+    assert json.loads(rmq("consume", "--group", "orders", "--json"))["messages"] == 1
     assert json.loads(rmq("sql", "SELECT topic, lag FROM lag WHERE lag IS NOT NULL", "--json"))[0]["topic"] == "Orders"
     assert "skipped Java" in rmq("doctor")
 

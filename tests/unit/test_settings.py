@@ -92,7 +92,7 @@ def test_what_is_not_said_is_rocketmqs_default_where_it_has_one() -> None:
     assert group.consume_from_where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     assert group.message_model is MessageModel.CLUSTERING
     assert (group.consumers, group.shards, group.max_messages) == (None, None, None)
-    assert (group.engine, group.schedule, group.on_offset_out_of_range) == ("spark", "*/5 * * * *", "stop")
+    assert (group.engine, group.schedule, group.on_offset_out_of_range) == ("auto", "*/5 * * * *", "stop")
     assert group.consume_timestamp_ms is None
 
 
