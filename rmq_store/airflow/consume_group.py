@@ -25,6 +25,7 @@ def consume_group(
     max_messages: int | None = None,
     rmq_conn_id: str = RmqHook.default_conn_name,
     use_run_params: bool = False,
+    request_name: str | None = None,
 ) -> XComArg:
     """
     Add the tasks ``plan``, ``consume`` and ``report_offsets`` to the current DAG or task group; return the last one's output.
@@ -37,6 +38,7 @@ def consume_group(
     :param max_messages: At most this many messages from each shard.
     :param rmq_conn_id: The connection of the store.
     :param use_run_params: Take ``until``, ``max_messages``, ``client`` and ``clients`` from the run's parameters.
+    :param request_name: A name of this request, where a run consumes for the group more than once.
     """
     offsets = offsets_asset(group)
     arguments: dict[str, Any] = {
@@ -45,6 +47,7 @@ def consume_group(
         "max_messages": max_messages,
         "rmq_conn_id": rmq_conn_id,
         "use_run_params": use_run_params,
+        "request_name": request_name,
     }
     plan = RmqPlanShardsOperator(task_id="plan", **arguments)
     consume = RmqConsumeWindowOperator.partial(

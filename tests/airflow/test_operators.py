@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,26 @@ def dag_of(text: str, folder: Path) -> Any:
     return dag
 
 
-def test_the_dag_of_the_page_can_be_read(airflow_home: AirflowHome, tmp_path: Path) -> None:
+def test_the_dag_of_the_page_imports_delivers_and_consumes(
+    deployed: LakeStore, broker_store: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (text,) = re.findall(r"```python\n(.*?)```", (CHECKOUT / "docs" / "airflow.md").read_text(), re.DOTALL)
-    dag = dag_of(text, tmp_path)
+    source = broker_store("market-killed")
+    monkeypatch.setenv("RMQ_IMPORT_ROOTS", str(source.parent))
+    text = text.replace("s3://copies/broker-a", str(source)).replace('broker_name="broker-a"', 'broker_name="broker-k"')
+    dag = dag_of(text.replace('consume_group("orders")', 'consume_group("payments")'), tmp_path)
     assert sorted(dag.task_ids) == [
         "consume_orders.consume", "consume_orders.plan", "consume_orders.report_offsets", "deliver", "import_files"
     ]  # fmt: skip
     assert dag.get_task("consume_orders.plan").upstream_task_ids == {"deliver"}
+    dag_run = dag.test()
+    instances = dag_run.get_task_instances()
+    assert {str(task.state) for task in instances} == {"success"}
+    assert sorted(task.rendered_map_index for task in instances if task.map_index >= 0) == ["broker-a", "broker-k"]
+    (report,) = [task for task in instances if task.task_id == "consume_orders.report_offsets"]
+    answer = report.xcom_pull(task_ids=report.task_id)
+    assert (answer["status"], sorted(answer["offsets"])) == ("committed", ["broker-a", "broker-k"])
+    assert query(deployed, "SELECT count(DISTINCT request_id) AS n FROM windows").to_pylist() == [{"n": 1}]
 
 
 def test_every_operator_has_its_row_in_the_page(airflow_home: AirflowHome) -> None:
