@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,8 @@ def run(airflow_home: AirflowHome) -> Callable[..., Answers]:
     def run_dag(dag_id: str, conf: dict[str, Any] | None = None, again: Any = None, **when: Any) -> Answers:
         if again is not None:
             when = {"run_after": again.run_after, "logical_date": again.logical_date}
-        dag_run = dag_without_retries(dag_id).test(run_conf=conf or {}, **when)
+        with only_file_of(dag_id):
+            dag_run = dag_without_retries(dag_id).test(run_conf=conf or {}, **when)
         answers: Answers = {"state": str(dag_run.state), "run": dag_run}
         for task in dag_run.get_task_instances():
             if str(task.state) != "success":
@@ -137,13 +139,29 @@ def run(airflow_home: AirflowHome) -> Callable[..., Answers]:
     return run_dag
 
 
+def file_of(dag_id: str) -> Path:
+    """``rmq_consume.py`` makes a DAG for every group: ``rmq_consume__GROUP``."""
+    return CHECKOUT / "dags" / f"{dag_id.partition('__')[0]}.py"
+
+
+@contextmanager
+def only_file_of(dag_id: str) -> Iterator[None]:
+    """``dag.test()`` first reads and stores all DAGs of the folder again, which takes longer than the run. In this block it
+    does that with those of one file."""
+    from airflow.dag_processing import dagbag
+
+    read = dagbag.BundleDagBag
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dagbag, "BundleDagBag", lambda dag_folder, **options: read(file_of(dag_id), **options))
+        yield
+
+
 def dag_without_retries(dag_id: str) -> Any:
     """A DAG without retries, so that a test does not wait for them. It is read again each time: in one process its
     parameters would keep the values of an earlier run."""
     from airflow.dag_processing.dagbag import DagBag
 
-    file = dag_id.partition("__")[0]  # rmq_consume.py makes a DAG for every group: rmq_consume__GROUP
-    dag: Any = DagBag(CHECKOUT / "dags" / f"{file}.py").dags[dag_id]
+    dag: Any = DagBag(file_of(dag_id)).dags[dag_id]
     for task in dag.tasks:
         if task.is_mapped:
             task.partial_kwargs["retries"] = 0
