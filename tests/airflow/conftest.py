@@ -170,6 +170,21 @@ def dag_without_retries(dag_id: str) -> Any:
     return dag
 
 
+def dag_of(text: str, folder: Path) -> Any:
+    """The DAG of a file with this text, which is not in ``dags/``."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    (folder / "others.py").write_text(text)
+    bag = DagBag(folder / "others.py")
+    assert bag.import_errors == {}
+    manager = DagBundlesManager()  # type: ignore[no-untyped-call]
+    manager.sync_bundles_to_db()
+    sync_bag_to_db(bag, next(iter(manager.get_all_dag_bundles())).name, None)
+    (dag,) = bag.dags.values()
+    return dag
+
+
 def in_a_new_process(code: str, *arguments: str, env: dict[str, str]) -> Any:
     """The JSON that ``code`` prints last."""
     process = subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import AirflowHome
-from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW, in_a_new_process
+from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW, dag_of, in_a_new_process
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -89,6 +90,28 @@ def test_an_error_of_the_trigger_is_an_error_of_the_task(deployed: LakeStore, mo
     assert not isinstance(raised.value, AirflowFailException)
     with pytest.raises(AirflowFailException, match="at_most is -1"):
         sensor(at_most=-1).poke({})
+
+
+WAITS = """
+from airflow.sdk import DAG
+from rmq_store.airflow.sensors.lag import RmqLagSensor
+
+with DAG("waits"):
+    RmqLagSensor(task_id="wait", group="payments", at_most=10_000, deferrable=True, poke_interval=1)
+"""
+
+
+def test_a_deferred_task_ends_with_the_lag_that_the_trigger_read(
+    deployed: LakeStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import PokeReturnValue
+
+    run(CONSUME)
+    dag = dag_of(WAITS, tmp_path)
+    monkeypatch.setattr(type(dag.get_task("wait")), "poke", lambda sensor, context: PokeReturnValue(is_done=False))
+    dag_run = dag.test()
+    (task,) = dag_run.get_task_instances()
+    assert (str(task.state), task.xcom_pull(task_ids="wait")) == ("success", 0)
 
 
 LIGHT = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import AirflowHome
 from scripts.keeper import CHECKOUT
-from tests.airflow.conftest import WARNINGS_OF_AIRFLOW
+from tests.airflow.conftest import WARNINGS_OF_AIRFLOW, dag_of
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -22,21 +21,6 @@ from airflow.sdk import DAG, Param
 from rmq_store.airflow.operators.deliver import RmqDeliverDelayedOperator
 from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
 """
-
-
-def dag_of(text: str, folder: Path) -> Any:
-    """The DAG of a file with this text."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
-    (folder / "others.py").write_text(text)
-    bag = DagBag(folder / "others.py")
-    assert bag.import_errors == {}
-    manager = DagBundlesManager()  # type: ignore[no-untyped-call]
-    manager.sync_bundles_to_db()
-    sync_bag_to_db(bag, next(iter(manager.get_all_dag_bundles())).name, None)
-    (dag,) = bag.dags.values()
-    return dag
 
 
 def test_the_dag_of_the_page_imports_delivers_and_consumes(
