@@ -604,24 +604,29 @@ def test_spark_runs_where_the_settings_and_the_environment_say(
 ) -> None:
     from rmq_store.airflow.deployment import Deployment
 
-    opened: list[tuple[SparkSettings, Sequence[str]]] = []
+    opened: list[tuple[SparkSettings, Sequence[str], Sequence[Path]]] = []
 
-    def opened_engine(name: str, spark: SparkSettings, *, listeners: Sequence[str]) -> AbstractContextManager[object]:
-        opened.append((spark, listeners))
+    def opened_engine(
+        name: str, spark: SparkSettings, *, python_path: Sequence[Path], listeners: Sequence[str]
+    ) -> AbstractContextManager[object]:
+        opened.append((spark, listeners, python_path))
         return nullcontext()
 
     monkeypatch.setattr("spark_jobs.engine.opened_engine", opened_engine)
     group = '[[group]]\nname = "orders"\nlistener = "shop:Orders"\n[[group.subscription]]\ntopic = "T"\n'
     settings = tmp_path / "consumers.toml"
     settings.write_text('[spark]\nmaster = "yarn"\n[spark.conf]\nspark.executor.cores = 4\n' + group)
-    for changed in ({}, {"RMQ_SPARK_MASTER": "local[3]"}, {"SPARK_REMOTE": "sc://here"}, {"RMQ_SETTINGS": "none"}):
+    folders = {"RMQ_LISTENER_PATH": str(tmp_path)}
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for changed in (folders, {"RMQ_SPARK_MASTER": "local[3]"}, {"SPARK_REMOTE": "sc://here"}, {"RMQ_SETTINGS": "none"}):
         env = {"RMQ_SETTINGS": str(settings), **changed}
         with Deployment.from_env(env).engines("spark", ["shop:Orders"]) as engines:
             engines.spark()
-    assert [(spark.master, spark.remote) for spark, _ in opened] == [
+    assert [(spark.master, spark.remote) for spark, _, _ in opened] == [
         ("yarn", None), ("local[3]", None), (None, "sc://here"), (None, None),
     ]  # fmt: skip
-    assert (opened[0][0].conf, opened[0][1]) == ({"spark.executor.cores": "4"}, ["shop:Orders"])
+    assert opened[0][0].conf == {"spark.executor.cores": "4"}
+    assert opened[0][1:] == (["shop:Orders"], [tmp_path])
 
 
 @pytest.mark.parametrize(
