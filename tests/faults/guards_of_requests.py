@@ -52,13 +52,14 @@ REQUESTS = (
         (('refuse_other_request(request.request_id, recorded, {"broker_name": request.broker_name})', "pass"),),
     ),
     Guard(
-        "lake.broker.import_store:_Import.next_part",
-        cases(
-            IMPORTS,
-            "of_two_attempts_of_one_request_one_is_committed",
-            "a_broker_that_is_cut_over_meanwhile_is_not_imported",
-        ),
-        (("refuse_closed(shard, broker_name)", "pass"), ("if parts and parts[-1].request_complete", "if False")),
+        "lake.broker.import_store:_next_part",
+        cases(IMPORTS, "of_two_attempts_of_one_request_one_is_committed"),
+        (("if parts and parts[-1].request_complete", "if False"),),
+    ),
+    Guard(
+        "lake.broker.import_store:_Import.commit_part",
+        cases(IMPORTS, "a_broker_that_is_cut_over_meanwhile_is_not_imported"),
+        (("refuse_closed(shard, broker_name)", "pass"),),
     ),
     Guard(
         "lake.broker.diverged_log:refuse_closed",
