@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,12 @@ def programs() -> Path:
 class Postgres:
     """A server with its cluster in ``folder``, which is made by the first start; it ends with the process that started it."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        """``options``: more words for ``postgres``."""
+    def __init__(self, folder: Path, *options: str, keep_open: Collection[int] = ()) -> None:
+        """``options``: more words for ``postgres``. ``keep_open``: descriptors that are held until it has ended."""
         self._folder = folder
         self._data = folder / "data"
         self._options = options
+        self._keep_open = keep_open
         self._keeper: subprocess.Popen[bytes] | None = None
         self._port = 0
 
@@ -65,7 +66,9 @@ class Postgres:
         words = ["-D", str(self._data), "-h", "127.0.0.1", "-p", str(self._port), "-k", "", *self._options]
         log_file = self._folder / "log"
         with log_file.open("wb") as log:
-            self._keeper = start_kept([*_AS_USER, str(tools / "postgres"), *words], log, env=os.environ)
+            self._keeper = start_kept(
+                [*_AS_USER, str(tools / "postgres"), *words], log, env=os.environ, keep_open=self._keep_open
+            )
 
         def answers() -> bool:
             assert self._keeper is not None

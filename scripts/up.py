@@ -79,23 +79,22 @@ def run(folder: Path, port_option: int | None, *, spark: bool) -> None:
             say(f"{name} = {value}")
         if spark:
             say("starting a Spark Connect server; SPARK=0 leaves it out")
-            server = ConnectServer(log_file=folder / "process-logs" / "spark-connect.log", say=say)
+            log_file = folder / "process-logs" / "spark-connect.log"
+            server = ConnectServer(port=free_port(), log_file=log_file, say=say)
             at_the_end.callback(server.stop)
+            variables |= {"SPARK_REMOTE": server.remote}
             starting = beside.submit(server.start)
-        postgres = Postgres(folder / "postgres", "-c", "synchronous_commit=off")
+        postgres = Postgres(folder / "postgres", "-c", "synchronous_commit=off", keep_open=[lock])
         at_the_end.callback(postgres.stop)
         home = AirflowHome(folder, port, Path(variables["RMQ_SETTINGS"]), variables, lock=lock)
         home = replace(home, database=database(postgres, home.made_file))
         home.initialise()
-        if spark:
-            if not starting.done():
-                say("Airflow's database is ready; waiting for the Spark Connect server")
-            starting.result()
-            home = replace(home, variables=variables | {"SPARK_REMOTE": server.remote})
         at_the_end.callback(say_stopped, port)
         say("starting Airflow: about 10 s on an idle machine")
         airflow = at_the_end.enter_context(Airflow(home))
         airflow.wait_until_healthy(say=say)
+        if spark:
+            starting.result()
         say(f"Airflow is at {home.url}   user: {USER}   password: {home.password} (in {home.password_file})")
         say("DAGs are paused at first; switch on those that you want. Ctrl-C stops everything.")
         while True:

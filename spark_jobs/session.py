@@ -120,27 +120,31 @@ class ConnectServer:
         self,
         *,
         master: str | None = None,
+        port: int = 0,
         python_path: Sequence[str | Path] = (),
         log_file: str | Path | None = None,
         conf: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """``port``: 0 takes any free one; with another ``remote`` is known before the server has started."""
         self._master = master
+        self._port = port
+        self._token = secrets.token_urlsafe(24)
         self._python_path = python_path
         self._log_file = Path(log_file or Path(tempfile.gettempdir(), f"rmq-connect-server-{os.getpid()}.log"))
         self._conf = dict(conf or {})
         self._say = say
         self._process: subprocess.Popen[bytes] | None = None
-        self._remote: str | None = None
         self._was_stopped = False
         self._changes = threading.Lock()
 
     @property
     def remote(self) -> str:
         """Address for ``open_session(remote=…)``, with the token: pass it in the environment, not as an argument."""
-        if self._remote is None:
+        if self._port == 0:
             raise RuntimeError("the Spark Connect server is not running")
-        return self._remote
+        # Without TLS the client sends a token only to a host with exactly this name.
+        return f"sc://localhost:{self._port}/;token={self._token}"
 
     @property
     def process_id(self) -> int:
@@ -158,8 +162,7 @@ class ConnectServer:
     def start(self) -> None:
         """Start the server, and wait until it is ready. Raises MachineNotReady, with the end of the server's log, when
         it does not start, or when another thread has stopped it."""
-        token = secrets.token_urlsafe(24)
-        command = [sys.executable, "-m", "spark_jobs.connect_server", "--stop-with-stdin"]
+        command = [sys.executable, "-m", "spark_jobs.connect_server", "--stop-with-stdin", "--port", str(self._port)]
         if self._master:
             command += ["--master", self._master]
         for key, value in self._conf.items():
@@ -173,11 +176,11 @@ class ConnectServer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | {_TOKEN_VARIABLE: token, "PYTHONPATH": worker_python_path(self._python_path)},
+                env=os.environ | {_TOKEN_VARIABLE: self._token, "PYTHONPATH": worker_python_path(self._python_path)},
                 start_new_session=True,
             )
         try:
-            port = json.loads(self._first_line_of(process))["port"]
+            self._port = json.loads(self._first_line_of(process))["port"]
         except BaseException as error:
             self.stop()
             if not isinstance(error, (TimeoutError, ValueError, KeyError)):
@@ -186,8 +189,6 @@ class ConnectServer:
                 f"the Spark Connect server did not start ({error or type(error).__name__}). "
                 f"End of its log {self._log_file}:\n{_tail(self._log_file)}"
             ) from error
-        # Without TLS the client sends a token only to a host with exactly this name.
-        self._remote = f"sc://localhost:{port}/;token={token}"
 
     def _first_line_of(self, process: subprocess.Popen[bytes]) -> bytes:
         """The JSON line of a server that is ready. Raises NoProgress, and ValueError when the server ends before."""
@@ -207,7 +208,7 @@ class ConnectServer:
         starts it. No process is left when this returns."""
         with self._changes:
             self._was_stopped = True
-            process, self._process, self._remote = self._process, None, None
+            process, self._process, self._port = self._process, None, 0
         if process is None:
             return
         members = set(_process_tree(process.pid))

@@ -155,3 +155,28 @@ def test_the_page_asks_for_nothing_elsewhere_and_makes_no_html_of_texts(path: Pa
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), "all comes from the api-server"
     assert not re.search(r"innerHTML|dangerouslySetInnerHTML|document\.write|\beval\b", text)
     assert not re.search(r"""(?:fetch|href|src)[=(:]\s*["'`]/""", text), "Airflow's base URL may have a path"
+
+
+TEXTS_OF_VALUES = {
+    'runText({ runId: "manual__2026-11-23T18:40:09.357578+00:00" })': "manual 2026-11-23 18:40:09",
+    'runText({ runId: "window-1" })': "window-1",
+    "lagText([[0, 0], [60000, 0]])": "Lag over time: 0, from 1970-01-01 00:00:00 UTC to 1970-01-01 00:01:00 UTC",
+    "lagText([[0, 1200], [0, 3]]).slice(0, 37)": "Lag over time: at most 1,200, now 3, ",
+    'label("deliver_at")': "Due (UTC)",
+    'valueText("committed_at", 0)': "1970-01-01 00:00:00",
+    'valueText("queue_id", 1000)': "1000",
+    'valueText("lag", 1000)': "1,000",
+    'String(isAmount("queue_id", 1))': "false",
+    'indented("{broken")': "{broken",
+    'indented("[1]")': "[\n  1\n]",
+}
+
+
+@needs_node
+def test_values_look_the_same_on_both_pages(tmp_path: Path) -> None:
+    shutil.copy(STATIC / "shared.js", tmp_path / "shared.mjs")
+    names = "indented, isAmount, label, lagText, runText, valueText"
+    code = f'import {{ {names} }} from "./shared.mjs"; console.log(JSON.stringify([{", ".join(TEXTS_OF_VALUES)}]))'
+    (tmp_path / "main.mjs").write_text(code)
+    process = subprocess.run(["node", "main.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert dict(zip(TEXTS_OF_VALUES, json.loads(process.stdout), strict=True)) == TEXTS_OF_VALUES
