@@ -204,6 +204,15 @@ def test_the_next_window_uses_the_same_process(store: rmq_store.Store) -> None:
     assert [int(number) for run in runs for _, number in run] == list(range(1, 2 * MESSAGES + 1))
 
 
+def test_a_signal_to_the_group_of_the_window_is_for_the_window_alone(store: rmq_store.Store) -> None:
+    """Else a process that is just being started dies of it first, and the window ends with an error that is not retried."""
+    pool.close()
+    before = set(psutil.Process().children())
+    consumed(store, "counting")
+    (server,) = set(psutil.Process().children()) - before
+    assert {os.getpgid(one.pid) for one in (server, *server.children())}.isdisjoint({os.getpgid(0)})
+
+
 def test_the_current_folder_is_that_of_the_window(
     store: rmq_store.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 stdout=_fd_of(sys.stdout),
                 stderr=_fd_of(sys.stderr),
+                process_group=0,  # a signal to the window's group is for the window, which then ends these processes
             )
 
     def spawn(self, channel: int, board: int) -> tuple[int, int]:
