@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import secrets
 import signal
 import socket
@@ -31,6 +32,7 @@ from rmq_store.settings.private_files import umask_of
 from scripts.keeper import CHECKOUT, end_kept, start_kept
 from spark_jobs.progress import NoProgress, Signs, signs_of, wait_for_progress
 
+_PORTS = range(20_000, 32_768)
 USER = "admin"
 
 Meanwhile = Callable[[], None]
@@ -277,12 +279,10 @@ def is_free(port: int) -> bool:
 
 
 def free_port(preferred: int | None = None) -> int:
-    """The preferred port if it is free, else any free port."""
-    if preferred is not None and is_free(preferred):
-        return preferred
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """The preferred port if it is free, else any free one. A server takes it only seconds later, so it must not be one that
+    the system gives to a connection meanwhile (from 32,768 on in Linux)."""
+    ports = random.sample(_PORTS, 100)
+    return next(port for port in ([preferred] if preferred else []) + ports if is_free(port))
 
 
 @contextmanager

@@ -62,7 +62,11 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> Spark:
 
 
 def test_spark_is_opened_once_for_all_windows_of_a_request_and_closed(imported: Rmq, spark: Spark) -> None:
-    capped = (imported.folder / "consumers.toml").read_text().replace('engine = "auto"', "max_messages = 2000")
+    capped = (
+        (imported.folder / "consumers.toml")
+        .read_text()
+        .replace('engine = "auto"', 'engine = "spark"\nmax_messages = 2000')
+    )
     (imported.folder / "consumers.toml").write_text(capped)
     done = imported.json("consume", "-g", "orders")
     assert [window["engine"] for window in done["windows"]] == ["spark"] * 3
