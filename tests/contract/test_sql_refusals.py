@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import duckdb
@@ -14,7 +15,7 @@ from rmq_store.commit.positions import offset_hash, tally
 from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
-from rmq_store.lake.sql.sql import open_duckdb, query
+from rmq_store.lake.sql.sql import interrupted_after, open_duckdb, query
 from rmq_store.lake.sql.views import views
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
@@ -119,6 +120,19 @@ def test_a_query_over_a_limit_ends_and_names_the_option(
     small_limits = QueryLimits(**({"timeout_ms": 0, "memory_bytes": 64 << 20, "spill_bytes": 1 << 30} | limits))
     with pytest.raises(WrongUse, match=says):
         query(small.store, text, limits=small_limits)
+
+
+def test_an_interrupt_that_came_too_early_is_sent_again() -> None:
+    interrupts: list[None] = []
+    is_third = threading.Event()
+
+    def interrupt() -> None:
+        interrupts.append(None)
+        if len(interrupts) == 3:
+            is_third.set()
+
+    with interrupted_after(1, interrupt):
+        assert is_third.wait(60)
 
 
 def test_a_query_within_its_limits_has_the_answer_of_one_without(small: SmallStore) -> None:

@@ -59,6 +59,7 @@ _SET = re.compile(r' Use "SET [^"\n]*" to [^.\n]*\.')
 _NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
 """How DuckDB names an unknown relation. Its own suggestions come from its catalogue, which lacks most of the views."""
 
+_INTERRUPT_AGAIN_S = 0.1
 
 RowGroups = Callable[[Root, str, pa.Table], Sequence[Sequence[int] | None]]
 """The row groups that a query has to read of each file, None for all: called with the store's root, a table's folder in it
@@ -151,26 +152,43 @@ def _rows(connection: duckdb.DuckDBPyConnection, text: str, values: Values, limi
     """The rows. Errors of DuckDB are OSErrors, with the same text, once the first rows were read."""
     if limits is None:
         return connection.sql(text, params=values or None).to_arrow_table()
-    timer = threading.Timer(limits.timeout_ms / 1000, connection.interrupt)
-    timer.daemon = True
-    if limits.timeout_ms:
-        timer.start()
+    batches, size = [], 0
+    with (
+        interrupted_after(limits.timeout_ms, connection.interrupt),
+        connection.sql(text, params=values or None).to_arrow_reader() as reader,
+    ):
+        for batch in reader:
+            batches.append(batch)
+            size += batch.nbytes
+            if size > limits.memory_bytes:
+                raise WrongUse(
+                    f"SQL: the answer has more than {limits.memory_bytes >> 20:,} MiB: select fewer rows, or raise the "
+                    "limit (--memory, RMQ_SQL_MEMORY)"
+                )
+        return pa.Table.from_batches(batches, reader.schema)
+
+
+@contextmanager
+def interrupted_after(timeout_ms: int, interrupt: Callable[[], object]) -> Iterator[None]:
+    """Calls ``interrupt`` when the body takes longer, again and again until it ends; 0: never. DuckDB forgets an interrupt that
+    comes before a statement has begun to run."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        wait_s = timeout_ms / 1000
+        while not is_over.wait(wait_s):
+            interrupt()
+            wait_s = _INTERRUPT_AGAIN_S
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if timeout_ms:
+        watcher.start()
     try:
-        batches, size = [], 0
-        with connection.sql(text, params=values or None).to_arrow_reader() as reader:
-            for batch in reader:
-                batches.append(batch)
-                size += batch.nbytes
-                if size > limits.memory_bytes:
-                    raise WrongUse(
-                        f"SQL: the answer has more than {limits.memory_bytes >> 20:,} MiB: select fewer rows, or raise the "
-                        "limit (--memory, RMQ_SQL_MEMORY)"
-                    )
-            return pa.Table.from_batches(batches, reader.schema)
+        yield
     finally:
-        timer.cancel()
-        if limits.timeout_ms:
-            timer.join()  # it holds the connection, which must be gone before the process ends
+        is_over.set()
+        if timeout_ms:
+            watcher.join()  # it holds the connection, which must be gone before the process ends
 
 
 def _in_words(error: Exception, location: str, limits: QueryLimits | None) -> StoreUnusable | WrongUse:
