@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -15,9 +16,15 @@ from rmq_store.airflow import task
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
 from rmq_store.airflow.task import Answer, translated
+from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from rmq_store.lake.table.shard import Shard
+    from rmq_store.lake.table.store import LakeStore
+    from rmq_store.settings.settings import GroupSettings
+    from rmq_store.window.consume_request import ConsumeRequest, Scope
 
 
 class RmqOperator(BaseOperator):
@@ -94,6 +101,27 @@ class RmqOperator(BaseOperator):
         values = {name: of_run.get(name) if value is None else value for name, value in given.items()}
         self.group_of_run = values.get("group")
         return values
+
+    def consumed(
+        self,
+        store: LakeStore,
+        shard: Shard,
+        group: GroupSettings,
+        request: ConsumeRequest,
+        scope: Scope,
+        engine: str | None,
+    ) -> Answer:
+        """Consume in the shard until the request is complete, and return the sum of the windows, which is also logged."""
+        from rmq_store.lake.window.consumption import Consumption
+        from rmq_store.lake.window.window import consume_window
+
+        topics = [subscription.topic for subscription in group.subscriptions]
+        self.lineage = Lineage.of_windows(store.root.location, shard.name, topics)
+        with self.hook.deployment.engines(engine, [group.listener]) as engines:
+            window = functools.partial(
+                consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host(), scope=scope
+            )
+            return self.logged(Consumption.of(window).summary())
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the inputs and outputs; None where OpenLineage's provider is not installed."""

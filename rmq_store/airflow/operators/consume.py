@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.admin.dag_params import consume_request
-from rmq_store.airflow.lineage import Lineage
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
@@ -18,7 +16,7 @@ from rmq_store.commit.request import Status, overall
 from rmq_store.errors import HeldByAnother, NothingThere, RmqError
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import listed
-from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.consume_request import LIVE, ConsumeRequest
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -112,20 +110,11 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
 
     def act(self, context: Context) -> Answer:
         """Return the sum of the windows."""
-        from rmq_store.lake.window.consumption import Consumption
-        from rmq_store.lake.window.window import consume_window
-
         deployment, request = self.hook.deployment, self.request(context)
         group = deployment.settings().group(self.group)
         store = deployment.open_store()
         (shard,) = store.shards(self.shard)
-        topics = [subscription.topic for subscription in group.subscriptions]
-        self.lineage = Lineage.of_windows(store.root.location, shard.name, topics)
-        with deployment.engines(self.engine, [group.listener]) as engines:
-            window = functools.partial(
-                consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host()
-            )
-            return self.logged(Consumption.of(window).summary())
+        return self.consumed(store, shard, group, request, LIVE, self.engine)
 
 
 class RmqConsumePlannedOperator(RmqOperator):

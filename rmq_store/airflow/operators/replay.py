@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq_store.admin.dag_params import ReplayParams
 from rmq_store.admin.replay import as_replay, group_settings
-from rmq_store.airflow.lineage import Lineage
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
@@ -127,19 +125,10 @@ class RmqReplayOperator(RmqReplayBaseOperator):
     def act(self, context: Context) -> Answer:
         """Return the sum of the windows."""
         from rmq_store.lake.admin.replay import begin_attempt
-        from rmq_store.lake.window.consumption import Consumption
-        from rmq_store.lake.window.window import consume_window
 
-        deployment = self.hook.deployment
         group, request, scope, is_new_attempt = self.replay(context)
-        store = deployment.open_store()
+        store = self.hook.deployment.open_store()
         (shard,) = store.shards(self.shard)
-        topics = [subscription.topic for subscription in group.subscriptions]
-        self.lineage = Lineage.of_windows(store.root.location, shard.name, topics)
         if is_new_attempt:
             group, request, scope = begin_attempt(shard, group, request, Host())
-        with deployment.engines(self.engine, [group.listener]) as engines:
-            window = functools.partial(
-                consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host(), scope=scope
-            )
-            return self.logged(Consumption.of(window).summary())
+        return self.consumed(store, shard, group, request, scope, self.engine)
