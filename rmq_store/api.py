@@ -217,12 +217,8 @@ class Store:
 
         Raises WrongUse, NothingThere, HeldByAnother, ListenerError, StaleAttempt.
         """
-        request, scope = self._consume_request(until, max_messages, request_id), LIVE
-        if retries_only:
-            request, scope = only_retries(request)
-        if replay is not None:
-            group, scope = _of_replay(group, replay)
-        return self._consumed(group, request, scope, engine)
+        request = self._consume_request(until, max_messages, request_id)
+        return self._consumed(*_scoped(group, request, replay, retries_only), engine)
 
     def plan(
         self,
@@ -239,12 +235,9 @@ class Store:
 
         An error with which the request would end after some windows is in the plan; before the first one it is raised.
         """
-        request, scope = self._consume_request(until, max_messages, request_id), LIVE
-        if retries_only:
-            request, scope = only_retries(request)
-        group, scope = _of_replay(group, replay) if replay is not None else (group, scope)
+        request = self._consume_request(until, max_messages, request_id)
         notes = [] if request.until_ms is None else until_notes(request.until_ms, self.host.now_ms())
-        return self._planned(group, request, scope, notes)
+        return self._planned(*_scoped(group, request, replay, retries_only), notes)
 
     def plan_replay(
         self,
@@ -464,6 +457,18 @@ class Store:
         if full:
             findings = without_repeats([*findings, *audit_contents(self.lake, LocalEngine(self.host)).findings])
         return table_of(findings)
+
+
+def _scoped(
+    group: GroupSettings, request: ConsumeRequest, replay: str | None, retries_only: bool
+) -> tuple[GroupSettings, ConsumeRequest, Scope]:
+    """The group, request and scope of ``consume``."""
+    scope = LIVE
+    if retries_only:
+        request, scope = only_retries(request)
+    if replay is not None:
+        group, scope = _of_replay(group, replay)
+    return group, request, scope
 
 
 def _of_replay(group: GroupSettings, name: str) -> tuple[GroupSettings, Scope]:
