@@ -15,11 +15,14 @@ import rmq_store
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.errors import BadData
+from rmq_store.lake.audit.full import full
 from rmq_store.lake.broker.common_log import common_log
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.message.properties import tags_code
+from rmq_store.utils.host import Host
 from tests.contract.sample_stores import load, unpacked
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq-batch"
@@ -75,6 +78,7 @@ def test_its_queues_end_where_the_broker_says(store: LakeStore, broker: Path) ->
     assert ends.items() <= here.items()
     assert load(store, broker).status == "unchanged"
     assert query(store, "SELECT * FROM audit").num_rows == 0
+    assert full(store, LocalEngine(Host())).findings == []
 
 
 def test_a_queue_that_retention_has_emptied_keeps_its_end(store: LakeStore, broker: Path) -> None:

@@ -15,7 +15,7 @@ from rmq_store.log.commit_log import Unsupported
 from rmq_store.log.consume_queue import entry_tags_code
 from rmq_store.log.inner_batch import is_inner_batch, unwrap
 from rmq_store.message.message_const import MessageConst
-from rmq_store.message.sys_flag import MessageSysFlag
+from rmq_store.message.sys_flag import MessageSysFlag, body_crc
 
 _FLAGS = MessageSysFlag.INNER_BATCH_FLAG | MessageSysFlag.NEED_UNWRAP_FLAG
 
@@ -23,8 +23,9 @@ _FLAGS = MessageSysFlag.INNER_BATCH_FLAG | MessageSysFlag.NEED_UNWRAP_FLAG
 def with_inner_messages(batch: pa.RecordBatch, delay_levels: Mapping[int, int]) -> pa.RecordBatch | Unsupported:
     """The batch with a row for each message that a consumer's client would see; those of inner batches are the last ones.
 
-    They have the place, the size and the times of their record, and no offset message id: a client gives them none. The
-    answer is ``Unsupported`` for the first record that cannot be taken apart.
+    They have the place, the size and the times of their record, and no offset message id: a client gives them none. Their CRC
+    is that of their own body; the broker's is of the whole record, and was checked before. The answer is ``Unsupported`` for
+    the first record that cannot be taken apart.
     """
     candidates = batch.column("sys_flag").to_numpy() & _FLAGS != 0
     # The names of a slice are those of the larger batch, too.
@@ -50,6 +51,7 @@ def with_inner_messages(batch: pa.RecordBatch, delay_levels: Mapping[int, int]) 
                     "flag": message.flag,
                     "body": message.body,
                     "stored_body_size": len(message.body),
+                    "body_crc": body_crc(message.body),
                     "properties": list(own.items()),
                     "unique_key": own.get(MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
                     "keys": own.get(MessageConst.KEYS),
