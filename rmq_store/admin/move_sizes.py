@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,14 +80,18 @@ def move_notes(positions: Positions, moves: Sequence[Moved]) -> list[str]:
     notes = []
     if moves and all(move.from_offset == move.to_offset for move in moves):
         notes.append("the group is already there: no offset changes")
-    removed = [
-        f"{move.queue} (to {move.to_offset}, its first message is {positions.min_offset(move.queue)})"
-        for move in moves
-        if ABSENT < move.to_offset < positions.min_offset(move.queue)
-    ]
-    if removed:
+    if removed := not_kept(positions, moves):
         notes.append(
             f"older messages are not kept in {listed(removed, 3)}: the group's next window ends with OffsetOutOfRange, or "
             'records them as lost where on_offset_out_of_range is "skip"'
         )
     return notes
+
+
+def not_kept(positions: Positions, moves: Iterable[Moved]) -> list[str]:
+    """The queues whose move goes before the first message that is kept, in words."""
+    return [
+        f"{move.queue} (to {move.to_offset}, its first message is {positions.min_offset(move.queue)})"
+        for move in moves
+        if ABSENT < move.to_offset < positions.min_offset(move.queue)
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rmq_store.admin.move_sizes import not_kept
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id
@@ -95,10 +96,16 @@ def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[
             "Reset it instead"
         )
     epoch = next_epoch(positions, group)
-    return tuple(
+    moves = tuple(
         Moved(group, move.queue, at[move.queue], ABSENT if move.from_offset is None else move.from_offset, epoch)
         for move in undone.moved
     )
+    if removed := not_kept(positions, [move for move in moves if move.to_offset != move.from_offset]):
+        raise WrongUse(
+            f"{undone.action} {undone.request_id} cannot be undone: it would go back to messages that are no longer kept, "
+            f"in {listed(removed, 3)}. Reset it instead: 'rmq reset --to-min', or --queue and --to-offset for single queues"
+        )
+    return moves
 
 
 def _offset(value: int) -> int | None:

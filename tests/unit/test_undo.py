@@ -6,7 +6,7 @@ import pytest
 
 from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved
-from rmq_store.commit.positions import ABSENT, Positions, grp_id, max_id, off_id
+from rmq_store.commit.positions import ABSENT, Positions, grp_id, max_id, min_id, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.window.shard_view import ShardView
@@ -40,12 +40,12 @@ def action(
 
 
 def undone(
-    ctl: Ctl, offsets: dict[MessageQueue, int], *, epoch: int = 3, force: bool = False
+    ctl: Ctl, offsets: dict[MessageQueue, int], *, epoch: int = 3, force: bool = False, first: int = 0
 ) -> dict[MessageQueue, tuple[int | None, int]]:
     positions = Positions(
         9,
         {off_id("orders", queue): offset for queue, offset in offsets.items()}
-        | {grp_id("orders"): epoch, max_id(Q0): 100, max_id(Q1): 100},
+        | {grp_id("orders"): epoch, max_id(Q0): 100, max_id(Q1): 100, min_id(Q0): first},
     )
     request = UndoRequest(group="orders", undone=ctl, request_id="2026-01-01-u", actor=ANA, reason="x", force=force)
     shard: ShardView = Shard()  # type: ignore[assignment]
@@ -116,6 +116,16 @@ def test_after_windows_an_undo_is_refused_with_what_it_would_do(
 def test_what_cannot_be_undone_is_said(ctl: Ctl, now: dict[MessageQueue, int], epoch: int, message: str) -> None:
     with pytest.raises(WrongUse, match=message):
         undone(ctl, now, epoch=epoch, force=True)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_undo_does_not_go_back_to_messages_that_are_not_kept(force: bool) -> None:
+    skip = action((Q0, 20, 50), (Q1, 5, 5))
+    with pytest.raises(WrongUse, match=r"to 20, its first message is 21\).*--to-min"):
+        undone(skip, {Q0: 50, Q1: 5}, force=force, first=21)
+    assert undone(skip, {Q0: 50, Q1: 5}, force=force, first=20) == {Q0: (50, 20), Q1: (5, 5)}
+    stays = action((Q0, 20, 20))
+    assert undone(stays, {Q0: 20}, force=force, first=21) == {Q0: (20, 20)}
 
 
 def test_an_undo_needs_a_reason() -> None:
