@@ -13,7 +13,7 @@ MOST_FINDINGS = 1000
 KEPT_MS = 10 * 60_000
 """After this time the first reader waits for a new answer."""
 LEAST_MS = 30_000
-"""An answer that is younger is not made again, whoever asks."""
+"""For so long an answer is kept also when a user asks for a new one."""
 
 _FINDINGS = Question(
     "SELECT *, count(*) OVER () AS total FROM audit"

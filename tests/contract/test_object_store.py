@@ -224,6 +224,16 @@ def test_other_roots_are_refused(text: str) -> None:
 # --- roots that cannot be used ---
 
 
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    root = Root.parse(str(tmp_path))
+    for name, words in (("fifo", "it is a FIFO, not a file"), ("folder", "it is a folder, not a file")):
+        for read in (root.read, root.open_file, lambda name: root.tail(name, 10)):
+            with pytest.raises(StoreUnusable, match=words):
+                read(name)
+
+
 def test_a_root_below_a_file_is_unusable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     root = Root.parse(str(tmp_path / "file" / "store"))

@@ -7,7 +7,7 @@ which rows a query reads, when a retry is due, and what other tools may do with 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rmq_store.errors import RmqError
@@ -25,9 +25,10 @@ def shards(store: LakeStore) -> Iterator[Finding]:
         yield Finding(
             shard=name, problem=Problem.SHARD_NOT_NAMED, detail=f"{SHARDS}/{name}.json is missing, the tables are there"
         )
+    document = read_store(store.root)
     first_of: dict[str, str] = {}
     for shard in store.shards():
-        yield from _entry(store, shard)
+        yield from _entry(shard, document)
         for name in ("commitlog", *(kind.name for kind in KINDS)):
             try:
                 table: LakeTable = getattr(shard, name)
@@ -41,11 +42,12 @@ def shards(store: LakeStore) -> Iterator[Finding]:
                     yield Finding(shard=shard.name, problem=Problem.SHARD_TWICE, detail=detail)
 
 
-def _entry(store: LakeStore, shard: Shard) -> Iterator[Finding]:
+def _entry(shard: Shard, document: Mapping[str, Any]) -> Iterator[Finding]:
+    """``document``: ``store.json``."""
     name = f"{SHARDS}/{shard.name}.json"
     try:
-        entry: dict[str, Any] = json.loads(store.root.read(name))
-        expected = shard_entry(shard.name, read_store(store.root))
+        entry: dict[str, Any] = json.loads(shard.root.read(name))
+        expected = shard_entry(shard.name, document)
         levels = entry.get("delay_levels")
         if isinstance(levels, list):  # store.json may have newer versions than when the shard was made
             expected["delay_levels"] = expected["delay_levels"][: len(levels)]

@@ -83,11 +83,12 @@ def rebuild(shard: Shard, host: Host, progress: Progress | None = None) -> list[
     Raises BadData when the record of a commit was changed since, or is in the table ``commits`` only: the tables may have it
     as it was. Raises StoreUnusable when other processes committed to a table at each try, or the store rejects writes.
     """
-    now_ms = host.now_ms()
     ctls = _ctls(shard, progress)
     _refuse_changed(shard)
-    _refuse_lost(shard, ctls)
-    reports = [_rebuilt(shard, kind, ctls, now_ms, host) for kind in KINDS]
+    compared = [_compared(shard, kind, ctls) for kind in KINDS]
+    for report in compared:
+        _refuse_lost(shard, report)
+    reports = [_rebuilt(shard, kind, ctls, report, host) for kind, report in zip(KINDS, compared, strict=True)]
     dispatch(shard, host)
     return reports
 
@@ -111,13 +112,12 @@ def _refuse_changed(shard: Shard) -> None:
     shard.commitlog.read_each(list(digests), ["commit_id"], digests)
 
 
-def _refuse_lost(shard: Shard, ctls: Sequence[Ctl]) -> None:
-    lost = _compared(shard, COMMITS, ctls).lost_commits
-    if lost:
+def _refuse_lost(shard: Shard, report: TableReport) -> None:
+    if lost := report.lost_commits:
         raise BadData(
-            f"shard {shard.name}: the table {COMMITS.name} has {len(lost):,} commits that the commit log lacks, the first one "
+            f"shard {shard.name}: the table {report.table} has {len(lost):,} commits that the commit log lacks, the first one "
             f"{lost[0]}: files with records were taken out of the log. Nothing was rebuilt, because the tables have the last "
-            f"record of them. Restore the shard from a backup. To give them up instead, move {shard.name}/{COMMITS.name} out "
+            f"record of them. Restore the shard from a backup. To give them up instead, move {shard.name}/{report.table} out "
             "of the store, and rebuild"
         )
 
@@ -174,8 +174,7 @@ def _counted(rows: Iterable[Row], named: dict[str, Row]) -> Counter[str]:
     return Counter(texts)
 
 
-def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], now_ms: int, host: Host) -> TableReport:
-    report = _compared(shard, kind, ctls)
+def _rebuilt(shard: Shard, kind: Derived, ctls: Sequence[Ctl], report: TableReport, host: Host) -> TableReport:
     if not report.differs:
         return report
     table, positions = _writable(shard, kind, host), cursor_positions(shard)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from rmq_store.commit.append import PutAnswer
 from rmq_store.utils.host import random_name
+from rmq_store.utils.small_file import check_is_file
 
 
 def read(path: Path, begin: int, end: int | None) -> bytes:
+    check_is_file(path)  # opening a FIFO waits for its writer
     with path.open("rb") as file:
         file.seek(begin)
         return file.read() if end is None else file.read(end - begin)

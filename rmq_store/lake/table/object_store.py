@@ -29,6 +29,7 @@ from rmq_store.lake.table.store_errors import explained, is_damage
 from rmq_store.maintain.orphans import is_temporary
 from rmq_store.settings.private_files import umask_of
 from rmq_store.utils.host import Host, epoch_ms, random_name
+from rmq_store.utils.small_file import check_is_file
 
 _S3 = "s3://"
 
@@ -129,7 +130,9 @@ class Root:
         has the end of the file as well. Raises FileNotFoundError and StoreUnusable."""
         if self.is_local:
             with self._explained(f"read {relative}"):
-                return pyarrow.fs.LocalFileSystem().open_input_file(str(self._path(relative)))
+                path = self._path(relative)
+                check_is_file(path)  # opening a FIFO waits for its writer
+                return pyarrow.fs.LocalFileSystem().open_input_file(str(path))
         tail = b""
         if size is None:
             tail, size = self.tail(relative, TAIL_BYTES)

@@ -95,7 +95,7 @@ class LakeStore:
 
     def shard_names(self) -> list[str]:
         """All shards, sorted."""
-        return [name.rsplit("/", 1)[-1].removesuffix(".json") for name, _ in self.root.list(SHARDS)]
+        return _named_shards(self.root)
 
     def shards(self, name: str | None = None) -> list[Shard]:
         """All shards, or the one named. Raises WrongUse when there is no such shard."""
@@ -161,9 +161,13 @@ def shard_entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "store_id": document["store_id"], "delay_levels": document["delay_levels"]}
 
 
+def _named_shards(root: Root) -> list[str]:
+    return [name.rsplit("/", 1)[-1].removesuffix(".json") for name, _ in root.list(SHARDS)]
+
+
 def unnamed_shards(root: Root) -> list[str]:
     """The folders with a commit log for which there is no entry, sorted: a query leaves out their messages."""
-    named = {name.rsplit("/", 1)[-1].removesuffix(".json") for name, _ in root.list(SHARDS)}
+    named = _named_shards(root)
     others = [name for name in root.names(_MOST_NAMES) if name not in named and _SHARD_NAME.fullmatch(name)]
     return [name for name in others if name != SHARDS and root.names_in(f"{name}/commitlog/_delta_log")[0]]
 
