@@ -22,11 +22,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rmq_store.consumer.listener_process import OwnProcess
@@ -36,6 +39,8 @@ from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 
 INT_MIN, INT_MAX = -2_147_483_648, 2_147_483_647
+_MOST_VERSION = 100
+"""Characters of a version."""
 
 
 class ConsumeConcurrentlyStatus(StrEnum):
@@ -113,7 +118,8 @@ class Listener:
     name: str
     """``module:attribute``."""
     version: str = ""
-    """The listener's attribute ``version``, "" without one."""
+    """The listener's attribute ``version``; without one ``sha256:`` and 32 hex digits of its module's file; "" if it has
+    no file."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Values of its environment that no error text may contain."""
 
@@ -177,8 +183,20 @@ def _loaded(name: str) -> Listener:
         except Exception as error:
             raise ListenerError(f"listener {name}: {attribute.__name__}() fails: {type_and_text(error)}") from error
     kind, function = _shape(name, attribute)
-    call, version = _with_context(name, kind, function), str(getattr(attribute, "version", ""))
-    return Listener(kind, call, _columns(name, attribute), name, version)
+    return Listener(
+        kind, _with_context(name, kind, function), _columns(name, attribute), name, _version(name, attribute)
+    )
+
+
+def _version(name: str, attribute: Any) -> str:
+    """Which version of the listener this is, with letters, digits, and ``. _ + : -`` only."""
+    if (version := getattr(attribute, "version", None)) is not None and not callable(version):
+        return re.sub(r"[^\w.+:-]", "_", str(version), flags=re.ASCII)[:_MOST_VERSION]
+    file = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
+    try:
+        return f"sha256:{sha256(Path(file).read_bytes()).hexdigest()[:32]}" if file else ""
+    except OSError:  # in an archive, or deleted since
+        return ""
 
 
 def _attribute(name: str) -> Any:

@@ -35,7 +35,7 @@ from rmq_store.consumer.start import StartRule
 from rmq_store.errors import ListenerError, OffsetOutOfRange, StaleAttempt, WrongUse
 from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import retry_topic
+from rmq_store.message.message_const import SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import uuid7_ms
 from rmq_store.window.consume_request import RETRIES_ONLY, ConsumeRequest, identity_parameters
@@ -69,6 +69,8 @@ class WindowReport:
     """Why this consumer has no queue; empty when it has one."""
     waiting: WaitingRetries | None = None
     """The group's retries that are not delivered yet; only for an empty window."""
+    delayed: tuple[Produced, ...] = ()
+    """The segments of retries that it wrote to delay levels."""
     warnings: tuple[str, ...] = ()
     """What failed after the commit."""
 
@@ -180,6 +182,7 @@ def _nothing_to_do(
         commit_id=last.commit_id if last else None,
         consumed=tuple(consumed for part in parts for consumed in part.consumed),
         blocked=tuple(blocked for part in parts for blocked in part.blocked),
+        delayed=tuple(segment for part in parts for segment in _delayed(part)),
         idle=idle,
         waiting=waiting,
     )
@@ -200,7 +203,12 @@ def committed_window(shard: str, engine: str, ctl: Ctl, version: int, held: tupl
         consumed=ctl.consumed,
         blocked=ctl.blocked,
         held=held,
+        delayed=_delayed(ctl),
     )
+
+
+def _delayed(ctl: Ctl) -> tuple[Produced, ...]:
+    return tuple(segment for segment in ctl.produced if segment.queue.topic == SCHEDULE_TOPIC)
 
 
 def refuse_batches_in_order(group: GroupSettings, kind: ListenerKind) -> None:
@@ -277,6 +285,8 @@ class WindowResult:
     """The tally of the acked keys, in a group that absorbs duplicates."""
     task_ms: int | None = None
     """How long the tasks took, the sum over them in ms of wall time; None: there was none, or it was not measured."""
+    listener_versions: Sequence[str] = ()
+    """Those that ran, sorted: more than one if the workers of a cluster have different code."""
 
 
 def consume_proposal(
@@ -306,7 +316,7 @@ def consume_proposal(
         group=group.name,
         epoch=plan.epoch,
         window_id=window_id,
-        parameters=request_parameters(plan, request, result.keys, result.task_ms),
+        parameters=request_parameters(plan, request, result.keys, result.task_ms, result.listener_versions),
         subscription=plan.subscription,
         subscription_version=None if plan.subscription is None else group.subscription_version,
         listener=group.listener,

@@ -428,15 +428,22 @@ def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:
 TASK_MS = "task_ms"
 """The parameter of a window that says how long its tasks took, the sum over them in ms of wall time. The next window of the
 group is cut by it."""
+LISTENER_VERSION = "listener_version"
+"""The parameter of a window that says which version of the listener ran; several with a comma between, if the workers of a
+cluster had different ones."""
 
 
 def request_parameters(
-    plan: Plan, request: ConsumeRequest, keys: Tally | None = None, task_ms: int | None = None
+    plan: Plan,
+    request: ConsumeRequest,
+    keys: Tally | None = None,
+    task_ms: int | None = None,
+    listener_versions: Sequence[str] = (),
 ) -> str:
     """The ``parameters`` of the window's ctl row, as canonical JSON: those of the request, and in part 1 its bounds.
 
     ``keys``: the keys that a window acked, in a group that absorbs duplicates. ``task_ms``: how long its tasks took; None:
-    it had none, or it was not measured.
+    it had none, or it was not measured. ``listener_versions``: of the listener that ran (``Listener.version``), sorted.
     """
     parameters = identity_parameters(request) | dict(request.parameters)
     if request.client_id is not None:
@@ -447,4 +454,6 @@ def request_parameters(
         parameters |= key_parameters(keys)
     if task_ms is not None:
         parameters[TASK_MS] = task_ms
+    if listener_versions:
+        parameters[LISTENER_VERSION] = ",".join(listener_versions)
     return canonical_json(parameters)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,13 @@ LIMITED = ("spin", "close_all")
 
 def test_the_table_has_every_way() -> None:
     assert sorted(deadly_listeners.WAYS) == sorted([*KILLED, *RAISES, *FINE, *LATE, *LIMITED])
+
+
+def test_a_window_says_which_version_of_its_listener_ran(store: rmq_store.Store) -> None:
+    consumed(store, "at_exit")
+    rows = store.query("SELECT listener_version FROM windows ORDER BY read_version DESC LIMIT 1").to_pylist()
+    digest = sha256(Path(deadly_listeners.__file__).read_bytes()).hexdigest()
+    assert rows == [{"listener_version": f"sha256:{digest[:32]}"}]
 
 
 @pytest.mark.parametrize("form", ["", "_arrow", "_in_order"])

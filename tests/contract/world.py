@@ -48,7 +48,7 @@ from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.deliver import CAP, DeliverReport
-from rmq_store.window.plan import TASK_MS
+from rmq_store.window.plan import LISTENER_VERSION, TASK_MS
 from tests.oracle.memory.rows import MessageRow, Stored
 
 SHARD = "broker-a"
@@ -501,8 +501,8 @@ def _ctl(ctl: Ctl) -> dict[str, Any]:
         "read_version", "store_timestamp", "subscription", "listener", "moved", "blocked",
     )  # fmt: skip
     told = {name: getattr(ctl, name) for name in names}
-    # "claim" and "undoes_commit" are random ids, TASK_MS depends on the machine
-    omitted = ("claim", "undoes_commit", TASK_MS)
+    # "claim" and "undoes_commit" are random ids, TASK_MS depends on the machine; memory has no LISTENER_VERSION
+    omitted = ("claim", "undoes_commit", TASK_MS, LISTENER_VERSION)
     parameters = {name: value for name, value in json.loads(ctl.parameters).items() if name not in omitted}
     return told | {"parameters": parameters, "consumed": [_consumed(c) for c in ctl.consumed]}
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -448,6 +450,7 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module ``shop`` with the listeners of this file."""
     module = ModuleType("shop")
     vars(module).update(globals())
+    del module.__file__
     module.ready = Fast()  # type: ignore[attr-defined]
     module.number = 5  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "shop", module)
@@ -469,6 +472,27 @@ def test_a_listener_is_found_and_its_shape_recognised(
 ) -> None:
     found = load_listener(name)
     assert (found.kind, found.columns, found.name, found.version) == (kind, columns, name, version)
+
+
+def test_without_a_version_it_is_the_digest_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "shop_file.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    versions = []
+    for status in (1, 2):
+        file.write_text(f"def consume_message(msgs, context):\n    return {status}\n")
+        monkeypatch.delitem(sys.modules, "shop_file", raising=False)
+        versions.append(load_listener("shop_file:consume_message").version)
+        assert versions[-1] == f"sha256:{sha256(file.read_bytes()).hexdigest()[:32]}"
+    assert versions[0] != versions[1]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("1.2.0+g12", "1.2.0+g12"), (7, "7"), (None, ""), ('a"b, c\n', "a_b__c_"), ("x" * 500, "x" * 100)],
+)
+def test_a_version_is_one_short_word(monkeypatch: pytest.MonkeyPatch, version: Any, expected: str) -> None:
+    monkeypatch.setattr(sys.modules["shop"].Orders, "version", version)
+    assert load_listener("shop:Orders").version == expected
 
 
 def test_what_an_import_says_names_no_secret() -> None:

@@ -83,8 +83,8 @@ WINDOWS = Listing(
     source="windows",
     columns=(
         "shard", "group_name", "committed_at", "messages", "acked", "filtered", "retried", "dead", "duplicate", "dropped",
-        "lost", "skipped", "queues", "actor", "actor_source", "reason", "listener", "subscription_version", "request_id",
-        "request_part", "request_complete", "replay_of", "attempt", "window_id", "read_version",
+        "lost", "skipped", "queues", "actor", "actor_source", "reason", "listener", "listener_version", "subscription_version",
+        "request_id", "request_part", "request_complete", "replay_of", "attempt", "window_id", "read_version",
     ),
     order="committed_at DESC, shard, group_name, read_version DESC",
     filters=filters_of("group", since="committed_at >= $since", until="committed_at < $until"),

@@ -55,6 +55,7 @@ class InItsProcess:
         self.name = start.listener
         self.kind = ListenerKind.MESSAGE
         self.columns: tuple[str, ...] | None = None
+        self.version = ""
         self._start, self.rules, self._now_ms = start, rules, now_ms
         self._process: ListenerProcess | None = None
         self.deaths = DeathsInARow(start.listener)
@@ -102,6 +103,7 @@ class InItsProcess:
         self._process = process
         self.kind = ListenerKind(answer["kind"])
         self.columns = None if answer["columns"] is None else tuple(map(str, answer["columns"]))
+        self.version = str(answer["version"])
         return answer
 
     def kill(self) -> None:

@@ -39,6 +39,11 @@ class TaskListener(Protocol):
     @property
     def columns(self) -> tuple[str, ...] | None: ...
 
+    @property
+    def version(self) -> str:
+        """See ``Listener``."""
+        ...
+
     def ask(self, rows: RowsToConsume) -> tuple[Rows, Sequence[Answer]]:
         """Call it for all rows: the numbers of those that failed, ascending, and their answers. Raises ListenerError."""
         ...
@@ -118,6 +123,7 @@ class InThisProcess:
     def __init__(self, listener: Listener, rules: CallRules, now_ms: Callable[[], int]) -> None:
         self._listener, self._rules, self._now_ms = listener, rules, now_ms
         self.name, self.kind, self.columns = listener.name, listener.kind, listener.columns
+        self.version = listener.version
         self.is_ahead = False
         self._redact = redaction_hook()
 

@@ -126,3 +126,5 @@ class TaskResult:
     """The consumed messages that were not acked, in a group that absorbs duplicates."""
     took_ms: int = 0
     """How long the task took once the listener was loaded, ms of wall time."""
+    listener_version: str = ""
+    """See ``Listener``."""

@@ -106,6 +106,7 @@ def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str, listener: TaskLi
         dropped=tuple(dropped),
         failed=_not_acked(failures, dropped) if job.group.absorb_duplicates else (),
         took_ms=monotonic_ms() - began_ms,
+        listener_version=listener.version,
     )
 
 

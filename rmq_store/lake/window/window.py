@@ -239,6 +239,7 @@ def _proposal(shard: Shard, work: Work, absorbed: Absorbed) -> Proposal:
         blocked=[blocked for result in results for blocked in result.blocked],
         keys=absorbed.keys,
         task_ms=sum(result.took_ms for result in results) if results else None,
+        listener_versions=tuple(sorted({result.listener_version for result in results} - {""})),
     )
     return consume_proposal(plan, work.request, result, commit_id=job.commit_id, window_id=job.window_id)
 

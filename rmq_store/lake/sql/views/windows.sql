@@ -44,7 +44,8 @@ SELECT
     coalesce(d.dropped, CAST(0 AS BIGINT)) AS dropped,
     coalesce(d.lost, CAST(0 AS BIGINT)) AS lost,
     coalesce(d.skipped, CAST(0 AS BIGINT)) AS skipped,
-    c.actor, c.actor_source, c.reason, c.listener, c.subscription, c.subscription_version,
+    c.actor, c.actor_source, c.reason, c.listener,
+    nullif(regexp_extract(c.parameters, '"listener_version":"([^"]*)"', 1), '') AS listener_version, c.subscription, c.subscription_version,
     c.request_id, c.request_part, c.request_complete, c.parameters, c.epoch, c.read_version, c.commit_id
 FROM counted c
 LEFT JOIN done d ON d.shard = c.shard AND d.commit_id = c.commit_id
