@@ -7,16 +7,24 @@ the offsets. If there is nothing to consume, the run succeeds after its first ta
 fails and names the topic.
 
 **The window.** It always begins at the committed offset. It ends before the first message that was stored at or after a
-time: the parameter `until`; if it is empty, the run's partition key; if there is none, the end of its data interval.
-Without any of these it has no upper bound. A run with a logical date has a data interval, the last complete one: to
-consume everything, trigger without a logical date.
+time: the parameter `until`; if it is empty, the run's partition key; if there is none, the end of a scheduled run's data
+interval. A run that you trigger has no upper bound unless you set `until`, also with a logical date. The log of the first
+task says which bound holds and why.
 
 **Running it again.** A run is one request: if you retry it, clear it or run it twice, its messages are committed once.
 A cleared run that was complete answers `already_committed`.
 
-**When not to use it.** To consume messages a second time: `rmq_replay` does that under a replay group, and
-`rmq_reset_offset` moves the group's own offsets. Airflow's backfill is refused: a window begins at the committed
-offset, so a backfill would do nothing.
+**Backfill.** A run of Airflow's backfill is a replay: it consumes what was stored in its data interval again, under a replay
+group of its own, whose name is in the answer. The group's own offsets never move. Runs may go in parallel and backwards, and
+beside the live one. An interval is replayed once: a cleared run, or one that a later backfill takes over, answers
+`already_committed`, unless `reprocess` in the backfill's configuration gives a new reason, which is the next attempt of
+the interval. Its retries wait under the replay group, for `rmq_replay` with that group.
+
+**When not to use it.** To replay a span that is not made of intervals: use `rmq_replay`. To move the group's own offsets:
+`rmq_reset_offset`.
+
+**Warnings.** A DAG whose group has a listener that is not on this machine has the tag `warning`, and says so above. The first
+task of a run logs it.
 
 There is one such DAG for each group in `$RMQ_SETTINGS`. You may trigger it manually at any time. It has no schedule if the
 group is planned: `rmq_plan_windows` then consumes for it.
@@ -33,16 +41,26 @@ from rmq_store.airflow.deployment import Deployment
 from rmq_store.settings.settings import GroupSettings
 
 
-def consume_dag(group: GroupSettings) -> None:
+def consume_dag(group: GroupSettings, warning: str) -> None:
     """The DAG of one group."""
     params = {
         "until": moment("Until", "Only messages stored before this time."),
         "max_messages": max_messages(),
         "client": optional("Client", "This run's client id, if several clients share the group's queues."),
         "clients": optional("Clients", "The ids of all clients of the group that run now, separated by commas."),
+        "reprocess": optional("Reprocess", "Only in a backfill: reason to replay intervals once more."),
     }
+    schedule = intervals(group.own_schedule)
 
-    @rmq_dag(__doc__, "consume", dag_id=dag_id_of(group.name), schedule=intervals(group.own_schedule), params=params)
+    @rmq_dag(
+        __doc__,
+        "consume",
+        dag_id=dag_id_of(group.name),
+        schedule=schedule,
+        params=params,
+        backfill=schedule is not None,
+        warning=warning,
+    )
     def consume() -> None:
         consume_group(group.name, use_run_params=True)
 
@@ -52,6 +70,7 @@ def consume_dag(group: GroupSettings) -> None:
 parsed_dag_id = get_parsing_context().dag_id
 """The DAG whose task this process runs; None when Airflow reads all DAGs."""
 
-for settings in Deployment.from_env().settings().groups:
+deployment = Deployment.from_env()
+for settings in deployment.settings().groups:
     if parsed_dag_id in (None, dag_id_of(settings.name)):
-        consume_dag(settings)
+        consume_dag(settings, deployment.listener_warning(settings.listener))

@@ -7,7 +7,8 @@ task fails. A group whose queues another run holds, such as a run of its own DAG
 error of a group ends its own work only. When all groups are finished, the task fails and names those with errors.
 
 **The window.** As in the groups' own DAGs: it begins at the committed offset and ends at the parameter `until`, else at the
-run's partition key, else at the end of its data interval, else it has no upper bound. `max_messages` applies to each group.
+run's partition key, else at the end of a scheduled run's data interval, else it has no upper bound. `max_messages` applies
+to each group.
 
 **Running it again.** A run is one request of each group: if you retry it or clear it, messages are committed once, and
 groups that were complete answer `already_committed`.

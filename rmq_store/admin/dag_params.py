@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rmq_store.admin.dead_letters import DeadLetterFilter, Place
+from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.redrive import RedriveRequest
 from rmq_store.admin.redrive_edits import MessageEdits
 from rmq_store.admin.reset import ResetRequest, ResetTo
@@ -27,7 +28,7 @@ from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.settings.settings_values import ENGINES
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.suggestions import did_you_mean, listed
-from rmq_store.utils.times import parse_time
+from rmq_store.utils.times import format_time, parse_time
 from rmq_store.window.consume_request import ConsumeRequest
 
 _ON_THEIR_OWN = ("scheduled", "asset_triggered")
@@ -50,6 +51,19 @@ class Until(NamedTuple):
     rule: str
     """Where it comes from: params, partition_key, data_interval_end or none."""
 
+    def __str__(self) -> str:
+        """The bound and why it holds, for the log."""
+        if self.ms is None:
+            return "no upper bound: 'until' is empty, and the run has neither a partition key nor an interval of the schedule"
+        return f"only messages stored before {format_time(self.ms)}: {_RULES[self.rule]}"
+
+
+_RULES = {
+    "params": "the parameter 'until'",
+    "partition_key": "the run's partition key",
+    "data_interval_end": "the end of the scheduled run's data interval",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -62,10 +76,11 @@ class Run:
     user: str | None = None
     """Who triggered it, if Airflow knows."""
     partition_key: str | None = None
+    data_interval_start: datetime | None = None
     data_interval_end: datetime | None = None
 
     def __post_init__(self) -> None:
-        for name in ("run_after", "data_interval_end"):
+        for name in ("run_after", "data_interval_start", "data_interval_end"):
             moment = getattr(self, name)
             if moment is not None and moment.tzinfo is None:
                 raise ValueError(f"{name} {moment} has no zone")
@@ -74,6 +89,11 @@ class Run:
     def request_id(self) -> str:
         """``YYYY-MM-DD/<dag_id>/<run_id>``."""
         return f"{self.run_after.astimezone(UTC).date().isoformat()}/{self.dag_id}/{self.run_id}"
+
+    @property
+    def is_backfill(self) -> bool:
+        """Whether Airflow's backfill made the run, or took it over."""
+        return self.run_type == "backfill"
 
     @property
     def on_its_own(self) -> bool:
@@ -88,13 +108,17 @@ class Run:
         return Actor(self.user, "airflow") if self.user else Actor("unknown", "unverified")
 
     def until(self, explicit_ms: int | None) -> Until:
-        """The upper bound: explicit, else the partition key (a time, or ``begin/end``), else the end of the data
-        interval, else none. Raises WrongUse for a partition key that is not a time."""
+        """The upper bound: explicit, else the partition key (a time, or ``begin/end``), else the end of a scheduled run's data
+        interval, else none. Raises WrongUse for a partition key that is not a time.
+
+        Airflow also gives a run that a person triggers with a logical date, as its form does, a data interval: the last
+        complete one. It is no bound, since the person did not choose it.
+        """
         if explicit_ms is not None:
             return Until(explicit_ms, "params")
         if self.partition_key is not None:
             return Until(_partition_end(self.partition_key), "partition_key")
-        if self.data_interval_end is not None:
+        if self.run_type == "scheduled" and self.data_interval_end is not None:
             return Until(_ms(self.data_interval_end), "data_interval_end")
         return Until(None, "none")
 
@@ -108,12 +132,17 @@ def check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
-    """A consumption window, from ``until, max_messages, client, clients``. Raises WrongUse, also for a backfill, which would
-    consume nothing."""
-    if run.run_type == "backfill":
+    """A consumption window, from ``until, max_messages, client, clients``. Raises WrongUse, also for a backfill (see
+    ``interval_replay``) and for ``reprocess``, which is for one."""
+    if run.is_backfill:
         raise WrongUse(
-            "a backfill does not consume messages again, because a window begins at the committed offset: trigger "
-            "rmq_replay with 'from' and 'until', or move the group's offsets with rmq_reset_offset"
+            "a backfill replays intervals of one group: trigger rmq_replay with 'from' and 'until', or backfill the DAG of a "
+            "group with a schedule of its own"
+        )
+    if params.get("reprocess"):
+        raise WrongUse(
+            "'reprocess' is for a backfill: trigger rmq_replay to consume messages again under a replay group, or "
+            "rmq_reset_offset to move the group's offsets"
         )
     until = run.until(_time(params, "until"))
     return ConsumeRequest(
@@ -124,6 +153,23 @@ def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
         parameters={"until_rule": until.rule},
         client_id=(params.get("client") or "").strip() or None,
         client_ids=client_ids_of(params.get("clients")),
+    )
+
+
+def interval_replay(run: Run, params: Mapping[str, Any]) -> IntervalReplay:
+    """The replay of a backfill's run, from ``reprocess``: its data interval. Raises WrongUse for the other parameters of
+    ``consume_request``, and for a run without an interval."""
+    narrowing = [name for name in ("until", "max_messages", "client", "clients") if params.get(name)]
+    if narrowing:
+        raise WrongUse(f"a backfill replays whole intervals: leave {' and '.join(narrowing)} empty")
+    if run.data_interval_start is None or run.data_interval_end is None:
+        raise WrongUse("the run has no data interval: a backfill needs a DAG with a schedule of intervals")
+    return IntervalReplay(
+        run_id=run.request_id,
+        actor=run.actor,
+        from_ms=_ms(run.data_interval_start),
+        until_ms=_ms(run.data_interval_end),
+        reprocess=(params.get("reprocess") or "").strip(),
     )
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from rmq_store.commit.ctl import Action, Ctl, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, grp_id, off_id, pas_id
 from rmq_store.errors import WrongUse
+from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.validators import GROUP_MAX_LENGTH
 from rmq_store.settings.settings import GroupSettings, Settings
@@ -66,9 +67,10 @@ def known_settings(settings: Settings, name: str) -> GroupSettings | None:
 
 
 def as_replay(
-    group: GroupSettings, topic: str, from_ms: int, request: ConsumeRequest
+    group: GroupSettings, topic: str | None, from_ms: int, request: ConsumeRequest, name: str | None = None
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
-    """The arguments of ``consume_window`` for the next window of a replay. ``request.until_ms`` ends the replay.
+    """The arguments of ``consume_window`` for the next window of a replay. ``request.until_ms`` ends the replay. ``topic``:
+    None is all topics of the group. ``name``: of the replay group; None: as the request says.
 
     Raises WrongUse for a replay group, a topic that the group does not read, an empty time range, or a group whose name is
     too long.
@@ -76,7 +78,7 @@ def as_replay(
     base = replayed_group(group.name)
     if base is not None:
         raise WrongUse(f"{group.name} is a replay itself: replay {base}, or run this replay again (--reprocess REASON)")
-    subscriptions = tuple(subscription for subscription in group.subscriptions if subscription.topic == topic)
+    subscriptions = _of_topic(group, topic)
     if not subscriptions:
         known = ", ".join(subscription.topic for subscription in group.subscriptions)
         raise WrongUse(f"group {group.name} does not read {topic}; it reads {known}")
@@ -87,9 +89,14 @@ def as_replay(
         raise WrongUse(
             f"group {group.name} is broadcasting: name the client whose messages are to be replayed, {group.name}@CLIENT"
         )
-    name = replay_group(group.name, request.request_id)
-    recorded = replace(request, parameters={"replay_of": group.name, "from_ms": from_ms, "topic": topic})
+    name = name or replay_group(group.name, request.request_id)
+    parameters = {**request.parameters, "replay_of": group.name, "from_ms": from_ms, "topic": topic}
+    recorded = replace(request, parameters=parameters)
     return replace(group, name=name, subscriptions=subscriptions), recorded, Scope(from_ms=from_ms)
+
+
+def _of_topic(group: GroupSettings, topic: str | None) -> tuple[SubscriptionData, ...]:
+    return tuple(subscription for subscription in group.subscriptions if topic in (None, subscription.topic))
 
 
 # --- another attempt -------------------------------------------------------------------------------------------------
@@ -100,7 +107,8 @@ class Attempt:
     """An attempt of a replay."""
 
     number: int
-    topic: str
+    topic: str | None
+    """None: all topics of the group."""
     starts: dict[MessageQueue, int]
     """Per queue the first offset of the replay."""
     bounds: dict[MessageQueue, int]
@@ -180,7 +188,7 @@ def as_attempt(
 
     Raises WrongUse when the group does not read the topic any more.
     """
-    subscriptions = tuple(subscription for subscription in group.subscriptions if subscription.topic == attempt.topic)
+    subscriptions = _of_topic(group, attempt.topic)
     if not subscriptions:
         raise WrongUse(f"group {group.name} does not read {attempt.topic} any more")
     recorded = replace(request, until_ms=None, max_messages=None, parameters={"attempt": attempt.number})

@@ -30,8 +30,9 @@ def consume_group(
     """
     Add the tasks ``plan``, ``consume`` and ``report_offsets`` to the current DAG or task group; return the last one's output.
 
-    ``consume`` is mapped over the shards that have work; at most one of them runs at a time in the DAG. ``report_offsets``
-    returns the sum, and is an event of :func:`offsets_asset`. A run with nothing to consume skips both.
+    ``consume`` is mapped over the shards that have work; at most one of them runs at a time in a run. ``report_offsets``
+    returns the sum, and is an event of :func:`offsets_asset`. A run with nothing to consume skips both. A run of Airflow's
+    backfill is a replay of its data interval, and its event has ``replay_of``: the group's offsets did not move.
 
     :param group: The consumer group, a name in the settings.
     :param until: Only messages stored before this time; see :class:`~rmq_store.airflow.operators.consume.RmqConsumeOperator`.
@@ -52,7 +53,7 @@ def consume_group(
     plan = RmqPlanShardsOperator(task_id="plan", **arguments)
     consume = RmqConsumeWindowOperator.partial(
         task_id="consume",
-        max_active_tis_per_dag=1,
+        max_active_tis_per_dagrun=1,
         map_index_template="{{ task.shard }}",
         execution_timeout=LONGEST_RUN,
         **arguments,

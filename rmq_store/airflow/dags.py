@@ -6,16 +6,29 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Param, dag, get_current_context, task
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetOrTimeSchedule,
+    AssetWatcher,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    Param,
+    dag,
+    get_current_context,
+    task,
+)
 
+from rmq_store.airflow.triggers.due import RmqDueTrigger
 from rmq_store.utils.times import TIME_PATTERN
 
-TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin"})
+TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin", "warning"})
 """The tags that a DAG of this project may have."""
 
 FIRST_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")
-"""All of Airflow's run types but backfill: the form does not offer it, and the API refuses it."""
+"""All of Airflow's run types but backfill: the form does not offer it, and the API refuses it. A DAG allows it by
+``backfill``."""
 LONGEST_RUN = timedelta(hours=23)
 """A task that began more than a day ago cannot commit."""
 
@@ -24,16 +37,20 @@ def rmq_dag(
     doc: str | None,
     tag: str,
     *,
-    schedule: CronTriggerTimetable | CronDataIntervalTimetable | None = None,
+    schedule: CronTriggerTimetable | CronDataIntervalTimetable | AssetOrTimeSchedule | None = None,
     params: Mapping[str, Param] | None = None,
     dag_id: str = "",
     one_at_a_time: bool = True,
+    backfill: bool = False,
+    warning: str = "",
 ) -> Callable[[Callable[[], None]], Callable[[], DAG]]:
     """``@dag`` with this project's defaults.
 
-    ``doc``: the file's docstring, which the UI shows. ``schedule``: None means that the DAG runs only when triggered.
+    ``doc``: the file's docstring, which the UI shows. ``warning``: what a user should know before a run; it is put before
+    ``doc``, and the DAG gets the tag ``warning``. ``schedule``: None means that the DAG runs only when triggered.
     ``dag_id``: by default the function's name. There is no catch-up: a window begins at the committed offset, so the
-    next run also consumes what a missed one would have.
+    next run also consumes what a missed one would have. ``one_at_a_time``: runs of a backfill do not count, it has a limit of
+    its own.
     """
     return dag(
         dag_id,
@@ -41,11 +58,11 @@ def rmq_dag(
         start_date=FIRST_DAY,
         catchup=False,
         max_active_runs=1 if one_at_a_time else None,  # type: ignore[arg-type]  # None is Airflow's default
-        allowed_run_types=RUN_TYPES,  # type: ignore[arg-type]  # Airflow converts the names
+        allowed_run_types=(*RUN_TYPES, "backfill") if backfill else RUN_TYPES,  # type: ignore[arg-type]  # Airflow converts the names
         default_args={"owner": "rmq", "retries": 2, "retry_delay": timedelta(seconds=15)},
         params=dict(params or {}),
-        doc_md=doc,
-        tags=["rmq", tag],
+        doc_md=f"**Warning: {warning}.**\n\n{doc}" if warning else doc,
+        tags=["rmq", tag, *(["warning"] if warning else [])],
     )
 
 
@@ -55,6 +72,16 @@ def rmq_dag(
 def ticks(cron: str | None) -> CronTriggerTimetable | None:
     """A run at each time of the cron expression."""
     return None if cron is None else CronTriggerTimetable(cron, timezone="UTC")
+
+
+def when_due(cron: str | None, poll_s: float) -> CronTriggerTimetable | AssetOrTimeSchedule | None:
+    """A run when a message becomes due, by a watcher that looks at least every ``poll_s`` seconds, and one at each time of the
+    cron expression. 0 s: only those of the expression. Without an expression there are neither."""
+    timetable = ticks(cron)
+    if timetable is None or not poll_s:
+        return timetable
+    watcher = AssetWatcher("rmq_due", trigger=RmqDueTrigger(poll_interval=poll_s))
+    return AssetOrTimeSchedule(timetable=timetable, assets=Asset("rmq_due", uri="x-rmq://due", watchers=[watcher]))
 
 
 def intervals(cron: str | None) -> CronDataIntervalTimetable | None:

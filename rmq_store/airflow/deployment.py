@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
-from rmq_store.settings.listener_folders import add_listener_folders
+from rmq_store.settings.listener_folders import add_listener_folders, has_module
 from rmq_store.settings.retention_settings import RetentionRule
 from rmq_store.settings.settings import Settings, read_settings
 from rmq_store.settings.settings_values import ENGINES
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rmq_store.lake.table.object_store import Root
     from rmq_store.lake.table.store import LakeStore
     from rmq_store.lake.window.engine import Engine, Engines
+    from rmq_store.utils.progress import Progress
 
 VARIABLES = {
     "root": "RMQ_ROOT",
@@ -108,9 +109,11 @@ class Deployment:
 
         return LakeStore.open(self.place(self.root))
 
-    def engines(self, choice: str | None = None, listeners: Sequence[str] = ()) -> Engines:
+    def engines(
+        self, choice: str | None = None, listeners: Sequence[str] = (), progress: Progress | None = None
+    ) -> Engines:
         """``choice``: None is the deployment's. ``listeners``: ``module:attribute``, to send them to the workers of a
-        cluster."""
+        cluster. ``progress``: of the tasks in this process."""
         from rmq_store.cli.engines import spark_module
         from rmq_store.lake.window.engine import Engines
 
@@ -124,11 +127,21 @@ class Deployment:
             )
             return opened
 
-        return Engines(choice or self.engine, Host(), open_spark)
+        return Engines(choice or self.engine, Host(), open_spark, progress)
 
     def settings(self) -> Settings:
         """The consumer groups. Raises WrongUse for a file that is missing or no TOML."""
         return read_settings(self.settings_file)
+
+    def listener_warning(self, listener: str) -> str:
+        """What a user should know of a group's listener, ``module:attribute``, before a window calls it; "" if its module is on
+        this machine. Spark's workers may have modules that this machine lacks."""
+        if has_module(listener, self.environment):
+            return ""
+        return (
+            f"the module of listener {listener} is not on this machine: install it, or add its folder to RMQ_LISTENER_PATH. "
+            "'rmq doctor' imports all listeners and says what is wrong"
+        )
 
     def retention(self) -> tuple[RetentionRule, ...]:
         """The rules of the settings; none where there is no file."""

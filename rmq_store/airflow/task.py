@@ -71,15 +71,27 @@ def run_of(dag_run: DagRunProtocol) -> Run:
         run_after=dag_run.run_after,
         user=dag_run.triggering_user_name,
         partition_key=dag_run.partition_key,
+        data_interval_start=dag_run.data_interval_start,
         data_interval_end=dag_run.data_interval_end,
     )
 
 
+NOTE = "rmq_note"
+"""The XCom that ``rmq_store/airflow/run_notes.py`` copies to the note of the run: in Airflow 3.3 a task cannot write a note."""
+
+
 def nothing_to_do(context: Context, reason: str) -> None:
-    """Log the reason and store it as the task's XCom ``nothing_to_do``: in Airflow 3.3 a task cannot write a note."""
+    """Log the reason and store it as the task's XCom ``nothing_to_do`` and in the run's note."""
     reason = cleaned(reason, _secrets(None))
-    log_line(f"nothing to do: {reason}")
     context["ti"].xcom_push("nothing_to_do", reason)
+    note(context, f"nothing to do: {reason}")
+
+
+def note(context: Context, sentence: str, hook: RmqHook | None = None) -> None:
+    """Log what the task did, and have it in the note of the run, without secrets."""
+    sentence = cleaned(sentence, _secrets(hook))
+    log.info("%s", sentence)
+    context["ti"].xcom_push(NOTE, sentence)
 
 
 def logged(answer: Answer, hook: RmqHook | None = None) -> Answer:

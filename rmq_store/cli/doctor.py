@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.common import root_of, settings_path
-from rmq_store.cli.engines import spark_module
+from rmq_store.cli.engines import listener_folders, spark_module
 from rmq_store.cli.options import SettingsOptions
 from rmq_store.cli.output import s3_requests
 from rmq_store.errors import StoreUnusable
@@ -23,14 +23,8 @@ if TYPE_CHECKING:
 
 def all_checks(options: SettingsOptions, spark: Callable[[], SparkSettings] | None) -> Iterator[Check]:
     """In the order in which to fix them. ``spark``: also start Spark, with these settings."""
-    from rmq_store.lake.admin.doctor import (
-        Check,
-        CheckSkipped,
-        machine_checks,
-        settings_check,
-        store_checks,
-        subscriptions_check,
-    )
+    from rmq_store.lake.admin.doctor import Check, CheckSkipped, machine_checks, store_checks
+    from rmq_store.lake.admin.doctor_settings import listeners_check, settings_check, subscriptions_check
 
     environment = Environment.read()
 
@@ -61,6 +55,8 @@ def all_checks(options: SettingsOptions, spark: Callable[[], SparkSettings] | No
     path = settings_path(options.settings)
     yield settings_check(path, required=options.settings is not None or "RMQ_SETTINGS" in environment.chosen)
     yield subscriptions_check(path, lambda: root_of(options.root))
+    listener_folders(())
+    yield listeners_check(path, Host())
     yield Check(
         "Spark", spark_session, "fix Java and jars first; if SPARK_REMOTE is set, start that server or unset it"
     )

@@ -20,7 +20,7 @@ from rmq_store.utils.times import format_time
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from rmq_store.cli.progress import Progress
+    from rmq_store.utils.progress import Progress
 
 PANEL = "Store"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,6 +22,9 @@ from rmq_store.cli.options import before_the_command
 from rmq_store.errors import RmqError
 from rmq_store.lake.table.request_counter import RequestCounter
 from rmq_store.utils.redaction import ANY_BYTES, cleaned, escaped_json, one_line, secret_values
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Row = Mapping[str, Any]
 
@@ -175,32 +179,42 @@ def _plain(value: Any) -> Any:
 
 MANY_ROWS = 1000
 """A text table is cut after so many rows."""
+_WIDEST = 1_000_000
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[str], of: int | None = None) -> None:
     """In a terminal cells are folded to its width; elsewhere nothing is cut. ``of``: the number of rows in all."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _WIDEST
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    shown = rows[:MANY_ROWS]
+    with answering():
+        typer.echo(table_text(shown, columns, secret_values(os.environ), console))
+        if hidden := (len(rows) if of is None else of) - len(shown):
+            typer.echo(f"({hidden:,} more rows are not shown; --json has all)")
+
+
+def table_text(
+    rows: Sequence[Row], columns: Sequence[str], secrets: Sequence[str], console: Console | None = None
+) -> str:
+    """The rows as a table, without ``secrets``. ``console``: None is a file, where nothing is cut or coloured."""
     from rich.box import ASCII_DOUBLE_HEAD, SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 1_000_000, highlight=False, markup=False, emoji=False)
+    console = console or Console(file=io.StringIO(), width=_WIDEST, color_system=None, force_terminal=False)
     box = SIMPLE_HEAD if (console.encoding or "").lower().startswith("utf") else ASCII_DOUBLE_HEAD
     table = Table(box=box, show_edge=False, pad_edge=False, header_style="bold")
-    shown, secrets = rows[:MANY_ROWS], secret_values(os.environ)
     for name in columns:
-        numbers = all(isinstance(row[name], int | float | Decimal | None) for row in shown)
+        numbers = all(isinstance(row[name], int | float | Decimal | None) for row in rows)
         table.add_column(Text(one_line(name)), justify="right" if numbers else "left", overflow="fold")
-    for row in shown:
+    for row in rows:
         table.add_row(*(Text(one_line(cleaned(cell(row[name]), secrets, ANY_BYTES))) for name in columns))
-    hidden = (len(rows) if of is None else of) - len(shown)
-    with answering():
-        with console.capture() as captured:
-            console.print(table)
-        typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n")))
-        if hidden:
-            typer.echo(f"({hidden:,} more rows are not shown; --json has all)")
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").split("\n"))
 
 
 def cell(value: Any) -> str:

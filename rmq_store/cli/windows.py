@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rmq_store.admin.sentences import window_line
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import COMMITTED, group_and_scope, new_request, open_store
 from rmq_store.cli.consume_all import AllOptions, consume_all
@@ -30,12 +31,10 @@ from rmq_store.commit.request import actor_of, client_ids_of
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import listed
-from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rmq_store.commit.claim import Held
     from rmq_store.lake.table.shard import Shard
     from rmq_store.lake.table.store import LakeStore
     from rmq_store.lake.window.consumption import Consumption
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from rmq_store.settings.settings import GroupSettings
     from rmq_store.window.consume import WindowReport
     from rmq_store.window.consume_request import ConsumeRequest, Scope
-    from rmq_store.window.due import WaitingRetries
     from rmq_store.window.plan import Plan
 
 MaxMessagesOption = Annotated[
@@ -312,11 +310,14 @@ class _Printer:
 
     def window(self, report: WindowReport) -> None:
         self.windows.append(report)
-        self.output.line(_window_line(report), ended=False)
+        self.output.line(window_line(report), ended=False)
 
     def answer(self, consumptions: Sequence[Consumption], *hints: str) -> None:
-        from rmq_store.lake.window.consumption import answer
+        from rmq_store.lake.window.consumption import answer, queue_rows
 
+        rows, columns = queue_rows(consumptions)
+        if rows:
+            self.output.table(rows, columns)
         whole = answer(self.group, self.request_id, consumptions)
         self.output.answer(whole, f"group: {self.group}", f"request: {self.request_id}", *hints)
 
@@ -341,25 +342,3 @@ class _Run:
             consume_window, group=group, request=request, engine_of=self.engine_of, host=self.host, scope=scope
         )
         return [Consumption.of(partial(window, self.store, shard), self.printer.window) for shard in shards]
-
-
-def _window_line(report: WindowReport) -> str:
-    counts = [f"{count:,} {outcome}" for outcome, count in report.counts().items() if count]
-    messages = f"{report.messages():,} messages" + (f" ({', '.join(counts)})" if counts else "")
-    more = "" if report.complete else ", more to come"
-    blocked = len({blocked.range.queue for blocked in report.blocked})
-    waits = f", {blocked} queues wait at a failed message (see the view blocked)" if blocked else ""
-    held = "".join(f", {_held_text(one)}" for one in report.held)
-    idle = f", {report.idle}" if report.idle else ""
-    waiting = f", {_waiting_text(report.waiting)}" if report.waiting else ""
-    return (
-        f"shard {report.shard}: {report.status}, {messages}, engine {report.engine}{more}{waits}{held}{idle}{waiting}"
-    )
-
-
-def _held_text(held: Held) -> str:
-    return f"{held.queue} is held by {held.holder or 'another run'} for {held.remaining_s} s more"
-
-
-def _waiting_text(waiting: WaitingRetries) -> str:
-    return f"{waiting.retries:,} retries wait for rmq deliver, the first is due at {format_time(waiting.next_due_ms)}"

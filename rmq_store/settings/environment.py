@@ -36,6 +36,9 @@ class Environment:
     """``RMQ_EXPORT_FOLDER``: where the DAGs export offsets to, a folder or ``s3://bucket/prefix``."""
     deliver_schedule: str | None
     """``RMQ_DELIVER_SCHEDULE``: a cron expression in UTC. Empty: None, the DAG runs only when it is triggered."""
+    deliver_poll: str
+    """``RMQ_DELIVER_POLL``: how long the watcher of ``rmq_deliver_delayed`` may sleep between two looks at the store, such as
+    ``5s``; ``0s``: there is no watcher, only the schedule."""
     persist_schedule: str | None
     """``RMQ_PERSIST_SCHEDULE``: likewise."""
     maintain_schedule: str | None
@@ -52,6 +55,8 @@ class Environment:
     """``RMQ_SQL_SPILL``: what it may write to ``TMPDIR``, such as ``10GiB``."""
     umask: str
     """``RMQ_UMASK``: the permissions that new files and folders do not get, three or four octal digits."""
+    run_notes: bool
+    """``RMQ_RUN_NOTES=0``: Airflow gets no listener that writes the notes of runs."""
     metrics_token: str | None = field(repr=False)
     """``RMQ_METRICS_TOKEN``: the bearer token of the console's metrics for Prometheus. None: there are no metrics."""
     chosen: frozenset[str]
@@ -76,6 +81,7 @@ class Environment:
             redaction=env.get("RMQ_REDACTION") or None,
             export_folder=env.get("RMQ_EXPORT_FOLDER") or "var/exports",
             deliver_schedule=env.get("RMQ_DELIVER_SCHEDULE", "* * * * *") or None,
+            deliver_poll=env.get("RMQ_DELIVER_POLL") or "5s",
             persist_schedule=env.get("RMQ_PERSIST_SCHEDULE", "*/5 * * * *") or None,
             maintain_schedule=env.get("RMQ_MAINTAIN_SCHEDULE", "30 3 * * *") or None,
             jars=env.get("RMQ_JARS") or None,
@@ -84,6 +90,7 @@ class Environment:
             sql_memory=env.get("RMQ_SQL_MEMORY") or None,
             sql_spill=env.get("RMQ_SQL_SPILL") or "16GiB",
             umask=env.get("RMQ_UMASK") or "077",
+            run_notes=env.get("RMQ_RUN_NOTES") != "0",
             metrics_token=env.get("RMQ_METRICS_TOKEN") or None,
             chosen=frozenset(name for name, value in env.items() if value),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rmq_store.errors import WrongUse
@@ -23,3 +24,19 @@ def add_listener_folders(options: Sequence[str] = (), environment: Environment |
     folders = list(dict.fromkeys(Path(path).resolve() for paths in named.values() for path in paths))
     sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
     return folders
+
+
+def has_module(listener: str, environment: Environment) -> bool:
+    """Whether the module of a listener, ``module:attribute``, can be found. Nothing is imported, so an error in it is not
+    seen. A folder of ``RMQ_LISTENER_PATH`` that does not exist has no module."""
+    module = listener.partition(":")[0]
+    if module in sys.modules or module in sys.builtin_module_names:
+        return True
+    path: Sequence[str] | None = [*(str(Path(folder).resolve()) for folder in environment.listener_path), *sys.path]
+    names = module.split(".")
+    for count in range(1, len(names) + 1):
+        spec = None if path is None else PathFinder.find_spec(".".join(names[:count]), path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return True

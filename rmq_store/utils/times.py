@@ -19,13 +19,20 @@ from rmq_store.utils.numbers import whole_number
 
 _HOUR, _SIXTY, _FRACTION = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]", "(?:[.,][0-9]+)?"
 _CLOCK = f"(?:{_HOUR}(?::{_SIXTY}(?::{_SIXTY}{_FRACTION})?)?|{_HOUR}{_SIXTY}(?:{_SIXTY}{_FRACTION})?)"
-_MONTH, _DAY = "(?:0[1-9]|1[0-2])", "(?:0[1-9]|[12][0-9]|3[01])"
-_ISO_TIME = f"[0-9]{{4}}-{_MONTH}-{_DAY}[T ]{_CLOCK}"
-_COMPACT_TIME = f"[0-9]{{4}}{_MONTH}{_DAY}{_HOUR}{_SIXTY}{_SIXTY}"
+
+
+def _day(dash: str) -> str:
+    """A month and a day of it, 29 February in every year."""
+    first_29 = f"(?:0[1-9]|1[0-2]){dash}(?:0[1-9]|1[0-9]|2[0-9])"
+    return f"(?:{first_29}|(?:0[13-9]|1[0-2]){dash}30|(?:0[13578]|1[02]){dash}31)"
+
+
+_ISO_TIME = f"[0-9]{{4}}-{_day('-')}[T ]{_CLOCK}"
+_COMPACT_TIME = f"[0-9]{{4}}{_day('')}{_HOUR}{_SIXTY}{_SIXTY}"
 _ZONE = f"(?:Z|[+-]{_HOUR}(?::?{_SIXTY})?)"
 TIMESTAMP_PATTERN = f"(?:{_ISO_TIME}|{_COMPACT_TIME}){_ZONE}"
-"""What ``parse_consume_timestamp`` reads, as a regular expression that JSON Schema has too. It does not check the
-calendar: it matches 30 February."""
+"""What ``parse_consume_timestamp`` reads, as a regular expression that JSON Schema has too. It matches 29 February in
+every year."""
 
 _TIMESTAMP = re.compile(f"{TIMESTAMP_PATTERN}?")  # a missing zone has an error message of its own
 _COMPACT = re.compile(rf"(\d{{4}})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)({_ZONE})?", re.ASCII)
@@ -38,7 +45,7 @@ _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1000, 1)
 _LONG_MAX = 2**63 - 1
 _MILLISECONDS = "(?:-[0-9]{1,20}|[0-9]{1,9}|[0-9]{11,13}|[0-9]{15,20})"
 TIME_PATTERN = rf"^\s*(?:{_MILLISECONDS}|{TIMESTAMP_PATTERN})\s*$"
-"""What ``parse_time`` reads, as a regular expression of JSON Schema. It checks neither the calendar nor 64 bits."""
+"""What ``parse_time`` reads, as a regular expression of JSON Schema. It checks neither leap years nor 64 bits."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

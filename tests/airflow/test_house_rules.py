@@ -50,7 +50,7 @@ def test_a_dag_says_what_it_is_for_and_keeps_the_house_rules(dag_id: str, dags: 
     assert {task.owner for task in dag.tasks} == {"rmq"}
 
 
-def test_airflow_refuses_a_backfill_before_there_is_a_run(dags: dict[str, Any]) -> None:
+def test_airflow_refuses_a_backfill_before_there_is_a_run_but_of_a_group_with_a_schedule(dags: dict[str, Any]) -> None:
     """By REST and by the command line; the form asks whether the DAG allows it."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
@@ -59,13 +59,14 @@ def test_airflow_refuses_a_backfill_before_there_is_a_run(dags: dict[str, Any]) 
     from airflow.utils.types import DagRunType
 
     for dag in dags.values():
-        assert {str(kind) for kind in DagRunType} - {kind.value for kind in dag.allowed_run_types} == {"backfill"}
+        refused = {str(kind) for kind in DagRunType} - {kind.value for kind in dag.allowed_run_types}
+        assert refused == (set() if dag.dag_id == CONSUME else {"backfill"})
     manager = DagBundlesManager()  # type: ignore[no-untyped-call]
     manager.sync_bundles_to_db()
     sync_bag_to_db(DagBag(CHECKOUT / "dags"), next(iter(manager.get_all_dag_bundles())).name, None)
-    with pytest.raises(DagRunTypeNotAllowed, match=f"'{CONSUME}' does not allow backfill runs"):
+    with pytest.raises(DagRunTypeNotAllowed, match=f"'{PLANNED}' does not allow backfill runs"):
         _create_backfill(
-            dag_id=CONSUME,
+            dag_id=PLANNED,
             from_date=datetime(2026, 1, 1, tzinfo=UTC),
             to_date=datetime(2026, 1, 2, tzinfo=UTC),
             max_active_runs=1,
@@ -80,10 +81,12 @@ POOLS = """
 import json
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.pool import Pool
-tasks = [(dag, task) for dag in DagBag("dags").dags.values() for task in dag.tasks]
+dags = DagBag("dags").dags.values()
+tasks = [(dag, task) for dag in dags for task in dag.tasks]
 print(json.dumps({
+    "warnings": [[dag.dag_id, dag.doc_md.splitlines()[0]] for dag in dags if "warning" in dag.tags],
     "missing": [task.pool for _, task in tasks if Pool.get_pool(task.pool) is None],
-    "new": [[dag.max_active_runs, task.max_active_tis_per_dag] for dag, task in tasks if "later" in dag.dag_id],
+    "new": [[dag.max_active_runs, task.max_active_tis_per_dagrun] for dag, task in tasks if "later" in dag.dag_id],
 }))
 """
 
@@ -91,9 +94,18 @@ print(json.dumps({
 def test_a_group_that_is_added_later_needs_nothing_but_the_file(airflow_home: AirflowHome, tmp_path: Path) -> None:
     """The scheduler never runs a task whose pool is missing, and says so in its log only."""
     settings = tmp_path / "consumers.toml"
-    settings.write_text(CONSUMERS + CONSUMERS.replace('name = "', 'name = "later-'))
+    added = CONSUMERS.replace('name = "', 'name = "later-').replace("demo.listener:", "shop.listener:", 1)
+    settings.write_text(CONSUMERS + added)
     output = in_a_new_process(POOLS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
-    assert output == {"missing": [], "new": [[1, None], [1, 1], [1, None]] * 3}, "one window of a group at a time"
+    warning = (
+        "**Warning: the module of listener shop.listener:Payments is not on this machine: install it, or add its folder to "
+        "RMQ_LISTENER_PATH. 'rmq doctor' imports all listeners and says what is wrong.**"
+    )
+    assert output == {
+        "missing": [],
+        "new": [[1, None], [1, 1], [1, None]] * 3,  # one window of a group at a time
+        "warnings": [["rmq_consume__later-payments", warning]],
+    }
 
 
 def test_a_dag_is_serialised_the_same_each_time_it_is_read(dags: dict[str, Any]) -> None:
@@ -208,9 +220,26 @@ print(json.dumps({"errors": errors, "loaded": loaded, "names": [plugin.name for 
 """
     output = in_a_new_process(code, env=airflow_home.environment())
     assert output["errors"] == {}
-    provider = ["rmq_store", "rmq_store.airflow", "rmq_store.airflow.provider_info"]
-    assert output["loaded"] == [*provider, "rmq_console"], "in every task, so it imports nothing else of this project"
-    assert "rmq_console" in output["names"]
+    provider = {"rmq_store", "rmq_store.airflow", "rmq_store.airflow.provider_info"}
+    notes = {"rmq_store.airflow.run_notes", "rmq_store.settings", "rmq_store.settings.environment"}
+    assert set(output["loaded"]) == {*provider, *notes, "rmq_console"}, (
+        "in every task, so it imports nothing else of this project"
+    )
+    assert output["names"].count("rmq_console") == output["names"].count("rmq_run_notes") == 1
+
+
+@pytest.mark.parametrize(("variable", "count"), [("", 1), ("0", 0)])
+def test_the_variable_leaves_out_the_listener_that_airflow_does_not_allow_beside_end_from_trigger(
+    variable: str, count: int, airflow_home: AirflowHome
+) -> None:
+    code = """
+import json
+from airflow.listeners.listener import get_listener_manager
+from rmq_store.airflow.run_notes import RmqRunNotes
+print(json.dumps([len(RmqRunNotes.listeners), get_listener_manager().has_listeners]))
+"""
+    output = in_a_new_process(code, env=airflow_home.environment() | {"RMQ_RUN_NOTES": variable})
+    assert output == [count, bool(count)]
 
 
 IMPORT_PLUGIN = """
@@ -243,6 +272,8 @@ BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     (PLAN, {"max_messages": 0}),
     (CONSUME, {"until": "yesterday"}),
     (CONSUME, {"until": "2026-01-31T12:00:00"}),
+    (CONSUME, {"until": "2026-02-30T12:00:00Z"}),
+    (CONSUME, {"until": "20260431120000Z"}),
     (CONSUME, {"until": 1_709_222_399}),
     (CONSUME, {"until": 20_240_229_155_959}),
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "time": "2026-01-31"}),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
 from rmq_store.commit.claim import Wish
@@ -32,6 +33,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.group_course import GroupReport
 from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.host import Host
+from rmq_store.utils.times import format_time
 from scripts.airflow_home import AirflowHome
 from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, PLAN, WARNINGS_OF_AIRFLOW, in_a_new_process
 
@@ -95,15 +97,60 @@ def test_a_window_is_consumed_once_and_a_rerun_says_already_committed(deployed: 
     assert answer["outcomes"] == {"acked": PAYMENTS - NO_PRICE - 1, "retried": NO_PRICE + 1}
     dag_run = first["run"]
     assert answer["request_id"] == f"{dag_run.run_after.date()}/{CONSUME}/{dag_run.run_id}"
+    due = format_time(answer["next_retry_ms"])
+    says = "900 messages: 872 acked, 28 retried at level 3; offsets 0 -> 225 in 4 queues; next retry due at " + due
+    assert run_note(dag_run) == f"RocketMQ consume 0: payments in broker-a: {says}"
 
     again = run(CONSUME, again=dag_run)
     assert again["run"].run_id == dag_run.run_id
+    done_before = "the request was committed before, nothing was done now"
+    assert run_note(again["run"]) == f"RocketMQ consume 0: payments in broker-a: {done_before}: {says}"
     (same,) = again["consume"]
     assert same["status"] == again["report_offsets"]["status"] == "already_committed"
     assert {name: same[name] for name in ("messages", "outcomes", "offsets")} == {
         name: answer[name] for name in ("messages", "outcomes", "offsets")
     }
     assert value(deployed, "SELECT count(*) FROM windows") == 1
+
+
+def run_note(dag_run: Any) -> str | None:
+    """The note of a run, as Airflow's UI shows it."""
+    from airflow.models.dagrun import DagRunNote
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return session.scalar(select(DagRunNote.content).where(DagRunNote.dag_run_id == dag_run.id))
+
+
+def set_note(dag_run: Any, text: str) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        stored = session.get(DagRun, dag_run.id)
+        assert stored is not None
+        stored.note = text
+
+
+def test_the_scheduler_writes_the_note_in_its_own_session_and_commits_it_with_the_state(
+    deployed: LakeStore, run: Run
+) -> None:
+    from airflow.listeners.listener import get_listener_manager
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    dag_run = run("rmq_deliver_delayed")["run"]
+    assert run_note(dag_run) == "RocketMQ deliver: nothing to do: nothing is due"
+    set_note(dag_run, "of a person\n\nRocketMQ deliver: of an earlier try")
+    with create_session() as session:
+        attached = session.get(DagRun, dag_run.id)
+        get_listener_manager().hook.on_dag_run_failed(dag_run=attached, msg="")
+        session.rollback()
+    assert run_note(dag_run) == "of a person\n\nRocketMQ deliver: of an earlier try"
+    with create_session() as session:
+        attached = session.get(DagRun, dag_run.id)
+        get_listener_manager().hook.on_dag_run_failed(dag_run=attached, msg="")
+    assert run_note(dag_run) == "of a person\n\nRocketMQ deliver: nothing to do: nothing is due"
 
 
 def test_the_asset_event_of_a_run_carries_the_offsets(deployed: LakeStore, run: Run) -> None:
@@ -124,9 +171,7 @@ def test_a_failed_message_goes_round_by_the_delay_levels_until_it_is_dead(deploy
     for outcomes in ({"acked": NO_PRICE, "retried": 1}, {"dead": 1}):
         wait_until_due(deployed, "payments")
         assert [answer["delivered"] for answer in run("rmq_deliver_delayed")["deliver"]] == [retries]
-        (answer,) = run(CONSUME, {"until": Host().now_ms()})[
-            "consume"
-        ]  # the interval has ended before the retries came
+        (answer,) = run(CONSUME)["consume"]
         assert answer["outcomes"] == outcomes
         retries = 1
     (letter,) = rows(deployed, "SELECT * FROM dead_letters WHERE group_name = 'payments'")
@@ -191,7 +236,34 @@ def test_an_explicit_bound_wins_over_the_interval_and_is_recorded(deployed: Lake
     assert (parameters["until_ms"], parameters["until_rule"]) == (middle, "params")
 
 
-def test_without_a_bound_the_end_of_the_data_interval_counts(deployed: LakeStore, run: Run) -> None:
+@pytest.fixture
+def scheduled(airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of the test count as scheduled; ``dag.test()`` makes manual ones."""
+    from rmq_store.airflow import task
+
+    by_hand = task.run_of
+    monkeypatch.setattr(task, "run_of", lambda dag_run: replace(by_hand(dag_run), run_type="scheduled"))
+
+
+def test_a_run_by_hand_with_a_logical_date_has_no_bound_and_its_log_says_so(
+    deployed: LakeStore, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    long_ago = datetime(2024, 5, 1, tzinfo=UTC)
+    with caplog.at_level("INFO"):
+        (answer,) = run(CONSUME, logical_date=long_ago, run_after=long_ago)["consume"]
+    assert (answer["status"], answer["messages"]) == ("committed", PAYMENTS)
+    assert json.loads(value(deployed, "SELECT parameters FROM windows"))["until_rule"] == "none"
+    assert "no upper bound: 'until' is empty" in caplog.text
+    assert "a window of 900 offsets in 4 queues, engine local" in caplog.text
+    assert "shard broker-a: committed, 900 messages (872 acked, 28 retried), engine local" in caplog.text
+    lines = [line.split() for line in caplog.text.splitlines()]
+    row = ["PaymentFlow", "broker-a", "3", "0", "225"]
+    assert [line[1:6] for line in lines if line[:2] == ["broker-a", "PaymentFlow"]][-1:] == [row], caplog.text
+
+
+def test_without_a_bound_the_end_of_a_scheduled_data_interval_counts(
+    deployed: LakeStore, run: Run, scheduled: None
+) -> None:
     dag_run = run(CONSUME)["run"]
     parameters = json.loads(value(deployed, "SELECT parameters FROM windows"))
     assert parameters["until_rule"] == "data_interval_end"
@@ -199,7 +271,7 @@ def test_without_a_bound_the_end_of_the_data_interval_counts(deployed: LakeStore
 
 
 def test_an_interval_before_the_first_message_records_where_the_group_starts_and_the_next_is_empty(
-    deployed: LakeStore, run: Run
+    deployed: LakeStore, run: Run, scheduled: None
 ) -> None:
     long_ago = datetime(2024, 5, 1, tzinfo=UTC)
     (first,) = run(CONSUME, logical_date=long_ago, run_after=long_ago)["consume"]
@@ -310,8 +382,7 @@ def test_a_planned_run_commits_for_all_groups_and_then_names_those_that_failed(
         f"{dag_run.run_after.date()}/{PLAN}/{dag_run.run_id}",
     )
     parameters = json.loads(window["parameters"])
-    assert parameters["until_rule"] == "data_interval_end"
-    assert parameters["until_ms"] == int(dag_run.data_interval_end.timestamp() * 1000)
+    assert (parameters["until_rule"], parameters["until_ms"]) == ("none", None)
 
     planned.write_text(THREE.replace("no_such_module:Listener", "demo.listener:Payments"))
     again = run(PLAN, again=dag_run)
@@ -441,7 +512,7 @@ UNKNOWN = "unknown parameter 'queue'"
         ("rmq_replay", {"group": "nobody", "topic": "PaymentFlow", "from": 0}, "has no group 'nobody'"),
         ("rmq_replay", {"group": "payments", "topic": "OrderEvents", "from": 0}, "does not read OrderEvents"),
         ("rmq_replay", {"group": "payments"}, "payments is not a replay group"),
-        (CONSUME, {"until": "2026-02-30T00:00:00Z"}, "until: invalid time"),
+        (CONSUME, {"until": "2026-02-29T00:00:00Z"}, "until: invalid time"),
         ("rmq_import_store", {"source": "/etc", "broker_name": "b"}, "RMQ_IMPORT_ROOTS is not set"),
     ],
 )

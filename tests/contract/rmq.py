@@ -81,6 +81,11 @@ class Rmq:
         out, err = self._capsys.readouterr()
         return Answer(exit_code, out, err)
 
+    def correct_listeners(self) -> None:
+        """Give the group ``broken`` a listener that can be imported."""
+        settings = self.folder / "consumers.toml"
+        settings.write_text(settings.read_text().replace("no_such_module:Listener", "cli_listener:succeed"))
+
     def json(self, *arguments: str) -> Any:
         """The answer in JSON of a command that succeeds."""
         answer = self(*arguments, "--json")

@@ -40,6 +40,7 @@ def test_a_backup_says_what_it_copied_and_is_used_and_restored_like_any_store(rm
     )
     assert rmq.json("audit", "--root", str(restored))["audit"] == []
     assert rmq.json("dispatch", "--check", "--root", str(restored))["status"] == "ok"
+    rmq.correct_listeners()
     assert rmq.json("doctor", "--root", str(restored))["status"] == "ok"
 
 

@@ -54,6 +54,7 @@ def test_consume_does_all_parts_of_a_capped_group_and_says_a_line_for_each(impor
 
 
 def test_a_wrong_group_is_named_and_refused_and_the_others_are_consumed(imported: Rmq) -> None:
+    imported.correct_listeners()
     settings = imported.folder / "consumers.toml"
     settings.write_text(settings.read_text() + '[[group]]\nname = "bad"\n')
     answer = imported("consume", "-g", "orders", "--json")

@@ -165,6 +165,7 @@ def test_a_store_may_be_on_s3(
     assert (imported["status"], imported["queues"]) == ("committed", 55)
     consumed = rmq.json("consume", "-g", "orders")
     assert consumed["messages"] == ORDERS
+    rmq.correct_listeners()
     examined = rmq.json("doctor")
     assert statuses(examined)["exclusive create"] == statuses(examined)["requests"] == "ok"
     for answer in (
@@ -190,6 +191,7 @@ def test_a_store_may_be_on_s3(
 
 
 def test_an_answer_about_a_folder_has_no_count_of_requests(imported: Rmq) -> None:
+    imported.correct_listeners()
     examined = imported.json("doctor")
     assert "requests" not in statuses(examined)
     failed = imported("lag", "--json", "-g", "x").json()
@@ -251,10 +253,11 @@ def statuses(answer: Any) -> dict[str, str]:
 
 
 def test_doctor_finds_a_sound_machine_and_store(imported: Rmq) -> None:
+    imported.correct_listeners()
     answer = imported.json("doctor")
     assert answer["status"] == "ok"
     sound = ["Python", "packages", "Java", "jars", "store", "exclusive create", "clock", "commit log", "derived tables"]
-    sound += ["maintenance", "settings", "subscriptions"]
+    sound += ["maintenance", "settings", "subscriptions", "listeners"]
     assert statuses(answer) == {**dict.fromkeys(sound, "ok"), "Spark": "skipped"}
     assert "fix: " not in imported("doctor").out
 
@@ -291,7 +294,36 @@ def test_doctor_looks_for_settings_that_somebody_named(rmq: Rmq) -> None:
     assert statuses(rmq("doctor", "--json", "--settings", "mine.toml").json())["settings"] == "failed"
 
 
+def test_doctor_imports_the_listeners(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported.correct_listeners()
+    settings = imported.folder / "consumers.toml"
+    (imported.folder / "folder").mkdir()
+    (imported.folder / "folder" / "shop_here.py").write_text("raise RuntimeError('no database')")
+    monkeypatch.setenv("RMQ_LISTENER_PATH", "folder")
+    subscription = '[[group.subscription]]\ntopic = "OrderEvents"\n'
+    groups = {"here": "shop_here:Orders", "away": "shop_away:Orders", "gone": "demo.listener:Gone"}
+    for name, listener in groups.items():
+        settings.write_text(
+            f'{settings.read_text()}\n[[group]]\nname = "{name}"\nlistener = "{listener}"\n{subscription}'
+        )
+    on_spark = 'name = "workers"\nlistener = "shop_workers:Orders"\nengine = "spark"'
+    settings.write_text(f"{settings.read_text()}\n[[group]]\n{on_spark}\n{subscription}")
+    answer = imported("doctor", "--json")
+    assert answer.exit_code == 1
+    (wrong,) = [check for check in answer.json()["checks"] if check["status"] == "failed"]
+    assert wrong["check"] == "listeners"
+    assert (
+        "group here: listener shop_here:Orders: module shop_here cannot be imported: RuntimeError: no database"
+        in wrong["found"]
+    )
+    assert "group away: listener shop_away:Orders: module shop_away cannot be imported" in wrong["found"]
+    assert "group gone: listener demo.listener:Gone: demo.listener has no attribute Gone" in wrong["found"]
+    assert "shop_workers" not in wrong["found"]
+    assert "RMQ_LISTENER_PATH" in wrong["mend"]
+
+
 def test_doctor_names_every_subscription_that_a_window_would_refuse(imported: Rmq) -> None:
+    imported.correct_listeners()
     settings = imported.folder / "consumers.toml"
     newer = settings.read_text().replace('topic = "OrderEvents"', 'topic = "OrderEvents"\nexpression = "TagA"')
     assert imported("consume", "--group", "orders").exit_code == 0

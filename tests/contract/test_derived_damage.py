@@ -50,6 +50,7 @@ def refused(rmq: Rmq, *arguments: str) -> str:
 
 def failed_checks(rmq: Rmq) -> list[dict[str, str]]:
     """What ``rmq doctor`` finds."""
+    rmq.correct_listeners()
     answer = rmq("doctor", "--json")
     failed = [check for check in answer.json()["checks"] if check["status"] == "failed"]
     assert answer.exit_code == (1 if failed else 0)

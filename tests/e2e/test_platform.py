@@ -21,7 +21,7 @@ import pytest
 from botocore.config import Config
 from playwright.sync_api import expect
 
-from demo.airflow_api import AirflowApi, RunFailed
+from demo.airflow_api import AirflowApi
 from rmq_store.admin.dag_params import dag_id_of
 from rmq_store.broker_files.config_files import parse_consumer_offsets
 from rmq_store.lake.sql.sql import query
@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.platform, pytest.mark.timeout(3600)]
 PICTURES = CHECKOUT / "var" / "e2e"
 GROUP, CONSUME = "demo-payments", dag_id_of("demo-payments")
 SHOP, CONSUME_SHOP = "shop-orders", dag_id_of("shop-orders")
+AGAIN, CONSUME_AGAIN = "payments-again", dag_id_of("payments-again")
 
 MORE_GROUPS = """
 [[group]]
@@ -50,6 +51,16 @@ schedule = ""
 
 [[group.subscription]]
 topic = "ShopOrders"
+
+[[group]]
+name = "payments-again"
+listener = "shop.listeners:ship"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+engine = "local"
+schedule = "*/10 * * * *"
+
+[[group.subscription]]
+topic = "PaymentFlow"
 
 [[group]]
 name = "shop-wrong"
@@ -376,10 +387,22 @@ def test_a_replay_from_a_timestamp(api: AirflowApi, store: Store, console: Conso
     say(f"{replay['Messages']} messages from {since}")
 
 
-def test_a_native_backfill_is_refused_with_a_reason(api: AirflowApi) -> None:
-    day = {"from_date": "2026-11-20T00:00:00Z", "to_date": "2026-11-21T00:00:00Z"}
-    with pytest.raises(RunFailed, match=r"40\d|422"):
-        api.request("POST", "/api/v2/backfills", {"dag_id": CONSUME, **day, "max_active_runs": 1})
+def test_a_native_backfill_replays_an_interval_and_the_offsets_stay(
+    platform: Platform, api: AirflowApi, store: Store
+) -> None:
+    wait_for_dag(platform, CONSUME_AGAIN)
+    switch_on(api, CONSUME_AGAIN)  # its first run consumes all messages
+    offsets = f"SELECT * FROM consumer_offsets WHERE group_name = '{AGAIN}' ORDER BY ALL"
+    platform.wait_for(lambda: bool(store.rows(offsets)), f"{CONSUME_AGAIN} has not consumed")
+    before = store.rows(offsets)
+    newest = store.row("SELECT max(store_timestamp) AS ms FROM messages WHERE topic = 'PaymentFlow'")["ms"]
+    begin = format_time(newest // 600_000 * 600_000)
+    backfill = {"dag_id": CONSUME_AGAIN, "from_date": begin, "to_date": begin, "max_active_runs": 2}
+    api.request("POST", "/api/v2/backfills", backfill | {"run_backwards": True, "reprocess_behavior": "completed"})
+    replays = f"SELECT * FROM windows WHERE replay_of = '{AGAIN}'"
+    platform.wait_for(lambda: bool(store.rows(replays)), "the backfill has not replayed")
+    assert store.rows(offsets) == before
+    say(f"replayed the interval of {begin}")
 
 
 def test_offsets_are_exported_to_s3(api: AirflowApi, store: Store) -> None:

@@ -95,14 +95,16 @@ import json
 from importlib.metadata import distribution, entry_points
 providers = entry_points(group="apache_airflow_provider")
 names = {entry.load()()["package-name"] for entry in providers}
-print(json.dumps([sorted(names), distribution("rocketmq-lakehouse").metadata["Name"]]))
+plugins = [entry.value for entry in entry_points(group="airflow.plugins")]
+print(json.dumps([sorted(names), distribution("rocketmq-lakehouse").metadata["Name"], plugins]))
 """
 
 
 def test_the_wheel_registers_a_provider_that_airflow_can_read(installed: Path, tmp_path: Path) -> None:
     """Airflow takes a provider only if its description names the distribution that registers it."""
-    names, distribution = json.loads(run(installed / "python", "-c", PROVIDERS, cwd=tmp_path))
+    names, distribution, plugins = json.loads(run(installed / "python", "-c", PROVIDERS, cwd=tmp_path))
     assert names == [distribution]
+    assert plugins == ["rmq_store.airflow.run_notes:RmqRunNotes"]
 
 
 def test_the_python_page_needs_no_more_than_the_core(installed: Path, tmp_path: Path) -> None:

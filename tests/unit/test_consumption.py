@@ -10,14 +10,15 @@ from typing import Any, cast
 import pytest
 
 from rmq_store.commit.claim import Held, Holder
-from rmq_store.commit.ctl import Consumed
+from rmq_store.commit.ctl import Consumed, Produced
 from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, max_id, own_queue_id
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import HeldByAnother, WrongUse
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far, shards_of
+from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far, queue_rows, shards_of
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.settings.settings import load_settings
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import Scope
@@ -98,7 +99,11 @@ def test_the_answer_of_an_error_tells_the_windows_before_it_shard_by_shard() -> 
 
 
 def test_a_summary_says_how_many_had_which_outcome_and_where_the_queues_stand() -> None:
-    done = consumed_in([window(0, 10, retried=2, complete=False), window(10, 15)])
+    delayed = [
+        Produced(MessageQueue(SCHEDULE_TOPIC, "lake~shop", level - 1), 0, 1, 0, "f", deliver_at=due_ms)
+        for level, due_ms in ((4, 8000), (3, 7000))
+    ]
+    done = consumed_in([window(0, 10, retried=2, complete=False, delayed=tuple(delayed)), window(10, 15)])
     assert done.summary() == {
         "status": "committed",
         "shard": "a",
@@ -110,6 +115,9 @@ def test_a_summary_says_how_many_had_which_outcome_and_where_the_queues_stand() 
         "messages": 15,
         "outcomes": {"acked": 13, "retried": 2},
         "offsets": {"Orders broker-a:0": 15},
+        "ranges": {"Orders broker-a:0": [0, 15]},
+        "retry_levels": {"3": 1, "4": 1},
+        "next_retry_ms": 7000,
         "commit_id": "c15",
         "warnings": [],
     }
@@ -213,3 +221,18 @@ def test_an_empty_store_says_how_to_fill_it_and_a_near_topic_is_named() -> None:
         shards_of(cast("LakeStore", Store()), SHOP)
     with pytest.raises(WrongUse, match="no topic Orders, did you mean 'Order'"):
         shards_of(cast("LakeStore", Store(a="Order")), SHOP)
+
+
+def test_the_rows_of_a_request_have_its_queues_over_all_windows_and_the_outcomes_that_there_were() -> None:
+    request = consumed_in([window(0, 10, complete=False, retried=2), window(10, 15)])
+    rows, columns = queue_rows([request])
+    assert columns == ["shard", "topic", "broker_name", "queue_id", "begin_offset", "end_offset", "acked", "retried"]
+    assert [[row[name] for name in columns] for row in rows] == [["a", "Orders", "broker-a", 0, 0, 15, 13, 2]]
+    assert queue_rows([consumed_in([EMPTY])])[0] == []
+
+
+def test_the_rows_of_a_request_that_goes_on_have_what_is_committed_now() -> None:
+    before = window(0, 15, status=Status.ALREADY_COMMITTED)
+    assert [row["end_offset"] for row in queue_rows([consumed_in([before])])[0]] == [15]
+    rows, _ = queue_rows([consumed_in([window(10, 15, complete=False), before])])
+    assert [(row["begin_offset"], row["end_offset"]) for row in rows] == [(10, 15)]

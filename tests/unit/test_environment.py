@@ -45,8 +45,9 @@ def test_an_empty_variable_is_not_set_but_an_empty_schedule_is_none() -> None:
     default = Environment.read({})
     assert Environment.read({"RMQ_ROOT": "", "RMQ_SETTINGS": "", "SPARK_REMOTE": "", "RMQ_JARS": ""}) == default
     assert (default.root, default.settings, default.spark_remote) == ("var/store", "consumers.toml", None)
-    assert default.deliver_schedule == "* * * * *"
+    assert (default.deliver_schedule, default.deliver_poll) == ("* * * * *", "5s")
     assert Environment.read({"RMQ_DELIVER_SCHEDULE": ""}).deliver_schedule is None
+    assert (default.run_notes, Environment.read({"RMQ_RUN_NOTES": "0"}).run_notes) == (True, False)
     assert (default.maintain_schedule, Environment.read({"RMQ_MAINTAIN_SCHEDULE": ""}).maintain_schedule) == (
         "30 3 * * *",
         None,

@@ -15,6 +15,7 @@ from rmq_store.admin.dag_params import (
     check_names,
     consume_request,
     dag_id_of,
+    interval_replay,
     redrive_request,
     reset_request,
 )
@@ -27,6 +28,9 @@ from rmq_store.message.message import MessageQueue
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOON_MS = 1_772_366_400_000
 RUN = Run("rmq_consume__orders", "manual__1", "manual", NOON, user="ada")
+BACKFILL = Run(
+    "d", "backfill__r", "backfill", NOON, "ada", data_interval_start=NOON - timedelta(hours=1), data_interval_end=NOON
+)
 
 
 def test_a_request_id_starts_with_the_utc_date_after_which_the_run_could_start() -> None:
@@ -54,9 +58,31 @@ def test_who_asked_and_how_that_is_known(run_type: str, user: str | None, actor:
     assert Run("d", "r", run_type, NOON, user).actor == actor
 
 
-def test_a_backfill_is_refused_and_pointed_to_the_replay() -> None:
+def test_a_backfill_of_planned_groups_is_refused_and_pointed_to_the_replay() -> None:
     with pytest.raises(WrongUse, match="trigger rmq_replay with 'from' and 'until'"):
-        consume_request(Run("d", "r", "backfill", NOON, "ada", data_interval_end=NOON), {})
+        consume_request(BACKFILL, {})
+    with pytest.raises(WrongUse, match="'reprocess' is for a backfill"):
+        consume_request(RUN, {"reprocess": "the listener is fixed"})
+
+
+def test_a_run_of_a_backfill_replays_its_interval_under_a_name_that_no_clear_changes() -> None:
+    first, again = interval_replay(BACKFILL, {}), interval_replay(BACKFILL, {"reprocess": " the listener is fixed "})
+    assert (first.from_ms, first.until_ms, first.reprocess) == (NOON_MS - 3_600_000, NOON_MS, "")
+    assert again.reprocess == "the listener is fixed"
+    assert (first.run_id, again.run_id) == (BACKFILL.request_id, BACKFILL.request_id), "the name of the replay group"
+    assert again.request().request_id.startswith(f"{BACKFILL.request_id}/reprocess-")
+
+
+@pytest.mark.parametrize(
+    ("run", "params", "says"),
+    [
+        (BACKFILL, {"until": "2026-01-31T12:00:00Z", "clients": "a,b"}, "leave until and clients empty"),
+        (Run("d", "r", "backfill", NOON, "ada", data_interval_end=NOON), {}, "the run has no data interval"),
+    ],
+)
+def test_a_backfill_replays_whole_intervals(run: Run, params: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongUse, match=says):
+        interval_replay(run, params)
 
 
 def test_a_parameter_that_is_not_there_is_refused_with_the_one_that_was_meant() -> None:
@@ -83,8 +109,35 @@ def test_a_parameter_that_is_not_there_is_refused_with_the_one_that_was_meant() 
 def test_the_upper_bound_is_explicit_else_partition_else_interval_else_none(
     explicit_ms: int | None, partition_key: str | None, interval_end: datetime | None, until: Until
 ) -> None:
-    run = Run("d", "r", "manual", NOON, partition_key=partition_key, data_interval_end=interval_end)
+    run = Run("d", "r", "scheduled", NOON, partition_key=partition_key, data_interval_end=interval_end)
     assert run.until(explicit_ms) == until
+
+
+@pytest.mark.parametrize("run_type", ["manual", "operator_triggered", "asset_triggered"])
+def test_the_data_interval_of_a_logical_date_does_not_shorten_a_run_without_a_schedule(run_type: str) -> None:
+    assert Run("d", "r", run_type, NOON, data_interval_end=NOON).until(None) == Until(None, "none")
+
+
+@pytest.mark.parametrize(
+    ("until", "words"),
+    [
+        (Until(NOON_MS, "params"), "only messages stored before 2026-03-01T12:00:00.000Z: the parameter 'until'"),
+        (
+            Until(NOON_MS, "partition_key"),
+            "only messages stored before 2026-03-01T12:00:00.000Z: the run's partition key",
+        ),
+        (
+            Until(NOON_MS, "data_interval_end"),
+            "only messages stored before 2026-03-01T12:00:00.000Z: the end of the scheduled run's data interval",
+        ),
+        (
+            Until(None, "none"),
+            "no upper bound: 'until' is empty, and the run has neither a partition key nor an interval of the schedule",
+        ),
+    ],
+)
+def test_a_bound_says_in_words_why_it_holds(until: Until, words: str) -> None:
+    assert str(until) == words
 
 
 def test_a_partition_key_that_is_no_time_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from rmq_store.admin.dag_params import Run, check_names
+from rmq_store.admin.sentences import window_line, window_sentence
 from rmq_store.airflow import task
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
 from rmq_store.airflow.task import Answer, translated
 from rmq_store.utils.host import Host
+from rmq_store.utils.progress import by_tenths
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from rmq_store.lake.table.shard import Shard
     from rmq_store.lake.table.store import LakeStore
+    from rmq_store.lake.window.engine import Engine
     from rmq_store.settings.settings import GroupSettings
     from rmq_store.window.consume_request import ConsumeRequest, Scope
+    from rmq_store.window.plan import Plan
 
 
 class RmqOperator(BaseOperator):
@@ -104,6 +108,7 @@ class RmqOperator(BaseOperator):
 
     def consumed(
         self,
+        context: Context,
         store: LakeStore,
         shard: Shard,
         group: GroupSettings,
@@ -111,17 +116,30 @@ class RmqOperator(BaseOperator):
         scope: Scope,
         engine: str | None,
     ) -> Answer:
-        """Consume in the shard until the request is complete, and return the sum of the windows, which is also logged."""
-        from rmq_store.lake.window.consumption import Consumption
+        """Consume in the shard until the request is complete, and return the sum of the windows, which is also logged and
+        in the note of the run."""
+        from rmq_store.lake.window.consumption import Consumption, queue_rows
         from rmq_store.lake.window.window import consume_window
 
         topics = [subscription.topic for subscription in group.subscriptions]
         self.lineage = Lineage.of_windows(store.root.location, shard.name, topics)
-        with self.hook.deployment.engines(engine, [group.listener]) as engines:
+        progress = by_tenths(lambda count, total: self.log_line(f"{count:,} of {total:,} tasks"))
+        with self.hook.deployment.engines(engine, [group.listener], progress) as engines:
+
+            def engine_of(plan: Plan) -> Engine:
+                chosen = engines.for_window(plan)
+                messages = sum(len(planned.range) for planned in plan.ranges)
+                self.log_line(f"a window of {messages:,} offsets in {len(plan.ranges):,} queues, engine {chosen.name}")
+                return chosen
+
             window = functools.partial(
-                consume_window, store, shard, group, request, engine_of=engines.for_window, host=Host(), scope=scope
+                consume_window, store, shard, group, request, engine_of=engine_of, host=Host(), scope=scope
             )
-            return self.logged(Consumption.of(window).summary())
+            consumption = Consumption.of(window, lambda report: self.log_line(window_line(report)))
+        answer = self.logged(consumption.summary())
+        self.log_queues(*queue_rows([consumption]))
+        self.note(context, f"{group.name} in {shard.name}: {window_sentence(answer)}")
+        return answer
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the inputs and outputs; None where OpenLineage's provider is not installed."""
@@ -130,6 +148,18 @@ class RmqOperator(BaseOperator):
     def logged(self, answer: Answer) -> Answer:
         """Return the answer without secrets, once it is in the log."""
         return task.logged(answer, self.hook)
+
+    def note(self, context: Context, sentence: str) -> None:
+        """Write what the task did to its log and to the note of the run, without secrets."""
+        task.note(context, sentence, self.hook)
+
+    def log_queues(self, rows: Sequence[Answer], columns: Sequence[str]) -> None:
+        """Write a row per queue to the task's log, as the command line prints them."""
+        from rmq_store.cli.output import MANY_ROWS, table_text
+
+        if rows:
+            more = f"\n({len(rows) - MANY_ROWS:,} more rows are not shown)" if len(rows) > MANY_ROWS else ""
+            self.log_line(f"queues:\n{table_text(rows[:MANY_ROWS], columns, self.hook.secrets)}{more}")
 
     def log_line(self, text: str) -> None:
         """Write to the task's log, without secrets."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from rmq_store.admin.dag_params import consume_request
+from rmq_store.admin.dag_params import Until, consume_request, interval_replay
+from rmq_store.admin.interval_replay import IntervalReplay
+from rmq_store.admin.sentences import planned_sentence
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
@@ -28,9 +30,12 @@ class RmqConsumeOperator(RmqOperator):
     """
     Have the arguments of a window, which begins at the committed offset.
 
+    In a run of Airflow's backfill it is a replay instead: of what was stored in the run's data interval, under a replay
+    group of the run. The group's own offsets do not move.
+
     :param group: The consumer group, a name in the settings. (templated)
     :param until: Only messages stored before this time, ISO 8601 with a zone or a ``datetime``. By default the run's
-        partition key; without one the end of its data interval; without that there is no bound. (templated)
+        partition key; without one the end of a scheduled run's data interval; without that there is no bound. (templated)
     :param max_messages: At most this many messages from each shard.
     :param client: This run's client id, if several clients share the group's queues.
     :param clients: The ids of all clients of the group that run now, separated by commas.
@@ -58,10 +63,22 @@ class RmqConsumeOperator(RmqOperator):
 
     def request(self, context: Context) -> ConsumeRequest:
         """Return the request of the run's windows."""
-        values = self.values(
-            context, until=self.until, max_messages=self.max_messages, client=self.client, clients=self.clients
+        return consume_request(self.run_facts(context), self._values(context))
+
+    def interval(self, context: Context) -> IntervalReplay | None:
+        """Return the replay of a backfill's run; None for any other run."""
+        run = self.run_facts(context)
+        return interval_replay(run, self._values(context)) if run.is_backfill else None
+
+    def _values(self, context: Context) -> Mapping[str, Any]:
+        return self.values(
+            context,
+            until=self.until,
+            max_messages=self.max_messages,
+            client=self.client,
+            clients=self.clients,
+            reprocess=None,
         )
-        return consume_request(self.run_facts(context), values)
 
 
 class RmqPlanShardsOperator(RmqConsumeOperator):
@@ -77,9 +94,14 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         """Return the shards' names."""
         from rmq_store.lake.window.consumption import has_work, shards_of
 
+        interval = self.interval(context)
+        if interval is not None:
+            return self._shards_to_replay(context, interval)
         deployment, request = self.hook.deployment, self.request(context)
         group = deployment.settings().group(self.group)
-        self.log_line(f"request {request.request_id}: until {request.until_ms} ({request.parameters['until_rule']})")
+        self.log_line(f"request {request.request_id}: {Until(request.until_ms, request.parameters['until_rule'])}")
+        if warning := deployment.listener_warning(group.listener):
+            self.log.warning("%s", warning)
         try:
             shards = shards_of(deployment.open_store(), group)
             names = [shard.name for shard in shards if has_work(shard, group, request, Host())]
@@ -91,6 +113,26 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         self.log_line(f"shards with work: {', '.join(names) or 'none'}")
         if not names:
             nothing_to_do(context, f"group {group.name} has consumed everything up to the window's upper bound")
+        return names
+
+    def _shards_to_replay(self, context: Context, interval: IntervalReplay) -> list[str]:
+        from rmq_store.lake.admin.replay import has_messages
+        from rmq_store.lake.window.consumption import shards_of
+        from rmq_store.lake.window.range_notes import notes_of_times
+
+        deployment, host = self.hook.deployment, Host()
+        group = deployment.settings().group(self.group)
+        shards = shards_of(deployment.open_store(), group)
+        replaying, request, scope = interval.arguments(group)
+        names = [shard.name for shard in shards if has_messages(shard, replaying, request, host, scope)]
+        self.log_line(f"backfill: replay under {replaying.name}; shards with messages: {', '.join(names) or 'none'}")
+        topics = [subscription.topic for subscription in group.subscriptions]
+        queues = [(shard, [q for topic in topics for q in shard.positions().queues_of(topic)]) for shard in shards]
+        notes = notes_of_times(queues, interval.from_ms, interval.until_ms, host.now_ms())
+        if not names:
+            nothing_to_do(context, "; ".join(notes) or "the interval has no messages")
+        for note in notes if names else ():
+            self.log.warning("%s", note)
         return names
 
 
@@ -110,11 +152,16 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
 
     def act(self, context: Context) -> Answer:
         """Return the sum of the windows."""
-        deployment, request = self.hook.deployment, self.request(context)
-        group = deployment.settings().group(self.group)
+        from rmq_store.lake.admin.interval_replay import begin_interval
+
+        deployment, interval = self.hook.deployment, self.interval(context)
+        live = deployment.settings().group(self.group)
         store = deployment.open_store()
         (shard,) = store.shards(self.shard)
-        return self.consumed(store, shard, group, request, LIVE, self.engine)
+        if interval is None:
+            return self.consumed(context, store, shard, live, self.request(context), LIVE, self.engine)
+        group, request, scope = begin_interval(shard, live, interval, Host())
+        return self.consumed(context, store, shard, group, request, scope, self.engine) | {"replay_of": live.name}
 
 
 class RmqConsumePlannedOperator(RmqOperator):
@@ -145,7 +192,7 @@ class RmqConsumePlannedOperator(RmqOperator):
         )
         groups = deployment.settings().planned_groups
         store, rows = deployment.open_store(), list[Answer]()
-        self.log_line(f"request {request.request_id}: until {request.until_ms} ({request.parameters['until_rule']})")
+        self.log_line(f"request {request.request_id}: {Until(request.until_ms, request.parameters['until_rule'])}")
 
         def finished(report: GroupReport) -> None:
             if report.error is not None or report.status != Status.EMPTY:
@@ -159,7 +206,7 @@ class RmqConsumePlannedOperator(RmqOperator):
             nothing_to_do(
                 context, f"{len(groups)} planned groups have consumed everything up to the window's upper bound"
             )
-        return self.logged(
+        answer = self.logged(
             {
                 "status": overall(group.status for group in report.groups),
                 "request_id": request.request_id,
@@ -169,6 +216,9 @@ class RmqConsumePlannedOperator(RmqOperator):
                 "warnings": list(report.warnings),
             }
         )
+        if rows:
+            self.note(context, planned_sentence(answer))
+        return answer
 
     def _row(self, report: GroupReport) -> Answer:
         row = {
@@ -184,12 +234,14 @@ class RmqConsumePlannedOperator(RmqOperator):
 
 
 def sum_of(answers: Sequence[Answer]) -> Answer:
-    """The sum of the shards' answers, with the offsets of each shard."""
+    """The sum of the shards' answers, with the offsets of each shard; for a replay with its group, and the group that it
+    replays."""
     outcomes: dict[str, int] = {}
     for answer in answers:
         for outcome, count in answer["outcomes"].items():
             outcomes[outcome] = outcomes.get(outcome, 0) + count
-    return {
+    replay = {name: answers[0][name] for name in ("group", "replay_of") if "replay_of" in answers[0]}
+    return replay | {
         "status": overall(answer["status"] for answer in answers),
         "messages": sum(outcomes.values()),
         "outcomes": outcomes,

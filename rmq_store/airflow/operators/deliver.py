@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from rmq_store.admin.sentences import deliver_sentence
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.utils.host import Host
@@ -35,4 +36,6 @@ class RmqDeliverDelayedOperator(RmqOperator):
             answers.append(self.logged(answer))
         if not any(answer["delivered"] for answer in answers):
             nothing_to_do(context, "nothing is due")
+        else:
+            self.note(context, deliver_sentence(answers))
         return answers

@@ -7,10 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import ImportParams
+from rmq_store.admin.sentences import import_sentence
 from rmq_store.airflow.lineage import Lineage, place_of
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
 from rmq_store.utils.host import Host
+from rmq_store.utils.progress import by_tenths
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -100,10 +102,12 @@ class RmqImportStoreOperator(RmqOperator):
                 request,
                 Host(),
                 engines.for_import(bytes_to_read(store, files, request)),
-                progress=lambda read, total: self.log_line(f"{read:,} of {total:,} bytes"),
+                progress=by_tenths(lambda read, total: self.log_line(f"{read:,} of {total:,} bytes")),
             )
-        return self.logged(
+        answer = self.logged(
             asdict(report)
             | {"salvaged": len(report.salvaged), "queue_gaps": len(report.queue_gaps)}
             | {"notes": list(report.notes), "warnings": list(report.warnings)}
         )
+        self.note(context, import_sentence(answer))
+        return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rmq_store.admin.sentences import maintain_sentence
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
 from rmq_store.maintain.request import MaintainRequest, Step
@@ -31,8 +32,10 @@ class RmqMaintainOperator(RmqOperator):
         run, deployment, host = self.run_facts(context), self.hook.deployment, Host()
         rules = deployment.retention() if self.step is Step.RETENTION else ()
         request = MaintainRequest(request_id=run.request_id, actor=run.actor, steps=frozenset({self.step}), rules=rules)
-        return [
+        answers = [
             self.logged(report.answer())
             for shard in deployment.open_store().shards()
             for report in maintain(shard, request, host)
         ]
+        self.note(context, maintain_sentence(answers))
+        return answers

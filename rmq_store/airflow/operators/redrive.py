@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import redrive_request
+from rmq_store.admin.sentences import redrive_sentence
 from rmq_store.airflow.links.console import RmqDeadLettersLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer, nothing_to_do
@@ -115,6 +116,8 @@ class RmqRedriveOperator(RmqOperator):
             answers.append(self.logged(answer))
         if not any(answer["letters"] or answer["failed"] for answer in answers):
             nothing_to_do(context, NO_MATCH if shards else no_dead_letters(request.group))
+        else:
+            self.note(context, f"{request.group}: {redrive_sentence(answers)}")
         return answers
 
     def _log(self, report: RedriveReport) -> None:

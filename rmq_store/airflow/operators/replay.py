@@ -131,4 +131,4 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         (shard,) = store.shards(self.shard)
         if is_new_attempt:
             group, request, scope = begin_attempt(shard, group, request, Host())
-        return self.consumed(store, shard, group, request, scope, self.engine)
+        return self.consumed(context, store, shard, group, request, scope, self.engine)

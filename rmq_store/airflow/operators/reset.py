@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import reset_request
+from rmq_store.admin.sentences import reset_sentence
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
@@ -89,6 +90,7 @@ class RmqResetOffsetOperator(RmqOperator):
                 "warnings": list(report.warnings),
             }
             answers.append(self.logged(answer))
+        self.note(context, f"{request.group}, topic {request.topic}: {reset_sentence(answers)}")
         return answers
 
 

@@ -1,7 +1,8 @@
-"""The checks of ``rmq doctor``: what the platform needs on this machine, in the store and in the settings, and how to fix it.
+"""The checks of ``rmq doctor``: what the platform needs on this machine and in the store, and how to fix it.
 
 A check returns what it found, or raises. Checks of Java, jars and Spark get a function from the caller, since this package
-does not know ``spark_jobs``. Nothing is changed except for a probe object, which is created and deleted.
+does not know ``spark_jobs``; those of the settings are in ``doctor_settings.py``. Nothing is changed except for a probe object,
+which is created and deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.commit.positions import max_id
-from rmq_store.errors import BadData, RmqError, StoreUnusable, WrongUse
+from rmq_store.errors import BadData, RmqError, StoreUnusable
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.derived_tables import KINDS, Derived
 from rmq_store.lake.commit.dispatch import behind
@@ -27,13 +28,10 @@ from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import SHARDS, LakeStore, unnamed_shards
-from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.maintain.request import MOST_ENTRIES, MOST_FILES, due_for_maintenance
-from rmq_store.settings.settings import GroupSettings, read_settings
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
 from rmq_store.utils.times import format_time
-from rmq_store.window.sub_version import checked_subscription, subscription_text
 
 PROJECT = "rocketmq-lakehouse"
 RACERS = 8
@@ -308,51 +306,3 @@ def _opened(shard: Shard, kind: Derived) -> LakeTable | None:
         return kind.table(shard)
     except RmqError:
         return None
-
-
-# --- the settings ----------------------------------------------------------------------------------------------------
-
-
-def settings_check(path: str, *, required: bool) -> Check:
-    """``required``: the user named the file, so that it must exist."""
-
-    def look() -> str:
-        if not required and not Path(path).exists():
-            raise CheckSkipped(f"{path} does not exist; consume and replay need it")
-        settings = read_settings(path)
-        settings.check()
-        groups = [group.name for group in settings.groups]
-        return f"{path}: {len(groups)} groups: {', '.join(groups)}"
-
-    return Check("settings", look, "correct the file; all its problems are listed")
-
-
-def subscriptions_check(path: str, root: Callable[[], Root]) -> Check:
-    """Checks whether windows with these settings would be refused because of their subscriptions."""
-
-    def look() -> str:
-        try:
-            groups, shards = read_settings(path).groups, LakeStore.open(root()).shards()
-            for shard in shards:
-                shard.positions()
-        except RmqError as error:
-            raise CheckSkipped("it needs a store and settings that can be read") from error
-        conflicts = {conflict for shard in shards for group in groups if (conflict := _conflict(shard, group))}
-        if conflicts:
-            raise WrongUse("; ".join(sorted(conflicts)))
-        return f"{len(groups)} groups have the subscriptions that {len(shards)} shards recorded, or newer ones"
-
-    return Check(
-        "subscriptions", look, "correct the settings, or raise subscription_version where they are the newer ones"
-    )
-
-
-def _conflict(shard: Shard, group: GroupSettings) -> str:
-    """The error with which a window of the group would be refused, "" for none."""
-    if group.shards is not None and shard.name not in group.shards:
-        return ""
-    try:
-        checked_subscription(ShardLookup(shard), shard.positions(), group, subscription_text(group.subscriptions))
-    except WrongUse as error:
-        return str(error)
-    return ""

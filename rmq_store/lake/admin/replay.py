@@ -13,10 +13,12 @@ from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.dry_run import plan_request
+from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
 from rmq_store.window.dry_run import ConsumePlan, joined_plans
+from rmq_store.window.plan import Planner
 
 
 def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> list[Shard]:
@@ -25,6 +27,15 @@ def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> l
     if not shards:
         raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
     return shards
+
+
+def has_messages(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> bool:
+    """Whether a replay has messages in the shard, or was run there before. Reads only."""
+    shard.commitlog.refresh()
+    if shard.positions().get(grp_id(group.name)) is not None:
+        return True
+    ranges = Planner(ShardLookup(shard), group, host.now_ms(), scope).plan(request, []).ranges
+    return any(len(planned.range) for planned in ranges)
 
 
 def begin_attempt(

@@ -5,6 +5,7 @@ The command line, the job for spark-submit and the tasks of the DAGs run request
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -15,6 +16,7 @@ from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import Outcome, PositionKind
 from rmq_store.commit.request import Status, overall
 from rmq_store.consumer.allocate import allocate_by_topic
+from rmq_store.consumer.delay import queue_id_to_delay_level
 from rmq_store.errors import NothingThere, WrongUse
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -164,8 +166,15 @@ class Consumption:
         return tuple(window for window in self.windows if window.status == Status.COMMITTED) or self.windows[-1:]
 
     def summary(self) -> dict[str, Any]:
-        """A small JSON value. ``offsets``: "topic broker:queue" to the next offset to read."""
+        """A small JSON value. ``offsets``: "topic broker:queue" to the next offset to read. ``ranges``: likewise to the first
+        offset and the end of what was read. ``retry_levels``: retried messages by delay level. ``next_retry_ms``: when the
+        first of them is due (UTC ms)."""
         ranges = [consumed.range for window in self._counted for consumed in window.consumed]
+        begins = {range_.queue: range_.begin for range_ in reversed(ranges)}
+        delayed = [segment for window in self._counted for segment in window.delayed]
+        levels = Counter[int]()
+        for segment in delayed:
+            levels[queue_id_to_delay_level(segment.queue.queue_id)] += segment.count
         last = self.windows[-1]
         return {
             "status": self.status,
@@ -177,10 +186,40 @@ class Consumption:
             "complete": last.complete,
             "messages": self.messages,
             "outcomes": {str(outcome): count for outcome, count in self.outcomes.items()},
-            "offsets": {f"{r.queue.topic} {r.queue.broker_name}:{r.queue.queue_id}": r.end for r in ranges},
+            "offsets": {_key(r.queue): r.end for r in ranges},
+            "ranges": {_key(r.queue): [begins[r.queue], r.end] for r in ranges},
+            "retry_levels": {str(level): count for level, count in sorted(levels.items())},
+            "next_retry_ms": min((one.deliver_at for one in delayed if one.deliver_at is not None), default=None),
             "commit_id": last.commit_id,
             "warnings": [warning for window in self.windows for warning in window.warnings],
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per queue that was read: its offsets ``[begin_offset, end_offset)`` and the messages per outcome."""
+        rows: dict[MessageQueue, dict[str, Any]] = {}
+        for window in self._counted:
+            for consumed in window.consumed:
+                queue, begin = consumed.range.queue, consumed.range.begin
+                place = {"shard": window.shard, "topic": queue.topic, "broker_name": queue.broker_name}
+                first = (
+                    place | {"queue_id": queue.queue_id, "begin_offset": begin} | dict.fromkeys(map(str, Outcome), 0)
+                )
+                row = rows.setdefault(queue, first)
+                row["end_offset"] = consumed.range.end
+                for outcome in Outcome:
+                    row[str(outcome)] += consumed.tally(outcome).count
+        return [rows[queue] for queue in sorted(rows)]
+
+
+def queue_rows(shards: Sequence[Consumption]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of a request's queues and the columns to show: those of outcomes only where there are such messages."""
+    rows = [row for shard in shards for row in shard.rows()]
+    outcomes = [str(outcome) for outcome in Outcome if any(row[outcome] for row in rows)]
+    return rows, ["shard", "topic", "broker_name", "queue_id", "begin_offset", "end_offset", *outcomes]
+
+
+def _key(queue: MessageQueue) -> str:
+    return f"{queue.topic} {queue.broker_name}:{queue.queue_id}"
 
 
 def outcomes_of(shards: Sequence[Consumption]) -> dict[Outcome, int]:

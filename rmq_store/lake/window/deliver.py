@@ -30,7 +30,7 @@ from rmq_store.window.deliver import (
     moved_to,
     nothing_due,
 )
-from rmq_store.window.due import Due, select_due, still_due
+from rmq_store.window.due import Due, next_due_ms, select_due, still_due
 
 
 def deliver(
@@ -84,6 +84,22 @@ def deliver(
     warnings = follow_up(shard, host)
     reached("7.dispatched")
     return replace(committed_delivery(shard.name, committed.ctl, due), warnings=warnings)
+
+
+def first_due_ms(store: LakeStore, shard: Shard, host: Host) -> int | None:
+    """When the first waiting message is due (UTC ms); None: nothing waits; 0: one has a due time that no delay reaches, and is
+    due now. Reads only the first messages of the queues."""
+    shard.refresh("commitlog", "consumequeue")
+    heads = select_due(
+        shard.positions(),
+        lambda ranges: waiting_segments(shard, ranges),
+        shard.local_broker,
+        store.levels,
+        now_ms=0,
+        cap=1,
+        clock_ms=host.now_ms(),
+    )
+    return 0 if any(one.slices for one in heads) else next_due_ms(heads)
 
 
 def _plan(

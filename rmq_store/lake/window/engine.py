@@ -20,6 +20,7 @@ from rmq_store.errors import StoreUnusable
 from rmq_store.utils.host import Host, random_name
 
 if TYPE_CHECKING:
+    from rmq_store.utils.progress import Progress
     from rmq_store.window.plan import Plan
 
 Job = TypeVar("Job")
@@ -54,15 +55,22 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """Tasks one after the other in this process: no JVM, quickest for up to about 100,000 messages."""
+    """Tasks one after the other in this process: no JVM, quickest for up to about 100,000 messages. ``progress`` is called
+    after each with the number of tasks that are finished, and of all."""
 
     host: Host
     name: str = "local"
     slots: int = 1
     on_cluster: bool = False
+    progress: Progress | None = None
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
-        return [run(job, task, self.host.entropy(8).hex()) for task in tasks]
+        results = []
+        for task in tasks:
+            results.append(run(job, task, self.host.entropy(8).hex()))
+            if self.progress is not None:
+                self.progress(len(results), len(tasks))
+        return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +122,19 @@ class Engines:
     """The engines of one command, job or Airflow task. Use it in ``with``, which ends the Spark session if one was opened.
 
     ``choice``: ``local``, ``spark`` or ``auto``; None: for a window that of its group, for an import ``auto``. ``open_spark``
-    opens Spark's engine and ends its session; it is called once, at the first work for it.
+    opens Spark's engine and ends its session; it is called once, at the first work for it. ``progress``: of the tasks in this
+    process.
     """
 
     def __init__(
-        self, choice: str | None, host: Host, open_spark: Callable[[], AbstractContextManager[Engine]]
+        self,
+        choice: str | None,
+        host: Host,
+        open_spark: Callable[[], AbstractContextManager[Engine]],
+        progress: Progress | None = None,
     ) -> None:
         self._choice = choice
-        self._local = LocalEngine(host)
+        self._local = LocalEngine(host, progress=progress)
         self._open_spark = open_spark
         self._spark: Engine | None = None
         self._exits = ExitStack()

@@ -1,0 +1,179 @@
+"""What a task or command did, as a sentence in plain words. It is made from the answer that the task or command returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rmq_store.utils.times import format_time
+
+if TYPE_CHECKING:
+    from rmq_store.commit.claim import Held
+    from rmq_store.window.consume import WindowReport
+    from rmq_store.window.due import WaitingRetries
+
+Answer = Mapping[str, Any]
+
+_NOTHING_NEW = "the request was committed before, nothing was done now: "
+
+
+def window_sentence(answer: Answer) -> str:
+    """The windows of a consumption or replay in a shard, from ``Consumption.summary``."""
+    parts = [_counts(answer["messages"], answer["outcomes"], answer["retry_levels"])]
+    parts += _offsets([tuple(ends) for ends in answer["ranges"].values()])
+    if answer["next_retry_ms"] is not None:
+        parts.append(f"next retry due at {format_time(answer['next_retry_ms'])}")
+    if not answer["complete"]:
+        parts.append("more to come")
+    return _before(answer) + "; ".join(parts) + _warnings([answer])
+
+
+def deliver_sentence(answers: Sequence[Answer]) -> str:
+    """A delivery, from an answer per shard."""
+    delivered = sum(answer["delivered"] for answer in answers)
+    next_ms = min((answer["next_due_ms"] for answer in answers if answer["next_due_ms"] is not None), default=None)
+    then = "nothing else waits" if next_ms is None else f"the next message is due at {format_time(next_ms)}"
+    return f"{_messages(delivered)} delivered; {then}{_warnings(answers)}"
+
+
+def redrive_sentence(answers: Sequence[Answer]) -> str:
+    """A redrive or its dry run, from an answer per shard that has dead letters."""
+    dead, failed = (sum(answer[name] for answer in answers) for name in ("letters", "failed"))
+    topics = ", ".join(sorted({answer["topic"] for answer in answers}))
+    verb = "would be sent" if _is_dry_run(answers) else "sent"
+    text = f"{_number(dead, 'dead letter')} {verb}{f' to {topics}' if topics else ''}"
+    return _before(*answers) + text + (f"; {failed:,} cannot be edited" if failed else "") + _warnings(answers)
+
+
+def reset_sentence(answers: Sequence[Answer]) -> str:
+    """A reset or its dry run, from an answer per shard with its ``moves``: queue, from, to."""
+    moves = [(move[1], move[2]) for answer in answers for move in answer["moves"]]
+    changed = [move for move in moves if move[0] != move[1]]
+    if not changed:
+        return f"no offset changes: {_number(len(moves), 'queue')} looked at{_warnings(answers)}"
+    verb = "would move: " if _is_dry_run(answers) else "moved: "
+    return _before(*answers) + verb + _offsets(changed)[0] + _warnings(answers)
+
+
+def import_sentence(answer: Answer) -> str:
+    """An import, from its report."""
+    if answer["status"] == "unchanged":
+        return f"broker {answer['broker_name']} has no new messages{_warnings([answer])}"
+    skipped = f"; {_number(answer['salvaged'], 'damaged part')} skipped" if answer["salvaged"] else ""
+    text = (
+        f"{_messages(answer['messages'])} of {_number(answer['queues'], 'queue')} imported from {answer['broker_name']}"
+    )
+    return f"{_before(answer)}{text}; its log is read up to {answer['end']:,}{skipped}{_warnings([answer])}"
+
+
+_MAINTAINED = {
+    "messages_removed": ("message", "removed"),
+    "messages_lost": ("message", "lost to groups"),
+    "joined": ("file", "joined"),
+    "checkpoint": ("checkpoint", "written"),
+    "log_files_deleted": ("log file", "deleted"),
+    "files_deleted": ("data file", "deleted"),
+}
+
+
+def maintain_sentence(answers: Sequence[Answer]) -> str:
+    """A step of the maintenance, from an answer per shard and table."""
+    counts = {name: sum(int(answer[name]) for answer in answers) for name in _MAINTAINED}
+    parts = [_number(count, *_MAINTAINED[name]) for name, count in counts.items() if count]
+    return (", ".join(parts) or "there was nothing to do") + _warnings(answers)
+
+
+def planned_sentence(answer: Answer) -> str:
+    """A run for all planned groups."""
+    groups = f"{answer['groups_with_work']:,} of {_number(answer['planned_groups'], 'planned group')}"
+    return f"{_before(answer)}{_messages(answer['messages'])} of {groups}{_warnings([answer])}"
+
+
+# --- progress ----------------------------------------------------------------------------------------------------------
+
+
+def window_line(report: WindowReport) -> str:
+    """A window, as soon as it is finished, for the progress of a request."""
+    counts = [f"{count:,} {outcome}" for outcome, count in report.counts().items() if count]
+    messages = f"{report.messages():,} messages" + (f" ({', '.join(counts)})" if counts else "")
+    more = "" if report.complete else ", more to come"
+    blocked = len({blocked.range.queue for blocked in report.blocked})
+    waits = f", {blocked} queues wait at a failed message (see the view blocked)" if blocked else ""
+    held = "".join(f", {_held_text(one)}" for one in report.held)
+    idle = f", {report.idle}" if report.idle else ""
+    waiting = f", {_waiting_text(report.waiting)}" if report.waiting else ""
+    return (
+        f"shard {report.shard}: {report.status}, {messages}, engine {report.engine}{more}{waits}{held}{idle}{waiting}"
+    )
+
+
+def _held_text(held: Held) -> str:
+    return f"{held.queue} is held by {held.holder or 'another run'} for {held.remaining_s} s more"
+
+
+def _waiting_text(waiting: WaitingRetries) -> str:
+    return f"{waiting.retries:,} retries wait for rmq deliver, the first is due at {format_time(waiting.next_due_ms)}"
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _counts(messages: int, outcomes: Mapping[str, int], levels: Mapping[str, int]) -> str:
+    """``levels``: retried messages by delay level."""
+    if not messages:
+        return "no messages"
+    return f"{_messages(messages)}: " + ", ".join(
+        f"{count:,} {outcome}" + (_levels(levels) if outcome == "retried" else "")
+        for outcome, count in outcomes.items()
+    )
+
+
+def _levels(levels: Mapping[str, int]) -> str:
+    if len(levels) == 1:
+        return f" at level {next(iter(levels))}"
+    counts = ", ".join(
+        f"{count:,} at level {level}" for level, count in sorted(levels.items(), key=lambda one: int(one[0]))
+    )
+    return f" ({counts})" if counts else ""
+
+
+def _offsets(ranges: Sequence[tuple[int | None, int]]) -> list[str]:
+    """The offsets of some queues, if there are any: those of all where they are the same."""
+    if not ranges:
+        return []
+    queues = _number(len(ranges), "queue")
+    if len(set(ranges)) == 1:
+        return [f"offsets {_range(ranges[0])} in {queues}"]
+    return [f"offsets of {queues}, from {_range(min(ranges, key=_length))} to {_range(max(ranges, key=_length))}"]
+
+
+def _range(ends: tuple[int | None, int]) -> str:
+    begin, end = ends
+    return f"{'none' if begin is None else begin} -> {end}"
+
+
+def _length(ends: tuple[int | None, int]) -> int:
+    return abs(ends[1] - (ends[0] or 0))
+
+
+def _messages(count: int) -> str:
+    return _number(count, "message")
+
+
+def _number(count: int, noun: str, rest: str = "") -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}{f' {rest}' if rest else ''}"
+
+
+def _is_dry_run(answers: Iterable[Answer]) -> bool:
+    return any(answer["status"] == "dry_run" for answer in answers)
+
+
+def _before(*answers: Answer) -> str:
+    """The beginning of a sentence about a request that was complete before."""
+    return _NOTHING_NEW if answers and all(answer["status"] == "already_committed" for answer in answers) else ""
+
+
+def _warnings(answers: Iterable[Answer]) -> str:
+    count = sum(len(answer.get("warnings", ())) for answer in answers)
+    return f"; {_number(count, 'warning')} in the log" if count else ""

@@ -1,0 +1,85 @@
+"""Airflow plugin, by the entry point ``airflow.plugins``: the note of a run says what its tasks did.
+
+A task cannot write a note in Airflow 3.3, so each leaves a sentence as its XCom ``rmq_note``, and the scheduler copies them
+when the run ends. It has the run in its own database session, so no login and no token is needed.
+
+Every process of Airflow imports this module, so it imports little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.listeners import hookimpl
+from airflow.plugins_manager import AirflowPlugin
+
+from rmq_store.settings.environment import Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy.orm import Session
+
+MARK = "RocketMQ "
+LONGEST = 1000
+"""The most characters of a note."""
+
+
+def new_note(note: str | None, sentences: Mapping[str, str]) -> str:
+    """The note that a run has, which a person may have written, with the sentences of its tasks, each a paragraph. Those of an
+    earlier try are replaced."""
+    kept = [part for part in (note or "").split("\n\n") if part and not part.startswith(MARK)]
+    text = "\n\n".join(kept + [f"{MARK}{task}: {sentence}" for task, sentence in sentences.items()])
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def write_note(dag_run: DagRun) -> None:
+    """Write the sentences of the run's tasks into its note; in the scheduler it is committed with the run's state."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy.orm import object_session
+
+    session = object_session(dag_run)
+    if session is not None:
+        _write_note(dag_run, session)
+        return
+    with create_session() as session:  # of dag.test(), where the run is in no session
+        stored = session.get(DagRun, dag_run.id)
+        if stored is not None:
+            _write_note(stored, session)
+
+
+def _write_note(dag_run: DagRun, session: Session) -> None:
+    from airflow.models.xcom import XComModel
+
+    from rmq_store.airflow.task import NOTE
+
+    query = XComModel.get_many(run_id=dag_run.run_id, key=NOTE, dag_ids=dag_run.dag_id)
+    stored: Any = session.scalars(query)  # rows of XComModel: Airflow's annotation says tuples
+    rows = sorted(stored, key=lambda row: (row.timestamp, row.task_id, row.map_index))
+    sentences = {
+        row.task_id if row.map_index < 0 else f"{row.task_id} {row.map_index}": str(XComModel.deserialize_value(row))
+        for row in rows
+    }
+    if sentences:
+        dag_run.note = new_note(dag_run.note, sentences)
+
+
+class RunNotes:
+    """The listener."""
+
+    @hookimpl
+    def on_dag_run_success(self, dag_run: DagRun) -> None:
+        write_note(dag_run)
+
+    @hookimpl
+    def on_dag_run_failed(self, dag_run: DagRun) -> None:
+        write_note(dag_run)
+
+
+class RmqRunNotes(AirflowPlugin):
+    """Adds the listener to Airflow, unless ``RMQ_RUN_NOTES=0``."""
+
+    name = "rmq_run_notes"
+    listeners = [RunNotes()] if Environment.read().run_notes else []

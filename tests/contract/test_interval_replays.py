@@ -1,0 +1,163 @@
+"""The intervals of a backfill are replays that share nothing: they run at once, in any order, and each is repeated alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rmq_store.admin.interval_replay import IntervalReplay
+from rmq_store.commit.ctl import Action
+from rmq_store.lake.admin.interval_replay import begin_interval
+from rmq_store.lake.admin.replay import has_messages
+from rmq_store.message.message import MessageExt
+from rmq_store.window.consume import WindowReport
+from tests.contract.engines import LakeWorld
+from tests.contract.world import (
+    ANA,
+    DAY,
+    HOUR,
+    NOON,
+    Listen,
+    consumed,
+    counts,
+    fail_bodies,
+    group,
+    listening,
+    orders,
+    several,
+    succeed,
+)
+
+MINUTE = 60_000
+BOTH = group("billing", topics=("Orders", "Payments"), max_messages=2)
+
+
+def interval(first: int, end: int, reprocess: str = "") -> IntervalReplay:
+    """The minutes [first, end) after the first message."""
+    begin = NOON - HOUR
+    return IntervalReplay(
+        run_id=f"{DAY}/d/backfill__{first}",
+        actor=ANA,
+        from_ms=begin + first * MINUTE,
+        until_ms=begin + end * MINUTE,
+        reprocess=reprocess,
+    )
+
+
+def window(world: LakeWorld, replayed: IntervalReplay, listener: Listen = succeed) -> WindowReport:
+    """The next window of an interval, by a task of its own."""
+    arguments = begin_interval(world.shard, BOTH, replayed, world.another_host())
+    with listening(listener):
+        return world.consume_window(arguments[0], arguments[1], world.another_host(), arguments[2])
+
+
+def whole(world: LakeWorld, replayed: IntervalReplay, listener: Listen = succeed) -> list[WindowReport]:
+    reports = [window(world, replayed, listener)]
+    while not reports[-1].is_last:
+        reports.append(window(world, replayed, listener))
+    return reports
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> LakeWorld:
+    """A message a minute in both topics; the live group has read all of them."""
+    world = LakeWorld(tmp_path)
+    world.fill(orders(0), several(9, step_ms=MINUTE))
+    world.fill(orders(0, "Payments"), several(9, first=100, step_ms=MINUTE))
+    world.consume(group("billing", topics=("Orders", "Payments")), f"{DAY}-live")
+    return world
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_intervals_in_any_order_and_at_once_read_each_message_once(world: LakeWorld, seed: int) -> None:
+    chance = random.Random(seed)
+    cuts = [0, *sorted(chance.sample(range(1, 9), 3)), 9]
+    intervals = [interval(*span) for span in pairwise(cuts)]
+    read: dict[str, list[bytes]] = {one.run_id: [] for one in intervals}
+
+    def note(name: str) -> Listen:
+        def listen(messages: Sequence[MessageExt], context: object) -> str:
+            read[name].extend(message.body or b"" for message in messages)
+            return "CONSUME_SUCCESS"
+
+        return listen
+
+    running = list(intervals)
+    while running:  # window by window, of a random interval each time
+        one = chance.choice(running)
+        if window(world, one, note(one.run_id)).is_last:
+            running.remove(one)
+    for one, (begin, end) in zip(intervals, pairwise(cuts), strict=True):
+        expected = [b"%d" % (topic + n) for n in range(begin, end) for topic in (0, 100)]
+        assert sorted(read[one.run_id]) == sorted(expected)
+    assert (world.offset(orders(0)), world.offset(orders(0, "Payments"))) == (9, 9), "the live group has not moved"
+    assert len({interval_.name(BOTH) for interval_ in intervals}) == len(intervals)
+    assert [report.status for one in intervals for report in whole(world, one)] == ["already_committed"] * 4
+
+
+def test_an_interval_runs_while_another_one_holds_the_same_queues(world: LakeWorld) -> None:
+    inner: list[WindowReport] = []
+
+    def backwards(messages: Sequence[MessageExt], context: object) -> str:
+        if not inner:
+            inner.extend(whole(world, interval(0, 4)))
+        return "CONSUME_SUCCESS"
+
+    reports = whole(world, interval(4, 9), backwards)
+    assert sum(sum(counts(report).values()) for report in reports) == 10
+    assert sum(sum(counts(report).values()) for report in inner) == 8
+
+
+def test_a_reason_is_an_attempt_of_that_interval_alone(world: LakeWorld) -> None:
+    whole(world, interval(0, 2))
+    whole(world, interval(2, 4), fail_bodies(b"3"))
+    world.fill(orders(0), several(5, first=50))
+    again = interval(2, 4, "the listener is fixed")
+    assert [report.status for report in whole(world, interval(2, 4))] == ["already_committed"]
+    reports = whole(world, again)
+    assert [consumed(report) for report in reports] == [
+        {orders(0): (2, 3), orders(0, "Payments"): (2, 3)},
+        {orders(0): (3, 4), orders(0, "Payments"): (3, 4)},
+    ]
+    assert sum(counts(report).get("acked", 0) for report in reports) == 4
+    assert [report.status for report in whole(world, again)] == ["already_committed"], (
+        "the same reason is the same attempt"
+    )
+    assert whole(world, interval(2, 4, "once more"))[-1].status == "committed"
+    begun = [ctl for ctl in world.ctls() if ctl.action is Action.REPLAY]
+    assert [(ctl.group, ctl.parameter("attempt"), ctl.reason) for ctl in begun] == [
+        (again.name(BOTH), 2, "the listener is fixed"),
+        (again.name(BOTH), 3, "once more"),
+    ]
+
+
+def test_an_interval_that_was_never_replayed_begins_with_its_first_attempt(world: LakeWorld) -> None:
+    reason = interval(2, 4, "the listener is fixed")
+    reports = whole(world, reason)
+    assert sum(counts(report).get("acked", 0) for report in reports) == 4
+    assert [report.status for report in whole(world, reason)] == ["already_committed"]
+    assert [ctl for ctl in world.ctls() if ctl.action is Action.REPLAY] == []
+
+
+def test_an_attempt_that_was_cut_short_goes_on(world: LakeWorld) -> None:
+    whole(world, interval(2, 4))
+    reason = interval(2, 4, "the listener is fixed")
+    assert not window(world, reason).is_last
+    assert [report.status for report in whole(world, reason)] == ["committed"]
+    assert [report.status for report in whole(world, interval(2, 4))] == ["already_committed"]
+
+
+def test_an_interval_without_messages_has_no_work_and_one_that_was_replayed_has(world: LakeWorld) -> None:
+    def has_work(replayed: IntervalReplay) -> bool:
+        replaying, request, scope = replayed.arguments(BOTH)
+        return has_messages(world.shard, replaying, request, world.host, scope)
+
+    assert has_work(interval(2, 4))
+    assert not has_work(interval(20, 40))
+    whole(world, interval(2, 4))
+    assert has_work(interval(2, 4))
+    assert {ctl.group for ctl in world.ctls() if "replay" in (ctl.group or "")} == {interval(2, 4).name(BOTH)}

@@ -1,0 +1,90 @@
+"""What runs did, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq_store.admin import sentences
+
+WINDOW: dict[str, Any] = {
+    "status": "committed", "complete": True, "messages": 1400, "outcomes": {"acked": 999, "retried": 401},
+    "retry_levels": {"3": 401}, "ranges": {f"T a:{n}": [0, 200] for n in range(7)}, "next_retry_ms": 1_772_366_400_000,
+    "warnings": [],
+}  # fmt: skip
+DELIVERED: dict[str, Any] = {"delivered": 1, "next_due_ms": None, "warnings": []}
+REDRIVEN: dict[str, Any] = {"status": "committed", "letters": 12, "failed": 0, "topic": "%RETRY%g", "warnings": []}
+RESET: dict[str, Any] = {"status": "committed", "moves": [["a:0", 225, 0], ["a:1", 225, 0]], "warnings": []}
+IMPORTED: dict[str, Any] = {
+    "status": "committed", "messages": 5000, "queues": 1, "broker_name": "broker-a", "end": 4096, "salvaged": 0,
+    "warnings": [],
+}  # fmt: skip
+KEPT: dict[str, Any] = {
+    "messages_removed": 0, "messages_lost": 0, "joined": 0, "checkpoint": False, "log_files_deleted": 0, "files_deleted": 0,
+    "warnings": [],
+}  # fmt: skip
+COUNTS = "1,400 messages: 999 acked, 401 retried"
+TWO_QUEUES = "offsets of 2 queues, from 5 -> 6 to 0 -> 9"
+PLANNED: dict[str, Any] = {
+    "status": "committed",
+    "messages": 5,
+    "groups_with_work": 1,
+    "planned_groups": 3,
+    "warnings": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "sentence"),
+    [
+        (
+            "window",
+            WINDOW,
+            f"{COUNTS} at level 3; offsets 0 -> 200 in 7 queues; next retry due at 2026-03-01T12:00:00.000Z",
+        ),
+        (
+            "window",
+            WINDOW | {"status": "already_committed", "next_retry_ms": None, "retry_levels": {}, "ranges": {"T a:0": [0, 1400]}},
+            f"the request was committed before, nothing was done now: {COUNTS}; offsets 0 -> 1400 in 1 queue",
+        ),
+        (
+            "window",
+            WINDOW | {"retry_levels": {"10": 1, "3": 400}, "ranges": {"a": [0, 9], "b": [5, 6]}, "next_retry_ms": None}
+            | {"complete": False, "warnings": ["w"]},
+            f"{COUNTS} (400 at level 3, 1 at level 10); {TWO_QUEUES}; more to come; 1 warning in the log",
+        ),
+        (
+            "window",
+            WINDOW | {"messages": 0, "outcomes": {}, "retry_levels": {}, "ranges": {}, "next_retry_ms": None},
+            "no messages",
+        ),
+        ("deliver", [DELIVERED], "1 message delivered; nothing else waits"),
+        (
+            "deliver",
+            [DELIVERED, DELIVERED | {"next_due_ms": 1_772_366_400_000}],
+            "2 messages delivered; the next message is due at 2026-03-01T12:00:00.000Z",
+        ),
+        ("redrive", [REDRIVEN], "12 dead letters sent to %RETRY%g"),
+        (
+            "redrive",
+            [REDRIVEN | {"status": "dry_run", "failed": 2, "letters": 1}],
+            "1 dead letter would be sent to %RETRY%g; 2 cannot be edited",
+        ),
+        ("reset", [RESET], "moved: offsets 225 -> 0 in 2 queues"),
+        ("reset", [RESET | {"status": "dry_run"}], "would move: offsets 225 -> 0 in 2 queues"),
+        ("reset", [RESET | {"moves": [["a:0", 3, 3]]}], "no offset changes: 1 queue looked at"),
+        ("reset", [RESET | {"moves": [["a:0", None, 3]]}], "moved: offsets none -> 3 in 1 queue"),
+        ("import", IMPORTED, "5,000 messages of 1 queue imported from broker-a; its log is read up to 4,096"),
+        ("import", IMPORTED | {"status": "unchanged"}, "broker broker-a has no new messages"),
+        ("maintain", [KEPT], "there was nothing to do"),
+        (
+            "maintain",
+            [KEPT | {"checkpoint": True, "log_files_deleted": 2}, KEPT | {"files_deleted": 1}],
+            "1 checkpoint written, 2 log files deleted, 1 data file deleted",
+        ),
+        ("planned", PLANNED, "5 messages of 1 of 3 planned groups"),
+    ],
+)  # fmt: skip
+def test_an_answer_in_words(kind: str, answer: Any, sentence: str) -> None:
+    assert getattr(sentences, f"{kind}_sentence")(answer) == sentence
