@@ -4,7 +4,7 @@ SHELL := /bin/bash
 # A test run starts some hundred processes; without bytecode files each compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest e2e check up bench fuzz soak roundtrip jars jars-s3a constraints sbom clean distclean
+.PHONY: help setup demo test pytest e2e check docs up bench fuzz soak roundtrip jars jars-s3a constraints sbom clean distclean
 
 # The first supported Python; PYTHON=... chooses another. It is looked for only when set-up has to run.
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -38,11 +38,14 @@ e2e: setup ## the services of docker-compose.yaml on loopback, and what a user d
 	@.venv/bin/python scripts/e2e_programs.py
 	.venv/bin/python -m pytest -m platform -x -s --log-level=WARNING tests/e2e/test_platform.py $(E2E_ARGS)
 
-check: setup ## ruff check and format, mypy --strict, import-linter
+check: setup docs ## ruff check and format, mypy --strict, import-linter, make docs
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+docs: setup ## the documents as a site in build/site, each link checked, with the pictures of the last make e2e
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 
 up: setup ## Airflow with its UI on loopback and a warm Spark server (SPARK=0: without it); Ctrl-C stops it
 	@.venv/bin/python scripts/up.py $(if $(SPARK),$(if $(filter-out 0,$(SPARK)),--spark,--no-spark))

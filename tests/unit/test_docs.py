@@ -1,11 +1,22 @@
-"""The documents name files and tests that exist."""
+"""The documents name files and tests that exist, and the site of them has every page."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+from mkdocs.structure.pages import Page
+from mkdocs.utils.yaml import yaml_load
+
+from scripts import docs_site
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -63,3 +74,62 @@ def test_every_fault_has_one_row_and_every_row_a_test() -> None:
     assert sorted(int(row[0].removeprefix("| F")) for row in rows) == list(range(1, 38))
     assert {len(row) for row in rows} == {4}
     assert [row[0] for row in rows if "`test_" not in row[3]] == []
+
+
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+def pages_of(navigation: Iterable[Any]) -> Iterator[str]:
+    """The pages of a navigation of mkdocs, from top to bottom."""
+    for entry in navigation:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for part in entry.values():
+                yield from pages_of([part] if isinstance(part, str) else part)
+
+
+def test_the_navigation_of_the_site_has_each_page_once() -> None:
+    settings = yaml_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(pages_of(settings["nav"])) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
+
+
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
+def test_a_list_is_a_list_for_the_site_too(document: Path) -> None:
+    """mkdocs reads a list, a table or a block of code as text unless an empty line is before it, and a list in a list only with
+    four spaces."""
+    text = re.sub(
+        r"^( *)(```+).*?^ *\2$", r"\1code", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    wrong = []
+    for before, line in itertools.pairwise(text.splitlines()):
+        is_entry = re.match(r"[-*] |\d+\. ", line) is not None
+        if is_entry and before.strip() and not re.match(r"[-*] |\d+\. |  ", before):
+            wrong.append(f"no empty line before: {line}")
+        if re.match(r" {1,3}([-*]|\d+\.) ", line):
+            wrong.append(f"not four spaces: {line}")
+        if line.startswith("|") and before.strip() and not before.startswith(("|", "<!--")):
+            wrong.append(f"no empty line before: {line}")
+    assert wrong == []
+
+
+def test_a_page_without_pictures_says_how_to_make_them() -> None:
+    assert docs_site.sections([]) == docs_site.NO_PICTURES
+    assert docs_site.sections(["dead-letters-dark"]) == (
+        "## Dead letters dark\n\n![dead-letters-dark](screens/dead-letters-dark.png)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("html", "is_refused"),
+    [
+        ('<script src="https://example.com/a.js"></script>', True),
+        ("<link rel=stylesheet href=//example.com/a.css>", True),
+        ('<script src="assets/a.js"></script>', False),
+        ('<a href="https://example.com/">a link</a>', False),
+    ],
+)
+def test_a_page_loads_nothing_from_other_hosts(html: str, is_refused: bool) -> None:
+    page = Page("Start", File("start.md", None, "site", False), MkDocsConfig())
+    with pytest.raises(PluginError, match=r"start\.md loads a file") if is_refused else nullcontext():
+        assert docs_site.on_post_page(html, page=page, config=MkDocsConfig()) == html
