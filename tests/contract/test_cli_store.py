@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from rmq_store.utils.host import Host, epoch_ms
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
 from tests.contract.test_diverged_log import delayed
 from tests.contract.test_queue_generations import broker_of
+from tests.faults.folder_faults import Failure, FaultyFolder
 from tests.s3 import S3Root
 
 
@@ -276,6 +278,19 @@ def test_doctor_says_of_what_is_broken_how_to_mend_it(rmq: Rmq, monkeypatch: pyt
     assert "fix: run 'make jars'" in shown
     assert "fix: make one with 'rmq init'" in shown
     assert not rmq.root.exists()
+
+
+def test_doctor_does_not_take_a_missing_permission_for_damage(imported: Rmq) -> None:
+    tables = ("_delta_log", "consumequeue")
+    refused = lambda call: (  # noqa: E731
+        Failure(errno.EACCES) if call.name == "open" and all(name in call.path for name in tables) else None
+    )
+    with FaultyFolder(imported.root, refused).installed():
+        checks = {check["check"]: check for check in imported("doctor", "--json").json()["checks"]}
+    assert "Permission denied" in checks["derived tables"]["found"]
+    assert "--rebuild" not in checks["derived tables"]["mend"]
+    assert "let this user read" in checks["derived tables"]["mend"]
+    assert checks["commit log"]["status"] == "ok"
 
 
 def test_doctor_does_not_ask_for_java_where_spark_is_not_installed(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:

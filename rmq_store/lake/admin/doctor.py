@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TypeVar
 
 from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.decide import MAX_SKEW_MS
@@ -39,11 +41,18 @@ MOST_BEHIND = 1_000
 """So many commits wait for a dispatch only if it fails each time, or never runs."""
 _RANGE = re.compile(r"(?P<name>[\w.-]+)(\[[^\]]*\])?<(?P<next>[\d.]+),>=(?P<oldest>[\d.]+)(?P<extra>;.*)?")
 """A requirement as hatchling writes those of pyproject.toml into the package's metadata."""
+T = TypeVar("T")
 _RELEASE = re.compile(r"\d+(\.\d+)*")
 
 
 class CheckSkipped(Exception):
     """The check does not apply; the text says why."""
+
+
+class CheckImpossible(Exception):
+    """What the check reads cannot be read, so that it says nothing about damage."""
+
+    mend = "let this user read the files of the store, see that its storage answers, and run 'rmq doctor' again"
 
 
 class CheckStatus(StrEnum):
@@ -81,6 +90,8 @@ class Check:
             return Finding(self.name, CheckStatus.OK, self.look())
         except CheckSkipped as reason:
             return Finding(self.name, CheckStatus.SKIPPED, str(reason))
+        except CheckImpossible as error:
+            return Finding(self.name, CheckStatus.FAILED, cleaned(str(error)), error.mend)
         except Exception as error:  # the other checks still run
             return Finding(self.name, CheckStatus.FAILED, cleaned(str(error)) or type(error).__name__, self.mend)
 
@@ -242,35 +253,22 @@ def _check_newest(root: Root, now_ms: int) -> None:
 
 
 def commit_logs_found(root: Root) -> str:
-    """Raises BadData with the damage of every commit log that cannot be read, or that has not come as far as the tables that
-    were made from it."""
-    shards = _shards(root)
-    newest: list[str] = []
-    damage: list[str] = []
-    for shard in shards:
-        try:
-            newest.append(f"{shard.name} at version {shard.commitlog.version}")
-            for kind in KINDS:
-                if table := _opened(shard, kind):
-                    refuse_other_history(shard, table)
-        except RmqError as error:
-            damage.append(str(error))
-    if damage:
-        raise BadData("; ".join(damage))
-    return ", ".join(newest) or "no shards yet"
+    """Raises BadData with the damage of every commit log, or of every one that has not come as far as the tables that were
+    made from it, and CheckImpossible."""
+
+    def newest(shard: Shard) -> str:
+        version = shard.commitlog.version
+        for kind in KINDS:
+            if table := _opened(shard, kind):
+                refuse_other_history(shard, table)
+        return f"{shard.name} at version {version}"
+
+    return ", ".join(_each([partial(newest, shard) for shard in _shards(root)])) or "no shards yet"
 
 
 def derived_tables_found(root: Root) -> str:
-    """Raises BadData with the damage of every derived table whose log cannot be read. Their files are not read."""
-    damage: list[str] = []
-    for shard in _shards(root):
-        for kind in KINDS:
-            try:
-                kind.table(shard)
-            except RmqError as error:
-                damage.append(str(error))
-    if damage:
-        raise BadData("; ".join(damage))
+    """Raises BadData with the damage of every derived table's log, and CheckImpossible. Their files are not read."""
+    _each([partial(kind.table, shard) for shard in _shards(root) for kind in KINDS])
     return "their logs can be read; 'rmq dispatch --check' compares every row with the commit log"
 
 
@@ -291,6 +289,25 @@ def maintenance_found(root: Root) -> str:
     if due:
         raise StoreUnusable("; ".join(due))
     return f"no table has more than {MOST_FILES:,} data files, or {MOST_ENTRIES:,} log entries since its checkpoint"
+
+
+def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
+    """What they return. Raises BadData with the damage that they met, else CheckImpossible with what they could not read."""
+    answers: list[T] = []
+    damage: list[str] = []
+    unreadable: list[str] = []
+    for look in looks:
+        try:
+            answers.append(look())
+        except StoreUnusable as error:
+            unreadable.append(str(error))
+        except RmqError as error:
+            damage.append(str(error))
+    if damage:
+        raise BadData("; ".join(damage))
+    if unreadable:
+        raise CheckImpossible("; ".join(unreadable))
+    return answers
 
 
 def _shards(root: Root) -> list[Shard]:

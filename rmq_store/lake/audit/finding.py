@@ -175,7 +175,8 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.FILE_UNREADABLE: Advice(
         "the end of a file cannot be read, so none of its rows can",
-        "Restore the file from a backup under the same name.",
+        "Where the detail names a permission, or storage that does not answer: let this user read the file, and audit again. "
+        "Otherwise restore the file from a backup under the same name.",
     ),
     Problem.FILE_ROWS_DIFFER: Advice("a file has more or fewer rows than the log says", _RESTORE_LOG),
     Problem.FILE_OF_ANOTHER_TABLE: Advice("a file has not the columns of its table", _RESTORE_LOG),
