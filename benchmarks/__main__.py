@@ -23,6 +23,8 @@ from benchmarks import (
     big,
     commands,
     commits,
+    console,
+    dag_runs,
     groups,
     growth,
     import_files,
@@ -69,6 +71,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "groups": Scenario(groups.TITLE, groups.measure),
     "big": Scenario(big.TITLE, big.measure),
     "tick": Scenario(tick.TITLE, tick.measure),
+    "console": Scenario(console.TITLE, console.measure),
+    "airflow": Scenario(dag_runs.TITLE, dag_runs.measure),
     "writers": Scenario(writers.TITLE, writers.measure),
     "growth": Scenario(growth.TITLE, growth.measure),
 }

@@ -15,7 +15,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(folder=tmp_path, messages=1_000, rounds=1, windows=6, quick=True, say=print)
 
 
-@pytest.mark.parametrize("name", ["deliver", "groups", "growth", "killed", "tick"])
+@pytest.mark.parametrize("name", ["deliver", "groups", "console", "growth", "killed", "tick"])
 def test_a_scenario_measures_and_its_results_are_right(bench: Bench, name: str) -> None:
     section = measured(SCENARIOS[name], bench)
     assert section.failed == ""
