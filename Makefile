@@ -4,7 +4,7 @@ SHELL := /bin/bash
 # A test run starts some hundred processes; without bytecode files each compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest e2e check docs up bench fuzz soak roundtrip jars jars-s3a constraints sbom clean distclean
+.PHONY: help setup demo test pytest e2e check docs up bench fuzz soak roundtrip s3a jars jars-s3a constraints sbom clean distclean
 
 # The first supported Python; PYTHON=... chooses another. It is looked for only when set-up has to run.
 find_python = $(or $(PYTHON),$(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -32,7 +32,7 @@ test: setup ## every check and every test but those of make e2e
 	@$(MAKE) --no-print-directory -j 2 check pytest  # mypy alone would leave a core idle
 
 pytest: setup
-	.venv/bin/python -m pytest -m "not platform" $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -m "not platform and not s3a" $(PYTEST_ARGS)
 
 e2e: setup ## the services of docker-compose.yaml on loopback, and what a user does with them, in REST and a browser
 	@.venv/bin/python scripts/e2e_programs.py
@@ -63,6 +63,9 @@ fuzz: setup ## random stores, files, listeners, SQL and options: each is answere
 
 roundtrip: setup ## a real RocketMQ broker and the lake take turns; each message must be finished once (minutes)
 	@.venv/bin/python -m tests.roundtrip
+
+s3a: jars jars-s3a ## Spark SQL over a real S3 server: fetches 690 MB of jars
+	.venv/bin/python -m pytest -m s3a -n 0 tests/spark/test_s3a.py
 
 jars: setup ## fetch the pinned jars that are missing, and check their sums
 	@.venv/bin/python -m spark_jobs.jars
