@@ -39,7 +39,7 @@ from tests.lake_fixtures import ALICE, SmallStore, small_group, small_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 
-NEEDED = {"group": "shop", "topic": "Orders"}
+NEEDED = {"group": "shop", "topic": "Orders", "request": "2026-11-20-one"}
 """A value for each filter that a list may need."""
 
 
@@ -200,6 +200,24 @@ def test_a_request_of_a_dag_names_its_run() -> None:
     }
     assert run_of("2026-11-23-one") is None
     assert run_of("2026-11-23/consume/x") is None
+
+
+def test_a_request_has_its_windows_its_dead_letters_and_the_windows_that_read_its_retries(
+    client: TestClient, small: SmallStore
+) -> None:
+    def rows(name: str, request: str) -> Any:
+        return get(client, f"/api/lists/{name}", params={"group": "shop", "request": request})["rows"]
+
+    for request in ("2026-11-20-one", "2026-11-20-two"):
+        (window,) = rows("windows", request)
+        letters = rows("dead-letters", request)
+        assert (window["request_id"], len(letters)) == (request, window["dead"])
+        assert {letter["window_id"] for letter in letters} <= {window["window_id"]}
+    (first,) = rows("windows", "2026-11-20-one")
+    assert first["dead"] > 0
+    (retry,) = rows("retry-windows", "2026-11-20-one")
+    assert (retry["request_id"], retry["retries"]) == ("2026-11-20-two", first["retried"])
+    assert rows("retry-windows", "2026-11-20-two") == [], "not delivered yet"
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

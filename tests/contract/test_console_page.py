@@ -25,6 +25,7 @@ HOSTS = Path(__file__).parent
 OF_PAGES: dict[str, list[str]] = {
     "page=groups": ["groups", "blocked"],
     "page=group&group=shop": ["queues", "blocked", "windows", "offsets", "owners"],
+    "page=window&group=shop&request=2026-11-20-one": ["windows", "retry-windows", "dead-letters"],
     "page=topics": ["topics"],
     "page=topic&topic=Orders": ["topic-groups", "topic-queues"],
     "page=message&id=U0-9": [],
@@ -38,6 +39,7 @@ OF_PAGES: dict[str, list[str]] = {
 TEXTS = {
     "page=groups": "shop",
     "page=group&group=shop": "Lag over time",
+    "page=window&group=shop&request=2026-11-20-one": "request_id = '2026-11-20-one'",
     "page=topic&topic=Orders": "broker-a",
     "page=message&id=U0-9": "no such customer",
     "page=dead&group=shop": "Send again",
@@ -57,7 +59,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
 @pytest.fixture(scope="module")
 def answers(client: TestClient) -> dict[str, str]:
     """The text of each answer that a page may ask for, by its path."""
-    needed = {"group": "shop", "topic": "Orders"}
+    needed = {"group": "shop", "topic": "Orders", "request": "2026-11-20-one"}
     queries: dict[str, dict[str, str]] = {
         f"api/lists/{name}": {key: needed[key] for key in listing.needs} for name, listing in LISTINGS.items()
     }

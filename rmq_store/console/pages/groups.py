@@ -87,8 +87,35 @@ WINDOWS = Listing(
         "request_id", "request_part", "request_complete", "replay_of", "attempt", "window_id", "read_version",
     ),
     order="committed_at DESC, shard, group_name, read_version DESC",
-    filters=filters_of("group", since="committed_at >= $since", until="committed_at < $until"),
+    filters=filters_of(
+        "group", request="request_id = $request", since="committed_at >= $since", until="committed_at < $until"
+    ),
 )  # fmt: skip
+
+RETRY_WINDOWS = Listing(
+    title="Windows that read its retries",
+    source="""(
+        SELECT
+            c.shard, c.group_name, f.request_id AS failed_in, c.committed_at, count(*) AS retries, c.request_id,
+            c.window_id, c.read_version
+        FROM retries r
+        JOIN (SELECT DISTINCT shard, window_id, request_id FROM consumed_ranges) f
+            ON f.shard = r.shard AND f.window_id = r.window_id
+        JOIN message_rows d
+            ON d.shard = r.shard AND d.cause = 'deliver' AND d.origin_topic = r.topic
+            AND d.origin_broker_name = r.broker_name AND d.origin_queue_id = r.queue_id
+            AND d.origin_queue_offset = r.queue_offset
+        JOIN consumed_ranges c
+            ON c.action = 'consume' AND c.shard = d.shard AND c.group_name = r.group_name AND c.topic = d.topic
+            AND c.broker_name = d.broker_name AND c.queue_id = d.queue_id
+            AND d.queue_offset >= c.begin_offset AND d.queue_offset < c.end_offset
+        GROUP BY ALL
+    )""",
+    columns=("committed_at", "retries", "request_id", "shard", "group_name", "failed_in", "window_id", "read_version"),
+    order="committed_at, shard, read_version",
+    filters=filters_of("group", request="failed_in = $request"),
+    needs=("group", "request"),
+)
 
 OFFSETS = Listing(
     title="Offset history",
@@ -110,6 +137,7 @@ LISTINGS: Mapping[str, Listing] = {
     "blocked": BLOCKED,
     "queues": QUEUES,
     "windows": WINDOWS,
+    "retry-windows": RETRY_WINDOWS,
     "offsets": OFFSETS,
 }
 

@@ -109,6 +109,7 @@ DEAD_LETTERS = Listing(
         original_topic="original_topic = $original_topic",
         key="(unique_key = $key OR list_contains(string_split(keys, ' '), $key))",
         text="contains(lower(coalesce(error_text, '')), lower($text))",
+        request="window_id IN (SELECT window_id FROM consumed_ranges WHERE request_id = $request)",
         since="store_timestamp >= $since",
         until="store_timestamp < $until",
     ),

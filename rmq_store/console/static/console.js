@@ -226,9 +226,26 @@ function Group({ group }) {
     h(Failure, { error: lag.error }), h(Waiting, { when: lag.loading }), lag.data && h(Chart, { pairs: lag.data.lag[group] }),
     h(List, { name: "queues", filters, empty: "The group has no queue here." }),
     h(List, { name: "blocked", filters, warn: () => true, empty: "No queue waits at a failed message." }),
-    h(List, { name: "windows", filters, empty: "No window yet." }),
+    h(List, { name: "windows", filters, empty: "No window yet.", extra: {
+      " ": (row) => h(To, { go: { page: "window", group, request: row.request_id } }, "Details"),
+    } }),
     h(List, { name: "offsets", filters, empty: "No offset was moved yet." }),
     h(List, { name: "owners", filters, empty: "No run has claimed a queue yet." }));
+}
+
+const quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+
+// What one request consumed: its windows, what became of the messages that failed in them, and the query that shows it.
+function Window({ group, request }) {
+  const filters = { group, request };
+  return h(Box, null,
+    h(Heading, { size: "md", mb: 2, overflowWrap: "anywhere" }, h(To, { go: { page: "group", group } }, group), ": ", h(RunLink, { id: request })),
+    h(List, { name: "windows", filters, empty: "No window was committed." }),
+    h(List, { name: "retry-windows", filters, empty: "No window has read a retry of it yet." }),
+    h(List, { name: "dead-letters", filters, empty: "No dead letters." }),
+    h(Heading, { size: "sm", mb: 1 }, "In SQL"),
+    h(Box, { as: "pre", p: 2, borderWidth: 1, overflow: "auto", fontSize: "xs", whiteSpace: "pre-wrap", overflowWrap: "anywhere" },
+      `SELECT * FROM windows\nWHERE group_name = ${quoted(group)} AND request_id = ${quoted(request)}\nORDER BY committed_at`));
 }
 
 // Text fields of a search; apply(values) when it is sent.
@@ -379,13 +396,13 @@ const PAGES = {
   groups: ["Groups", Groups], topics: ["Topics and messages", Topics], delayed: ["Delayed", Delayed], dead: ["Dead letters", DeadLetters],
   replays: ["Replays", Replays], audit: ["Audit and maintenance", Audit],
 };
-const DETAILS = { group: Group, topic: Topic, message: Message };
+const DETAILS = { group: Group, window: Window, topic: Topic, message: Message };
 
 function RocketMQ() {
   const [search] = ReactRouterDOM.useSearchParams();
   const { page = "groups", ...more } = Object.fromEntries(search);
   const Page = DETAILS[page] ?? (PAGES[page] ?? PAGES.groups)[1];
-  const place = { group: "groups", topic: "topics", message: "topics" }[page] ?? page;
+  const place = { group: "groups", window: "groups", topic: "topics", message: "topics" }[page] ?? page;
   return h(Box, { p: 4, overflow: "auto", h: "100%" },
     h(Flex, { as: "nav", "aria-label": "RocketMQ", columnGap: 4, rowGap: 1, mb: 4, wrap: "wrap", align: "baseline", borderBottomWidth: 1 },
       h(Heading, { size: "lg" }, "RocketMQ"),

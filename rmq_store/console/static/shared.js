@@ -142,6 +142,7 @@ export const COLUMNS = {
   blocked: ["group_name", "topic", "broker_name", "queue_id", "begin_offset", "end_offset", "attempts", "last_tried_at", "error_type", "error_text"],
   queues: ["topic", "broker_name", "queue_id", "next_offset", "max_offset", "lag", "last_window_at", "last_request", "owner"],
   windows: ["committed_at", "shard", "messages", "outcomes", "actor", "reason", "request_id"],
+  "retry-windows": ["committed_at", "shard", "retries", "request_id"],
   offsets: ["committed_at", "topic", "broker_name", "queue_id", "action", "from_offset", "to_offset", "actor", "reason", "request_id"],
   topics: ["topic", "type", "queues", "messages", "newest_store_timestamp"],
   "topic-queues": ["broker_name", "queue_id", "min_offset", "max_offset", "newest_store_timestamp", "shard"],
