@@ -7,6 +7,7 @@ from typing import Any
 _NAME = "RocketMQ lakehouse"
 _PACKAGE = "rmq_store.airflow"
 _OPERATORS = ("consume", "deliver", "export", "import_store", "maintain", "redrive", "replay", "reset")
+_LINKS = ("RmqGroupLink", "RmqDeadLettersLink", "RmqWindowLink", "RmqNewDeadLettersLink")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -21,7 +22,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks", "rmq")],
         "sensors": [_modules("sensors", "lag")],
         "triggers": [_modules("triggers", "due", "lag")],
-        "extra-links": [f"{_PACKAGE}.links.console.{name}" for name in ("RmqGroupLink", "RmqDeadLettersLink")],
+        "extra-links": [f"{_PACKAGE}.links.console.{name}" for name in _LINKS],
         "notifications": [f"{_PACKAGE}.notifications.rmq.RmqNotifier"],
         "connection-types": [
             {

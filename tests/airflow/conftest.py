@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from rmq_store.commit.ctl import Actor
 from rmq_store.lake.broker.import_request import ImportRequest
 from rmq_store.lake.broker.import_store import import_store
+from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
@@ -197,3 +199,11 @@ def in_a_new_process(code: str, *arguments: str, env: dict[str, str]) -> Any:
     )
     assert process.returncode == 0, process.stderr[-4000:]
     return json.loads(process.stdout.splitlines()[-1])
+
+
+def wait_until_due(store: LakeStore, group: str) -> None:
+    """The store's levels are a second long; a clock that is ours is nowhere changed."""
+    due = query(store, f"SELECT max(deliver_at) AS due_ms FROM delayed WHERE real_topic = '%RETRY%{group}'")
+    (due_ms,) = due["due_ms"].to_pylist()
+    while Host().now_ms() < due_ms:
+        time.sleep(0.05)

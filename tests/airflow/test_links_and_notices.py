@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
 from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import AirflowHome
-from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW
+from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW, wait_until_due
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -23,7 +24,12 @@ Run = Callable[..., dict[str, Any]]
 def test_a_link_leads_to_the_group_in_the_console(
     base_url: str, path: str, airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmq_store.airflow.links.console import RmqDeadLettersLink, RmqGroupLink
+    from rmq_store.airflow.links.console import (
+        RmqDeadLettersLink,
+        RmqGroupLink,
+        RmqNewDeadLettersLink,
+        RmqWindowLink,
+    )
     from rmq_store.airflow.operators.redrive import RmqRedriveOperator
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
@@ -34,6 +40,7 @@ def test_a_link_leads_to_the_group_in_the_console(
     assert RmqDeadLettersLink().get_link(task, ti_key=key) == f"{path}/plugin/rmq?page=dead&group=g"
     nothing = RmqRedriveOperator(task_id="nothing")
     assert RmqGroupLink().get_link(nothing, ti_key=key) == ""
+    assert RmqWindowLink().get_link(nothing, ti_key=key) == RmqNewDeadLettersLink().get_link(nothing, ti_key=key) == ""
 
 
 def test_every_link_of_an_operator_is_registered(airflow_home: AirflowHome, dags: dict[str, Any]) -> None:
@@ -42,7 +49,7 @@ def test_every_link_of_an_operator_is_registered(airflow_home: AirflowHome, dags
     registered = ProvidersManager().extra_links_class_names  # type: ignore[no-untyped-call]
     links = [link for dag in dags.values() for task in dag.tasks for link in task.operator_extra_links]
     names = {f"{type(link).__module__}.{type(link).__name__}" for link in links}
-    assert len(names) == 2
+    assert len(names) == 4
     assert names <= set(registered)
 
 
@@ -52,6 +59,28 @@ def test_a_run_has_the_link_of_the_group_that_its_parameters_name(deployed: Lake
     (task,) = [task for task in result["run"].get_task_instances() if task.task_id == "preview"]
     link = task.xcom_pull(task_ids="preview", key="_link_RmqGroupLink")
     assert link.endswith("/plugin/rmq?page=group&group=payments")
+
+
+def test_a_window_has_links_to_what_it_consumed_and_to_the_dead_letters_that_it_made(
+    deployed: LakeStore, run: Run
+) -> None:
+    def links() -> dict[str, Any]:
+        result = run(CONSUME)
+        (task,) = [task for task in result["run"].get_task_instances() if task.task_id == "consume"]
+        names = ("RmqWindowLink", "RmqNewDeadLettersLink")
+        (answer,) = result["consume"]
+        return {**answer, **{name: task.xcom_pull(key=f"_link_{name}", map_indexes=0) for name in names}}
+
+    first = links()
+    page, query = first["RmqWindowLink"].split("?")
+    assert page.endswith("/plugin/rmq")
+    assert parse_qs(query) == {"page": ["window"], "group": ["payments"], "request": [first["request_id"]]}
+    assert first["RmqNewDeadLettersLink"] == "", "Airflow's UI shows no button"
+    while "dead" not in first["outcomes"]:
+        wait_until_due(deployed, "payments")
+        run("rmq_deliver_delayed")
+        first = links()
+    assert first["RmqNewDeadLettersLink"].endswith("/plugin/rmq?page=dead&group=payments")
 
 
 def test_a_callback_sends_the_state_of_the_group(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,7 +34,15 @@ from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import format_time
 from scripts.airflow_home import AirflowHome
-from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, PLAN, WARNINGS_OF_AIRFLOW, in_a_new_process
+from tests.airflow.conftest import (
+    CAPPED,
+    CONSUME,
+    CONSUMERS,
+    PLAN,
+    WARNINGS_OF_AIRFLOW,
+    in_a_new_process,
+    wait_until_due,
+)
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -177,13 +184,6 @@ def test_a_failed_message_goes_round_by_the_delay_levels_until_it_is_dead(deploy
     (letter,) = rows(deployed, "SELECT * FROM dead_letters WHERE group_name = 'payments'")
     assert (letter["error_type"], letter["cause"]) == ("AccountClosed", "max_reconsume_times")
     assert value(deployed, "SELECT count(*) FROM audit") == 0
-
-
-def wait_until_due(store: LakeStore, group: str) -> None:
-    """The store's levels are a second long; a clock that is ours is nowhere changed."""
-    due_ms = value(store, f"SELECT max(deliver_at) FROM delayed WHERE real_topic = '%RETRY%{group}'")
-    while Host().now_ms() < due_ms:
-        time.sleep(0.05)
 
 
 def test_what_goes_wrong_after_a_commit_is_a_warning_in_the_log_and_the_task_succeeds(

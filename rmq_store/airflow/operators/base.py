@@ -65,6 +65,8 @@ class RmqOperator(BaseOperator):
 
     group_of_run: str | None = None
     """The group that the run's parameters named, for the links, once the task has run."""
+    consumed_by_run: Answer | None = None
+    """What ``consumed`` returned, for the links."""
     lineage: Lineage | None = None
     """What the task has read and written, once it has run."""
 
@@ -136,7 +138,7 @@ class RmqOperator(BaseOperator):
                 consume_window, store, shard, group, request, engine_of=engine_of, host=Host(), scope=scope
             )
             consumption = Consumption.of(window, lambda report: self.log_line(window_line(report)))
-        answer = self.logged(consumption.summary())
+        answer = self.consumed_by_run = self.logged(consumption.summary())
         self.log_queues(*queue_rows([consumption]))
         self.note(context, f"{group.name} in {shard.name}: {window_sentence(answer)}")
         return answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from rmq_store.admin.dag_params import Until, consume_request, interval_replay
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.sentences import planned_sentence
-from rmq_store.airflow.links.console import RmqGroupLink
+from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
 from rmq_store.commit.request import Status, overall
@@ -21,7 +21,7 @@ from rmq_store.utils.suggestions import listed
 from rmq_store.window.consume_request import LIVE, ConsumeRequest
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
     from rmq_store.lake.window.group_course import GroupReport
 
@@ -42,7 +42,7 @@ class RmqConsumeOperator(RmqOperator):
     """
 
     template_fields: Sequence[str] = ("group", "until")
-    operator_extra_links = (RmqGroupLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (RmqGroupLink(),)
 
     def __init__(
         self,
@@ -144,6 +144,8 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
     :param engine: ``auto``, ``local`` or ``spark``: where the listener runs. By default as the connection says, else as the
         group says.
     """
+
+    operator_extra_links = (RmqGroupLink(), RmqWindowLink(), RmqNewDeadLettersLink())
 
     def __init__(self, *, shard: str, engine: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq_store.admin.dag_params import ReplayParams
 from rmq_store.admin.replay import as_replay, group_settings
-from rmq_store.airflow.links.console import RmqGroupLink
+from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
 from rmq_store.errors import WrongUse
@@ -17,7 +17,7 @@ from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
 
 class Replay(NamedTuple):
@@ -44,7 +44,7 @@ class RmqReplayBaseOperator(RmqOperator):
     """
 
     template_fields: Sequence[str] = ("group", "topic", "since", "until")
-    operator_extra_links = (RmqGroupLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (RmqGroupLink(),)
 
     def __init__(
         self,
@@ -116,6 +116,8 @@ class RmqReplayOperator(RmqReplayBaseOperator):
     :param engine: ``auto``, ``local`` or ``spark``: where the listener runs. By default as the connection says, else as the
         group says.
     """
+
+    operator_extra_links = (RmqGroupLink(), RmqWindowLink(), RmqNewDeadLettersLink())
 
     def __init__(self, *, shard: str, engine: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
