@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from rmq_store.airflow.dags import LONGEST_RUN, moment, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.dags import LONGEST_RUN, Suggestions, moment, needed, optional, rmq_dag, skip_if_dry_run
 from rmq_store.airflow.operators.redrive import RmqRedriveOperator
 
 NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
@@ -30,8 +30,10 @@ def types(*names: str) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": {"enum": list(names)}}
 
 
+suggested = Suggestions.of_settings()
+
 PARAMS = {
-    "group": needed("Group"),
+    "group": needed("Group", suggested=suggested.groups),
     "all": Param(
         False,
         type="boolean",
@@ -40,7 +42,9 @@ PARAMS = {
     ),
     "from": moment("From", "Only messages that became dead letters at or after this time."),
     "until": moment("Until", "Only messages that became dead letters before this time."),
-    "original_topic": optional("Original topic", "Only messages that the group first read from this topic."),
+    "original_topic": optional(
+        "Original topic", "Only messages that the group first read from this topic.", suggested=suggested.topics
+    ),
     "keys": Param(
         [],
         type="array",
@@ -95,6 +99,7 @@ PARAMS = {
     "to_topic": optional(
         "To topic",
         "Send to this topic, for all groups that read it. Default: the group's retry topic, for this group only.",
+        suggested=suggested.topics,
     ),
     "reason": needed("Reason", "Recorded permanently in the commit log."),
     "dry_run": Param(True, type="boolean", title="Dry run", description="Only list what would be sent."),

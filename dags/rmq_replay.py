@@ -15,12 +15,14 @@ Never scheduled: a person triggers it. `group` must be in `$RMQ_SETTINGS`, or be
 
 from __future__ import annotations
 
-from rmq_store.airflow.dags import LONGEST_RUN, max_messages, moment, needed, optional, rmq_dag
+from rmq_store.airflow.dags import LONGEST_RUN, Suggestions, max_messages, moment, needed, optional, rmq_dag
 from rmq_store.airflow.operators.replay import RmqPlanReplayOperator, RmqReplayOperator
 
+suggested = Suggestions.of_settings()
+
 PARAMS = {
-    "group": needed("Group", "The group whose listener runs, or a replay group."),
-    "topic": optional("Topic", "Leave it empty for a replay group."),
+    "group": needed("Group", "The group whose listener runs, or a replay group.", suggested=suggested.groups),
+    "topic": optional("Topic", "Leave it empty for a replay group.", suggested=suggested.topics),
     "from": moment("From", "Only messages stored at or after this time."),
     "until": moment("Until", "Only messages stored before this time. Default: no upper bound."),
     "max_messages": max_messages(),

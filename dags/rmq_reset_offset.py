@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from rmq_store.airflow.dags import moment, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.dags import Suggestions, moment, needed, optional, rmq_dag, skip_if_dry_run
 from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
 
+suggested = Suggestions.of_settings()
+
 PARAMS = {
-    "group": needed("Group"),
-    "topic": needed("Topic"),
+    "group": needed("Group", suggested=suggested.groups),
+    "topic": needed("Topic", suggested=suggested.topics),
     "to": Param("time", type="string", enum=["time", "offset", "min", "max"], title="To"),
     "time": moment("Time", "For 'time': the group continues with the first message stored at or after it."),
     "offset": optional("Offset", "For 'offset': the new offset of every queue.", kind="integer", minimum=0),

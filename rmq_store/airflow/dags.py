@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow.sdk import (
     DAG,
@@ -19,7 +19,9 @@ from airflow.sdk import (
     task,
 )
 
+from rmq_store.airflow.deployment import Deployment
 from rmq_store.airflow.triggers.due import RmqDueTrigger
+from rmq_store.errors import WrongUse
 from rmq_store.utils.times import TIME_PATTERN
 
 TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin", "warning"})
@@ -92,14 +94,39 @@ def intervals(cron: str | None) -> CronDataIntervalTimetable | None:
 # --- parameters: each call makes a new one, since a Param keeps the value that a run gave it --------------------------
 
 
-def needed(title: str, description: str | None = None) -> Param:
+class Suggestions(NamedTuple):
+    """What the forms suggest; other names are accepted too."""
+
+    groups: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+
+    @classmethod
+    def of_settings(cls) -> Suggestions:
+        """The groups of the settings and the topics that they read. Nothing where the settings cannot be read, which
+        ``dags/rmq_consume.py`` reports. The store is not read while DAGs are parsed."""
+        try:
+            groups = Deployment.from_env().settings().groups
+        except WrongUse:
+            return cls()
+        topics = {subscription.topic for group in groups for subscription in group.subscriptions}
+        return cls(tuple(group.name for group in groups), tuple(sorted(topics)))
+
+
+def needed(title: str, description: str | None = None, *, suggested: Sequence[str] = ()) -> Param:
     """A required text."""
-    return Param("", type="string", minLength=1, title=title, description=description)
+    return Param("", type="string", minLength=1, title=title, description=description, **_examples(suggested))
 
 
-def optional(title: str, description: str | None = None, *, kind: str = "string", **rules: Any) -> Param:
+def optional(
+    title: str, description: str | None = None, *, kind: str = "string", suggested: Sequence[str] = (), **rules: Any
+) -> Param:
     """A value of the JSON type ``kind``, or None; ``rules`` are keywords of JSON Schema, such as ``minimum``."""
-    return Param(None, type=["null", kind], title=title, description=description, **rules)
+    return Param(None, type=["null", kind], title=title, description=description, **_examples(suggested), **rules)
+
+
+def _examples(suggested: Sequence[str]) -> dict[str, Any]:
+    """The form takes an empty list for suggestions too."""
+    return {"examples": list(suggested)} if suggested else {}
 
 
 def moment(title: str, description: str) -> Param:

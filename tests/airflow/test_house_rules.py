@@ -265,6 +265,30 @@ def test_airflow_takes_a_time_in_every_form_and_its_own_examples(until: object, 
         assert params.validate()["until"] == given
 
 
+def test_the_forms_suggest_the_groups_and_topics_of_the_settings_and_take_others(
+    dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    groups, topics = ["payments", "capped|%x", "planned"], ["PaymentFlow"]
+    for dag_id, name, examples in (
+        ("rmq_replay", "group", groups),
+        ("rmq_replay", "topic", topics),
+        ("rmq_reset_offset", "group", groups),
+        ("rmq_reset_offset", "topic", topics),
+        ("rmq_redrive_dlq", "group", groups),
+        ("rmq_redrive_dlq", "original_topic", topics),
+        ("rmq_redrive_dlq", "to_topic", topics),
+    ):
+        param = copy.deepcopy(dags[dag_id].params).get_param(name)
+        assert param.schema["examples"] == examples, "Airflow shows them as suggestions of a text field"
+        assert "enum" not in param.schema
+        assert param.resolve("another") == "another"
+    monkeypatch.setenv("RMQ_SETTINGS", str(tmp_path / "none.toml"))
+    (dag,) = DagBag(CHECKOUT / "dags" / "rmq_replay.py").dags.values()
+    assert "examples" not in dag.params.get_param("group").schema
+
+
 BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     (CONSUME, {"max_messages": 0}),
     (CONSUME, {"until": 1.5}),
