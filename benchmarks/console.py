@@ -25,7 +25,8 @@ TITLE = "the console's pages, local disk"
 MESSAGES = 2 * QUEUES
 """Of each group in each tick."""
 _GROUP = "group-0"
-_NEEDED: Mapping[str, str] = {"group": _GROUP, "topic": TOPIC}
+_REQUEST = f"{DAY}-tick-0"  # the first one
+_NEEDED: Mapping[str, str] = {"group": _GROUP, "topic": TOPIC, "request": _REQUEST}
 """A value for each filter that a list may need."""
 
 
