@@ -26,8 +26,9 @@ MESSAGES = 2 * QUEUES
 """Of each group in each tick."""
 _GROUP = "group-0"
 _REQUEST = f"{DAY}-tick-0"  # the first one
-_NEEDED: Mapping[str, str] = {"group": _GROUP, "topic": TOPIC, "request": _REQUEST}
-"""A value for each filter that a list may need."""
+_VALUES: Mapping[str, str] = {"group": _GROUP, "topic": TOPIC, "request": _REQUEST}
+_OF_A_GROUP = ("windows", "offsets", "owners")
+"""The page of a group shows these lists of it. They need no filter."""
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
@@ -69,12 +70,11 @@ def _with_history(bench: Bench, groups: int, ticks: int) -> LakeStore:
 
 
 def _paths() -> dict[str, str]:
-    """The request of each page, by its name."""
-    lists = {name: "&".join(f"{key}={_NEEDED[key]}" for key in listing.needs) for name, listing in LISTINGS.items()}
-    return {name: f"/api/lists/{name}" + (f"?{query}" if query else "") for name, query in lists.items()} | {
-        "windows of a group": f"/api/lists/windows?group={_GROUP}",
-        "lag over time": f"/api/lag?group={_GROUP}",
-    }
+    """The request of each list and of the chart, as the pages make it."""
+    asked = {name: (*listing.needs, *(("group",) if name in _OF_A_GROUP else ())) for name, listing in LISTINGS.items()}
+    queries = {name: "&".join(f"{key}={_VALUES[key]}" for key in keys) for name, keys in asked.items()}
+    lists = {name: f"/api/lists/{name}" + (f"?{query}" if query else "") for name, query in queries.items()}
+    return lists | {"lag over time": f"/api/lag?group={_GROUP}"}
 
 
 def _everyone(request: Request) -> None:
