@@ -67,8 +67,10 @@ class LocalFileSource:
     root: Path
 
     def __post_init__(self) -> None:
-        if not self.root.is_dir():
-            raise WrongUse(f"{self.root} is not a folder: give the broker's store directory (storePathRootDir)")
+        if not os.path.isdir(self.root):  # Path.is_dir raises for a name that is too long, and where it may not look
+            raise WrongUse(
+                f"{self.root} is not a folder that this user can see: give the broker's store directory (storePathRootDir)"
+            )
 
     def __str__(self) -> str:
         return str(self.root)

@@ -275,7 +275,7 @@ def _check_writable(path: Path) -> None:
     """Raises WrongUse when the file or its ``.bak`` is not a regular file, or its folder is not writable."""
     for file in (path, path.with_name(f"{path.name}.bak")):
         place = Path(os.path.realpath(file))
-        folder = next(folder for folder in place.parents if folder.exists())
+        folder = next(folder for folder in place.parents if os.path.exists(folder))
         try:
             check_is_file(place)
         except FileNotFoundError:

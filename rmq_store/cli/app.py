@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar
 from types import FrameType
 
 import typer
@@ -94,15 +95,23 @@ for commands in (
 CTRL_C, TERMINATED = 130, 143
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+_SIGNAL: ContextVar[signal.Signals | None] = ContextVar("_SIGNAL", default=None)
+"""The one that stops this process. A query of DuckDB that it interrupts ends with an error that does not say so."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    _SIGNAL.set(signal.Signals(number))
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``arguments``: default ``sys.argv[1:]``, with a handler for SIGTERM."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
-        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGTERM, _stop)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the starter has it ignored
+            signal.signal(signal.SIGINT, _stop)
+    _SIGNAL.set(None)
     as_json = "--json" in words
     BEFORE.set(NOTHING_BEFORE)
     REQUEST.set("")
@@ -116,16 +125,20 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
     try:
         if own_process:
             apply_umask()
+        if any("\0" in word for word in words):
+            raise WrongUse("an argument has a NUL character, which no name and no text can have")
         with answering() if _prints_help(words) else nullcontext():
             code = app(words, prog_name="rmq", standalone_mode=False) or 0
-        return _stopped("Ctrl-C", code, as_json) if code == CTRL_C else code
+        return _stopped(signal.SIGINT, as_json) if code == CTRL_C else code
     except Terminated:
-        return _stopped("SIGTERM", TERMINATED, as_json)
+        return _stopped(signal.SIGTERM, as_json)
     except AnswerNotWritten as error:
         if isinstance(error.__cause__, BrokenPipeError) and not REQUEST.get():  # of a query: the reader has read enough
             return 1
         return _failed(error, type(error).__name__, f"{error}. {_course(error)}".rstrip(), error.exit_code, as_json)
     except RmqError as error:
+        if (number := _SIGNAL.get()) and not REQUEST.get():  # a query ends with DuckDB's error
+            return _stopped(number, as_json)
         request = "" if isinstance(error, WrongUse | BadData) or not REQUEST.get() else f" (request {REQUEST.get()})"
         return _failed(error, type(error).__name__, f"{error}{request}", error.exit_code, as_json)
     except typer.TyperException as error:
@@ -137,10 +150,12 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
     except typer.Abort as error:
         return _failed(error, "Abort", "stopped", 1, as_json)
     except KeyboardInterrupt:
-        return _stopped("Ctrl-C", CTRL_C, as_json)
+        return _stopped(signal.SIGINT, as_json)
     except BaseException as error:  # also a SystemExit of foreign code, whose code 0 would read as success
         if isinstance(error.__context__, BrokenPipeError):  # typer's own exit: the reader of the pipe has gone
             return 1
+        if number := _SIGNAL.get():
+            return _stopped(number, as_json)
         return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 prints the traceback", 1, as_json)
 
 
@@ -157,10 +172,11 @@ def _course(error: AnswerNotWritten) -> str:
     return f"The command itself ended{f' with status {status}' if status else ''}{request}"
 
 
-def _stopped(signal_name: str, exit_code: int, as_json: bool) -> int:
+def _stopped(number: signal.Signals, as_json: bool) -> int:
+    name, exit_code = ("Ctrl-C", CTRL_C) if number == signal.SIGINT else (number.name, TERMINATED)
     advice = "; what was committed stays, run the same request again to finish" if REQUEST.get() else ""
     request = f" (request {REQUEST.get()})" if REQUEST.get() else ""
-    return _report("Stopped", f"stopped by {signal_name}{advice}{request}", exit_code, as_json)
+    return _report("Stopped", f"stopped by {name}{advice}{request}", exit_code, as_json)
 
 
 def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_json: bool) -> int:

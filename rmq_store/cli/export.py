@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -126,8 +127,8 @@ def _export_target(file: Path | None, merge: Path | None, overwrite: bool, dry_r
             raise WrongUse("--dry-run and --overwrite need a file: give FILE or --merge FILE")
         return None, How.KEEP
     target = target.expanduser()
-    if merge is not None and not (target.exists() or target.with_name(f"{target.name}.bak").exists()):
+    if merge is not None and not any(map(os.path.exists, (target, target.with_name(f"{target.name}.bak")))):
         raise WrongUse(f"there is no file {target} to merge into: export to it without --merge")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise WrongUse(f"{target} cannot be written: there is no folder {target.parent}")
     return target, How.MERGE if merge is not None else How.OVERWRITE if overwrite else How.KEEP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
@@ -19,7 +20,7 @@ def add_listener_folders(options: Sequence[str] = (), environment: Environment |
     environment = environment or Environment.read()
     named = {"--listener-path": options, "RMQ_LISTENER_PATH": environment.listener_path}
     for name, paths in named.items():
-        if missing := [path for path in paths if not Path(path).is_dir()]:
+        if missing := [path for path in paths if not os.path.isdir(path)]:
             raise WrongUse(f"{name} {missing[0]} is not a folder")
     folders = list(dict.fromkeys(Path(path).resolve() for paths in named.values() for path in paths))
     sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]

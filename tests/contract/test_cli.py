@@ -480,3 +480,36 @@ def test_who_is_stopped_says_so_and_gives_its_queues_back(
     assert owned == [{"ended_by": "released"}]
     (imported.folder / "cli_listener.py").write_text(LISTENER)
     assert imported.json(*consume)["messages"] == 4200
+
+
+QUERY_STOPPED = """
+import os, signal, sys
+from rmq_store.cli import main
+from rmq_store.lake.sql import sql_functions
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+function, arguments = sql_functions.FUNCTIONS["offset_hash"]
+
+def stopped(*columns):
+    os.kill(os.getpid(), signal.{name})
+    return function(*columns)
+
+sql_functions.FUNCTIONS["offset_hash"] = (stopped, arguments)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("name", "by", "exit_code"), [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143)])
+def test_a_query_that_is_stopped_is_no_defect(imported: Rmq, name: str, by: str, exit_code: int) -> None:
+    """DuckDB replaces what a signal raises by an error of its own."""
+    query = "SELECT sum(sin(a.range * b.range)) + sum(offset_hash(a.range)) FROM range(2000) a, range(2000) b"
+    done = in_a_process(QUERY_STOPPED.format(name=name), "sql", query)
+    assert (done.returncode, done.stderr) == (exit_code, f"error: stopped by {by}\n")
+
+
+@pytest.mark.parametrize("command", [["sql", "--file", "a\0b"], ["import-store", "--broker", "b", "n" * 600]])
+def test_a_path_that_no_file_can_have_is_wrong_use(rmq: Rmq, command: list[str]) -> None:
+    rmq("init")
+    answer = rmq(*command)
+    assert answer.exit_code == 2
+    assert "defect" not in answer.err
