@@ -20,6 +20,9 @@ beside the live one. An interval is replayed once: a cleared run, or one that a 
 `already_committed`, unless `reprocess` in the backfill's configuration gives a new reason, which is the next attempt of
 the interval. Its retries wait under the replay group, for `rmq_replay` with that group.
 
+**Retries.** With `consume_retries = true` in the group's settings, `rmq_deliver_delayed` starts a run whenever it has delivered
+retries of the group. Such a run reads only these; messages that are new wait for the schedule.
+
 **When not to use it.** To replay a span that is not made of intervals: use `rmq_replay`. To move the group's own offsets:
 `rmq_reset_offset`.
 
@@ -36,7 +39,7 @@ from airflow.sdk import get_parsing_context
 
 from rmq_store.admin.dag_params import dag_id_of
 from rmq_store.airflow.consume_group import consume_group
-from rmq_store.airflow.dags import intervals, max_messages, moment, optional, rmq_dag
+from rmq_store.airflow.dags import max_messages, moment, optional, rmq_dag, windows_of
 from rmq_store.airflow.deployment import Deployment
 from rmq_store.settings.settings import GroupSettings
 
@@ -50,15 +53,14 @@ def consume_dag(group: GroupSettings, warning: str) -> None:
         "clients": optional("Clients", "The ids of all clients of the group that run now, separated by commas."),
         "reprocess": optional("Reprocess", "Only in a backfill: reason to replay intervals once more."),
     }
-    schedule = intervals(group.own_schedule)
 
     @rmq_dag(
         __doc__,
         "consume",
         dag_id=dag_id_of(group.name),
-        schedule=schedule,
+        schedule=windows_of(group),
         params=params,
-        backfill=schedule is not None,
+        backfill=group.own_schedule is not None,
         warning=warning,
     )
     def consume() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rmq_store.utils.suggestions import listed
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ def window_sentence(answer: Answer) -> str:
     return _before(answer) + "; ".join(parts) + _warnings([answer])
 
 
-def deliver_sentence(answers: Sequence[Answer]) -> str:
-    """A delivery, from an answer per shard."""
+def deliver_sentence(answers: Sequence[Answer], started: Sequence[str] = ()) -> str:
+    """A delivery, from an answer per shard. ``started``: the groups whose retry windows it starts."""
     delivered = sum(answer["delivered"] for answer in answers)
     next_ms = min((answer["next_due_ms"] for answer in answers if answer["next_due_ms"] is not None), default=None)
     then = "nothing else waits" if next_ms is None else f"the next message is due at {format_time(next_ms)}"
-    return f"{_messages(delivered)} delivered; {then}{_warnings(answers)}"
+    windows = f"; starts a retry window of {listed(started)}" if started else ""
+    return f"{_messages(delivered)} delivered{windows}; {then}{_warnings(answers)}"
 
 
 def redrive_sentence(answers: Sequence[Answer]) -> str:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from airflow.sdk import Asset, XComArg, get_current_context, task
+from airflow.sdk import XComArg, get_current_context, task
 
+from rmq_store.airflow.assets import offsets_asset
 from rmq_store.airflow.dags import LONGEST_RUN
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator, RmqPlanShardsOperator, sum_of
 from rmq_store.airflow.task import Answer, logged, translated
-
-
-def offsets_asset(group: str) -> Asset:
-    """The asset of a group's offsets. Its events have the offsets in ``extra``."""
-    return Asset(f"rmq_offsets__{group}", uri=f"x-rmq://offsets/{group}")
 
 
 def consume_group(
@@ -31,8 +27,10 @@ def consume_group(
     Add the tasks ``plan``, ``consume`` and ``report_offsets`` to the current DAG or task group; return the last one's output.
 
     ``consume`` is mapped over the shards that have work; at most one of them runs at a time in a run. ``report_offsets``
-    returns the sum, and is an event of :func:`offsets_asset`. A run with nothing to consume skips both. A run of Airflow's
-    backfill is a replay of its data interval, and its event has ``replay_of``: the group's offsets did not move.
+    returns the sum, and is an event of the group's :func:`~rmq_store.airflow.assets.offsets_asset`. A run with nothing to
+    consume skips both. A run of Airflow's backfill is a replay of its data interval, and its event has ``replay_of``: the
+    group's offsets did not move. A run that only the group's :func:`~rmq_store.airflow.assets.retries_asset` has started
+    consumes its retries alone.
 
     :param group: The consumer group, a name in the settings.
     :param until: Only messages stored before this time; see :class:`~rmq_store.airflow.operators.consume.RmqConsumeOperator`.

@@ -19,9 +19,11 @@ from airflow.sdk import (
     task,
 )
 
+from rmq_store.airflow.assets import retries_asset
 from rmq_store.airflow.deployment import Deployment
 from rmq_store.airflow.triggers.due import RmqDueTrigger
 from rmq_store.errors import WrongUse
+from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.times import TIME_PATTERN
 
 TAGS = frozenset({"rmq", "consume", "retry", "offsets", "replay", "import", "admin", "warning"})
@@ -39,7 +41,7 @@ def rmq_dag(
     doc: str | None,
     tag: str,
     *,
-    schedule: CronTriggerTimetable | CronDataIntervalTimetable | AssetOrTimeSchedule | None = None,
+    schedule: CronTriggerTimetable | CronDataIntervalTimetable | AssetOrTimeSchedule | list[Asset] | None = None,
     params: Mapping[str, Param] | None = None,
     dag_id: str = "",
     one_at_a_time: bool = True,
@@ -84,6 +86,16 @@ def when_due(cron: str | None, poll_s: float) -> CronTriggerTimetable | AssetOrT
         return timetable
     watcher = AssetWatcher("rmq_due", trigger=RmqDueTrigger(poll_interval=poll_s))
     return AssetOrTimeSchedule(timetable=timetable, assets=Asset("rmq_due", uri="x-rmq://due", watchers=[watcher]))
+
+
+def windows_of(group: GroupSettings) -> CronDataIntervalTimetable | AssetOrTimeSchedule | list[Asset] | None:
+    """When the windows of a group begin: a run for each interval of its own schedule and, with ``consume_retries``, one
+    whenever retries of it were delivered. Runs that wait for an active one become one."""
+    timetable = intervals(group.own_schedule)
+    if not group.consume_retries:
+        return timetable
+    assets = [retries_asset(group.name)]
+    return assets if timetable is None else AssetOrTimeSchedule(timetable=timetable, assets=assets)
 
 
 def intervals(cron: str | None) -> CronDataIntervalTimetable | None:

@@ -133,6 +133,11 @@ class Deployment:
         """The consumer groups. Raises WrongUse for a file that is missing or no TOML."""
         return read_settings(self.settings_file)
 
+    def groups_that_consume_retries(self) -> list[str]:
+        """The groups with ``consume_retries``; none where there is no file. Raises WrongUse for one that is no TOML."""
+        groups = self.settings().groups if os.path.exists(self.settings_file) else ()
+        return [group.name for group in groups if group.consume_retries]
+
     def listener_warning(self, listener: str) -> str:
         """What a user should know of a group's listener, ``module:attribute``, before a window calls it; "" if its module is on
         this machine. Spark's workers may have modules that this machine lacks."""

@@ -106,6 +106,8 @@ class GroupSettings:
     """One of ``settings_values.ENGINES``."""
     schedule: str | None = EVERY_FIVE_MINUTES
     """When Airflow starts a window; None: only an operator does; ``PLANNED``: with the other planned groups."""
+    consume_retries: bool = False
+    """Airflow starts a window of the group's retries whenever some have been delivered."""
     shards: tuple[str, ...] | None = None
     """Names of shards, None: all."""
 
@@ -398,6 +400,8 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
         )
     if (in_order or broadcasting) and values["consume_timeout"] != _DEFAULTS["consume_timeout"]:
         problems.append("consume_timeout applies only with mode concurrently and message_model CLUSTERING")
+    if (in_order or broadcasting) and values["consume_retries"]:
+        problems.append("consume_retries applies only with mode concurrently and message_model CLUSTERING")
     if values["max_minutes"] is not None and values["absorb_duplicates"] is not None:
         problems.append(
             "max_minutes cannot be combined with absorb_duplicates, which reads a window's messages several times"

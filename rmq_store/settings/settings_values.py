@@ -151,6 +151,7 @@ CHECKS: dict[str, Check] = {
     "allocate_strategy": lambda value: "; ".join(allocate_rule_problems(value)),
     "engine": _one_of(ENGINES),
     "schedule": _or_none(_like(rf"{PLANNED}|{_CRON}", f'{_CRON_TEXT}, "{PLANNED}", or "" for none')),
+    "consume_retries": _flag,
     "shards": _or_none(_shards),
 }
 

@@ -27,7 +27,7 @@ from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
 from rmq_store.consumer.timer import deliver_at_of, is_coarse, rolls, wheel_slot
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import TIMER_TOPIC
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, TIMER_TOPIC
 from rmq_store.window.due import Due, next_due_ms, start_in
 
 CAP = 100_000
@@ -62,6 +62,8 @@ class DeliverReport:
     """Whether the cap left messages that are due already."""
     next_due_ms: int | None
     """When the next waiting message is due (UTC ms); None when nothing waits."""
+    groups: tuple[str, ...] = ()
+    """The groups whose retries reached their retry topic, sorted."""
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
     """What failed after the commit."""
@@ -119,6 +121,7 @@ def committed_delivery(shard: str, ctl: Ctl, due: Sequence[Due]) -> DeliverRepor
         delivered=_messages(ctl),
         more=_more(due),
         next_due_ms=next_ms,
+        groups=_groups(ctl),
         commit_id=ctl.commit_id,
     )
 
@@ -132,6 +135,7 @@ def already_delivered(shard: str, ctl: Ctl) -> DeliverReport:
         delivered=_messages(ctl),
         more=bool(ctl.parameter("more")),
         next_due_ms=None,
+        groups=_groups(ctl),
         commit_id=ctl.commit_id,
     )
 
@@ -143,6 +147,12 @@ def _more(due: Sequence[Due]) -> bool:
 def _messages(ctl: Ctl) -> int:
     """The messages that reached their real topic; those that moved within the timer do not count."""
     return sum(segment.count for segment in ctl.produced if segment.queue.topic != TIMER_TOPIC)
+
+
+def _groups(ctl: Ctl) -> tuple[str, ...]:
+    topics = {segment.queue.topic for segment in ctl.produced if segment.count}
+    prefix = RETRY_GROUP_TOPIC_PREFIX
+    return tuple(sorted(topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)))
 
 
 def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverReport:

@@ -120,6 +120,8 @@ def test_every_key_can_be_said() -> None:
     [
         ('mode = "orderly"\nconsume_timeout = 5', "consume_timeout applies only with mode concurrently"),
         ('message_model = "BROADCASTING"\nconsume_timeout = 5', "consume_timeout applies only with"),
+        ('mode = "orderly"\nconsume_retries = true', "consume_retries applies only with mode concurrently"),
+        ('message_model = "BROADCASTING"\nconsume_retries = true', "consume_retries applies only with"),
         (
             'max_minutes = 5\nabsorb_duplicates = { by = "KEYS", horizon = "1d" }',
             "max_minutes cannot be combined with absorb",

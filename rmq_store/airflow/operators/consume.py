@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.admin.dag_params import Until, consume_request, interval_replay
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.sentences import planned_sentence
+from rmq_store.airflow.assets import retries_asset
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
@@ -18,7 +20,7 @@ from rmq_store.commit.request import Status, overall
 from rmq_store.errors import HeldByAnother, NothingThere, RmqError
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import listed
-from rmq_store.window.consume_request import LIVE, ConsumeRequest
+from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_retries
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -65,6 +67,15 @@ class RmqConsumeOperator(RmqOperator):
         """Return the request of the run's windows."""
         return consume_request(self.run_facts(context), self._values(context))
 
+    def scoped(self, context: Context) -> tuple[ConsumeRequest, Scope]:
+        """Return the request of the run's windows and what they read: only retries where nothing but their delivery has started
+        the run."""
+        request = self.request(context)
+        causes = {cause.name for cause in context["triggering_asset_events"] if isinstance(cause, Asset)}
+        if causes == {retries_asset(self.group).name}:
+            return only_retries(request)
+        return request, LIVE
+
     def interval(self, context: Context) -> IntervalReplay | None:
         """Return the replay of a backfill's run; None for any other run."""
         run = self.run_facts(context)
@@ -97,14 +108,16 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         interval = self.interval(context)
         if interval is not None:
             return self._shards_to_replay(context, interval)
-        deployment, request = self.hook.deployment, self.request(context)
+        deployment, (request, scope) = self.hook.deployment, self.scoped(context)
         group = deployment.settings().group(self.group)
         self.log_line(f"request {request.request_id}: {Until(request.until_ms, request.parameters['until_rule'])}")
+        if scope.retries_only:
+            self.log_line("only retries: they were delivered, which has started the run")
         if warning := deployment.listener_warning(group.listener):
             self.log.warning("%s", warning)
         try:
-            shards = shards_of(deployment.open_store(), group)
-            names = [shard.name for shard in shards if has_work(shard, group, request, Host())]
+            shards = shards_of(deployment.open_store(), group, scope)
+            names = [shard.name for shard in shards if has_work(shard, group, request, Host(), scope)]
         except NothingThere as missing:
             if not self.run_facts(context).on_its_own:
                 raise
@@ -161,7 +174,7 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
         store = deployment.open_store()
         (shard,) = store.shards(self.shard)
         if interval is None:
-            return self.consumed(context, store, shard, live, self.request(context), LIVE, self.engine)
+            return self.consumed(context, store, shard, live, *self.scoped(context), self.engine)
         group, request, scope = begin_interval(shard, live, interval, Host())
         return self.consumed(context, store, shard, group, request, scope, self.engine) | {"replay_of": live.name}
 

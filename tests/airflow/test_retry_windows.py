@@ -1,0 +1,166 @@
+"""A delivery starts the retry windows of the groups that ask for it, by Airflow's own asset events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select
+
+from rmq_store import Message, open_store
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.store import LakeStore
+from scripts.airflow_home import AirflowHome
+from scripts.keeper import CHECKOUT
+from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, WARNINGS_OF_AIRFLOW, wait_until_due
+
+pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def asking(deployed: LakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LakeStore:
+    """The store, and settings in which all groups ask for retry windows."""
+    settings = tmp_path / "consumers.toml"
+    settings.write_text(CONSUMERS.replace('engine = "local"', 'engine = "local"\nconsume_retries = true'))
+    monkeypatch.setenv("RMQ_SETTINGS", str(settings))
+    return deployed
+
+
+def queued() -> list[str]:
+    """The DAGs that Airflow starts next because of an asset."""
+    from airflow.models.asset import AssetDagRunQueue
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return sorted(session.scalars(select(AssetDagRunQueue.target_dag_id)))
+
+
+def switch_on(*dag_ids: str) -> None:
+    from airflow.models.asset import AssetDagRunQueue
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.execute(delete(AssetDagRunQueue))
+        for dag in session.scalars(select(DagModel)):
+            dag.is_paused = dag.dag_id not in dag_ids
+
+
+def started_by_the_scheduler(dag_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``dag.test()`` then executes the run that the scheduler makes of the DAG's asset events."""
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.models import dagrun
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        dag_model = session.get(DagModel, dag_id)
+        assert dag_model is not None
+        job: Any = Job
+        SchedulerJobRunner(job())._create_dag_runs_asset_triggered(dag_models=[dag_model], session=session)
+
+    def made(*, dag: Any, session: Any, **_: Any) -> Any:
+        of_dag = select(dagrun.DagRun).where(
+            dagrun.DagRun.dag_id == dag_id, dagrun.DagRun.run_type == "asset_triggered"
+        )
+        dag_run = session.scalars(of_dag.order_by(dagrun.DagRun.id.desc())).first()
+        dag_run.dag, dag_run.state = dag, "running"
+        session.commit()
+        return dag_run
+
+    monkeypatch.setattr(dagrun, "get_or_create_dagrun", made)
+
+
+def test_a_delivery_starts_a_window_that_reads_only_the_retries(
+    asking: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retried = run(CONSUME)["consume"][0]["outcomes"]["retried"]
+    open_store(asking.root.location).send([Message("PaymentFlow", b"{}")], create_queues=1)
+    switch_on(CONSUME, CAPPED)
+    wait_until_due(asking, "payments")
+    delivered = run("rmq_deliver_delayed")
+    (task,) = delivered["run"].get_task_instances()
+    note = task.xcom_pull(task_ids="deliver", key="rmq_note")
+    assert note.startswith(f"{retried} messages delivered; starts a retry window of payments; ")
+    assert queued() == [CONSUME], "no retry of the others was delivered"
+
+    started_by_the_scheduler(CONSUME, monkeypatch)
+    assert queued() == []
+    result = run(CONSUME)
+    assert (result["state"], str(result["run"].run_type)) == ("success", "asset_triggered")
+    (answer,) = result["consume"]
+    assert (answer["status"], answer["messages"]) == ("committed", retried)
+    newest = query(asking, "SELECT actor_source, parameters FROM windows ORDER BY committed_at DESC LIMIT 1")
+    (window,) = newest.to_pylist()
+    assert (window["actor_source"], json.loads(window["parameters"])["retries_only"]) == ("schedule", True)
+    lag = query(asking, "SELECT sum(lag) AS lag FROM lag WHERE group_name = 'payments' AND topic = 'PaymentFlow'")
+    assert lag["lag"].to_pylist() == [1], "what is new waits for the schedule"
+
+
+def test_a_window_that_something_else_started_too_reads_all(airflow_home: AirflowHome) -> None:
+    from airflow.sdk import Asset
+
+    from rmq_store.airflow.assets import RETRIES_DELIVERED, offsets_asset, retries_asset
+    from rmq_store.airflow.operators.consume import RmqPlanShardsOperator
+    from rmq_store.airflow.task import run_of
+
+    task = RmqPlanShardsOperator(task_id="plan", group="a|b")
+
+    def reads_only_retries(*causes: Asset) -> bool:
+        events = {cause: [object()] for cause in (*causes, *([RETRIES_DELIVERED] if causes else []))}
+        context: Any = {"dag_run": Made(), "params": {}, "triggering_asset_events": events}
+        request, scope = task.scoped(context)
+        assert request.parameters.get("retries_only", False) is scope.retries_only
+        return bool(scope.retries_only)
+
+    assert run_of(Made()).on_its_own  # type: ignore[arg-type]
+    assert reads_only_retries(retries_asset("a|b"))
+    assert not reads_only_retries()
+    assert not reads_only_retries(retries_asset("a|b"), offsets_asset("other"))
+    assert not reads_only_retries(retries_asset("other"))
+
+
+class Made:
+    """The facts of a run that an asset started."""
+
+    dag_id, run_id, run_type = "d", "r", "asset_triggered"
+    triggering_user_name = partition_key = data_interval_start = data_interval_end = None
+
+    def __init__(self) -> None:
+        from datetime import UTC, datetime
+
+        self.run_after = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_the_schedule_of_a_group_stays_beside_its_retries(asking: LakeStore) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    dags = DagBag(CHECKOUT / "dags" / "rmq_consume.py").dags
+
+    def read(dag_id: str) -> Any:
+        return DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dags[dag_id]))
+
+    both, alone = read(CONSUME), read(CAPPED)
+    assert both.timetable.summary == "Asset or */10 * * * *"
+    assert both.timetable.periodic, "Airflow's backfill takes it"
+    assert "backfill" in {kind.value for kind in both.allowed_run_types}
+    assert alone.timetable.summary == "Asset"
+    assert "backfill" not in {kind.value for kind in alone.allowed_run_types}
+
+
+def test_settings_that_are_broken_do_not_fail_a_delivery(
+    asking: LakeStore, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(CONSUME)
+    wait_until_due(asking, "payments")
+    (tmp_path / "consumers.toml").write_text("[[group]\n")
+    result = run("rmq_deliver_delayed")
+    assert (result["state"], result["deliver"][0]["delivered"] > 0) == ("success", True)
+    assert "no retry window is started: " in caplog.text
