@@ -1,5 +1,5 @@
-"""``docs/jobs.md`` and ``docs/questions.md`` on a store as the demo leaves it: every command, program and query works. The
-listener of ``docs/listeners.md`` passes its own test."""
+"""``docs/start.md`` in an empty folder, ``docs/jobs.md`` and ``docs/questions.md`` on a store as the demo leaves it: every
+command, program and query works. The listener of ``docs/listeners.md`` passes its own test."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+START = CHECKOUT / "docs" / "start.md"
 JOBS, QUESTIONS = CHECKOUT / "docs" / "jobs.md", CHECKOUT / "docs" / "questions.md"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _RUN = re.compile(r"/api/v2/dags/([\w-]+)/dagRuns\"")
@@ -111,6 +112,32 @@ def test_each_job_from_top_to_bottom(demo_store: LakeStore, capsys: pytest.Captu
         "python": 7,
         "sql": 7,
     }
+
+
+def test_the_first_ten_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A block of ``text`` has parts of what the commands before it print."""
+    (tmp_path / "demo").symlink_to(CHECKOUT / "demo")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RMQ_ROOT", str(tmp_path / "var/start/store"))
+    monkeypatch.setenv("RMQ_SETTINGS", str(CHECKOUT / "demo/consumers.toml"))
+    printed = ""
+    languages = []
+    for language, text in blocks(START):
+        languages.append(language)
+        if language == "text":
+            assert [line for line in text.splitlines() if line not in printed] == []
+            continue
+        capsys.readouterr()
+        for line in text.splitlines():
+            program, *arguments = shlex.split(line)
+            if program == "rmq":
+                assert main(arguments) == 0, f"{line}\n{capsys.readouterr()}"
+            else:
+                subprocess.run([program, *arguments], check=True)
+        printed = capsys.readouterr().out
+    assert languages == ["bash", "text", "bash", "text", "bash", "bash", "text", "bash", "text"]
 
 
 QUERIES = [text for _, text in blocks(QUESTIONS)]
