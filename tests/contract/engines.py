@@ -75,8 +75,8 @@ class MemoryWorld(World):
         finally:
             self.shard.on_step = before
 
-    def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
-        return self.shard.stage(name, list(rows))
+    def stage(self, commit_id: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
+        return self.shard.stage(f"{commit_id}-00000", list(rows))
 
     def commit(self, proposal: Proposal) -> None:
         commit_in_memory(self.shard, proposal, self.host, started_ms=self.clock())
@@ -178,8 +178,9 @@ class LakeWorld(World):
             commit_steps.on_step = before
             self._shard = self.store.shards(SHARD)[0]
 
-    def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
-        table = pa.Table.from_pylist([_lake_row(queue, rel, row) for rel, row in enumerate(rows)], schema=tables.MSG)
+    def stage(self, commit_id: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
+        stored = [_lake_row(commit_id, queue, rel, row) for rel, row in enumerate(rows)]
+        table, name = pa.Table.from_pylist(stored, schema=tables.MSG), f"{commit_id}-00000"
         day = day_of(self.clock())
         return stage(self.root, self.shard.commitlog.path, NewFile(kind="msg", name=name, rows=table, store_day=day))
 
@@ -300,9 +301,9 @@ def once(step: str, happens: Callable[[], object]) -> Callable[[str], None]:
     return reached
 
 
-def _lake_row(queue: MessageQueue, rel: int, row: MessageRow) -> dict[str, Any]:
+def _lake_row(commit_id: str, queue: MessageQueue, rel: int, row: MessageRow) -> dict[str, Any]:
     return {
-        "commit_id": "",
+        "commit_id": commit_id,
         "part": 0,
         "rel": rel,
         "topic": queue.topic,

@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -223,7 +223,7 @@ class World(ABC):
         """Something happens when the next job reaches a step of the commit protocol."""
 
     @abstractmethod
-    def stage(self, name: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile: ...
+    def stage(self, commit_id: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile: ...
 
     @abstractmethod
     def commit(self, proposal: Proposal) -> None: ...
@@ -340,22 +340,24 @@ class World(ABC):
         self._fills += 1
         at = self.positions().max_offset(queue) if base is None else base
         times = [row.store_timestamp or 0 for row in rows]
-        file = self.stage(f"fill-{self._fills:05d}", queue, rows)
+        ctl = self._import()
+        file = self.stage(ctl.commit_id, queue, rows)
         segment = Produced(
             queue, 0, len(rows), 0, file.path, at, min_store_timestamp=min(times), max_store_timestamp=max(times)
         )
         advance = {max_id(queue): at + len(rows)}
         if at and self.positions().get(max_id(queue)) is None:
             advance[min_id(queue)] = at
-        self.commit(Proposal(self._import(produced=(segment,)), {}, advance, (file,), {max_id(queue): max(times)}))
+        self.commit(Proposal(replace(ctl, produced=(segment,)), {}, advance, (file,), {max_id(queue): max(times)}))
 
     def fill_lake_born(self, queue_id: int, rows: Sequence[MessageRow], topic: str = "Orders") -> MessageQueue:
         """Store messages that are born in the lake: places, times and ids follow from the commit."""
         self._fills += 1
         queue = MessageQueue(topic, LOCAL, queue_id)
-        file = self.stage(f"fill-{self._fills:05d}", queue, rows)
+        ctl = self._import()
+        file = self.stage(ctl.commit_id, queue, rows)
         segment = Produced(queue, 0, len(rows), 0, file.path)
-        self.commit(Proposal(self._import(produced=(segment,)), {}, {}, (file,)))
+        self.commit(Proposal(replace(ctl, produced=(segment,)), {}, {}, (file,)))
         return queue
 
     def trim(self, queue: MessageQueue, least: int) -> None:

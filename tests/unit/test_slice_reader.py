@@ -88,9 +88,27 @@ def test_rows_that_do_not_follow_each_other_are_refused(tmp_path: Path, born_her
 _OF_PLACE = ["queue_offset", "commit_log_offset", "offset_msg_id", "store_timestamp"]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"commit_id": "d"},
+        {"part": 1},
+        {"queue": MessageQueue("Orders", "broker-a", 4)},
+        {"queue": MessageQueue("Other", "broker-a", 3)},
+    ],
+)
+def test_the_file_of_another_segment_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    """A wrong restore puts a file in the place of another one with as many rows."""
+    born_here = _stored(tmp_path, **{name: [None] * ROWS for name in _OF_PLACE})
+    SliceReader(Root.parse(str(tmp_path)), "t", born_here)
+    with pytest.raises(BadData, match="Another file was put in its place"):
+        SliceReader(Root.parse(str(tmp_path)), "t", replace(born_here, **other))
+
+
 def test_a_message_born_in_the_lake_has_offset_id_and_time_by_its_place(tmp_path: Path) -> None:
     empty = {name: [None] * ROWS for name in _OF_PLACE}
     commit_id = "018fddf87a0075b1a5224a58b791f1d8"
+    empty |= {"commit_id": [commit_id] * ROWS, "part": [2] * ROWS}
     stored = replace(
         _stored(tmp_path, **empty), commit_id=commit_id, part=2, begin=70, end=70 + ROWS, store_timestamp=9
     )

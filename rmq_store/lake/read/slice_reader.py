@@ -46,6 +46,7 @@ class SliceReader:
         with self._explained():
             self._footer = self._files.footer(self._path)
         self._starts = self._footer.starts
+        self._check_place()
 
     def batches(
         self, columns: Sequence[str] | None, most: int = BATCH_ROWS
@@ -83,6 +84,23 @@ class SliceReader:
             for group, of_group in zip(groups.tolist(), np.split(rows, firsts[1:]), strict=True)
         ]
         return pa.concat_tables(parts)
+
+    def _check_place(self) -> None:
+        """Raise BadData where the footer shows that the rows are of another queue or commit than the segment: somebody put
+        another file in the place of this one. The audit compares the rows themselves."""
+        slice_ = self._slice
+        queue = slice_.queue
+        of_queue = {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
+        # Rows that have their offset show by it whether they are the right ones, and a compaction keeps their commit.
+        of_commit = {"commit_id": slice_.commit_id, "part": slice_.part}
+        for group in self._groups(slice_.first_row, slice_.first_row + len(slice_)):
+            place = of_queue | of_commit if self._order([group]) == _ROW else of_queue
+            for column, expected in place.items():
+                if (value := self._footer.only_value(group, column)) not in (expected, SEVERAL):
+                    raise BadData(
+                        f"{self._path} is not the file of offsets [{slice_.begin}, {slice_.end}) of {queue}: {column} is "
+                        f"{value!r}, not {expected!r}. Another file was put in its place: restore it from a backup of the store"
+                    )
 
     @property
     def _base(self) -> int:
