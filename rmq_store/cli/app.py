@@ -13,7 +13,9 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
+from functools import cache
 from types import FrameType
+from typing import Any
 
 import typer
 
@@ -128,7 +130,7 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
         if any("\0" in word for word in words):
             raise WrongUse("an argument has a NUL character, which no name and no text can have")
         with answering() if _prints_help(words) else nullcontext():
-            code = app(words, prog_name="rmq", standalone_mode=False) or 0
+            code = _commands()(words, prog_name="rmq", standalone_mode=False) or 0
         return _stopped(signal.SIGINT, as_json) if code == CTRL_C else code
     except Terminated:
         return _stopped(signal.SIGTERM, as_json)
@@ -157,6 +159,12 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
         if number := _SIGNAL.get():
             return _stopped(number, as_json)
         return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 prints the traceback", 1, as_json)
+
+
+@cache
+def _commands() -> Any:
+    """Typer's application makes all of them anew at each call, which takes longer than many a command."""
+    return typer.main.get_command(app)
 
 
 def _prints_help(words: Sequence[str]) -> bool:
