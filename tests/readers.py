@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -41,10 +41,15 @@ def rows_of(table: LakeTable) -> Counter[str]:
 
 def counted(rows: pa.Table) -> Counter[str]:
     names = sorted(rows.column_names)
-    return Counter(map(repr, rows.select(names).to_pylist()))
+    return counted_values(names, zip(*(rows.column(name).to_pylist() for name in names), strict=True))
 
 
-def assert_delta_rs_agrees(table: LakeTable) -> None:
+def counted_values(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Counter[str]:
+    """Of rows with values of these columns; the names count, too."""
+    return Counter([repr(names), *map(repr, rows)])
+
+
+def assert_delta_rs_agrees(table: LakeTable, expected: Counter[str]) -> None:
     other = DeltaTable(str(folder_of(table)))
     assert other.version() == table.version
     adds = pa.table(other.get_add_actions(flatten=True)).sort_by("path")
@@ -59,7 +64,7 @@ def assert_delta_rs_agrees(table: LakeTable) -> None:
     positions = {app_id: number for app_id, (number, _) in table.positions.items()}
     assert {app_id: other.transaction_version(app_id) for app_id in positions} == positions
     rows = other.to_pyarrow_table()
-    assert counted(rows.drop_columns(table.partition_by)) == rows_of(table)
+    assert counted(rows.drop_columns(table.partition_by)) == expected
     days = Counter(tuple(row.values()) for row in rows.select(table.partition_by).to_pylist())
     names = [f"partition.{name}" for name in table.partition_by]
     ours: Counter[tuple[Any, ...]] = Counter()
@@ -112,7 +117,7 @@ def _assert_bounds(least: Any, most: Any, values: Sequence[Any]) -> None:
         assert (least, most) == (min(values), max(values))
 
 
-def assert_polars_agrees(table: LakeTable) -> None:
+def assert_polars_agrees(table: LakeTable, expected: Counter[str]) -> None:
     """By polars alone: the newest checkpoint, the entries after it, and the data files."""
     log, checkpointed = folder_of(table) / "_delta_log", -1
     adds: dict[str, int] = {}
@@ -133,11 +138,14 @@ def assert_polars_agrees(table: LakeTable) -> None:
     assert positions == {app_id: number for app_id, (number, _) in table.positions.items()}
     assert adds == {file["path"]: file["size_bytes"] for file in files_of(table)}
     stored = sorted(set(table.schema.names) - set(table.partition_by))
-    rows: Counter[str] = Counter()
-    for path in adds:
-        for row in pl.read_parquet(folder_of(table) / path, hive_partitioning=False).iter_rows(named=True):
-            rows[repr({name: _plain(row.get(name)) for name in stored})] += 1
-    assert rows == rows_of(table)
+    files = [pl.read_parquet(folder_of(table) / path, hive_partitioning=False) for path in adds]
+    rows = (tuple(map(_plain, row)) for file in files for row in _of_columns(file, stored).iter_rows())
+    assert counted_values(stored, rows) == expected
+
+
+def _of_columns(frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """These columns in this order; those that a file lacks are null."""
+    return frame.select(name if name in frame.columns else pl.lit(None).alias(name) for name in names)
 
 
 def _plain(value: Any) -> Any:
@@ -148,8 +156,9 @@ def _plain(value: Any) -> Any:
 def assert_readers_agree(shard: Shard, *, all_entries: bool = True) -> None:
     """``all_entries``: no log of the shard has been cleaned."""
     for table in tables_of(shard).values():
-        assert_delta_rs_agrees(table)
-        assert_polars_agrees(table)
+        rows = rows_of(table)
+        assert_delta_rs_agrees(table, rows)
+        assert_polars_agrees(table, rows)
         if all_entries:
             assert_plain_replay_agrees(table)
 

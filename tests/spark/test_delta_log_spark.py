@@ -170,7 +170,7 @@ def test_what_spark_optimized_and_its_checkpoint_are_followed(stores: Stores) ->
         assert table.files().num_rows < before.files().num_rows
         assert dict(table.positions.items()) == dict(before.positions.items())
         assert rows_of(table) == rows_of(before)
-        assert_delta_rs_agrees(table)
+        assert_delta_rs_agrees(table, rows_of(table))
         if not cleaned:
             for entry in log_of(folder).glob("*.json"):
                 if int(entry.stem) < table.log.view.checkpoint:
